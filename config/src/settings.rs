@@ -266,12 +266,14 @@ section! {
     /// Connections to servers.
     "pool" => Pool;
 
-    /// Maximum number of connections of one user to one server; an eighth of them, at most 8, are
-    /// reserved for commits and other commands that operations may wait for.
+    /// Maximum number of connections of one user to one server; commits and other commands that
+    /// operations may wait for can use an eighth more, at least 1 and at most 8.
     max_pool_size: NonZeroUsize = key("pool.max_pool_size",
         CONNECTIONS, Live, default 100, unit "connections");
     // The limit protects the server, which needs a thread and about 1 MiB for each connection.
-    /// Maximum number of connections of all users to one server, with the same reserve.
+    /// Maximum number of connections of all users to one server; an eighth of them, at most 8, are
+    /// reserved for commits and other commands that operations may wait for; a maximum below 8 has
+    /// no reserve.
     max_server_connections: NonZeroUsize = key("pool.max_server_connections",
         CONNECTIONS, Live, default 500, unit "connections");
     /// Number of connections of one user to one server that are kept even if they are idle.
@@ -307,7 +309,9 @@ section! {
     /// Age at which an idle server connection is closed; 0 for never.
     max_life_time: Option<Duration> = key("pool.max_life_time_ms",
         TIME_OR_0, Live, default 1800000, unit "ms");
-    /// How long an operation waits for a connection before Seawall refuses it with an error.
+    /// How long an operation waits for a connection, and before that at
+    /// `limits.max_in_flight_operations`, until Seawall refuses it with an error; the two waits add
+    /// up.
     wait_queue_timeout: Duration = key("pool.wait_queue_timeout_ms",
         TIMEOUT, Live, default 10000, unit "ms");
     // By default, all clients can wait at the same time, because each client has only one
@@ -375,7 +379,7 @@ section! {
     // Any client can pretend to be a monitor, so monitors must not use up all connections.
     /// Maximum number of connections of drivers' monitors, which never log in; at the limit,
     /// Seawall closes a monitor that has sent no hello for ten minutes, or else refuses the new
-    /// monitor.
+    /// monitor; one address gets at most eight ninths.
     monitor_connections: NonZeroUsize = key("limits.monitor_connections",
         CONNECTIONS, Live, default 8192, unit "connections");
     /// Maximum number of operations in flight, for all clients and servers together; further ones

@@ -88,7 +88,7 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
         }
     };
     eventually(LIMIT, is_idle).await.unwrap();
-    // The connections of the pool can be used again, many at the same time.
+    // All connections of the pool can be used again, at the same time.
     let mut clients = JoinSet::new();
     for number in 0..i32::try_from(POOL_SIZE).unwrap() {
         let address = seawall.address().parse().unwrap();

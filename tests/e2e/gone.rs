@@ -27,12 +27,6 @@ fn clients() -> usize {
     count.map_or(CLIENTS, |count| count.parse().unwrap())
 }
 
-/// The smallest pool that runs this number of reads at a time. An eighth of its connections, but at
-/// most eight, are reserved.
-fn pool_for(reads: usize) -> usize {
-    reads + (reads / 7).clamp(1, 8)
-}
-
 struct Scene {
     root: Client,
     server: Standalone,
@@ -123,7 +117,7 @@ fn count(n: usize) -> f64 {
 #[tokio::test]
 async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept() {
     let clients = clients();
-    let scene = Scene::start(pool_for(clients)).await;
+    let scene = Scene::start(clients).await;
     let reading = scene.reading(clients).await;
     let all_run = async || scene.running().await == clients;
     eventually(LIMIT, all_run).await.unwrap();
@@ -199,7 +193,7 @@ async fn reads_of_disconnected_clients_end_after_a_server_restart() {
 #[tokio::test]
 async fn waiting_operations_of_disconnected_clients_leave_the_queue() {
     let (pooled, more) = (clients() / 5, clients() * 4 / 5);
-    let scene = Scene::start(pool_for(pooled)).await;
+    let scene = Scene::start(pooled).await;
     let reading = scene.reading(pooled).await;
     let all_run = async || scene.running().await == pooled;
     eventually(LIMIT, all_run).await.unwrap();

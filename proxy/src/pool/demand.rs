@@ -12,10 +12,11 @@ pub enum Need {
     /// A permit of the lane (see `super::lane`). The operation waits for data, and already has the
     /// permit.
     LanePermit,
-    /// A slot, or a reserved slot while all slots are taken. This is the need of operations that
-    /// other operations may wait for, for example the commit of a transaction that holds locks.
+    /// A slot, or a reserved slot while all slots are taken. The operation may also use the
+    /// reserved connections (see `super::reserve`). This is the need of operations that other
+    /// operations may wait for, for example the commit of a transaction that holds locks.
     SlotOrReserve,
-    /// A slot that is not reserved, and a connection that is not reserved (see `super::reserve`).
+    /// A slot and a connection that are not reserved.
     Slot,
 }
 

@@ -112,8 +112,10 @@ pub(super) struct Inner {
     waiting: usize,
     /// Number of all users' connections that are in use.
     in_use: usize,
-    /// Number of all users' connections in use by operations with [`Need::Slot`].
-    unreserved: usize,
+    /// Number of all users' connections in use by operations with [`Need::SlotOrReserve`].
+    urgent: usize,
+    /// Number of all users' connections that are being established.
+    pending: usize,
     next_ticket: u64,
     /// A time at or before the earliest deadline of all waiters. It may be too early, because the
     /// waiter with this deadline may have been served or have left. `None` only if no operation
@@ -149,7 +151,8 @@ impl Inner {
             examined: 0,
             waiting: 0,
             in_use: 0,
-            unreserved: 0,
+            urgent: 0,
+            pending: 0,
             next_ticket: 0,
             expires_at: None,
             last_suspected: None,
@@ -198,9 +201,9 @@ impl Inner {
                 None => {
                     user.in_use += 1;
                     self.in_use += 1;
-                    if demand.need == Need::Slot {
-                        user.unreserved += 1;
-                        self.unreserved += 1;
+                    if demand.need == Need::SlotOrReserve {
+                        user.urgent += 1;
+                        self.urgent += 1;
                     }
                     let slot = self.slots.take(identity.id(), &demand, None, now);
                     return (Start::Ready(connection, slot), todo);
@@ -301,31 +304,32 @@ impl Inner {
         if let Some(latency) = usage.latency {
             self.latency.observe(latency, now);
         }
-        let is_for_other = self.must_close_for_other_user(id, &connection, now);
         let Some(user) = self.users.get_mut(&id) else {
             // This is impossible: a checked-out connection is counted as in use, and a user with
             // connections in use is not removed.
             debug_assert!(false, "check-in for an unknown user");
             return todo;
         };
-        let is_excess = user.total() > self.limits.max_pool_size
+        let is_gone = user.is_gone();
+        let is_excess = user.total() > self.limits.max_with_reserve()
             || self.total > self.limits.max_server_connections;
         user.in_use -= 1;
         self.in_use -= 1;
-        if need == Some(Need::Slot) {
-            user.unreserved -= 1;
-            self.unreserved -= 1;
+        if need == Some(Need::SlotOrReserve) {
+            user.urgent -= 1;
+            self.urgent -= 1;
         }
+        let is_for_other = self.must_close_for_other_user(id, &connection, now);
         let is_closed = self.state == PoolState::Closed;
         let reason = perished
             .or_else(|| is_closed.then_some(CloseReason::PoolClosed))
-            .or_else(|| user.is_gone().then_some(CloseReason::Unauthorized))
+            .or_else(|| is_gone.then_some(CloseReason::Unauthorized))
             .or_else(|| self.limits.perished(&connection, self.generation, now))
             .or_else(|| (is_for_other || is_excess).then_some(CloseReason::GaveWay));
         if let Some(reason) = reason {
             self.total -= 1;
             todo.close.push((connection, reason));
-        } else {
+        } else if let Some(user) = self.users.get_mut(&id) {
             connection.last_used_at = now;
             user.available.push(connection);
         }

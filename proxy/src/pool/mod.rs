@@ -80,12 +80,13 @@ use self::{
 /// Limits of the connections to one server. All servers have the same limits.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Maximum number of connections of one user to one server. Some of them are reserved (see
-    /// `reserve`).
+    /// Maximum number of connections of one user to one server. Operations that other operations
+    /// may wait for can use a few more (see `reserve`).
     pub max_pool_size: usize,
     /// Number of connections of one user to one server that are kept open even if they are unused.
     pub min_pool_size: usize,
-    /// Maximum number of connections of all users to one server. Some of them are reserved, too.
+    /// Maximum number of connections of all users to one server. A few of them are reserved for
+    /// operations that other operations may wait for.
     pub max_server_connections: usize,
     /// Maximum number of pending connections of one user to one server.
     pub max_connecting: usize,

@@ -1,55 +1,64 @@
 //! Connections that are reserved for operations that other operations may wait for.
 //!
 //! Operations may wait at the server for a lock until a transaction ends. If such operations used
-//! all connections, the commit of this transaction could never run. So a few connections are
-//! reserved: ordinary operations, which have [`Need::Slot`](super::Need::Slot), cannot use them.
+//! all connections, the commit of this transaction could never run. So there is a reserve of a few
+//! connections for urgent operations, which have
+//! [`Need::SlotOrReserve`](super::Need::SlotOrReserve):
+//!
+//! - For urgent operations, a user may have a few connections more than `max_pool_size`. Other
+//!   operations of a user never use more than `max_pool_size` connections.
+//! - The last few of `max_server_connections` are not used by operations with
+//!   [`Need::Slot`](super::Need::Slot). A small `max_server_connections` has no reserve.
+//!
+//! A connection above `max_pool_size` is kept like all others: until it has been unused for
+//! `max_idle_time`, until another user needs it, or until the limits change. Otherwise each
+//! statement of a transaction could need a login.
 
 use super::{Limits, slots::RESERVE};
 
 /// The number of reserved connections is the maximum number of connections divided by this number,
-/// but at least 1 and at most [`RESERVE`].
+/// but at most [`RESERVE`].
 const SHARE: usize = 8;
 
 impl Limits {
-    /// Maximum number of one user's connections that are in use by operations with
-    /// [`Need::Slot`](super::Need::Slot).
-    pub(super) fn max_unreserved_of_user(&self) -> usize {
-        unreserved(self.max_pool_size)
+    /// Maximum number of connections of one user, with the reserve. The reserve has at least one
+    /// connection.
+    pub(super) fn max_with_reserve(&self) -> usize {
+        let reserve = (self.max_pool_size / SHARE).clamp(1, RESERVE);
+        self.max_pool_size.saturating_add(reserve)
     }
 
-    /// Maximum number of all users' connections that are in use by operations with
-    /// [`Need::Slot`](super::Need::Slot).
-    pub(super) fn max_unreserved(&self) -> usize {
-        unreserved(self.max_server_connections)
-    }
-}
-
-/// Number of connections that are not reserved. A single connection is not reserved.
-fn unreserved(max: usize) -> usize {
-    match max {
-        0 | 1 => max,
-        _ => max - (max / SHARE).clamp(1, RESERVE),
+    /// Maximum number of connections to the server that operations with
+    /// [`Need::Slot`](super::Need::Slot) use.
+    pub(super) fn max_for_slots(&self) -> usize {
+        let max = self.max_server_connections;
+        max - (max / SHARE).min(RESERVE)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tests::limits, *};
 
     #[test]
-    fn an_eighth_of_the_connections_but_at_most_eight_are_reserved() {
-        for (max, expected) in [
-            (0, 0),
-            (1, 1),
-            (2, 1),
-            (3, 2),
-            (15, 14),
-            (16, 14),
-            (64, 56),
-            (100, 92),
-            (500, 492),
+    fn the_reserve_is_an_eighth_of_the_connections_but_at_most_eight() {
+        for (max, with_reserve, for_slots) in [
+            (1, 2, 1),
+            (2, 3, 2),
+            (7, 8, 7),
+            (8, 9, 7),
+            (16, 18, 14),
+            (64, 72, 56),
+            (100, 108, 92),
+            (500, 508, 492),
         ] {
-            assert_eq!(unreserved(max), expected, "{max}");
+            let limits = Limits {
+                max_pool_size: max,
+                max_server_connections: max,
+                ..limits()
+            };
+            let maximums = (limits.max_with_reserve(), limits.max_for_slots());
+            assert_eq!(maximums, (with_reserve, for_slots), "{max}");
         }
     }
 }

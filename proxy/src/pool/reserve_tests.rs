@@ -1,40 +1,42 @@
 //! Tests of the reserved connections: which operations may use them.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::{
     Limits,
+    inner::Start,
     tests::{
-        CLIENT, COMMIT, connection, deliver, identity, inner, limits, obtain, reasons, use_once,
-        wait,
+        CLIENT, COMMIT, WAIT, connection, deliver, identity, inner, limits, obtain, obtain_for,
+        reasons, use_once, wait,
     },
 };
 use crate::observe::CloseReason;
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_runs_although_operations_of_its_user_use_all_unreserved_connections() {
+async fn a_commit_runs_although_other_operations_of_its_user_use_max_pool_size_connections() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = inner(Limits {
-        max_pool_size: 3,
+        max_pool_size: 2,
         ..limits()
     });
     let mut held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
-    let (mut waits, todo) = wait(&mut inner, &user, CLIENT, now);
+    let (mut first, todo) = wait(&mut inner, &user, CLIENT, now);
     assert!(todo.establish.is_empty());
-    let (_commit, todo) = wait(&mut inner, &user, COMMIT, now);
-    assert_eq!(todo.establish.len(), 1);
-    let generation = inner.generation();
-    let mut todo = inner.established(&user, connection(now, generation), now);
-    let commit = todo.hand_over.pop();
-    let commit = commit.expect("the commit gets the connection");
+    let commit = obtain_for(&mut inner, &user, COMMIT, now);
     inner.check_invariants();
-    // The operation that waits does not get the reserved connection.
-    let todo = inner.give_back(user.id(), commit.into(), None, now);
-    assert!(todo.hand_over.is_empty());
+    // The further connection is kept for later statements, and other operations do not get it.
+    let (mut second, todo) = wait(&mut inner, &user, CLIENT, now);
+    assert!(todo.establish.is_empty());
+    let todo = inner.give_back(user.id(), commit, None, now);
+    assert_eq!((todo.hand_over.len(), todo.close.len()), (0, 0));
     inner.check_invariants();
+    let (start, todo) = inner.check_out(&user, COMMIT, now, now + WAIT);
+    assert!(matches!(start, Start::Ready(..)) && todo.establish.is_empty());
     let todo = inner.give_back(user.id(), held.pop().unwrap(), None, now);
     deliver(todo.hand_over);
-    assert!(waits.try_recv().is_ok());
+    assert!(first.try_recv().is_ok() && second.try_recv().is_err());
     inner.check_invariants();
 }
 
@@ -44,12 +46,12 @@ async fn a_commit_may_replace_an_available_connection_of_a_user_whose_operations
     let [busy, waiting, other, writer] = ["busy", "waiting", "other", "writer"].map(identity);
     let mut inner = inner(Limits {
         max_pool_size: 10,
-        max_server_connections: 4,
+        max_server_connections: 8,
         ..limits()
     });
     use_once(&mut inner, &waiting, now);
-    let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &busy, now)).collect();
-    // The connection of this user is available, but all unreserved connections are in use.
+    let _held: Vec<_> = (0..7).map(|_| obtain(&mut inner, &busy, now)).collect();
+    // The connection of this user is available, but it is the reserved connection of the server.
     let _waits = wait(&mut inner, &waiting, CLIENT, now);
     inner.check_invariants();
     let (_others, todo) = wait(&mut inner, &other, CLIENT, now);
@@ -59,6 +61,60 @@ async fn a_commit_may_replace_an_available_connection_of_a_user_whose_operations
     assert_eq!(todo.establish[0].0.id(), writer.id());
     let generation = inner.generation();
     let todo = inner.established(&writer, connection(now, generation), now);
+    assert_eq!(todo.hand_over.len(), 1);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn statements_of_a_transaction_keep_their_connection_at_the_limit_of_the_server() {
+    let now = Instant::now();
+    let [busy, crowd, writer, other] = ["busy", "crowd", "writer", "other"].map(identity);
+    let mut inner = inner(Limits {
+        max_pool_size: 10,
+        max_server_connections: 16,
+        ..limits()
+    });
+    let _busy: Vec<_> = (0..10).map(|_| obtain(&mut inner, &busy, now)).collect();
+    let _crowd: Vec<_> = (0..4).map(|_| obtain(&mut inner, &crowd, now)).collect();
+    for _ in 0..3 {
+        let (_waits, todo) = wait(&mut inner, &crowd, CLIENT, now);
+        assert!(
+            todo.establish.is_empty(),
+            "the crowd cannot use the two reserved connections"
+        );
+    }
+    let _other = obtain_for(&mut inner, &other, COMMIT, now);
+    let mut statement = obtain_for(&mut inner, &writer, COMMIT, now);
+    for seconds in 0..3 {
+        let later = now + Duration::from_secs(seconds);
+        let todo = inner.give_back(writer.id(), statement, None, later);
+        assert!(todo.hand_over.is_empty());
+        assert_eq!((todo.close.len(), todo.establish.len()), (0, 0));
+        inner.check_invariants();
+        statement = obtain_for(&mut inner, &writer, COMMIT, later);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_without_connections_gets_one_while_only_reserved_connections_are_left() {
+    let now = Instant::now();
+    let [busy, other] = ["busy", "other"].map(identity);
+    let mut inner = inner(Limits {
+        max_pool_size: 10,
+        max_server_connections: 8,
+        ..limits()
+    });
+    let mut held: Vec<_> = (0..7).map(|_| obtain(&mut inner, &busy, now)).collect();
+    let _busy_waits = wait(&mut inner, &busy, CLIENT, now);
+    let (_other_waits, todo) = wait(&mut inner, &other, CLIENT, now);
+    assert!(todo.establish.is_empty());
+    let later = now + Duration::from_millis(100);
+    let todo = inner.give_back(busy.id(), held.pop().unwrap(), None, later);
+    assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
+    let users: Vec<_> = todo.establish.iter().map(|(user, _)| user.id()).collect();
+    assert_eq!(users, [other.id()]);
+    let generation = inner.generation();
+    let todo = inner.established(&other, connection(later, generation), later);
     assert_eq!(todo.hand_over.len(), 1);
     inner.check_invariants();
 }

@@ -8,10 +8,7 @@ use tokio::time::Instant;
 use super::{
     CheckOutError, Limits, Overload,
     inner::{Inner, Start, Suspicion},
-    tests::{
-        CLIENT, WAIT, connection, full, identity, inner, limits, obtain, obtain_reserved, reasons,
-        suspect, wait,
-    },
+    tests::{CLIENT, WAIT, connection, identity, inner, limits, obtain, reasons, suspect, wait},
 };
 use seawall_auth::Identity;
 use seawall_transport::connection::Generation;
@@ -19,7 +16,12 @@ use seawall_transport::connection::Generation;
 /// Creates a pool at the connection limit of its server. Each number in `waiting` adds a user with
 /// this number of waiting operations.
 fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Identity>; N]) {
-    let (mut inner, _busy, _held) = full(now);
+    let mut inner = inner(Limits {
+        max_pool_size: 4,
+        ..limits()
+    });
+    let busy = identity("busy");
+    (0..4).for_each(|_| drop(obtain(&mut inner, &busy, now)));
     // Maintenance removes the busy user, which has no waiters, from `Inner::turns`.
     inner.maintain(now, |_| false);
     let users = waiting.map(|count| {
@@ -62,13 +64,12 @@ async fn full_queue_refuses_a_user_if_no_other_user_has_at_least_two_waiters_mor
 #[tokio::test(start_paused = true)]
 async fn a_busy_user_loses_a_connection_only_to_a_user_with_at_least_two_fewer_connections() {
     let now = Instant::now();
-    let [own, other, third] = ["own", "other", "third"].map(identity);
+    let [own, other] = ["own", "other"].map(identity);
     for (count, is_closed) in [(2, false), (3, true)] {
         let mut inner = inner(Limits {
-            max_server_connections: count + 2,
+            max_server_connections: count + 1,
             ..limits()
         });
-        let _reserved = obtain_reserved(&mut inner, &third, now);
         let mut held: Vec<_> = (0..count).map(|_| obtain(&mut inner, &own, now)).collect();
         let _others = obtain(&mut inner, &other, now);
         let _waits = [&own, &other].map(|user| wait(&mut inner, user, CLIENT, now).0);
@@ -139,23 +140,21 @@ async fn a_connection_is_adopted_only_by_a_ready_pool_below_its_limits() {
         !is_adopted(&mut Inner::new(limits(), |_| false, 1, now)),
         "a paused pool adopts no connection"
     );
-    let mut empty = inner(Limits {
-        max_pool_size: 3,
-        ..limits()
-    });
+    let mut empty = inner(limits());
     let adopted = [0; 4].map(|_| is_adopted(&mut empty));
     assert_eq!(
         adopted,
         [true, true, true, false],
         "no connection is adopted over max_pool_size"
     );
-    let mut single = inner(Limits {
-        max_server_connections: 1,
+    let mut full = inner(Limits {
+        max_server_connections: 2,
         ..limits()
     });
-    let _held = obtain(&mut single, &identity("other"), now);
+    let other = identity("other");
+    let _held = [0; 2].map(|_| obtain(&mut full, &other, now));
     assert!(
-        !is_adopted(&mut single),
+        !is_adopted(&mut full),
         "no connection is adopted over max_server_connections"
     );
 }

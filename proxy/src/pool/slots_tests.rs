@@ -470,7 +470,6 @@ async fn a_connection_of_a_user_that_waits_for_a_slot_is_not_closed_for_another_
     let [a, b, c, d, e] = &users;
     let now = Instant::now();
     let mut inner = inner(Limits {
-        max_server_connections: 4,
         concurrency: fixed(1),
         ..limits()
     });
@@ -559,7 +558,6 @@ async fn without_free_slots_idle_connections_are_closed_for_another_user() {
     let now = Instant::now();
     let mut inner = inner(Limits {
         max_pool_size: 4,
-        max_server_connections: 4,
         concurrency: fixed(2),
         ..limits()
     });

@@ -25,12 +25,11 @@ pub(super) const COMMIT: Demand = Demand {
     ..CLIENT
 };
 
-/// Limits for tests. Of each maximum, one connection is reserved.
 pub(crate) fn limits() -> Limits {
     Limits {
-        max_pool_size: 4,
+        max_pool_size: 3,
         min_pool_size: 0,
-        max_server_connections: 5,
+        max_server_connections: 4,
         max_connecting: 2,
         concurrency: Concurrency::Off,
         connections_per_second: None,
@@ -132,12 +131,13 @@ pub(super) fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> H
     obtain_for(inner, user, CLIENT, now)
 }
 
-/// Like [`obtain`], but for an operation that may use the reserve.
-pub(super) fn obtain_reserved(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Held {
-    obtain_for(inner, user, COMMIT, now)
-}
-
-fn obtain_for(inner: &mut Inner, user: &Arc<Identity>, demand: Demand, now: Instant) -> Held {
+/// Like [`obtain`], for an operation with this demand.
+pub(super) fn obtain_for(
+    inner: &mut Inner,
+    user: &Arc<Identity>,
+    demand: Demand,
+    now: Instant,
+) -> Held {
     let (start, todo) = inner.check_out(user, demand, now, now + WAIT);
     match start {
         Start::Ready(connection, slot) => Held { connection, slot },
@@ -150,19 +150,6 @@ fn obtain_for(inner: &mut Inner, user: &Arc<Identity>, demand: Demand, now: Inst
             handed.expect("the waiter gets the connection").into()
         }
     }
-}
-
-/// Creates a pool at the connection limit of its server. One user has all connections, and returns
-/// those that are not reserved.
-pub(super) fn full(now: Instant) -> (Inner, Arc<Identity>, Vec<Held>) {
-    let mut inner = inner(Limits {
-        max_pool_size: 6,
-        ..limits()
-    });
-    let busy = identity("busy");
-    let held = (0..4).map(|_| obtain(&mut inner, &busy, now)).collect();
-    let _reserved = obtain_reserved(&mut inner, &busy, now);
-    (inner, busy, held)
 }
 
 /// Gives a user one available connection.
@@ -195,7 +182,7 @@ async fn waiters_are_served_in_order_of_arrival() {
         let (start, todo) = inner.check_out(&user, CLIENT, now, now + WAIT);
         assert!(
             todo.establish.is_empty(),
-            "the user's operations use all connections that are not reserved"
+            "the user has max_pool_size connections"
         );
         let Start::Wait(ticket, receiver) = start else {
             panic!("the operation has to wait")
@@ -396,11 +383,11 @@ async fn ended_connection_of_an_earlier_generation_is_ignored() {
 async fn at_the_connection_limit_an_idle_connection_is_closed_for_another_user() {
     let now = Instant::now();
     let mut inner = inner(limits());
-    let users: Vec<_> = (0..6).map(|n| identity(&format!("u{n}"))).collect();
-    for user in &users[..5] {
+    let users: Vec<_> = (0..5).map(|n| identity(&format!("u{n}"))).collect();
+    for user in &users[..4] {
         use_once(&mut inner, user, now);
     }
-    let (_start, todo) = inner.check_out(&users[5], CLIENT, now, now + WAIT);
+    let (_start, todo) = inner.check_out(&users[4], CLIENT, now, now + WAIT);
     assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
     assert_eq!(todo.establish.len(), 1);
     inner.check_invariants();
@@ -409,8 +396,12 @@ async fn at_the_connection_limit_an_idle_connection_is_closed_for_another_user()
 #[tokio::test(start_paused = true)]
 async fn a_connection_of_a_busy_user_is_closed_for_another_user_after_100_ms() {
     let now = Instant::now();
-    let (mut inner, busy, mut held) = full(now);
-    let other = identity("other");
+    let mut inner = inner(Limits {
+        max_pool_size: 4,
+        ..limits()
+    });
+    let (busy, other) = (identity("busy"), identity("other"));
+    let mut held: Vec<_> = (0..4).map(|_| obtain(&mut inner, &busy, now)).collect();
     let (_other_waits, todo) = inner.check_out(&other, CLIENT, now, now + WAIT);
     assert!(todo.establish.is_empty());
     let waits: Vec<_> = (0..3)
@@ -581,8 +572,12 @@ async fn a_full_queue_drops_a_waiter_to_make_room_for_another_address_or_user() 
 #[tokio::test(start_paused = true)]
 async fn at_the_connection_limit_users_get_connections_in_turn() {
     let now = Instant::now();
-    let (mut inner, busy, held) = full(now);
-    let [greedy, other] = ["greedy", "other"].map(identity);
+    let mut inner = inner(Limits {
+        max_pool_size: 4,
+        ..limits()
+    });
+    let [busy, greedy, other] = ["busy", "greedy", "other"].map(identity);
+    let held: Vec<_> = (0..4).map(|_| obtain(&mut inner, &busy, now)).collect();
     let mut waits: Vec<_> = (0..4)
         .map(|_| wait(&mut inner, &greedy, from(1), now).0)
         .collect();
@@ -598,13 +593,8 @@ async fn at_the_connection_limit_users_get_connections_in_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn at_the_connection_limit_users_with_equal_numbers_of_connections_keep_them() {
-    let now = Instant::now();
-    let mut inner = inner(Limits {
-        max_server_connections: 6,
-        ..limits()
-    });
+    let (mut inner, now) = (inner(limits()), Instant::now());
     let users = ["one", "other"].map(identity);
-    let _reserved = [0, 1].map(|n| obtain_reserved(&mut inner, &users[n], now));
     let held: Vec<_> = [0, 0, 1, 1]
         .map(|n| (Arc::clone(&users[n]), obtain(&mut inner, &users[n], now)))
         .into();

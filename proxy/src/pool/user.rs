@@ -8,13 +8,23 @@ use super::{Limits, demand::Need, queue::WaitQueue, slots::RESERVE};
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_transport::connection::Connection;
 
-/// The slots of a server that a user may use now.
+/// The slots and connections of a server that a user may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     /// Number of free slots.
     pub(super) free: usize,
     /// Number of slots of the user's share that the user does not hold.
     pub(super) missing: usize,
+    /// Number of connections that the user's operations with [`Need::Slot`] may use in addition to
+    /// the connections that are in use.
+    pub(super) left: usize,
+}
+
+impl Room {
+    /// The room for operations that begin now.
+    pub(super) fn now(self) -> Self {
+        Self { missing: 0, ..self }
+    }
 }
 
 /// Connections and waiters of one user. If a user of a ready pool has both waiters and available
@@ -29,8 +39,8 @@ pub(super) struct User {
     )]
     pub(super) available: Vec<Box<Connection>>,
     pub(super) in_use: usize,
-    /// Number of connections in use by operations with [`Need::Slot`].
-    pub(super) unreserved: usize,
+    /// Number of connections in use by operations with [`Need::SlotOrReserve`].
+    pub(super) urgent: usize,
     pub(super) pending: usize,
     pub(super) waiters: WaitQueue,
     /// True if the user is in `Inner::turns`.
@@ -48,7 +58,7 @@ impl User {
             identity: Arc::clone(identity),
             available: Vec::new(),
             in_use: 0,
-            unreserved: 0,
+            urgent: 0,
             pending: 0,
             waiters: WaitQueue::default(),
             has_turn: false,
@@ -61,6 +71,11 @@ impl User {
         self.available.len() + self.in_use + self.pending
     }
 
+    /// Number of connections in use by operations without [`Need::SlotOrReserve`].
+    pub(super) fn ordinary(&self) -> usize {
+        self.in_use - self.urgent
+    }
+
     /// True if the user no longer exists. Its connections must not be used any more.
     pub(super) fn is_gone(&self) -> bool {
         self.identity.status() == IdentityStatus::Gone
@@ -71,9 +86,11 @@ impl User {
     pub(super) fn wants_more(&self, limits: &Limits, room: Room) -> bool {
         let needed = self.needed(limits, room);
         let missing = needed.saturating_sub(self.available.len());
-        self.pending < limits.max_connecting
-            && self.pending < missing
-            && self.total() < limits.max_pool_size
+        let max = match self.lacks_reserve() {
+            true => limits.max_with_reserve(),
+            false => limits.max_pool_size,
+        };
+        self.pending < limits.max_connecting && self.pending < missing && self.total() < max
     }
 
     /// True if the user has fewer connections than `min_pool_size`, may have another one by its own
@@ -92,9 +109,9 @@ impl User {
         let [nothing, lane, urgent, slot] = Need::ALL.map(|need| self.waiters.len_of(need));
         let slots = room.free.max(room.missing);
         let urgent_slots = slots.max(RESERVE);
-        let unreserved = limits.max_unreserved_of_user();
-        let slot = slot.min(unreserved.saturating_sub(self.unreserved));
-        nothing + lane + urgent.min(urgent_slots) + slot.min(slots)
+        let ordinary = nothing + lane + slot.min(slots).min(room.left);
+        let left = limits.max_pool_size.saturating_sub(self.ordinary());
+        urgent.min(urgent_slots) + ordinary.min(left)
     }
 
     /// True if there is no connection yet for a waiter that may use the reserve.
@@ -103,12 +120,14 @@ impl User {
         urgent > self.available.len() + self.pending
     }
 
-    /// True if an operation with this need may use one more connection of the user.
+    /// True if an operation with this need may use one more connection of the user. The limit of
+    /// the server is not checked here.
     pub(super) fn may_use(&self, need: Need, limits: &Limits) -> bool {
-        need != Need::Slot || self.unreserved < limits.max_unreserved_of_user()
+        need == Need::SlotOrReserve || self.ordinary() < limits.max_pool_size
     }
 
-    /// True if a connection is available for a waiter with this need.
+    /// True if a connection is available for a waiter with this need, and the user's limit allows
+    /// its use.
     pub(super) fn is_ready(&self, need: Need, limits: &Limits) -> bool {
         !self.available.is_empty() && self.waiters.len_of(need) > 0 && self.may_use(need, limits)
     }

@@ -160,13 +160,16 @@ proptest! {
         concurrency in prop::sample::select(vec![
             Concurrency::Off, Concurrency::Auto, fixed(1), fixed(2),
         ]),
+        // With nine connections, one is reserved.
+        max_server_connections in prop::sample::select(vec![4, 9]),
         steps in prop::collection::vec(step(), 1..150),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _guard = runtime.enter();
         let users = (0..3).map(|n| identity(&format!("u{n}"))).collect();
         let mut walk = Walk {
-            inner: inner(Limits { concurrency, ..limits() }), users, now: Instant::now(),
+            inner: inner(Limits { concurrency, max_server_connections, ..limits() }),
+            users, now: Instant::now(),
             held: vec![], pending: vec![], waits: vec![],
         };
         steps.into_iter().for_each(|step| walk.take(step));

@@ -261,8 +261,7 @@ async fn clients_that_read_a_few_bytes_at_a_time_do_not_block_replies_to_other_c
 /// Time limit for another client's reply while the slow readers are connected.
 const REPLY_LIMIT: Duration = Duration::from_secs(5);
 
-/// Operations can use two of the three connections; the third one is reserved.
-const SLOW_READERS_TOML: &str = "limits.message_memory_bytes = 134217728\npool.max_pool_size = 3\n";
+const SLOW_READERS_TOML: &str = "limits.message_memory_bytes = 134217728\npool.max_pool_size = 2\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_readers_do_not_block_replies_to_other_clients() {

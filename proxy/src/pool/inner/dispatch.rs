@@ -31,7 +31,7 @@ impl Inner {
         }
         let free = self.slots.free();
         if self.slots.has_room(need, now) && self.slots.free() == free {
-            return self.may_use(need);
+            return self.server_allows(need);
         }
         if self.slots.free() > free && self.slots.has_waiting() {
             self.fill_slots(now, todo);
@@ -40,13 +40,18 @@ impl Inner {
         let user = self.users.get(&id);
         let has_older = user.is_some_and(|user| user.is_ready(need, &self.limits));
         let may_run = self.slots.has_room(need, now) || (!has_older && self.slots.may_exceed(id));
-        may_run && self.may_use(need)
+        may_run && self.server_allows(need)
     }
 
     /// True if an operation with this need may use one more connection to the server. The limit of
     /// its user is not checked here.
-    pub(super) fn may_use(&self, need: Need) -> bool {
-        need != Need::Slot || self.unreserved < self.limits.max_unreserved()
+    pub(super) fn server_allows(&self, need: Need) -> bool {
+        need != Need::Slot || self.ordinary() < self.limits.max_for_slots()
+    }
+
+    /// Number of all users' connections in use by operations without [`Need::SlotOrReserve`].
+    pub(super) fn ordinary(&self) -> usize {
+        self.in_use - self.urgent
     }
 
     /// Hands available connections to waiters. First, waiters of user `id` that need no slot get
@@ -118,7 +123,7 @@ impl Inner {
                 if !self.slots.is_unequal() {
                     return;
                 }
-                if !self.may_use(need) {
+                if !self.server_allows(need) {
                     break;
                 }
                 let list = self.ready.get(need.index());
@@ -140,7 +145,7 @@ impl Inner {
     fn next_need(&mut self, now: Instant) -> Option<Need> {
         let [urgent, other] = LIMITED.map(|need| {
             let list = self.ready.get(need.index());
-            self.may_use(need) && list.is_some_and(|list| !list.is_empty())
+            self.server_allows(need) && list.is_some_and(|list| !list.is_empty())
         });
         if !urgent && !other {
             return None;
@@ -199,9 +204,9 @@ impl Inner {
             };
             user.in_use += 1;
             self.in_use += 1;
-            if need == Need::Slot {
-                user.unreserved += 1;
-                self.unreserved += 1;
+            if need == Need::SlotOrReserve {
+                user.urgent += 1;
+                self.urgent += 1;
             }
             self.waiting -= 1;
             let waited = now.saturating_duration_since(waiter.since);

@@ -25,29 +25,43 @@ const REFILL_PAUSE: Duration = Duration::from_secs(30);
 const MAX_USERS_TRIED: usize = 8;
 
 impl Inner {
-    /// True if `connection`, which belongs to user `id`, must be closed so that another user can
-    /// get a connection. This happens only at `max_server_connections`.
+    /// True if `connection`, which user `id` no longer uses, must be closed so that another user
+    /// can get a connection. This happens only at `max_server_connections`, or if user `id` could
+    /// use the last connection that the server allows for operations with `Need::Slot`.
     pub(super) fn must_close_for_other_user(
         &mut self,
         id: IdentityId,
         connection: &Connection,
         now: Instant,
     ) -> bool {
-        if self.total < self.limits.max_server_connections {
+        let is_full = self.total >= self.limits.max_server_connections;
+        if !is_full && self.ordinary() + 1 < self.limits.max_for_slots() {
             return false;
         }
         let Some(user) = self.users.get(&id) else {
             return false;
         };
-        let (own, is_needed_here) = (user.total(), !user.waiters.is_empty());
+        // The user's total does not include `connection` any more.
+        let (own, is_needed_here) = (user.total() + 1, !user.waiters.is_empty());
         let has_less = |total: usize| total == 0 || total + 1 < own;
-        let Some((_, since)) =
+        let Some((other, since)) =
             self.next_to_grow(|other, total| other != id && (!is_needed_here || has_less(total)))
         else {
             return false;
         };
         let is_over = |since: Instant| now.saturating_duration_since(since) >= MIN_TIME_PER_USER;
-        !is_needed_here || (is_over(since) && is_over(connection.created_at))
+        let is_old = is_over(connection.created_at);
+        match is_needed_here {
+            true => is_old && is_over(since),
+            false => is_full && (is_old || self.can_use_now(other)),
+        }
+    }
+
+    /// True if a waiter of this user could use another connection at once.
+    fn can_use_now(&self, id: IdentityId) -> bool {
+        let room = self.room(id).now();
+        let user = self.users.get(&id);
+        user.is_some_and(|user| user.wants_more(&self.limits, room))
     }
 
     /// Returns the next user in `turns` that needs another connection, may have one by its own
@@ -81,19 +95,13 @@ impl Inner {
 
     fn room(&self, id: IdentityId) -> Room {
         let share = self.slots.share_of(id);
+        // The connections of other users that are pending will be in use.
+        let own = self.users.get(&id).map_or(0, |user| user.pending);
+        let used = self.ordinary() + self.pending - own;
         Room {
             free: self.slots.free(),
             missing: share.saturating_sub(self.slots.held_by(id)),
-        }
-    }
-
-    /// The slots that operations may use now, as far as connections that are not reserved are left.
-    fn room_now(&self) -> Room {
-        let unreserved = self.limits.max_unreserved();
-        let left = unreserved.saturating_sub(self.unreserved);
-        Room {
-            free: self.slots.free().min(left),
-            missing: 0,
+            left: self.limits.max_for_slots().saturating_sub(used),
         }
     }
 
@@ -145,6 +153,7 @@ impl Inner {
             return;
         };
         user.pending += 1;
+        self.pending += 1;
         self.total += 1;
         todo.establish
             .push((Arc::clone(&user.identity), self.generation));
@@ -159,9 +168,13 @@ impl Inner {
         let lacks_reserve = self.users.get(&id).is_some_and(User::lacks_reserve);
         let others = self.users.values().filter(|user| {
             let other = user.identity.id();
+            let room = self.room(other);
             let room = match lacks_reserve {
-                true => self.room_now(),
-                false => self.room(other),
+                true => room.now(),
+                false => Room {
+                    left: usize::MAX,
+                    ..room
+                },
             };
             other != id && user.available.len() > user.needed(&self.limits, room)
         });
@@ -189,6 +202,7 @@ impl Inner {
         self.total -= 1;
         if let Some(user) = self.users.get_mut(&identity.id()) {
             user.pending -= 1;
+            self.pending -= 1;
         }
         self.use_room(identity.id(), &mut todo);
         todo
@@ -204,6 +218,7 @@ impl Inner {
         let id = identity.id();
         if let Some(user) = self.users.get_mut(&id) {
             user.pending -= 1;
+            self.pending -= 1;
             user.refill_after = None;
         }
         let mut todo = self.add(id, connection, now);
@@ -244,6 +259,7 @@ impl Inner {
         self.total -= 1;
         if let Some(user) = self.users.get_mut(&identity.id()) {
             user.pending -= 1;
+            self.pending -= 1;
             user.refill_after = Some(now + REFILL_PAUSE);
             let failing = match error {
                 CheckOutError::Establish { error, .. }

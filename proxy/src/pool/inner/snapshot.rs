@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    super::{Snapshot, UserSnapshot, demand::Need, user::User},
+    super::{Snapshot, UserSnapshot, user::User},
     Inner, PoolState,
 };
 use seawall_auth::Identity;
@@ -14,9 +14,9 @@ use seawall_auth::Identity;
 /// The longest current waits for a connection or a slot.
 #[derive(Debug, Default)]
 pub struct Waits {
-    /// The longest wait of each user that already has its full share of the slots, or all
-    /// connections that its operations may use. The waiting operations of such a user wait for
-    /// other operations of the same user.
+    /// The longest wait of each user that already has its full share of the slots or
+    /// `max_pool_size` connections. The waiting operations of such a user wait for other operations
+    /// of the same user.
     pub for_own: Vec<(Arc<Identity>, Duration)>,
     /// The longest wait of all other users' operations. These operations wait for the server, or
     /// until connections of other users are closed.
@@ -47,9 +47,7 @@ impl Inner {
             let wait = now.saturating_duration_since(oldest);
             let id = user.identity.id();
             let has_share = is_full && self.slots.held_by(id) >= self.slots.share_of(id);
-            let has_all_connections = user.total() >= self.limits.max_pool_size
-                || !user.may_use(Need::Slot, &self.limits);
-            if has_share || has_all_connections {
+            if has_share || user.total() >= self.limits.max_pool_size {
                 waits.for_own.push((Arc::clone(&user.identity), wait));
             } else {
                 waits.for_others = waits.for_others.max(wait);
@@ -79,6 +77,8 @@ impl Inner {
     /// Checks the invariants that hold between calls.
     #[cfg(test)]
     pub(in super::super) fn check_invariants(&self) {
+        use super::super::demand::Need;
+
         let total: usize = self.users.values().map(User::total).sum();
         assert_eq!(total, self.total, "total counts all connections");
         assert!(
@@ -88,12 +88,10 @@ impl Inner {
         let waiting: usize = self.users.values().map(|u| u.waiters.len()).sum();
         let in_use: usize = self.users.values().map(|u| u.in_use).sum();
         assert_eq!(in_use, self.in_use, "in_use counts all connections in use");
-        let unreserved: usize = self.users.values().map(|u| u.unreserved).sum();
-        assert_eq!(unreserved, self.unreserved);
-        assert!(
-            unreserved <= self.limits.max_unreserved(),
-            "some connections of the server are reserved"
-        );
+        let urgent: usize = self.users.values().map(|u| u.urgent).sum();
+        assert_eq!(urgent, self.urgent, "urgent counts all urgent operations");
+        let pending: usize = self.users.values().map(|u| u.pending).sum();
+        assert_eq!(pending, self.pending, "pending counts all of them");
         assert_eq!(waiting, self.waiting, "waiting counts all waiters");
         let limited = |user: &User| {
             user.waiters.len_of(Need::Slot) + user.waiters.len_of(Need::SlotOrReserve)
@@ -115,18 +113,18 @@ impl Inner {
                 "turns contains every user with waiters"
             );
             assert!(
-                user.total() <= self.limits.max_pool_size,
-                "a user has at most max_pool_size connections"
+                user.total() <= self.limits.max_with_reserve(),
+                "a user has at most max_pool_size connections and the reserve"
             );
             assert!(
                 user.pending <= self.limits.max_connecting,
                 "a user has at most max_connecting pending connections"
             );
             assert!(
-                user.unreserved <= self.limits.max_unreserved_of_user(),
-                "some connections of a user are reserved"
+                user.ordinary() <= self.limits.max_pool_size,
+                "only urgent operations of a user use the reserve"
             );
-            let is_ready = |need| user.is_ready(need, &self.limits) && self.may_use(need);
+            let is_ready = |need| user.is_ready(need, &self.limits) && self.server_allows(need);
             let has_slot = self.slots.free() > 0;
             let waits_needlessly = is_ready(Need::Nothing)
                 || is_ready(Need::LanePermit)
