@@ -26,10 +26,7 @@ use super::{
 };
 use crate::observe::CloseReason;
 use seawall_auth::{Identity, IdentityId};
-use seawall_transport::{
-    Sharer,
-    connection::{Connection, Generation},
-};
+use seawall_transport::connection::{Connection, Generation};
 
 /// Maximum number of users for which [`Inner::tick`] establishes connections in one call.
 const MAX_USERS_GROWN: usize = 64;
@@ -212,7 +209,7 @@ impl Inner {
         }
         if demand.need != Need::Nothing && self.waiting >= self.limits.wait_queue_size {
             let full = CheckOutError::Overload(Overload::QueueFull);
-            let Some(waiter) = self.make_room_in_queue(identity.id(), demand.from) else {
+            let Some(waiter) = self.make_room_in_queue(identity.id(), demand) else {
                 return (Start::Refused(full), todo);
             };
             self.fail(vec![waiter], &full, now, &mut todo);
@@ -263,12 +260,13 @@ impl Inner {
         (ticket, receiver)
     }
 
-    /// Removes a waiter from the full wait queue to make room for a waiter of user `id` at `from`.
-    /// The removed waiter belongs to the user with the most waiters if this user has at least two
-    /// waiters more than `id`. Otherwise it belongs to the address of `id` with the most waiters if
-    /// this address has at least two waiters more than `from`. Returns `None` if neither is the
-    /// case.
-    fn make_room_in_queue(&mut self, id: IdentityId, from: Sharer) -> Option<Waiter> {
+    /// Removes a waiter from the full wait queue to make room for a waiter of user `id` with this
+    /// demand. The removed waiter belongs to the user with the most waiters if this user has at
+    /// least two waiters more than `id`. Otherwise it belongs to user `id`: for an operation that
+    /// others may wait for, it is a waiter with [`Need::Slot`]. In all other cases, it belongs to
+    /// the address with the most waiters if this address has at least two waiters more than the
+    /// address of the new waiter. Returns `None` if there is no such waiter.
+    fn make_room_in_queue(&mut self, id: IdentityId, demand: Demand) -> Option<Waiter> {
         let own = self.users.get(&id).map_or(0, |user| user.waiters.len());
         // Other users are examined only while user `id` has less than an equal share of the queue.
         // A user with its full share must not remove waiters of other users.
@@ -279,7 +277,12 @@ impl Inner {
                 return greediest.waiters.shed();
             }
         }
-        self.users.get_mut(&id)?.waiters.make_room(from)
+        let waiters = &mut self.users.get_mut(&id)?.waiters;
+        let for_urgent = match demand.need {
+            Need::SlotOrReserve => waiters.shed_of(Need::Slot),
+            Need::Nothing | Need::LanePermit | Need::Slot => None,
+        };
+        for_urgent.or_else(|| waiters.make_room(demand.from))
     }
 
     /// Ends the waits of removed waiters with an error.

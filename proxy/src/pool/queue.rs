@@ -84,6 +84,11 @@ impl WaitQueue {
         (greediest.longest() > own + 1).then(|| greediest.shed())?
     }
 
+    /// Removes the newest waiter of the address with the most waiters for this need.
+    pub(super) fn shed_of(&mut self, need: Need) -> Option<Waiter> {
+        self.queue_mut(need)?.shed()
+    }
+
     /// Removes the newest waiter of the address with the most waiters for one need.
     pub(super) fn shed(&mut self) -> Option<Waiter> {
         self.greediest()?.shed()

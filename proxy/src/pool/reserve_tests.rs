@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Limits,
+    CheckOutError, Limits, Overload,
     inner::Start,
     tests::{
         CLIENT, COMMIT, WAIT, connection, deliver, identity, inner, limits, obtain, obtain_for,
@@ -116,5 +116,28 @@ async fn a_user_without_connections_gets_one_while_only_reserved_connections_are
     let generation = inner.generation();
     let todo = inner.established(&other, connection(later, generation), later);
     assert_eq!(todo.hand_over.len(), 1);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_replaces_the_newest_ordinary_operation_of_its_user_in_a_full_queue() {
+    let (user, now) = (identity("u"), Instant::now());
+    let mut inner = inner(Limits {
+        max_pool_size: 2,
+        wait_queue_size: 2,
+        ..limits()
+    });
+    let _held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
+    let mut waits = [0, 1].map(|_| wait(&mut inner, &user, CLIENT, now).0);
+    let (_commit, mut todo) = wait(&mut inner, &user, COMMIT, now);
+    assert_eq!(todo.establish.len(), 1);
+    let (answer, error) = todo.fail.pop().expect("one operation is refused");
+    assert!(matches!(
+        error,
+        CheckOutError::Overload(Overload::QueueFull)
+    ));
+    drop(answer.send(Err(error)));
+    let refused = waits.each_mut().map(|wait| wait.try_recv().is_ok());
+    assert_eq!(refused, [false, true]);
     inner.check_invariants();
 }
