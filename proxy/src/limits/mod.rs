@@ -251,9 +251,18 @@ impl Limits {
         from: Sharer,
         eviction: &Eviction,
     ) -> Result<(ClientPermit, HandshakePermit), ClientLimit> {
-        // This permit comes first, because Seawall makes room for it only by closing a client that
-        // has not logged in. So no client that has logged in is closed for a newcomer that this
-        // limit refuses.
+        // The limits of clients are checked before any client is closed. So no client is closed for
+        // a newcomer that one of these limits refuses.
+        let can_admit = |permits: &EvictablePermits| permits.can_admit_evicting_silent(from);
+        if listener.is_some_and(|listener| !can_admit(&listener.0)) {
+            return Err(ClientLimit::Listener);
+        }
+        if !can_admit(&self.clients) {
+            return Err(ClientLimit::All);
+        }
+        // This permit comes before the permits of clients, because Seawall makes room for it only
+        // by closing a client that has not logged in. So no client that has logged in is closed for
+        // a newcomer that this limit refuses.
         let handshake = self.admit_handshake(from, eviction);
         let handshake = handshake.ok_or(ClientLimit::Unauthenticated)?;
         let client = self.admit_client(listener, from, eviction)?;
@@ -512,6 +521,38 @@ mod tests {
         let _silent: Vec<_> = (0..3).map(|_| admit().unwrap()).collect();
         assert_eq!(admit().unwrap_err(), ClientLimit::Unauthenticated);
         assert!(!idle.iter().any(is_evicted));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_client_is_closed_for_a_newcomer_that_the_limit_of_all_clients_refuses() {
+        let limits = Limits::new(
+            LimitNumbers {
+                handshakes: 2,
+                ..LimitNumbers::of_each(5)
+            },
+            OperationPermits::new(1),
+        );
+        let small = ListenerPermits::new(NonZeroUsize::new(2));
+        let [silent, active, other] =
+            ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|ip| Sharer::at(ip.parse().ok()));
+        let evictions = [(); 5].map(|()| Eviction::default());
+        let [of_silent @ .., _, _, _] = &evictions;
+        let [_, _, of_active @ ..] = &evictions;
+        let admit = |listener, from, eviction| {
+            let admitted = limits.admit_newcomer(listener, from, eviction);
+            admitted.unwrap()
+        };
+        let _active = of_active.each_ref().map(|eviction| {
+            eviction.mark_activity();
+            admit(None, active, eviction).0
+        });
+        // The silent clients have not logged in.
+        let _silent = of_silent
+            .each_ref()
+            .map(|eviction| admit(Some(&small), silent, eviction));
+        let refused = limits.admit_newcomer(Some(&small), other, &Eviction::default());
+        assert_eq!(refused.unwrap_err(), ClientLimit::All);
+        assert!(!evictions.iter().any(is_evicted));
     }
 
     #[test]

@@ -193,6 +193,13 @@ impl EvictablePermits {
         })
     }
 
+    /// True if [`Self::admit_evicting_silent`] would return a permit now. Closes no connection.
+    pub(super) fn can_admit_evicting_silent(&self, sharer: Sharer) -> bool {
+        let mut table = self.table.lock();
+        let free = self.max.load(Relaxed).saturating_sub(table.len);
+        is_any_free(table.held_by(sharer), free) || table.find_silent(sharer).is_some()
+    }
+
     /// Closes this percentage of the connections, and the same percentage of the connections that
     /// get a permit later. A later call with a larger percentage closes more connections.
     pub(super) fn close(&self, percent: u64) {
@@ -242,9 +249,15 @@ impl PermitTable {
     }
 
     /// Frees the permit of a silent connection of the sharer with the most permits, for `newcomer`.
-    /// Examines at most [`MAX_EXAMINED`] connections; the next search begins at the next
-    /// connection.
     fn remove_silent(&mut self, newcomer: Sharer) -> Option<Eviction> {
+        let (sharer, number) = self.find_silent(newcomer)?;
+        self.remove(sharer, number)
+    }
+
+    /// Finds a silent connection of the sharer with the most permits, for `newcomer`. Examines at
+    /// most [`MAX_EXAMINED`] connections. The next search begins at the silent connection, or else
+    /// after the last examined connection.
+    fn find_silent(&mut self, newcomer: Sharer) -> Option<(Sharer, u64)> {
         let sharer = self.sharer_to_evict(newcomer)?;
         for _ in 0..MAX_EXAMINED {
             let own = self.by_sharer.get_mut(&sharer)?;
@@ -256,11 +269,12 @@ impl PermitTable {
                 Some(next) => next,
                 None => own.iter_mut().next()?,
             };
-            self.next_examined = (sharer, number + 1);
             if connected.eviction.is_silent_since(connected.activity) {
-                return self.remove(sharer, number);
+                self.next_examined = (sharer, number);
+                return Some((sharer, number));
             }
             connected.activity = connected.eviction.activity();
+            self.next_examined = (sharer, number + 1);
         }
         None
     }
