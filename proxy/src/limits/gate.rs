@@ -141,6 +141,14 @@ impl Gate {
         drop(waiting.await);
     }
 
+    /// Gives a token back that was used by a pass of this gate.
+    fn give_back(&self) {
+        let mut state = self.state.lock();
+        if let Some(rate) = state.rate {
+            state.tokens = (state.tokens + 1.0).min(most_tokens(rate));
+        }
+    }
+
     /// True if the gate is open and has no waiters.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
@@ -160,9 +168,32 @@ impl Gate {
         };
         // The elapsed time is limited, so that a late tick does not admit a burst.
         let seconds = elapsed.min(TICK * 2).as_secs_f64();
-        state.tokens = (state.tokens + rate * seconds).min(rate.mul_add(0.1, 1.0));
+        state.tokens = (state.tokens + rate * seconds).min(most_tokens(rate));
         while state.tokens >= 1.0 && state.release() {}
         state.purge();
+    }
+}
+
+/// Maximum number of tokens at this rate.
+fn most_tokens(rate: f64) -> f64 {
+    rate.mul_add(0.1, 1.0)
+}
+
+/// A used token of a user's gate. Dropping it gives the token back.
+struct UsedToken(Option<Arc<Gate>>);
+
+impl UsedToken {
+    /// Keeps the token used, because the login has passed all gates.
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for UsedToken {
+    fn drop(&mut self) {
+        if let Some(gate) = &self.0 {
+            gate.give_back();
+        }
     }
 }
 
@@ -249,17 +280,20 @@ impl LoginGates {
     }
 
     /// Waits until the login may pass each gate: first the gate of its user, then the common gate.
-    /// Cancel safe. A login that is dropped at the common gate has used a token of its user's gate.
+    /// Cancel safe: a login that is dropped at the common gate gives the token of its user's gate
+    /// back.
     pub async fn pass(&self, user: Option<(&str, &str)>, sharer: Sharer) {
         let (user, own) = match user.map(|user| self.gate_of(user)) {
             Some((user, own)) => (Some(user), own),
             None => (None, None),
         };
         let from = Origin { sharer, user };
-        if let Some(own) = own {
+        if let Some(own) = &own {
             own.pass(from).await;
         }
+        let token = UsedToken(own);
         self.all.pass(from).await;
+        token.keep();
     }
 
     /// Adjusts all gates to how long operations wait for connections. `by_user` has, for each user,
@@ -520,6 +554,24 @@ mod tests {
         assert!(before >= 1.0, "{before}");
         assert!(!gates.try_pass(Some(busy)));
         assert_eq!(turns().to_bits(), before.to_bits());
+    }
+
+    #[test]
+    fn a_login_that_leaves_the_common_gate_gives_the_token_of_the_gate_of_its_user_back() {
+        let gates = LoginGates::default();
+        let busy = ("busy", "admin");
+        for _ in 0..10 {
+            gates.tick(BUSY, [(busy, BUSY)].into_iter(), TICK);
+        }
+        while gates.all.try_pass() {}
+        let tokens = || gates.gate_of(busy).1.unwrap().state.lock().tokens;
+        let before = tokens();
+        assert!(before >= 1.0, "{before}");
+        let mut login = Box::pin(gates.pass(Some(busy), Sharer::Local));
+        assert!(login.as_mut().now_or_never().is_none());
+        assert!(tokens() < before - 0.5);
+        drop(login);
+        assert!((tokens() - before).abs() < 1e-6, "{} of {before}", tokens());
     }
 
     #[tokio::test(start_paused = true)]
