@@ -262,7 +262,11 @@ async fn every_path_is_merged(asked: &Seawall, id: &str) {
             "/api/v1/status?instances=two",
             "instances must be all",
         ),
-        ("GET", "/api/v1/profile?instances=all", "does not support instances=all"),
+        (
+            "GET",
+            "/api/v1/profile?instances=all",
+            "does not support instances=all",
+        ),
         (
             "POST",
             "/api/v1/drain?instances=all",
