@@ -236,6 +236,7 @@ def check_references(objects):
         services = of_kind(objects, "Service")
         selected = [found for found in services if matches(selector, found["metadata"]["labels"])]
         ensure(len(selected) == 1, f"ServiceMonitor selects {len(selected)} Services")
+        check_job(selected[0]["metadata"]["name"])
         names = {port["name"] for port in selected[0]["spec"]["ports"]}
         ensure({e["port"] for e in monitor["spec"]["endpoints"]} <= names, "ServiceMonitor: port")
 
@@ -249,6 +250,14 @@ def check_references(objects):
         ensure(name == spec["serviceAccountName"], f"the pods do not use the account {name}")
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         ensure(container[probe]["httpGet"]["port"] in ports, f"{probe}: port")
+
+
+def check_job(service):
+    """Checks that the alert SeawallDown covers a ServiceMonitor's job: the name of its Service."""
+    rules = yaml.safe_load((HERE.parent / "prometheus" / "alerts.yml").read_text())
+    alerts = {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
+    (pattern,) = re.findall(r'job=~"([^"]+)"', alerts["SeawallDown"])
+    ensure(re.fullmatch(pattern, service), f"SeawallDown does not cover the job {service}")
 
 
 def check_mounts(spec):
