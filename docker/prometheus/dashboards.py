@@ -66,6 +66,9 @@ def problems_of(dashboard):
     for name, variable in variables.items():
         if variable["type"] == "query" and variable.get("datasource") != DATA_SOURCE:
             yield f"the variable {name} has another data source"
+    # With `.*` for all jobs, a query of `up` would count the targets of all other jobs too.
+    if "allValue" in variables.get("job", {}):
+        yield "the variable job has its own value for all jobs"
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(dashboard)))
     for name in used - set(variables) - {"__all", "__rate_interval"}:
         yield f"unknown variable {name}"
