@@ -331,6 +331,8 @@ def check_chart(objects, values):
 
     (text,) = only(objects, "ConfigMap")["data"].values()
     config = tomllib.loads(text)
+    has_address = "SEAWALL_LISTEN__ADDRESS" in variables
+    ensure(has_address != ("listeners" in config), "expected one source of listen addresses")
     in_config = "uri" in config.get("deployment", {})
     by_secret = "SEAWALL_DEPLOYMENT__URI_FILE" in variables
     ensure(in_config != by_secret, "expected exactly one connection string")
