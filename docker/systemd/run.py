@@ -214,9 +214,11 @@ def check_tls():
 
 
 def check_restarts():
-    pid = int(property_of("MainPID"))
-    os.kill(pid, signal.SIGKILL)
-    eventually(lambda: property_of("NRestarts") == "1", "restart after a kill")
+    # More failures than the five after which systemd gives up by default.
+    for restarts in range(1, 7):
+        eventually(lambda: property_of("MainPID") != "0", "the service runs")
+        os.kill(int(property_of("MainPID")), signal.SIGKILL)
+        eventually(lambda: property_of("NRestarts") == str(restarts), "restart after a kill")
     command("seawall", "wait")
     # WatchdogSec is 30 in the unit. With this value, the check would take half a minute longer.
     DROP_IN.write_text(DROP_IN.read_text() + "WatchdogSec=3\n")
@@ -229,7 +231,20 @@ def check_restarts():
         fail("the journal does not name the watchdog")
     command("seawall", "wait")
     tls_ping(0)
+    check_wrong_configuration()
     print("restarted after SIGKILL, and by the watchdog after its threads were stopped")
+
+
+def check_wrong_configuration():
+    """Checks that exit code 64 ends the service, and that it starts with a valid file again."""
+    CONFIGURATION.write_text("[listen]\naddres = 1\n")
+    command("systemctl", "restart", SERVICE, expected=None)
+    state = property_of("ActiveState"), property_of("ExecMainStatus"), property_of("NRestarts")
+    if state != ("failed", "64", "0"):
+        fail(f"state, exit code and restarts with a wrong configuration: {state}")
+    CONFIGURATION.write_text(COMPLETE)
+    command("systemctl", "start", SERVICE)
+    command("seawall", "wait")
 
 
 def check_sockets():
