@@ -187,7 +187,9 @@ class Row:
 def check_service_monitor(found, name):
     """Checks that a ServiceMonitor has exactly the fields that the chart uses."""
     spec = found["spec"]
-    ensure(set(spec) == {"selector", "endpoints"}, f"{name}: fields of spec are {sorted(spec)}")
+    fields = {"scrapeClassicHistograms", "selector", "endpoints"}
+    ensure(set(spec) == fields, f"{name}: fields of spec are {sorted(spec)}")
+    ensure(spec["scrapeClassicHistograms"] is True, f"{name}: no classic histograms")
     labels = spec["selector"].get("matchLabels")
     ensure(set(spec["selector"]) == {"matchLabels"} and labels, f"{name}: no matchLabels")
     ensure(all(isinstance(value, str) for value in labels.values()), f"{name}: label is no string")
@@ -522,6 +524,13 @@ def fact_the_compose_file_is_consistent_and_seawall_accepts_its_part(_minor):
 
 def yaml_text(text):
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def fact_the_field_for_classic_histograms_is_optional(minor):
+    values = HERE / "values" / "service-monitor.yaml"
+    off = ["--set", "metrics.serviceMonitor.scrapeClassicHistograms=false"]
+    monitor = only(render(values, minor, *off), "ServiceMonitor")
+    ensure("scrapeClassicHistograms" not in monitor["spec"], "the field cannot be omitted")
 
 
 def fact_kubernetes_before_1_30_is_refused(_minor):

@@ -77,6 +77,12 @@ def faster(text):
     return re.sub(r"(\[|offset |for: |_interval: )(\d+)([smh])\b", divided, text)
 
 
+def is_prometheus_2():
+    """True for versions that do not know all keys of prometheus.yml."""
+    done = subprocess.run(["prometheus", "--version"], capture_output=True, text=True, check=True)
+    return "version 2." in done.stdout + done.stderr
+
+
 class Lab:
     """Owns all processes, and ends each by its id."""
 
@@ -153,6 +159,8 @@ class Lab:
         for name in ("prometheus.yml", "rules.yml", "alerts.yml"):
             text = faster((HERE / name).read_text())
             text = text.replace("seawall:9910", f"127.0.0.1:{self.admin_port}")
+            if is_prometheus_2():
+                text = re.sub(r"(?m)^ *always_scrape_classic_histograms: .*\n", "", text)
             (self.folder / name).write_text(text)
         command = ["prometheus", f"--config.file={self.folder}/prometheus.yml"]
         command += [f"--storage.tsdb.path={self.folder}/tsdb"]
