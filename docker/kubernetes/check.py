@@ -422,23 +422,24 @@ def check_sidecar(objects):
 DEFAULTS = HERE / "values" / "defaults.yaml"
 
 
-def checksum(objects):
-    return only(objects, "Deployment")["spec"]["template"]["metadata"]["annotations"][
-        "checksum/config"
-    ]
-
-
 def grace_period(objects):
     spec = only(objects, "Deployment")["spec"]["template"]["spec"]
     return spec["terminationGracePeriodSeconds"]
 
 
-def fact_checksum_changes_only_with_config(minor):
-    before = checksum(render(DEFAULTS, minor))
-    same = checksum(render(DEFAULTS, minor, "--set", "replicas=7"))
-    other = checksum(render(DEFAULTS, minor, "--set-string", "config=[log]"))
-    ensure(before == same, "the checksum changes without a change of config")
-    ensure(before != other, "the checksum does not change with config")
+def fact_each_config_has_its_own_immutable_config_map(minor):
+    def name(*more):
+        config_map = only(render(DEFAULTS, minor, *more), "ConfigMap")
+        ensure(config_map["immutable"] is True, "the ConfigMap can change below running pods")
+        policy = config_map["metadata"]["annotations"]["helm.sh/resource-policy"]
+        ensure(policy == "keep", "helm deletes the ConfigMap of running pods")
+        return config_map["metadata"]["name"]
+
+    before = name()
+    ensure(before == name("--set", "replicas=7"), "the name changes without a change of config")
+    ensure(before != name("--set-string", "config=[log]"), "the name does not change with config")
+    longest = name("--set", f"fullnameOverride={'a' * 60}")
+    ensure(len(longest) <= 63, f"the name {longest} is too long")
 
 
 def fact_grace_period_is_prestop_and_drain_and_5_s(minor):

@@ -16,6 +16,14 @@
 {{- end }}
 {{- end }}
 
+{{/*
+The name of the ConfigMap. Each configuration has its own: a changed one starts new pods, and
+reaches no pod that runs already.
+*/}}
+{{- define "seawall.configName" -}}
+{{- printf "%s-%s" (include "seawall.fullname" .) (.Values.config | sha256sum | trunc 10) }}
+{{- end }}
+
 {{- define "seawall.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "seawall.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
