@@ -342,6 +342,10 @@ def check_chart(objects, values):
     watches = values.get("reload", {}).get("watch", True)
     expected = "true" if watches else "false"
     ensure(variables["SEAWALL_RELOAD__WATCH"] == expected, f"reload.watch is not {expected}")
+    profiles = values.get("admin", {}).get("profile", False)
+    ensure(("SEAWALL_ADMIN__PROFILE" in variables) == profiles, "admin.profile has no effect")
+    writable = [m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")]
+    ensure(("/tmp" in writable) == profiles, "the profiler needs /tmp")
     if not values.get("serviceAccount", {}).get("create", True):
         name = values["serviceAccount"]["name"]
         ensure(spec["serviceAccountName"] == name, f"the pods do not use the account {name}")

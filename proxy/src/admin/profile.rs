@@ -64,7 +64,7 @@ pub(super) async fn profile(
             let why = "another profile is already running\n";
             return (StatusCode::CONFLICT, why).into_response();
         }
-        Err(error) => return failed(&error.to_string()),
+        Err(error) => return failed(&obstacle(&error)),
     };
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let title = format!("Seawall, {seconds} s, {frequency} samples per second of CPU time");
@@ -74,6 +74,18 @@ pub(super) async fn profile(
         Ok(Ok(None)) => "no sample was taken: Seawall used almost no CPU time\n".into_response(),
         Ok(Err(error)) => failed(&error.to_string()),
         Err(error) => failed(&error.to_string()),
+    }
+}
+
+/// The reason why no profile can be taken. The profiler keeps its samples in a temporary file, which
+/// it creates for the first profile. If this fails, all later profiles fail too.
+fn obstacle(error: &pprof::Error) -> String {
+    match error {
+        pprof::Error::CreatingError => format!(
+            "{error}: the profiler needs a temporary file; make {} writable and restart Seawall",
+            std::env::temp_dir().display()
+        ),
+        error => error.to_string(),
     }
 }
 
@@ -94,4 +106,20 @@ fn flame_graph(guard: ProfilerGuard<'_>, title: String) -> pprof::Result<Option<
 
 fn failed(why: &str) -> Response {
     (StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profiler_that_cannot_be_created_names_the_directory_of_its_file() {
+        let why = obstacle(&pprof::Error::CreatingError);
+        let directory = std::env::temp_dir();
+        assert!(why.contains(directory.to_str().unwrap()), "{why}");
+        assert_eq!(
+            obstacle(&pprof::Error::NotRunning),
+            "stop running cpu profiler error"
+        );
+    }
 }
