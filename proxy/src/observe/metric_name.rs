@@ -71,6 +71,8 @@ metrics! {
     ServerConnectionsCreatedTotal: Counter = "seawall_server_connections_created_total", "Connections established to a server.";
     /// Connections to a server that ended, by `reason`.
     ServerConnectionsClosedTotal: Counter = "seawall_server_connections_closed_total", "Connections to a server that ended.";
+    /// How often the pool of a server was cleared because the server had failed.
+    PoolClearsTotal: Counter = "seawall_pool_clears_total", "How often the pool of a server was cleared because the server had failed.";
     /// Logins of Seawall at a server, by `mechanism` and `result`.
     ServerAuthenticationsTotal: Counter = "seawall_server_authentications_total", "Logins of Seawall at a server.";
     /// Operations by command, namespace and `outcome`.

@@ -167,6 +167,11 @@ impl ServerMetrics {
         );
     }
 
+    /// Counts a clear of the server's pool.
+    pub(crate) fn pool_cleared(&self) {
+        self.counter(MetricName::PoolClearsTotal, &[]);
+    }
+
     /// Counts a login of Seawall at the server. `mechanism` is the name of the SCRAM mechanism.
     pub fn authenticated(&self, mechanism: &'static str, is_ok: bool) {
         let result = if is_ok { "ok" } else { "failed" };

@@ -544,6 +544,7 @@ impl ServerPool {
         let todo = self.inner.lock().clear(generation, Instant::now());
         let is_cleared = todo.is_some();
         if is_cleared {
+            self.metrics.pool_cleared();
             self.give_up_establishing();
         }
         self.perform(todo.unwrap_or_default());

@@ -61,6 +61,16 @@ impl Scene {
         scene
     }
 
+    /// Like [`Scene::ready`]. The metrics are those of `observer`.
+    async fn observed(observer: &Observer) -> Self {
+        let mut scene = Self::paused(limits()).await;
+        let (address, runtime) = (scene.server.address().clone(), Handle::current());
+        let metrics = observer.recorder.server("test");
+        scene.pool = ServerPool::new(address, limits(), scene.connector.clone(), metrics, runtime);
+        scene.pool.ready();
+        scene
+    }
+
     async fn with_one_connection() -> Self {
         Self::ready(Limits {
             max_pool_size: 1,
@@ -96,8 +106,7 @@ async fn a_clean_connection_is_checked_out_again() {
     assert_eq!(scene.server.accepted(), 1);
 }
 
-#[tokio::test]
-async fn gauges_of_a_removed_server_become_zero() {
+fn observer() -> Observer {
     let settings = Settings {
         counts_shapes: false,
         max_shapes: 1,
@@ -105,7 +114,12 @@ async fn gauges_of_a_removed_server_become_zero() {
         max_namespaces: 1,
         keeps_seconds: false,
     };
-    let observer = Observer::new(settings, None).unwrap();
+    Observer::new(settings, None).unwrap()
+}
+
+#[tokio::test]
+async fn gauges_of_a_removed_server_become_zero() {
+    let observer = observer();
     let gauges = || {
         const NAMES: [&str; 4] = [
             "seawall_server_connections{",
@@ -118,11 +132,7 @@ async fn gauges_of_a_removed_server_become_zero() {
         let lines = text.lines().filter(is_gauge).map(str::to_owned);
         lines.collect::<Vec<_>>()
     };
-    let mut scene = Scene::paused(limits()).await;
-    let (address, runtime) = (scene.server.address().clone(), Handle::current());
-    let metrics = observer.recorder.server("test");
-    scene.pool = ServerPool::new(address, limits(), scene.connector.clone(), metrics, runtime);
-    scene.pool.ready();
+    let scene = Scene::observed(&observer).await;
     let held = scene.check_out().await.unwrap();
     drop(scene.pool.snapshot());
     let in_use = r#"seawall_server_connections{server="test",state="in_use"} 1"#;
@@ -170,6 +180,18 @@ async fn a_second_clear_for_the_same_failed_generation_does_nothing() {
     scene.pool.ready();
     let mut checkout = scene.check_out().await.unwrap();
     assert_eq!(checkout.begin().generation, generation.next());
+}
+
+#[tokio::test]
+async fn a_clear_of_a_pool_without_connections_is_counted_once() {
+    let observer = observer();
+    let scene = Scene::observed(&observer).await;
+    let generation = scene.pool.generation();
+    assert!(scene.pool.clear(generation));
+    assert!(!scene.pool.clear(generation));
+    let text = observer.exporter.render();
+    let line = "seawall_pool_clears_total{server=\"test\"} 1\n";
+    assert!(text.contains(line), "{text}");
 }
 
 #[tokio::test]
