@@ -76,7 +76,7 @@ pub(super) fn namespace(
     is_full: bool,
 ) -> seawall_api::Namespace {
     seawall_api::Namespace {
-        awaited_time_ms: Some(millis(sums.awaited_time)),
+        awaited_time_ms: Some(millis(sums.awaited.sum())),
         collection: namespace.collection.to_string(),
         command: namespace.command.to_owned(),
         count: sums.outcomes.iter().sum(),

@@ -198,7 +198,6 @@ impl Exporter {
         let checkouts = &mut collected.checkouts;
         merge_rows(checkouts, fresh.checkouts, Distribution::merge);
         phases::merge(&mut collected.phases, &fresh.phases.whole);
-        phases::merge(&mut collected.phases, &fresh.phases.awaiting);
         collected.series.run_upkeep();
         let clients = u32::try_from(self.recorder.clients.count()).unwrap_or(u32::MAX);
         self.metrics
@@ -460,7 +459,11 @@ impl Exporter {
                 ("collection", &*namespace.collection),
             ];
             let name = MetricName::OperationDurationSeconds;
-            histograms.add(name, &labels, &sums.durations);
+            // Without the awaiting operations, for the same reason as in `Sums::whole`.
+            match sums.awaited.count() {
+                0 => histograms.add(name, &labels, &sums.durations),
+                _ => histograms.add(name, &labels, &sums.durations.without(&sums.awaited)),
+            }
         }
         self.add_histograms_of_servers_and_phases(collected, histograms);
         collected.series.add_histograms(histograms);
@@ -615,5 +618,54 @@ pub fn code_name(code: i32) -> String {
     match code {
         super::sums::OTHER_CODES => OTHER.to_owned(),
         code => code.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+    use crate::observe::{Observer, Settings};
+    use seawall_command::CommandBytes;
+
+    #[test]
+    fn times_of_awaiting_operations_are_counted_but_not_exported() {
+        let settings = Settings {
+            counts_shapes: true,
+            max_shapes: 10,
+            name_key: None,
+            max_namespaces: 10,
+            keeps_seconds: false,
+        };
+        let observer = Observer::new(settings, None).unwrap();
+        let body = doc! { "getMore": 7_i64, "collection": "orders", "$db": "shop" };
+        let body = body.to_vec().unwrap();
+        let input = CommandBytes {
+            body: &body,
+            sequences: &[],
+        };
+        let began = Instant::now();
+        for (is_awaiting, seconds) in [(false, 2), (true, 30)] {
+            let mut operation = observer.recorder.begin(&input, 100, began);
+            if is_awaiting {
+                operation.mark_awaiting();
+            }
+            operation.finish(Outcome::Ok, began + Duration::from_secs(seconds));
+        }
+        let text = observer.exporter.render();
+        let labels = r#"command="getMore",db="shop",collection="orders""#;
+        for line in [
+            format!("seawall_operations_total{{{labels},outcome=\"ok\"}} 2\n"),
+            format!("seawall_operation_duration_seconds_bucket{{{labels},le=\"+Inf\"}} 1\n"),
+            format!("seawall_operation_duration_seconds_sum{{{labels}}} 2\n"),
+            "seawall_operation_phase_seconds_count{phase=\"permit\"} 1\n".to_owned(),
+            "seawall_operation_phase_seconds_sum{phase=\"permit\"} 2\n".to_owned(),
+        ] {
+            assert!(text.contains(&line), "{line}: {text}");
+        }
+        let (_, sums) = observer.exporter.namespaces().remove(0);
+        assert_eq!(sums.durations.count(), 2);
+        assert_eq!(sums.awaited.sum(), Duration::from_secs(30));
     }
 }

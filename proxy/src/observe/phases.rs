@@ -1,4 +1,5 @@
 //! Distributions of the time in each phase: of all operations, and of each server's operations.
+//! Awaiting operations are not recorded: their times show how long no event happened.
 //!
 //! An operation is recorded in only one set of distributions, so that recording costs the same for
 //! any number of servers. The sums over several sets are computed when the distributions are
@@ -16,8 +17,6 @@ pub(super) type Phases = PerPhase<Distribution>;
 /// The distributions of one thread since the last collection.
 #[derive(Debug, Default)]
 pub(super) struct PhaseTally {
-    /// Operations that wait for an event.
-    awaiting: PerPhase<DenseDistribution>,
     /// Operations that were sent to no server.
     serverless: PerPhase<DenseDistribution>,
     /// The distributions by server. A server without operations since the last collection takes no
@@ -49,22 +48,13 @@ impl ServerTally {
 }
 
 impl PhaseTally {
-    /// Adds an operation. `server` is the index of its server, if it was sent to one. `awaits` is
-    /// true if the operation waits for an event. `has_reply` is true if the server has sent the
-    /// first byte of its reply.
-    pub(super) fn add(
-        &mut self,
-        times: &PhaseTimes,
-        server: Option<usize>,
-        awaits: bool,
-        has_reply: bool,
-    ) {
-        let phases = match server {
-            _ if awaits => &mut self.awaiting,
-            None => &mut self.serverless,
-            Some(server) => return row(&mut self.servers, server).add(times, has_reply),
-        };
-        let pairs = phases.values_mut().zip(times.values());
+    /// Adds an operation. `server` is the index of its server, if it was sent to one. `has_reply` is
+    /// true if the server has sent the first byte of its reply.
+    pub(super) fn add(&mut self, times: &PhaseTimes, server: Option<usize>, has_reply: bool) {
+        if let Some(server) = server {
+            return row(&mut self.servers, server).add(times, has_reply);
+        }
+        let pairs = self.serverless.values_mut().zip(times.values());
         pairs.for_each(|(distribution, time)| distribution.record(*time));
     }
 
@@ -81,7 +71,6 @@ impl PhaseTally {
             Some(Box::new(phases))
         });
         let mut sums = PhaseSums {
-            awaiting: taken(&mut self.awaiting),
             whole: taken(&mut self.serverless),
             servers: servers.collect(),
         };
@@ -108,8 +97,6 @@ pub(super) fn merge(sum: &mut Phases, other: &Phases) {
 /// The distributions of one thread, or the sums of several threads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PhaseSums {
-    /// Operations that wait for an event.
-    pub(super) awaiting: Phases,
     /// All operations except awaiting operations and those that Seawall replied to itself.
     pub(super) whole: Phases,
     /// The operations in `whole` that were sent to a server, by server.
@@ -118,7 +105,6 @@ pub(super) struct PhaseSums {
 
 impl PhaseSums {
     pub(super) fn merge(&mut self, other: Self) {
-        merge(&mut self.awaiting, &other.awaiting);
         merge(&mut self.whole, &other.whole);
         merge_rows(&mut self.servers, other.servers, merge);
     }
@@ -131,20 +117,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_total_includes_all_servers_and_excludes_awaiting_operations() {
+    fn the_total_includes_all_servers() {
         let mut tally = PhaseTally::default();
         let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
         let servers = [None, Some(0), Some(2), Some(2)];
         for server in servers {
-            tally.add(&times, server, false, true);
+            tally.add(&times, server, true);
         }
-        tally.add(&times, Some(2), true, true);
         let mut fine = Vec::new();
         let sums = tally.take(|index, times| fine.push((index, times.count(), times.sum())));
         let server_time = |of: &Phases| (of[Phase::Server].count(), of[Phase::Server].sum());
         let times_4 = |count| (u64::from(count), Duration::from_millis(4) * count);
         assert_eq!(server_time(&sums.whole), times_4(4));
-        assert_eq!(server_time(&sums.awaiting), times_4(1));
         let by_server = sums.servers.iter().map(|of| of.as_deref().map(server_time));
         let by_server: Vec<_> = by_server.collect();
         assert_eq!(by_server, [Some(times_4(1)), None, Some(times_4(2))]);
@@ -161,7 +145,7 @@ mod tests {
         let mut tally = PhaseTally::default();
         let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
         for has_reply in [true, false, false] {
-            tally.add(&times, Some(0), false, has_reply);
+            tally.add(&times, Some(0), has_reply);
         }
         let mut fine = Vec::new();
         let sums = tally.take(|_, times| fine.push(times.count()));

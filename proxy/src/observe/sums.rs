@@ -141,8 +141,8 @@ pub struct NamespaceSums {
     pub outcomes: [u64; OUTCOMES],
     /// The durations of all operations, including awaiting operations.
     pub durations: FineDistribution,
-    /// Total time of the awaiting operations.
-    pub awaited_time: Duration,
+    /// The durations of the awaiting operations. `durations` includes them too.
+    pub awaited: FineDistribution,
     /// Total time of all operations in each phase, including awaiting operations.
     pub phases: PhaseTimes,
     /// Bytes of the commands.
@@ -318,7 +318,7 @@ impl NamespaceSums {
         }
         self.durations.record(total.measured);
         if record.is_awaiting {
-            self.awaited_time += total.time;
+            self.awaited.record(total.measured);
         }
         self.phases.merge(&record.phases);
         self.request_bytes += record.request_bytes;
@@ -379,7 +379,7 @@ impl NamespaceSums {
         let pairs = self.outcomes.iter_mut().zip(other.outcomes);
         pairs.for_each(|(mine, theirs)| *mine += theirs);
         self.durations.merge(&other.durations);
-        self.awaited_time += other.awaited_time;
+        self.awaited.merge(&other.awaited);
         self.phases.merge(&other.phases);
         self.request_bytes += other.request_bytes;
         self.reply_bytes += other.reply_bytes;

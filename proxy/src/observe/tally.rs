@@ -30,15 +30,11 @@ impl Tally {
         if !self.plain.add(record, application) {
             self.sums.add(record, application);
         }
-        if record.outcome == Outcome::Local {
+        if record.outcome == Outcome::Local || record.is_awaiting {
             return;
         }
-        self.phases.add(
-            &record.phases,
-            record.server.map(|of| of.0),
-            record.is_awaiting,
-            record.has_reply,
-        );
+        let server = record.server.map(|of| of.0);
+        self.phases.add(&record.phases, server, record.has_reply);
     }
 
     /// Adds the time of a checkout from a server's pool.
