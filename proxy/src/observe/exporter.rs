@@ -13,7 +13,6 @@ use metrics::Label as MetricLabel;
 use tokio::time::Instant;
 
 use seawall_locks::{Mutex, MutexGuard};
-use seawall_shape::ShapeId;
 use seawall_stats::{
     Distribution, Figures, Label, Level, Outcome, Traffic, WeighedSeries, add_weighed,
 };
@@ -181,7 +180,7 @@ impl Exporter {
         let rows = self.add_to_registry(&mut fresh, &mut collected);
         self.export(&rows.namespaces, &fresh);
         collected.series.choose(&rows.heaviest);
-        let counted = rows.shapes.iter().filter(|row| row.sums.figures.count > 0);
+        let counted = rows.shapes.iter().filter(|row| is_exported(&row.sums));
         counted.for_each(|row| collected.series.add(&row.shape, &row.sums));
         self.export_turnover(&rows);
         if self.keeps_seconds {
@@ -227,8 +226,9 @@ impl Exporter {
             })
         });
         let shapes = shapes.collect();
-        let heaviest = registry.heaviest(KEPT_RANK);
-        let heaviest = heaviest.iter().map(|shape| shape.id).collect();
+        let heaviest = registry.heaviest(KEPT_RANK).into_iter();
+        let heaviest = heaviest.filter(|row| is_exported(&row.sums));
+        let heaviest = heaviest.map(|row| row.shape.clone()).collect();
         let namespaces = registry.namespaces().cloned().collect();
         let folded = std::mem::take(&mut fresh.folded);
         let elapsed = collected.turned_over_at.elapsed();
@@ -567,7 +567,7 @@ struct FreshRows {
     namespaces: Vec<Namespace>,
     shapes: Vec<FreshShape>,
     /// The heaviest shapes, in descending order.
-    heaviest: Vec<ShapeId>,
+    heaviest: Vec<Shape>,
     /// Number of rows evicted since the last collection.
     evicted: u64,
 }
@@ -577,6 +577,12 @@ struct FreshShape {
     label: Arc<Label>,
     weight: f64,
     sums: ShapeSums,
+}
+
+/// True if the series of a shape contain these sums. The series contain no awaiting operations, and
+/// no rows that are empty because each `getMore` was counted with the shape that opened its cursor.
+fn is_exported(sums: &ShapeSums) -> bool {
+    sums.figures.count > 0 || !sums.figures.more_time.is_zero()
 }
 
 fn labels_of(namespace: &Namespace) -> Vec<MetricLabel> {

@@ -4,7 +4,7 @@
 //! upkeep. This costs CPU time for each operation. A distribution already has buckets, so it needs
 //! no samples.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use metrics::{Key, Label};
 use metrics_exporter_prometheus::{
@@ -83,10 +83,30 @@ impl Histograms for HistogramText<'_> {
     }
 }
 
+/// Writes a counter of seconds in Prometheus' text format: a label's name, its value and the time of
+/// each series. The counters of the library are whole numbers.
+pub(super) fn write_seconds<'s>(
+    text: &mut String,
+    metric: MetricName,
+    series: impl Iterator<Item = (&'static str, &'s str, Duration)>,
+) {
+    let name = metric.as_str();
+    let mut series = series.peekable();
+    if series.peek().is_some() {
+        write_help_line(text, name, None, None, metric.help());
+        write_type_line(text, name, None, None, "counter");
+    }
+    for (label, value, time) in series {
+        let key = Key::from_parts(name, vec![Label::new(label, value.to_owned())]);
+        let labels = LabelSet::from_key_and_global(&key, &Default::default());
+        let none: Option<(&str, &str)> = None;
+        let seconds = time.as_secs_f64();
+        write_metric_line(text, name, None, &labels, none, seconds, None);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

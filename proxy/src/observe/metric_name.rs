@@ -94,6 +94,8 @@ metrics! {
     ShapeOperationsTotal: Counter = "seawall_shape_operations_total", "Operations of a shape.";
     /// Durations of a shape's operations.
     ShapeDurationSeconds: Histogram = "seawall_shape_duration_seconds", "Durations of a shape's operations.";
+    /// Time of the `getMore`s on cursors that a shape opened.
+    ShapeGetmoreSecondsTotal: Counter = "seawall_shape_getmore_seconds_total", "Time of the getMores on cursors that a shape opened.";
     /// Description of a shape; the value is always 1.
     ShapeInfo: Gauge = "seawall_shape_info", "Description of a shape: command, namespace and text; always 1.";
     /// Operations waiting for a connection to a server, or for a slot.

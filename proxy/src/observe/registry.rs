@@ -609,8 +609,8 @@ impl Registry {
         self.rows.values().map(|row| &row.row)
     }
 
-    /// The heaviest shapes of all levels, the heaviest first.
-    pub(super) fn heaviest(&self, count: usize) -> Vec<&Shape> {
+    /// The rows of the heaviest shapes of all levels, the heaviest first.
+    pub(super) fn heaviest(&self, count: usize) -> Vec<&ShapeRow> {
         let mut rows: Vec<_> = self.rows.values().collect();
         let by_weight = |a: &&Row, b: &&Row| b.weight.total_cmp(&a.weight);
         if count < rows.len() {
@@ -618,7 +618,7 @@ impl Registry {
             rows.truncate(count);
         }
         rows.sort_by(by_weight);
-        rows.into_iter().map(|row| &row.row.shape).collect()
+        rows.into_iter().map(|row| &row.row).collect()
     }
 
     /// The shape in a row, the label of its history series, and its weight.

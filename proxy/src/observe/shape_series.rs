@@ -1,7 +1,8 @@
 //! Metric series of the heaviest shapes, and one series for all other shapes.
 //!
-//! Each operation is added to one series only, so rates can be summed. When a shape is no longer
-//! among the heaviest, its series stops and is removed after ten minutes.
+//! Each operation is added to one series only, so rates can be summed. A shape keeps its series
+//! while it is among the heaviest, even without operations. Afterwards its series stops and is
+//! removed after ten minutes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,8 +16,11 @@ use seawall_shape::ShapeId;
 use seawall_stats::Distribution;
 
 use super::{
-    ObserveError, Shape, ShapeSums, histograms::Histograms, metric_handles::Metrics,
-    metric_name::MetricName, registry::OTHER,
+    ObserveError, Shape, ShapeSums,
+    histograms::{Histograms, write_seconds},
+    metric_handles::Metrics,
+    metric_name::MetricName,
+    registry::OTHER,
 };
 
 /// Maximum number of shapes with their own series. All other shapes share the series `other`.
@@ -28,6 +32,10 @@ pub(super) const KEPT_RANK: usize = 250;
 
 /// A series is removed after this time without an update.
 const SERIES_LIFE: Duration = Duration::from_secs(600);
+
+/// The series of an exported shape is updated after this time without operations, so that it is not
+/// removed.
+const REFRESH_AFTER: Duration = Duration::from_secs(60);
 
 /// Maximum length of a shape's exported text, in bytes.
 const EXPORTED_TEXT_BYTES: usize = 256;
@@ -42,6 +50,8 @@ pub(super) struct ShapeSeries {
 
 struct Kept {
     durations: Distribution,
+    /// Total time of the `getMore`s on cursors that the shape opened, without awaiting ones.
+    more_time: Duration,
     /// The shape of the series; `None` for the series of all other shapes.
     shape: Option<Shape>,
     /// The start of the time that the durations cover.
@@ -58,14 +68,28 @@ impl ShapeSeries {
         })
     }
 
-    /// Chooses the shapes that have their own series. `heaviest` is in descending order of weight.
-    pub(super) fn choose(&mut self, heaviest: &[ShapeId]) {
-        let kept: HashSet<_> = heaviest.iter().copied().collect();
+    /// Chooses the shapes that have their own series, and creates the series of new ones.
+    /// `heaviest` is in descending order of weight.
+    pub(super) fn choose(&mut self, heaviest: &[Shape]) {
+        let kept: HashSet<_> = heaviest.iter().map(|shape| shape.id).collect();
         self.exported.retain(|id| kept.contains(id));
-        for id in heaviest.iter().take(EXPORTED_SHAPES) {
-            if self.exported.len() < EXPORTED_SHAPES {
-                self.exported.insert(*id);
+        for shape in heaviest.iter().take(EXPORTED_SHAPES) {
+            if self.exported.len() < EXPORTED_SHAPES && self.exported.insert(shape.id) {
+                self.add(shape, &ShapeSums::default());
             }
+        }
+        self.refresh();
+    }
+
+    /// Updates the series of exported shapes that had no operation for some time.
+    fn refresh(&mut self) {
+        let idle = self.durations.values();
+        let idle = idle.filter(|kept| kept.added_at.elapsed() >= REFRESH_AFTER);
+        let idle = idle.filter_map(|kept| kept.shape.as_ref());
+        let idle = idle.filter(|shape| self.exported.contains(&shape.id));
+        let idle: Vec<_> = idle.cloned().collect();
+        for shape in idle {
+            self.add(&shape, &ShapeSums::default());
         }
     }
 
@@ -86,11 +110,13 @@ impl ShapeSeries {
         let now = Instant::now();
         let kept = self.durations.entry(name).or_insert_with(|| Kept {
             durations: Distribution::default(),
+            more_time: Duration::ZERO,
             shape: is_exported.then(|| shape.clone()),
             since: SystemTime::now(),
             added_at: now,
         });
         kept.durations.merge(&sums.figures.durations);
+        kept.more_time += sums.figures.more_time;
         kept.added_at = now;
     }
 
@@ -124,7 +150,11 @@ impl ShapeSeries {
 
     /// Renders all metrics of shapes, except the histograms.
     pub(super) fn render(&self) -> String {
-        self.metrics.render()
+        let mut text = self.metrics.render();
+        let series = self.durations.iter();
+        let series = series.map(|(shape, kept)| ("shape", &**shape, kept.more_time));
+        write_seconds(&mut text, MetricName::ShapeGetmoreSecondsTotal, series);
+        text
     }
 
     /// Adds the distributions of durations to `histograms`.
@@ -192,7 +222,7 @@ mod tests {
     async fn series_without_updates_is_removed() {
         let mut series = ShapeSeries::new().unwrap();
         let (heavy, light) = (shape(1), shape(2));
-        series.choose(&[heavy.id]);
+        series.choose(&[heavy.clone()]);
         series.add(&heavy, &sums(100));
         series.add(&light, &sums(10));
         let mut natives = NativeHistograms::default();
@@ -210,5 +240,46 @@ mod tests {
         tokio::time::advance(SERIES_LIFE / 2).await;
         series.run_upkeep();
         assert_eq!(series.bytes(), before / 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn series_of_an_exported_shape_is_created_and_kept_without_operations() {
+        let mut series = ShapeSeries::new().unwrap();
+        let (idle, former) = (shape(1), shape(2));
+        series.choose(&[idle.clone(), former]);
+        for _ in 0..4 {
+            tokio::time::advance(SERIES_LIFE / 2).await;
+            series.choose(&[idle.clone()]);
+            series.run_upkeep();
+        }
+        let line = format!(
+            "seawall_shape_operations_total{{shape=\"{}\"}} 0\n",
+            idle.id
+        );
+        let text = series.render();
+        assert!(text.contains(&line), "{text}");
+        let kept: Vec<_> = series.durations.into_keys().collect();
+        assert_eq!(kept, [idle.id.to_string()]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_of_getmores_is_exported_for_the_shape_that_opened_their_cursors() {
+        let mut series = ShapeSeries::new().unwrap();
+        let (heavy, light) = (shape(1), shape(2));
+        series.choose(&[heavy.clone()]);
+        let mut mores = ShapeSums::default();
+        mores.figures.more_time = Duration::from_millis(1_250);
+        for shape in [&heavy, &heavy, &light] {
+            series.add(shape, &mores);
+        }
+        let text = series.render();
+        let name = "seawall_shape_getmore_seconds_total";
+        assert!(text.contains(&format!("# TYPE {name} counter\n")), "{text}");
+        for line in [
+            format!("{name}{{shape=\"{}\"}} 2.5\n", heavy.id),
+            format!("{name}{{shape=\"other\"}} 1.25\n"),
+        ] {
+            assert!(text.contains(&line), "{line}: {text}");
+        }
     }
 }
