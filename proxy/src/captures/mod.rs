@@ -472,6 +472,20 @@ impl Captures {
         settings: &CaptureSettings,
         room: u64,
     ) -> Result<(), CaptureError> {
+        self.write_on(written, settings, room, |work| {
+            let thread = thread::Builder::new().name("capture-writer".to_owned());
+            thread.spawn(work).map(drop)
+        })
+    }
+
+    /// Like [`Self::write`]. `spawn` starts the thread.
+    fn write_on(
+        &self,
+        written: &Arc<Written>,
+        settings: &CaptureSettings,
+        room: u64,
+        spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<()>,
+    ) -> Result<(), CaptureError> {
         let directory = Directory::new(settings.directory.clone());
         let limits = FileLimits {
             max_part_bytes: settings.max_part_bytes,
@@ -483,25 +497,26 @@ impl Captures {
         let kept = Arc::clone(&self.kept);
         let capture = Arc::clone(written);
         create(&directory, written)?;
+        let of_writer = directory.clone();
         let work = move || {
             let files = Files {
-                directory: directory.clone(),
+                directory: of_writer.clone(),
                 id: capture.id.clone(),
             };
             let reason = writer::write_all(&capture, files, limits, servers);
-            summarize(&capture, &directory, reason);
+            summarize(&capture, &of_writer, reason);
             capture.session.totals.count_end(reason);
             running.clear();
-            kept.measure(&directory, &running);
+            kept.measure(&of_writer, &running);
             capture.update(|progress| progress.has_ended = true);
         };
         self.running.set_written(Arc::clone(written));
-        let thread = thread::Builder::new().name("capture-writer".to_owned());
-        let spawned = thread.spawn(work);
+        let spawned = spawn(Box::new(work));
         if spawned.is_err() {
             self.running.clear();
+            drop(directory.delete(&written.id));
         }
-        Ok(spawned.map(drop)?)
+        Ok(spawned?)
     }
 
     /// Stops a capture, and waits until its files are complete. Blocks.

@@ -1,0 +1,28 @@
+//! Tests of captures that cannot start.
+
+use super::*;
+
+#[test]
+fn a_capture_whose_thread_cannot_be_started_leaves_no_directory() {
+    let folder = Folder::new("no-thread");
+    let captures = folder.captures(|_| ());
+    let settings = folder.settings();
+    let now = Instant::now();
+    let queue = Queue::new(limits_of(&settings), now);
+    let all = Selection::default();
+    let session = captures.session(&mut 0, all, ReplyDetail::Facts, queue, now);
+    let beginning = Beginning {
+        offset_us: 0,
+        began_at: SystemTime::now(),
+        until: now + settings.max_duration,
+        trigger: "operator",
+        redacting: Redacting::choose(&settings, None).unwrap(),
+    };
+    let written = Arc::new(Written::new(session, beginning));
+    let begun = captures.write_on(&written, &settings, 1 << 20, |_| {
+        Err(io::Error::other("no thread"))
+    });
+    assert!(matches!(begun, Err(CaptureError::Io(_))), "{begun:?}");
+    assert!(!captures.figures().is_running);
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
+}
