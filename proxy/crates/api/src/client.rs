@@ -155,7 +155,9 @@ impl AdminClient {
         if status != StatusCode::OK {
             let body = body::to_bytes(response.into_body(), MAX_RESPONSE_BYTES).await;
             let body = body.map_err(|error| ClientError::Broken(root_cause(&error)))?;
-            return accepted(path, status, &body);
+            // Another status of a success has no bytes to download.
+            accepted(path, status, &body)?;
+            return Err(refused(path, status, &body));
         }
         let mut parts = response.into_body().into_data_stream();
         while let Some(part) = parts.next().await {
@@ -276,15 +278,17 @@ fn accepted(path: &str, status: StatusCode, body: &[u8]) -> Result<(), ClientErr
         | StatusCode::ACCEPTED
         | StatusCode::UNPROCESSABLE_ENTITY => Ok(()),
         StatusCode::UNAUTHORIZED => Err(ClientError::Unauthorized),
-        _ => {
-            let said = String::from_utf8_lossy(body);
-            let said = said.trim().chars().take(SHOWN_REFUSAL_CHARACTERS);
-            Err(ClientError::Refused {
-                path: path.to_owned(),
-                status: status.as_u16(),
-                said: said.collect(),
-            })
-        }
+        _ => Err(refused(path, status, body)),
+    }
+}
+
+fn refused(path: &str, status: StatusCode, body: &[u8]) -> ClientError {
+    let said = String::from_utf8_lossy(body);
+    let said = said.trim().chars().take(SHOWN_REFUSAL_CHARACTERS);
+    ClientError::Refused {
+        path: path.to_owned(),
+        status: status.as_u16(),
+        said: said.collect(),
     }
 }
 
@@ -379,7 +383,7 @@ pub enum ClientError {
     /// The response is larger than the caller accepts.
     #[error("the response is too large")]
     TooLarge,
-    /// The HTTP status is not 200, 201, 202, 401 or 422.
+    /// The HTTP status is not 200, 201, 202, 401 or 422; for a download, it is not 200 or 401.
     #[error("{path}: {status} {said}")]
     Refused {
         /// The requested path.
@@ -399,13 +403,14 @@ mod tests {
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
+        task::JoinHandle,
     };
 
     use super::*;
 
-    /// Sends one request to a server that sends `response`. Returns the result, and the request as
+    /// Starts a server that sends `response` to one request. Returns a client, and the request as
     /// the server received it.
-    async fn exchanged(response: &'static str) -> (Result<Value, ClientError>, String) {
+    async fn served(response: &'static str) -> (AdminClient, JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn(async move {
@@ -419,6 +424,13 @@ mod tests {
         });
         let token = Some("secret".to_owned());
         let client = AdminClient::new(&address.to_string(), token, None).unwrap();
+        (client, server)
+    }
+
+    /// Sends one request to a server that sends `response`. Returns the result, and the request as
+    /// the server received it.
+    async fn exchanged(response: &'static str) -> (Result<Value, ClientError>, String) {
+        let (client, server) = served(response).await;
         let result = client.ask_for_json("/api/v1/shapes?since=1m").await;
         (result, server.await.unwrap())
     }
@@ -458,6 +470,27 @@ mod tests {
         for (response, message) in cases {
             let error = exchanged(response).await.0.unwrap_err();
             assert!(error.to_string().contains(message), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_download_with_another_status_than_200_fails() {
+        for response in [
+            "HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nhi",
+            "HTTP/1.1 202 Accepted\r\ncontent-length: 2\r\n\r\nhi",
+            "HTTP/1.1 422 Unprocessable\r\ncontent-length: 2\r\n\r\nhi",
+            "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nhi",
+        ] {
+            let (client, _server) = served(response).await;
+            let mut bytes = 0;
+            let mut write = |part: &[u8]| {
+                bytes += part.len();
+                true
+            };
+            let result = client.download("/api/v1/captures/a/0", &mut write).await;
+            let error = result.unwrap_err();
+            assert!(matches!(error, ClientError::Refused { .. }), "{error}");
+            assert_eq!(bytes, 0, "{response}");
         }
     }
 
