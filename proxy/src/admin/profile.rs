@@ -77,8 +77,8 @@ pub(super) async fn profile(
     }
 }
 
-/// The reason why no profile can be taken. The profiler keeps its samples in a temporary file, which
-/// it creates for the first profile. If this fails, all later profiles fail too.
+/// The reason why no profile can be taken. The profiler keeps its samples in a temporary file,
+/// which it creates for the first profile. If this fails, all later profiles fail too.
 fn obstacle(error: &pprof::Error) -> String {
     match error {
         pprof::Error::CreatingError => format!(

@@ -83,8 +83,8 @@ impl Histograms for HistogramText<'_> {
     }
 }
 
-/// Writes a counter of seconds in Prometheus' text format: a label's name, its value and the time of
-/// each series. The counters of the library are whole numbers.
+/// Writes a counter of seconds in Prometheus' text format. Each series has a label's name, its
+/// value, and a time. The counters of the library are whole numbers.
 pub(super) fn write_seconds<'s>(
     text: &mut String,
     metric: MetricName,

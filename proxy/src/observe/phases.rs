@@ -48,8 +48,8 @@ impl ServerTally {
 }
 
 impl PhaseTally {
-    /// Adds an operation. `server` is the index of its server, if it was sent to one. `has_reply` is
-    /// true if the server has sent the first byte of its reply.
+    /// Adds an operation. `server` is the index of its server, if it was sent to one. `has_reply`
+    /// is true if the server has sent the first byte of its reply.
     pub(super) fn add(&mut self, times: &PhaseTimes, server: Option<usize>, has_reply: bool) {
         if let Some(server) = server {
             return row(&mut self.servers, server).add(times, has_reply);

@@ -1,6 +1,7 @@
 //! Passes slow operations to the slow log and to the list of the latest slow operations.
 
 use std::{
+    io,
     sync::{Arc, atomic::Ordering},
     thread,
     time::{Duration, SystemTime},
@@ -95,26 +96,42 @@ impl Recorder {
     /// Replaces the slow log; `None` switches it off. A separate thread writes the queued lines of
     /// the earlier log, because a disk may be blocked.
     pub(crate) fn set_slow_log(self: &Arc<Self>, log: Option<SlowLog>) {
+        self.set_slow_log_on(log, |ending| {
+            let thread = thread::Builder::new().name("slow-log-end".to_owned());
+            thread.spawn(ending).map(drop)
+        });
+    }
+
+    /// Like [`Self::set_slow_log`]. `spawn` starts the thread.
+    fn set_slow_log_on(
+        self: &Arc<Self>,
+        log: Option<SlowLog>,
+        spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<()>,
+    ) {
         let Some(earlier) = self.slow_log.swap(log.map(Arc::new)) else {
             return;
         };
-        let recorder = Arc::clone(self);
+        let (recorder, log) = (Arc::clone(self), Arc::clone(&earlier));
         let ending = move || {
             // A thread that serves clients may still use the log for some microseconds. Such a
             // thread must not drop the log, because the drop waits for the writing thread.
-            while Arc::strong_count(&earlier) > 1 {
+            while Arc::strong_count(&log) > 1 {
                 thread::yield_now();
             }
-            earlier.flush();
-            let left_out = earlier.left_out();
-            recorder
-                .left_out_before
-                .fetch_add(left_out, Ordering::Relaxed);
+            log.flush();
+            recorder.keep_left_out(&log);
         };
-        let ended = thread::Builder::new().name("slow-log-end".to_owned());
-        if let Err(error) = ended.spawn(ending) {
+        if let Err(error) = spawn(Box::new(ending)) {
+            earlier.do_not_wait();
+            self.keep_left_out(&earlier);
             tracing::warn!(%error, "could not close the previous slow log");
         }
+    }
+
+    /// Keeps the number of lines that a log dropped which is no longer in use.
+    fn keep_left_out(&self, log: &SlowLog) {
+        let left_out = log.left_out();
+        self.left_out_before.fetch_add(left_out, Ordering::Relaxed);
     }
 
     /// Number of lines that the slow log dropped.
@@ -366,5 +383,27 @@ mod tests {
         let left_out = lines.iter().filter_map(|line| line.get("left_out"));
         let left_out: u64 = left_out.filter_map(Value::as_u64).sum();
         assert_eq!(left_out, 101);
+    }
+
+    #[test]
+    fn lines_of_a_log_that_no_thread_can_close_stay_counted() {
+        let written = Written::default();
+        let (held, block) = BlockingWriter::new(&written);
+        let observer = observer_with(start(every_operation(), held));
+        // As above: on a failure, `block` must be dropped before the log.
+        let block = block;
+        let command = Command::find("a");
+        run(&observer, &command);
+        block.wait_until_it_writes();
+        while observer.recorder.slow_log_left_out() == 0 {
+            run(&observer, &command);
+        }
+        let log = Arc::downgrade(&observer.recorder.slow_log.load_full().unwrap());
+        observer
+            .recorder
+            .set_slow_log_on(None, |_| Err(io::Error::other("no thread")));
+        assert!(log.upgrade().is_none(), "expected the log to be dropped");
+        assert_eq!(observer.recorder.slow_log_left_out(), 1);
+        drop(block);
     }
 }

@@ -18,7 +18,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc::{SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
@@ -64,14 +64,16 @@ pub struct SlowLogSettings {
     pub max_command_bytes: usize,
 }
 
-/// The slow log. Dropping it waits at most [`FLUSH_LIMIT`] until the queued lines are written, and
-/// ends the writing thread.
+/// The slow log. Dropping it ends the writing thread. The drop waits at most [`FLUSH_LIMIT`] until
+/// the queued lines are written, except after a call of `do_not_wait`.
 pub struct SlowLog {
     filter: Filter,
     rate: Rate,
     redact: bool,
     max_command_bytes: usize,
     counts: Arc<QueueCounts>,
+    /// True if the drop waits for the writing thread.
+    waits: AtomicBool,
     /// The queue of the writing thread; `None` once that thread was asked to end.
     queue: Option<SyncSender<Queued>>,
     thread: Option<JoinHandle<()>>,
@@ -114,6 +116,7 @@ impl SlowLog {
             redact: settings.redact,
             max_command_bytes: settings.max_command_bytes,
             counts,
+            waits: AtomicBool::new(true),
             queue: Some(queue),
             thread: Some(thread),
         })
@@ -173,6 +176,12 @@ impl SlowLog {
         queued.is_some_and(|queued| queued.is_ok()) && is_done.recv_timeout(FLUSH_LIMIT).is_ok()
     }
 
+    /// Makes the drop return at once, for a caller that must not wait for a disk. The writing thread
+    /// still writes the queued lines, and ends then.
+    pub(super) fn do_not_wait(&self) {
+        self.waits.store(false, Ordering::Relaxed);
+    }
+
     /// Number of lines dropped since this log was opened: because of the limit of lines per second,
     /// a full queue or a failed write.
     pub(super) fn left_out(&self) -> u64 {
@@ -182,9 +191,10 @@ impl SlowLog {
 
 impl Drop for SlowLog {
     fn drop(&mut self) {
-        let is_written = self.flush();
+        let is_written = *self.waits.get_mut() && self.flush();
         drop(self.queue.take());
         // A thread that could not write in time may be blocked by its disk, so do not wait for it.
+        // Without its handle, the thread ends by itself.
         if let Some(thread) = self.thread.take().filter(|_| is_written) {
             // Ignore a panic of the thread: it was printed when it happened.
             drop(thread.join());
