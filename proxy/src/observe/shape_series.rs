@@ -222,7 +222,7 @@ mod tests {
     async fn series_without_updates_is_removed() {
         let mut series = ShapeSeries::new().unwrap();
         let (heavy, light) = (shape(1), shape(2));
-        series.choose(&[heavy.clone()]);
+        series.choose(std::slice::from_ref(&heavy));
         series.add(&heavy, &sums(100));
         series.add(&light, &sums(10));
         let mut natives = NativeHistograms::default();
@@ -249,7 +249,7 @@ mod tests {
         series.choose(&[idle.clone(), former]);
         for _ in 0..4 {
             tokio::time::advance(SERIES_LIFE / 2).await;
-            series.choose(&[idle.clone()]);
+            series.choose(std::slice::from_ref(&idle));
             series.run_upkeep();
         }
         let line = format!(
@@ -266,7 +266,7 @@ mod tests {
     async fn time_of_getmores_is_exported_for_the_shape_that_opened_their_cursors() {
         let mut series = ShapeSeries::new().unwrap();
         let (heavy, light) = (shape(1), shape(2));
-        series.choose(&[heavy.clone()]);
+        series.choose(std::slice::from_ref(&heavy));
         let mut mores = ShapeSums::default();
         mores.figures.more_time = Duration::from_millis(1_250);
         for shape in [&heavy, &heavy, &light] {
