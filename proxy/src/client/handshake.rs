@@ -6,9 +6,8 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::time::Instant;
 
 use super::{
-    Client, CredentialMode, End, LoginDue,
+    Client, CredentialMode, End, LoginDue, Shared,
     answer::{ReplyTo, requires_authentication},
-    client_end::ClientEnd,
     credentials::UserName,
     hello::{Greeting, Hello, check_api_version, client_element, quiesce},
     login::{Login, LoginContext, LoginEnd, claimed_user},
@@ -231,14 +230,8 @@ impl Client {
             return Ok(Vec::new());
         };
         let shared = Arc::clone(&self.shared);
-        let mut end = ClientEnd {
-            stream: &mut self.stream,
-            reader: &mut self.reader,
-            write_idle: shared.settings().client_write_idle_timeout,
-            is_awaiting: true,
-        };
         let asking = pin!(shared.logins.credentials.mechanisms(&user));
-        let asked = end.unless_gone(asking).await.ok_or(LoginEnd::Gone)?;
+        let asked = self.end().unless_gone(asking).await.ok_or(LoginEnd::Gone)?;
         asked.map_err(|_| {
             // Seawall refuses the hello. In a reply without the field, a driver would assume
             // SCRAM-SHA-1, and its login might fail with an error that the driver does not retry.
@@ -247,19 +240,14 @@ impl Client {
         })
     }
 
-    fn login_context(&mut self) -> LoginContext<'_> {
+    fn login_context<'a>(&'a mut self, shared: &'a Shared) -> LoginContext<'a> {
         LoginContext {
-            credentials: &self.shared.logins.credentials,
-            recorder: &self.shared.recorder,
-            nonces: &self.shared.logins.nonces,
-            limits: &self.shared.limits,
+            credentials: &shared.logins.credentials,
+            recorder: &shared.recorder,
+            nonces: &shared.logins.nonces,
+            limits: &shared.limits,
             peer: self.peer.ip,
-            client: ClientEnd {
-                stream: &mut self.stream,
-                reader: &mut self.reader,
-                write_idle: self.shared.settings().client_write_idle_timeout,
-                is_awaiting: true,
-            },
+            client: self.end(),
         }
     }
 
@@ -281,7 +269,8 @@ impl Client {
 
     /// Begins a login by `speculativeAuthenticate`; `None` if the user's keys are not fresh.
     fn speculate(&mut self, command: &RawDocument) -> Option<RawDocumentBuf> {
-        let (login, reply) = Login::speculate(&self.login_context(), command)?;
+        let shared = Arc::clone(&self.shared);
+        let (login, reply) = Login::speculate(&self.login_context(&shared), command)?;
         self.login = Some(Box::new(login));
         Some(Login::speculative_reply(&reply))
     }
@@ -303,14 +292,9 @@ impl Client {
         }
         shared.recorder.login_delayed();
         self.connected.reached(Stage::LoggingIn);
-        let mut end = ClientEnd {
-            stream: &mut self.stream,
-            reader: &mut self.reader,
-            write_idle: shared.settings().client_write_idle_timeout,
-            is_awaiting: true,
-        };
         let pass = pin!(shared.logins.gates.pass(user, self.sharer));
-        match end.unless_gone(pass).await {
+        let passed = self.end().unless_gone(pass).await;
+        match passed {
             Some(()) => Ok(()),
             None => {
                 self.connected.record_left_unserved();
@@ -328,7 +312,9 @@ impl Client {
         if self.handshake.is_none() && self.identity.is_none() {
             self.require_login();
         }
-        let (login, reply) = Login::start(&mut self.login_context(), body, source).await?;
+        let shared = Arc::clone(&self.shared);
+        let mut context = self.login_context(&shared);
+        let (login, reply) = Login::start(&mut context, body, source).await?;
         self.login = Some(Box::new(login));
         Ok(reply)
     }
@@ -345,7 +331,8 @@ impl Client {
         self.connected.reached(Stage::LoggingIn);
         // The anonymous identity does not count as a first user, so the client may still log in.
         let current = self.identity.clone().filter(|i| !i.is_anonymous());
-        let mut context = self.login_context();
+        let shared = Arc::clone(&self.shared);
+        let mut context = self.login_context(&shared);
         let proceeding = login.proceed(&mut context, body, source, current.as_ref());
         let (login, outcome) = proceeding.await?;
         self.login = login.map(Box::new);

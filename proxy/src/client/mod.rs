@@ -713,14 +713,17 @@ impl Client {
         self.next_reply_id = self.next_reply_id.wrapping_add(1);
         let bytes = reply_to.pack(reply_to.encode(id, reply), self.heavy());
         let bytes = bytes.await;
-        let write_idle = self.shared.settings().client_write_idle_timeout;
-        let mut end = ClientEnd {
+        self.end().send(&bytes).await.map_err(|_| End::Gone)
+    }
+
+    /// The client connection of a client that waits for a reply.
+    fn end(&mut self) -> ClientEnd<'_> {
+        ClientEnd {
             stream: &mut self.stream,
             reader: &mut self.reader,
-            write_idle,
+            write_idle: self.shared.settings().client_write_idle_timeout,
             is_awaiting: true,
-        };
-        end.send(&bytes).await.map_err(|_| End::Gone)
+        }
     }
 }
 
