@@ -40,10 +40,21 @@ struct UserFlights {
     in_progress: HashMap<Sharer, Flight>,
     /// Number of [`Lead`]s, including those of introductions that were replaced.
     leads: usize,
-    /// Notified when an introduction ends.
-    ended: Arc<Notify>,
+    /// The addresses with waiting logins.
+    waiting: HashMap<Sharer, Waiters>,
     /// Notified when the user becomes known or unknown.
     resolved: Arc<Notify>,
+}
+
+/// The waiting logins of one user from one address.
+#[derive(Debug, Default)]
+struct Waiters {
+    /// Number of [`Waiter`]s.
+    count: usize,
+    /// Notifies one login when an introduction ends, and all logins when the user becomes known or
+    /// unknown. A notified login tries to introduce the user. So if thousands of logins wait, the
+    /// end of an introduction wakes only one login of each address.
+    notify: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -66,15 +77,31 @@ pub(super) struct Lead {
 /// A login's wait for an introduction by another login.
 #[derive(Debug)]
 pub(super) struct Wait {
-    ended: OwnedNotified,
+    notified: OwnedNotified,
     until: Instant,
+    waiter: Waiter,
+}
+
+/// Counts a waiting login until it is dropped.
+#[derive(Debug)]
+struct Waiter {
+    flights: Arc<Flights>,
+    user: UserName,
+    sharer: Sharer,
 }
 
 impl Wait {
-    /// Returns when an introduction of the user has ended, when the login has waited long enough,
-    /// or at `deadline`.
+    /// Returns when an introduction of the user has ended and it is this login's turn to try again,
+    /// when the user has become known or unknown, when the login has waited long enough, or at
+    /// `deadline`. If this future is dropped, the turn passes to the next login of the address.
     pub(super) async fn wait(self, deadline: Instant) {
-        drop(timeout_at(self.until.min(deadline), self.ended).await);
+        let Self {
+            notified,
+            until,
+            waiter,
+        } = self;
+        drop(timeout_at(until.min(deadline), notified).await);
+        drop(waiter);
     }
 }
 
@@ -90,13 +117,22 @@ impl Flights {
     ) -> Result<Lead, Wait> {
         let now = Instant::now();
         let mut state = self.0.lock();
-        if let Some(flights) = state.users.get(user)
+        if let Some(flights) = state.users.get_mut(user)
             && let Some(until) = flights
                 .wait_until(sharer, began)
                 .filter(|until| *until > now)
         {
-            let ended = Arc::clone(&flights.ended).notified_owned();
-            return Err(Wait { ended, until });
+            let waiters = flights.waiting.entry(sharer).or_default();
+            waiters.count += 1;
+            return Err(Wait {
+                notified: Arc::clone(&waiters.notify).notified_owned(),
+                until,
+                waiter: Waiter {
+                    flights: Arc::clone(self),
+                    user: user.clone(),
+                    sharer,
+                },
+            });
         }
         let number = state.next_number;
         state.next_number += 1;
@@ -114,19 +150,36 @@ impl Flights {
     }
 
     /// Records that a user has become known or unknown, so that introductions of this user that
-    /// still wait need not begin.
+    /// still wait need not begin, and all waiting logins of this user continue.
     pub(super) fn resolve(&self, user: &UserName) {
         let state = self.0.lock();
-        let resolved = state.users.get(user);
-        let resolved = resolved.map(|flights| Arc::clone(&flights.resolved));
+        let Some(flights) = state.users.get(user) else {
+            return;
+        };
+        let (resolved, waiting) = (Arc::clone(&flights.resolved), flights.notifies());
         drop(state);
-        if let Some(resolved) = resolved {
-            resolved.notify_waiters();
+        resolved.notify_waiters();
+        waiting.iter().for_each(|notify| notify.notify_waiters());
+    }
+}
+
+impl State {
+    /// Removes a user without introductions and without waiting logins.
+    fn remove_unused(&mut self, user: &UserName) {
+        let flights = self.users.get(user);
+        if flights.is_some_and(|flights| flights.leads == 0 && flights.waiting.is_empty()) {
+            self.users.remove(user);
         }
     }
 }
 
 impl UserFlights {
+    /// The notifications for the waiting logins, one for each address.
+    fn notifies(&self) -> Vec<Arc<Notify>> {
+        let waiting = self.waiting.values();
+        waiting.map(|waiters| Arc::clone(&waiters.notify)).collect()
+    }
+
     /// The time until which a login of `sharer` waits for the introductions in progress; `None` if
     /// there are none. The login has waited since `began`.
     fn wait_until(&self, sharer: Sharer, began: Instant) -> Option<Instant> {
@@ -159,26 +212,47 @@ impl Drop for Lead {
         let Some(flights) = state.users.get_mut(&self.user) else {
             return;
         };
+        flights.leads -= 1;
         let own = flights.in_progress.get(&self.sharer);
         // A newer introduction of the same address may have replaced this introduction after it had
-        // stalled.
-        if own.is_some_and(|flight| flight.number == self.number) {
+        // stalled. Then no login waits for this introduction.
+        let waiting = if own.is_some_and(|flight| flight.number == self.number) {
             flights.in_progress.remove(&self.sharer);
-        }
-        let ended = Arc::clone(&flights.ended);
-        flights.leads -= 1;
-        if flights.leads == 0 {
-            state.users.remove(&self.user);
-        }
+            flights.notifies()
+        } else {
+            Vec::new()
+        };
+        state.remove_unused(&self.user);
         drop(state);
-        ended.notify_waiters();
+        waiting.iter().for_each(|notify| notify.notify_one());
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let mut state = self.flights.0.lock();
+        let Some(flights) = state.users.get_mut(&self.user) else {
+            return;
+        };
+        if let Some(waiters) = flights.waiting.get_mut(&self.sharer) {
+            waiters.count -= 1;
+            if waiters.count == 0 {
+                flights.waiting.remove(&self.sharer);
+            }
+        }
+        state.remove_unused(&self.user);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt as _;
-    use tokio::time::{advance, timeout};
+    use std::{cell::Cell, future::poll_fn};
+
+    use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+    use tokio::{
+        task::coop::unconstrained,
+        time::{advance, timeout},
+    };
 
     use super::*;
 
@@ -240,6 +314,72 @@ mod tests {
                 .unwrap();
         }
         assert!(flights.0.lock().users.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_an_introduction_wakes_only_one_waiting_login_of_its_address() {
+        const LOGINS: usize = 100;
+        let flights = &Arc::<Flights>::default();
+        let began = Instant::now();
+        let introduce = || async move {
+            loop {
+                match lead(flights, 1, began) {
+                    Ok(lead) => return lead,
+                    Err(wait) => wait.wait(began + STALLED_AFTER).await,
+                }
+            }
+        };
+        let mut held = introduce().await;
+        let polls = &Cell::new(0);
+        let waiting = (0..LOGINS).map(|_| {
+            let mut waiting = Box::pin(unconstrained(introduce()));
+            poll_fn(move |cx| {
+                polls.set(polls.get() + 1);
+                waiting.as_mut().poll(cx)
+            })
+        });
+        let mut waiting: FuturesUnordered<_> = waiting.collect();
+        assert!(waiting.next().now_or_never().is_none());
+        assert_eq!(polls.get(), LOGINS);
+        for ended in 1..LOGINS {
+            drop(held);
+            held = waiting.next().await.unwrap();
+            // This polls all other logins that were woken.
+            assert!(waiting.next().now_or_never().is_none());
+            assert_eq!(polls.get(), LOGINS + ended);
+        }
+        drop((held, waiting));
+        assert!(flights.0.lock().users.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cancelled_login_passes_its_turn_to_introduce_to_the_next_waiting_login() {
+        let flights = Arc::<Flights>::default();
+        let began = Instant::now();
+        let first = lead(&flights, 1, began).unwrap();
+        let [mut cancelled, mut next] = [0, 1].map(|_| {
+            let wait = lead(&flights, 1, began).err().unwrap();
+            Box::pin(wait.wait(began + STALLED_AFTER))
+        });
+        assert!(cancelled.as_mut().now_or_never().is_none());
+        assert!(next.as_mut().now_or_never().is_none());
+        drop(first);
+        // The login was notified, and is dropped before it is polled again.
+        drop(cancelled);
+        assert!(next.now_or_never().is_some());
+        assert!(flights.0.lock().users.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_waiting_logins_continue_when_their_user_becomes_known() {
+        let flights = Arc::<Flights>::default();
+        let began = Instant::now();
+        let _introducing = lead(&flights, 1, began).unwrap();
+        let waits = [1, 1, 2].map(|address| lead(&flights, address, began).err().unwrap());
+        flights.resolve(&user());
+        for wait in waits {
+            assert!(wait.wait(began + STALLED_AFTER).now_or_never().is_some());
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -490,11 +490,9 @@ impl Credentials {
             if let Some(known) = self.concurrent_result(user, mechanism, now)? {
                 return Ok(Obtained::Known(known));
             }
-            if now >= deadline {
-                return Err(CredentialError::Unavailable);
-            }
             match self.introductions.lead(user, sharer, began) {
                 Ok(lead) => return self.introduce(request, lead, deadline).await,
+                Err(_) if now >= deadline => return Err(CredentialError::Unavailable),
                 Err(wait) => wait.wait(deadline).await,
             }
         }
