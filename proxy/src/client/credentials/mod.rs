@@ -355,8 +355,9 @@ impl Credentials {
         receiver
     }
 
-    /// Applies the result of a reading that was requested at `asked_at`. If the result ends the
-    /// identity, the pools close the identity's connections.
+    /// Applies the result of a reading that was requested at `asked_at`. If the result is keys, the
+    /// user's waiting first logins use them. If the result ends the identity, the pools close the
+    /// identity's connections.
     fn apply_reading(
         &self,
         user: &UserName,
@@ -364,8 +365,12 @@ impl Credentials {
         reading: Reading,
         asked_at: Instant,
     ) {
+        let has_keys = matches!(reading, Reading::Keys(_));
         let evicted = self.store.lock().confirm(user, identity, reading, asked_at);
         drop(evicted);
+        if has_keys {
+            self.introductions.resolve(user);
+        }
         if identity.status() != IdentityStatus::Good {
             tracing::info!(user = %user.name, source = %user.source, "dropped the user's cached keys");
             for pool in &self.topology.snapshot().pools {

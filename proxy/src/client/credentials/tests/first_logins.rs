@@ -1,13 +1,15 @@
 //! Tests of a user's first login, which a server checks.
 
+use std::time::Duration;
+
 use bson::rawdoc;
 use futures_util::FutureExt as _;
 use tokio::{runtime::Handle, time::Instant};
 use zeroize::Zeroizing;
 
 use super::{
-    ConfiguredUser, CredentialError, CredentialMode, Obtained, SHA_256, SOURCE, Scene, UserSecret,
-    key_request, refused, user,
+    ConfiguredUser, CredentialError, CredentialMode, Obtained, Reading, SHA_256, SOURCE, Scene,
+    UserSecret, key_request, refused, user,
     users::{error, keys_of, stored_keys, users_info},
 };
 use crate::{
@@ -16,7 +18,7 @@ use crate::{
     pool::{ServerPool, tests::limits},
 };
 use seawall_auth::{
-    Credentials, DerivedKeys, Identity, IdentityStatus, Login, Mechanism, Restrictions,
+    Credentials, DerivedKeys, Identity, IdentityStatus, Login, Mechanism, Restrictions, ScramKeys,
 };
 
 fn configured(secret: UserSecret) -> Vec<ConfiguredUser> {
@@ -187,7 +189,16 @@ async fn logins_stop_waiting_for_a_conversation_when_their_user_becomes_known() 
     let mut waiting = Box::pin(scene.obtain(&u));
     assert!(waiting.as_mut().now_or_never().is_none());
     let DerivedKeys { client_key, keys } = keys_of(SHA_256, "u", "secret");
-    let read = Credentials {
+    let read = credentials_of_u(&keys);
+    let learnt = (scene.credentials).learn(&u, read, (client_key, keys), Instant::now());
+    assert!(learnt.is_ok());
+    let obtained = waiting.now_or_never();
+    assert!(matches!(obtained, Some(Ok(Obtained::Known(_)))));
+}
+
+/// The keys of the user `u`, as a server returns them.
+fn credentials_of_u(keys: &ScramKeys) -> Credentials {
+    Credentials {
         user_id: None,
         source: SOURCE.to_owned(),
         name: "u".to_owned(),
@@ -195,9 +206,29 @@ async fn logins_stop_waiting_for_a_conversation_when_their_user_becomes_known() 
         sha256: Some(keys.clone()),
         restrictions: Restrictions::default(),
         mechanisms: Vec::new(),
-    };
-    let learnt = (scene.credentials).learn(&u, read, (client_key, keys), Instant::now());
-    assert!(learnt.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn logins_stop_waiting_for_a_conversation_when_a_key_reading_makes_their_user_known() {
+    let scene = Scene::new().await;
+    let (u, keys) = (user("u"), keys_of(SHA_256, "u", "secret").keys);
+    let store = || scene.credentials.store.lock();
+    // A client still uses the identity of the user, whose keys have expired.
+    let (known, _) = store().learn(&u, credentials_of_u(&keys), None, Instant::now());
+    let identity = known.unwrap().identity;
+    store().set_limits(8, Duration::ZERO);
+    assert!(scene.known("u").is_none());
+    store().set_limits(8, Duration::from_secs(300));
+    let mut conversations = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        scene.server.set_password(name, "secret");
+        conversations.push(scene.start(name).await.unwrap());
+    }
+    let mut waiting = Box::pin(scene.obtain(&u));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    let reading = Reading::Keys(Box::new(credentials_of_u(&keys)));
+    (scene.credentials).apply_reading(&u, &identity, reading, Instant::now());
     let obtained = waiting.now_or_never();
     assert!(matches!(obtained, Some(Ok(Obtained::Known(_)))));
 }

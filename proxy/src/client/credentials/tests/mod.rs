@@ -12,7 +12,7 @@ use tokio::{runtime::Handle, time::Instant};
 use self::users::{SOURCE, UserServer};
 use super::{
     Carried, ConfiguredUser, CredentialError, CredentialMode, CredentialSettings, Credentials,
-    Introduction, KeyRequest, Known, Obtained, Secret, UserName, UserSecret,
+    Introduction, KeyRequest, Known, Obtained, Reading, Secret, UserName, UserSecret,
 };
 use crate::{
     observe::Recorder,
