@@ -49,6 +49,20 @@ pub fn is_state_change(code: i32) -> bool {
     )
 }
 
+/// True for codes that report a failure of the server, of its network, of a time limit, or an
+/// overload. Such an error says nothing about the user or the command.
+pub fn reports_server_failure(code: i32) -> bool {
+    // 1 InternalError, 6 HostUnreachable, 7 HostNotFound, 24 LockTimeout, 50 MaxTimeMSExpired,
+    // 89 NetworkTimeout, 133 FailedToSatisfyReadPreference, 202 NetworkInterfaceExceededTimeLimit,
+    // 262 ExceededTimeLimit, 384 ConnectionError, 462 IngressRequestRateLimitExceeded,
+    // 9001 SocketException, 11601 Interrupted.
+    is_state_change(code)
+        || matches!(
+            code,
+            1 | 6 | 7 | 24 | 50 | 89 | 133 | 202 | 262 | 384 | 462 | 9001 | 11601
+        )
+}
+
 /// True for state-change codes after which Seawall may send the command to another member, because
 /// the server has certainly not executed the command.
 pub fn nothing_was_done(code: i32) -> bool {

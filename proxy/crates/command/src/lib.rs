@@ -23,7 +23,7 @@ pub use self::{
         MAX_TIME_MS_EXPIRED, MECHANISM_UNAVAILABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
         PROTOCOL_ERROR, RESUMABLE_CHANGE_STREAM_ERROR, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR,
         SHUTDOWN_IN_PROGRESS, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR, UNAUTHORIZED,
-        is_state_change, nothing_was_done,
+        is_state_change, nothing_was_done, reports_server_failure,
     },
     inspect::{Command, InspectError, MaxTime, Target},
     read_preference::{Mode, ReadPreference, ReadPreferenceError},

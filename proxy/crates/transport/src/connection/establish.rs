@@ -610,6 +610,7 @@ mod tests {
         for (error, refuses_keys, blames_server) in [
             (refused(Step::Authenticate, 18), true, false),
             (refused(Step::Authenticate, 334), true, false),
+            (refused(Step::Authenticate, 8000), true, false),
             (refused(Step::Authenticate, 11_600), false, false),
             (refused(Step::Hello, 18), false, true),
             (scram(ScramError::KeysOutdated), true, false),

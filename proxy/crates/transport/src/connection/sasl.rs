@@ -5,7 +5,7 @@ use std::ops::Deref;
 use bson::{RawDocument, RawDocumentBuf, cstr, raw::RawBinaryRef, rawdoc, spec::BinarySubtype};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use seawall_command::{AUTHENTICATION_FAILED, MECHANISM_UNAVAILABLE};
+use seawall_command::reports_server_failure;
 
 /// Upper bound for the number of bytes that the element `payload` adds to a document, without the
 /// payload itself.
@@ -88,11 +88,12 @@ pub fn empty_exchange(last: &RawDocument, source: &str) -> Option<SecretDocument
     (!is_done).then(|| sasl_continue(conversation_id(last), source, &[]))
 }
 
-/// True for the error codes by which a server refuses a login: the user or the proof is wrong, or
-/// the user cannot use the mechanism. Other codes, for example of a server that is shutting down,
-/// say nothing about the user.
+/// True if a server refuses a login by an error with this code: the user or the proof is wrong, or
+/// the user cannot use the mechanism. Servers use different codes for this: usually 18, 334 for a
+/// mechanism, 2 for a mechanism before 4.4, and 8000 in Atlas. A code that reports a failure of the
+/// server says nothing about the user.
 pub fn refuses_login(code: i32) -> bool {
-    matches!(code, AUTHENTICATION_FAILED | MECHANISM_UNAVAILABLE)
+    !reports_server_failure(code)
 }
 
 /// The `conversationId` in a reply; 1 if there is none.
@@ -109,6 +110,17 @@ pub fn payload(reply: &RawDocument) -> Zeroizing<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_error_refuses_a_login_unless_its_code_reports_a_failure_of_the_server() {
+        // 2 is BadValue, 18 AuthenticationFailed, 334 MechanismUnavailable, 8000 AtlasError.
+        for code in [2, 18, 334, 8000] {
+            assert!(refuses_login(code), "{code}");
+        }
+        for code in [6, 7, 50, 89, 91, 189, 202, 262, 462, 9001, 10107, 11600] {
+            assert!(!refuses_login(code), "{code}");
+        }
+    }
 
     #[test]
     fn empty_sasl_exchange_is_sent_only_if_the_server_has_not_finished() {

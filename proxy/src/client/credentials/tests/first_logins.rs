@@ -77,14 +77,20 @@ async fn an_unknown_user_is_remembered_only_for_the_mechanism_of_its_login() {
 }
 
 #[tokio::test]
-async fn only_codes_18_and_334_of_a_server_refuse_a_first_login() {
+async fn a_first_login_is_refused_unless_the_error_reports_a_failure_of_the_server() {
     for command in ["saslStart", "saslContinue"] {
         let scene = Scene::new().await;
-        // 11600 is InterruptedAtShutdown, 18 AuthenticationFailed, 334 MechanismUnavailable.
+        // 11600 is InterruptedAtShutdown, 91 ShutdownInProgress, 462
+        // IngressRequestRateLimitExceeded, 18 AuthenticationFailed, 334 MechanismUnavailable, 2
+        // BadValue, 8000 AtlasError.
         for (code, expected, kept) in [
             (11_600, CredentialError::Unavailable, 0),
+            (91, CredentialError::Unavailable, 0),
+            (462, CredentialError::Unavailable, 0),
             (18, CredentialError::Refused, 1),
             (334, CredentialError::Refused, 1),
+            (2, CredentialError::Refused, 1),
+            (8000, CredentialError::Refused, 1),
         ] {
             scene.server.reply_instead(command, error(code));
             let failed = scene.log_in("u", "secret").await.err();
