@@ -69,7 +69,7 @@ const ADMIN_END_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum time that the last write of the history may take at the end of a drain.
 const HISTORY_CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Interval at which pools and pins are maintained and statistics are collected.
+/// Interval at which connections and pins are maintained and statistics are collected.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum number of waiting requests for a reload. They are handled one after another.
@@ -666,6 +666,7 @@ async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
     loop {
         ticks.tick().await;
         shared.routing.topology.maintain_pools();
+        shared.logins.credentials.maintain();
         shared.routing.pins.maintain(Instant::now());
         shared.routing.relay_pins.maintain(Instant::now());
         let is_draining = shared.draining.borrow().is_some();

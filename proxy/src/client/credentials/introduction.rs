@@ -151,15 +151,27 @@ impl Credentials {
         spare
     }
 
-    /// Keeps an unauthenticated connection for reuse.
+    /// Keeps an unauthenticated connection for reuse. Closes it if it is outdated.
     pub(super) fn keep_spare(&self, pool: &ServerPool, connection: Connection) {
         let is_current = self.current_connections();
+        if !is_current(pool.address(), &connection) {
+            return;
+        }
         let now = Instant::now();
         let mut spares = self.spares.lock();
-        let replaced = spares.keep(pool.address().clone(), connection, now);
         let outdated = spares.remove_outdated(is_current, now);
+        let replaced = spares.keep(pool.address().clone(), connection, now);
         drop(spares);
         drop((replaced, outdated));
+    }
+
+    /// Closes the outdated connections that are kept for reuse. Called once a second.
+    pub(crate) fn maintain(&self) {
+        let is_current = self.current_connections();
+        let mut spares = self.spares.lock();
+        let outdated = spares.remove_outdated(is_current, Instant::now());
+        drop(spares);
+        drop(outdated);
     }
 
     /// Returns a function that is true for connections to servers of the deployment with the

@@ -10,8 +10,8 @@ use seawall_transport::connection::{Connection, ServerAddress};
 /// Maximum number of connections that are kept.
 pub(super) const MAX_SPARE: usize = 8;
 
-/// How long an unused connection may be used again. When the table is used after this time, the
-/// connection is closed. So connections to a former primary, for example, do not stay open.
+/// How long an unused connection is kept. So connections to a former primary, for example, do not
+/// stay open.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The connections that are kept. The most recently used connection is the last one.

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use bson::rawdoc;
 use futures_util::FutureExt as _;
-use tokio::{runtime::Handle, time::Instant};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, advance, pause},
+};
 use zeroize::Zeroizing;
 
 use super::{
@@ -437,6 +440,20 @@ async fn the_number_of_unauthenticated_connections_kept_for_reuse_is_limited() {
         scene.credentials.keep_spare(&scene.pool, connection);
     }
     assert_eq!(scene.credentials.spares.lock().len(), MAX_SPARE);
+}
+
+#[tokio::test]
+async fn connections_kept_for_reuse_are_closed_after_a_minute_without_a_login() {
+    let scene = Scene::new().await;
+    let connector = scene.credentials.topology.connector();
+    let connection = connector.connect(scene.pool.address()).await.unwrap();
+    scene.credentials.keep_spare(&scene.pool, connection);
+    scene.credentials.maintain();
+    assert_eq!(scene.credentials.spares.lock().len(), 1);
+    pause();
+    advance(Duration::from_secs(60)).await;
+    scene.credentials.maintain();
+    assert_eq!(scene.credentials.spares.lock().len(), 0);
 }
 
 #[tokio::test]
