@@ -176,7 +176,7 @@ impl Topology {
         let stop = topology.stop.clone();
         topology.driver_options.send_replace(DriverOptions {
             tls: options.tls().unwrap_or_default(),
-            password: None,
+            ..DriverOptions::default()
         });
         let changeable = topology.driver_options.subscribe();
         let watching = monitor::watch(Arc::downgrade(&topology), options, changeable);
@@ -265,8 +265,10 @@ impl Topology {
         self.connector.set_limit(connect_timeout);
         pool.renewal = match tls {
             Some((tls, driver_tls)) => {
-                self.driver_options
-                    .send_modify(|options| options.tls = driver_tls);
+                self.driver_options.send_modify(|options| {
+                    options.tls = driver_tls;
+                    options.tls_changes += 1;
+                });
                 Some(Renewal {
                     version: self.connector.set_tls(tls),
                     began: Instant::now(),
@@ -288,7 +290,8 @@ impl Topology {
         pools.iter().for_each(|server| server.set_limits(&pool));
     }
 
-    /// Sets the password of the service account. The official driver connects again.
+    /// Sets the password of the service account. The driver's client of the service account connects
+    /// again.
     pub(crate) fn set_password(&self, password: Password) {
         self.driver_options
             .send_modify(|options| options.password = Some(password));

@@ -35,8 +35,8 @@ use seawall_transport::connection::ServerAddress;
 /// Pause between two attempts to resolve the DNS name of a connection string.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// After a change of TLS or of the password, a new client of the driver replaces the earlier
-/// client. Seawall waits at most this time until the new client has found all servers.
+/// After a change of TLS, a new monitoring client of the driver replaces the earlier client. Seawall
+/// waits at most this time until the new client has found all servers.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The reason why a connection string is unusable.
@@ -94,6 +94,8 @@ impl DriverTls {
 #[derive(Clone, Default)]
 pub(crate) struct DriverOptions {
     pub(crate) tls: DriverTls,
+    /// Number of changes of TLS. The contents of the files may change while `tls` stays the same.
+    pub(crate) tls_changes: u64,
     /// The password of the service account; `None` if it has not changed since the start.
     pub(crate) password: Option<Password>,
 }
@@ -220,8 +222,9 @@ impl DeploymentOptions {
     }
 }
 
-/// Monitors the deployment until the future is dropped. A change of `changeable` replaces the
-/// driver's client.
+/// Monitors the deployment until the future is dropped. A change of `changeable` replaces the client
+/// of the service account. A change of TLS also replaces the monitoring client, which has no
+/// password.
 pub(super) async fn watch(
     topology: Weak<Topology>,
     deployment: DeploymentOptions,
@@ -235,28 +238,29 @@ pub(super) async fn watch(
         changed: Notify::new(),
     });
     // A client monitors the deployment until it is dropped. So the current client is kept here.
-    let mut client = None;
+    let mut current: Option<(Client, u64)> = None;
     for number in 0_u64.. {
-        changeable.borrow_and_update().apply(&mut options);
+        let changed = changeable.borrow_and_update().clone();
+        changed.apply(&mut options);
         source.set_control_client(&options);
-        match Client::with_options(monitoring_options(&options, &source, number)) {
-            Ok(new) => {
-                if client.is_some() && timeout(REPLACEMENT_LIMIT, source.catch_up()).await.is_err()
-                {
-                    tracing::warn!(
-                        "could not reach all servers with the new TLS files or the new password"
-                    );
+        let is_current = |(_, tls_changes): &(Client, u64)| *tls_changes == changed.tls_changes;
+        if !current.as_ref().is_some_and(is_current) {
+            match Client::with_options(monitoring_options(&options, &source, number)) {
+                Ok(new) => {
+                    if current.is_some() {
+                        source.catch_up_in_time().await;
+                    }
+                    source.select(number, &new);
+                    current = Some((new, changed.tls_changes));
                 }
-                source.select(number, &new);
-                client = Some(new);
+                Err(error) => tracing::error!(%error, "could not start to monitor the deployment"),
             }
-            Err(error) => tracing::error!(%error, "could not start to monitor the deployment"),
         }
         if changeable.changed().await.is_err() {
             return;
         }
     }
-    drop(client);
+    drop(current);
 }
 
 /// The options of both clients of the driver.
@@ -356,6 +360,14 @@ impl Source {
         } else if number > events.selected {
             events.next = Some(description);
             self.changed.notify_one();
+        }
+    }
+
+    /// Waits until the new client has found all servers that are known, for at most
+    /// [`REPLACEMENT_LIMIT`].
+    async fn catch_up_in_time(&self) {
+        if timeout(REPLACEMENT_LIMIT, self.catch_up()).await.is_err() {
+            tracing::warn!("could not reach all servers with the new TLS files");
         }
     }
 
