@@ -7,12 +7,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use zeroize::Zeroizing;
 
 use super::{Credentials, UserName};
+use crate::runtime::OccasionalLog;
 use seawall_auth::ScramKeys;
-use seawall_transport::connection::requires_authentication;
+use seawall_transport::connection::EstablishError;
 
 /// Pause between two attempts to determine the mode.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -120,14 +121,23 @@ impl Credentials {
 /// Decides mode `auto` if the configuration has no users and no service account. The mode becomes
 /// `own` if any server that holds data requires authentication, else `none`.
 pub(super) async fn decide(credentials: Weak<Credentials>) {
+    let failures = OccasionalLog::default();
     loop {
         let Some(strong) = credentials.upgrade() else {
             return;
         };
-        if let Some(mode) = ask_deployment(&strong).await {
-            tracing::info!(credentials = mode.as_str(), "credential source determined");
-            strong.mode.send_replace(mode);
-            return;
+        match ask_deployment(&strong).await {
+            Ok(Some(mode)) => {
+                tracing::info!(credentials = mode.as_str(), "credential source determined");
+                strong.mode.send_replace(mode);
+                return;
+            }
+            Ok(None) => {}
+            Err(error) => {
+                if let Some(attempts) = failures.count(Instant::now()) {
+                    tracing::warn!(%error, attempts, "could not determine the credential source");
+                }
+            }
         }
         drop(strong);
         sleep(ASK_AGAIN_AFTER).await;
@@ -135,27 +145,31 @@ pub(super) async fn decide(credentials: Weak<Credentials>) {
 }
 
 /// Returns the mode that fits the deployment: [`CredentialMode::Own`] or [`CredentialMode::None`].
-/// `None` if no server is usable, or if a server does not reply, or if its reply does not show
-/// whether it requires a login.
-pub(super) async fn ask_deployment(credentials: &Arc<Credentials>) -> Option<CredentialMode> {
+/// `None` if no server is usable.
+///
+/// # Errors
+/// No server requires a login, but a server did not reply, or its reply does not show whether it
+/// requires a login.
+pub(super) async fn ask_deployment(
+    credentials: &Arc<Credentials>,
+) -> Result<Option<CredentialMode>, EstablishError> {
     let topology = &credentials.topology;
     let snapshot = topology.snapshot();
-    let servers: Vec<_> = snapshot
-        .description
-        .servers
-        .iter()
-        .filter(|server| server.is_usable())
-        .collect();
-    if servers.is_empty() {
-        return None;
-    }
-    for server in servers {
-        let mut connection = topology.connector().connect(&server.address).await.ok()?;
-        if requires_authentication(&mut connection).await.ok()? {
-            return Some(CredentialMode::Own);
+    let (mut is_open, mut failed) = (false, None);
+    let servers = snapshot.description.servers.iter();
+    let usable: Vec<_> = servers.filter(|server| server.is_usable()).collect();
+    for server in usable {
+        let connector = topology.connector();
+        match connector.requires_authentication(&server.address).await {
+            Ok(true) => return Ok(Some(CredentialMode::Own)),
+            Ok(false) => is_open = true,
+            Err(error) => failed = Some(error),
         }
     }
-    Some(CredentialMode::None)
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(is_open.then_some(CredentialMode::None)),
+    }
 }
 
 #[cfg(test)]

@@ -8,14 +8,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use zeroize::Zeroizing;
 
 use super::Connection;
-use seawall_command::{COMMAND_NOT_FOUND, UNAUTHORIZED};
+use seawall_command::COMMAND_NOT_FOUND;
 use seawall_wire::{
     FrameError, HEADER_BYTES, Header, MAX_WIRE_DOCUMENT_BYTES, MessageError, OpCode, OpMsg,
     encode_request,
 };
 
-/// The reason why a command of Seawall itself failed. The connection must not be used again, except
-/// after [`ControlError::Refused`].
+/// The reason why a command of Seawall itself got no valid reply. The connection must not be used
+/// again.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// Reading or writing failed.
@@ -37,14 +37,6 @@ pub enum ControlError {
         request_id: i32,
         /// `responseTo` of the reply.
         response_to: i32,
-    },
-    /// The server replied with an error.
-    #[error("{message} ({code})")]
-    Refused {
-        /// The error code in the server's reply.
-        code: i32,
-        /// The error message in the server's reply.
-        message: String,
     },
 }
 
@@ -96,26 +88,6 @@ impl Connection {
             }
         }
         self.run(&rawdoc! { "isMaster": 1, "$db": "admin" }).await
-    }
-}
-
-/// True if the server requires clients to log in. The check runs on this connection, because all
-/// commands on one connection reach the same server process. The check sends a command that servers
-/// run in every state. A server that requires logins refuses this command before a login, even to
-/// clients on its own host.
-///
-/// # Errors
-/// [`ControlError::Refused`] if the server replies with an error other than 13 (Unauthorized), for
-/// example because it is shutting down. Such a reply does not show if the server requires a login.
-/// For the other errors, see [`ControlError`].
-pub async fn requires_authentication(connection: &mut Connection) -> Result<bool, ControlError> {
-    let command = rawdoc! { "getParameter": 1, "logLevel": 1, "$db": "admin" };
-    let reply = connection.run(&command).await?;
-    match reply_is_ok(&reply) {
-        // The server checks privileges before it runs the command, so it granted access.
-        Ok(()) => Ok(false),
-        Err((UNAUTHORIZED, _)) => Ok(true),
-        Err((code, message)) => Err(ControlError::Refused { code, message }),
     }
 }
 

@@ -20,14 +20,15 @@ use zeroize::Zeroizing;
 
 use super::{
     Connection, ControlError, SecretDocument, ServerAddress, ServerTls, TlsVersion,
-    conversation_id, empty_exchange, payload, refuses_login, reply_is_ok, requires_authentication,
-    sasl_continue, sasl_start,
+    conversation_id, empty_exchange, payload, refuses_login, reply_is_ok, sasl_continue,
+    sasl_start,
 };
 use crate::{
     Stream,
     keep_alive::{keep_server_alive, limit_silence},
 };
 use seawall_auth::{ClientConversation, Identity, Login, NonceSource, ScramError};
+use seawall_command::UNAUTHORIZED;
 use seawall_wire::Compressor;
 
 /// A step of establishing a connection.
@@ -41,6 +42,8 @@ pub enum Step {
     Hello,
     /// Logging in with SCRAM.
     Authenticate,
+    /// Asking if the server requires a login.
+    AccessControl,
 }
 
 impl fmt::Display for Step {
@@ -50,6 +53,7 @@ impl fmt::Display for Step {
             Self::Tls => "TLS handshake",
             Self::Hello => "hello",
             Self::Authenticate => "authentication",
+            Self::AccessControl => "check of access control",
         })
     }
 }
@@ -152,7 +156,10 @@ impl EstablishError {
     pub fn blames_server(&self) -> bool {
         match self {
             Self::Io { .. } | Self::TimedOut { .. } | Self::Exchange { .. } => true,
-            Self::Refused { step, .. } => *step == Step::Hello,
+            Self::Refused { step, .. } => match step {
+                Step::Hello | Step::AccessControl => true,
+                Step::Connect | Step::Tls | Step::Authenticate => false,
+            },
             Self::Scram { .. } | Self::NoLogin | Self::RequiresAuthentication { .. } => false,
         }
     }
@@ -269,6 +276,22 @@ impl Connector {
         self.within_limit(address, establishing).await
     }
 
+    /// True if the server requires clients to log in.
+    ///
+    /// # Errors
+    /// See [`EstablishError`]. The step [`Step::AccessControl`] is refused if the server replies with
+    /// an error that does not show if it requires a login.
+    pub async fn requires_authentication(
+        &self,
+        address: &ServerAddress,
+    ) -> Result<bool, EstablishError> {
+        let asking = async {
+            let (mut connection, _) = self.connect_with_hello(address, hello()).await?;
+            requires_authentication(address, &mut connection).await
+        };
+        self.within_limit(address, asking).await
+    }
+
     /// Establishes a connection for anonymous clients. Fails if the server requires a login. The
     /// check runs for each connection, because an operator may have switched on access control on
     /// the server. If such a server has no user yet, it lets any client on its own host create the
@@ -279,7 +302,7 @@ impl Connector {
     ) -> Result<Connection, EstablishError> {
         let checking = async {
             let (mut connection, _) = self.connect_with_hello(address, hello()).await?;
-            match server_requires_authentication(address, &mut connection).await? {
+            match requires_authentication(address, &mut connection).await? {
                 false => Ok(connection),
                 true => Err(EstablishError::RequiresAuthentication {
                     address: address.clone(),
@@ -508,29 +531,32 @@ impl Connector {
     }
 }
 
-async fn server_requires_authentication(
+/// True if the server requires clients to log in. The check runs on this connection, because all
+/// commands on one connection reach the same server process. The check sends a command that servers
+/// run in every state. A server that requires logins refuses this command with error 13
+/// (Unauthorized) before a login, even to clients on its own host. Another error, for example of a
+/// server that is shutting down, does not show if the server requires a login.
+async fn requires_authentication(
     address: &ServerAddress,
     connection: &mut Connection,
 ) -> Result<bool, EstablishError> {
-    let requires = requires_authentication(connection).await;
-    requires.map_err(|source| EstablishError::Exchange {
-        step: Step::Authenticate,
-        address: address.clone(),
-        source,
-    })
+    let command = rawdoc! { "getParameter": 1, "logLevel": 1, "$db": "admin" };
+    match run_step(connection, address, Step::AccessControl, &command).await {
+        // The server checks privileges before it runs the command, so it granted access.
+        Ok(_) => Ok(false),
+        Err(EstablishError::Refused { code, .. }) if code == UNAUTHORIZED => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
-/// Like [`server_requires_authentication`], for relays. If the server's reply does not show if it
-/// requires a login, the relay treats its client as one that must log in.
+/// Like [`requires_authentication`], for relays. If the server's reply does not show if it requires
+/// a login, the relay treats its client as one that must log in.
 async fn may_require_authentication(
     address: &ServerAddress,
     connection: &mut Connection,
 ) -> Result<bool, EstablishError> {
-    match server_requires_authentication(address, connection).await {
-        Err(EstablishError::Exchange {
-            source: ControlError::Refused { .. },
-            ..
-        }) => Ok(true),
+    match requires_authentication(address, connection).await {
+        Err(EstablishError::Refused { .. }) => Ok(true),
         requires => requires,
     }
 }
@@ -613,6 +639,7 @@ mod tests {
             (refused(Step::Authenticate, 8000), true, false),
             (refused(Step::Authenticate, 11_600), false, false),
             (refused(Step::Hello, 18), false, true),
+            (refused(Step::AccessControl, 91), false, true),
             (scram(ScramError::KeysOutdated), true, false),
             (scram(ScramError::ServerSignatureMismatch), false, false),
             (EstablishError::NoLogin, true, false),

@@ -24,7 +24,7 @@ use seawall_wire::Compressor;
 
 pub use self::{
     address::{AddressError, ServerAddress},
-    control::{ControlError, reply_is_ok, requires_authentication},
+    control::{ControlError, reply_is_ok},
     establish::{Connector, EstablishError, Step},
     interrupt::{Interrupt, Interrupts},
     sasl::{
