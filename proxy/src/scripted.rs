@@ -6,6 +6,7 @@ use bson::{RawDocument, RawDocumentBuf};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
+    sync::Notify,
     task::{AbortHandle, JoinSet, yield_now},
 };
 
@@ -17,6 +18,8 @@ use seawall_wire::{MAX_MESSAGE_BYTES, OpMsg, encode_op_msg_like};
 #[derive(Debug)]
 pub(crate) enum Response {
     Reply(RawDocumentBuf),
+    /// The server sends this reply after the notification.
+    ReplyAfter(Arc<Notify>, RawDocumentBuf),
     /// The server closes the connection.
     Close,
 }
@@ -91,8 +94,13 @@ async fn serve(mut stream: TcpStream, mut script: impl FnMut(&RawDocument) -> Re
     let mut reader = MessageReader::default();
     while let Ok(Some(message)) = reader.next(&mut stream, MAX_MESSAGE_BYTES, &budget).await {
         let command = OpMsg::parse(&message.bytes).unwrap().body;
-        let Response::Reply(reply) = script(RawDocument::from_bytes(command).unwrap()) else {
-            return;
+        let reply = match script(RawDocument::from_bytes(command).unwrap()) {
+            Response::Reply(reply) => reply,
+            Response::ReplyAfter(release, reply) => {
+                release.notified().await;
+                reply
+            }
+            Response::Close => return,
         };
         let reply = encode_op_msg_like(0, 1, message.header.request_id, reply.as_bytes());
         if stream.write_all(&reply).await.is_err() {

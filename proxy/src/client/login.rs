@@ -12,8 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{
     client_end::ClientEnd,
     credentials::{
-        Carried, CredentialError, CredentialMode, Credentials, KeyRequest, Known, Obtained, Secret,
-        UserName,
+        Carried, CredentialError, Credentials, KeyRequest, Known, Obtained, Secret, UserName,
     },
     refusal_time::refusal_time,
 };
@@ -196,12 +195,7 @@ impl Login {
         let obtained = {
             let request = context.key_request(&start.user, start.mechanism);
             let obtaining = pin!(credentials.obtain(&request));
-            match credentials.mode() == CredentialMode::Lookup {
-                // A lookup continues if the client disconnects. Cancelling it would close a
-                // connection of the service account, and the user's next login can use the keys.
-                true => obtaining.await?,
-                false => context.unless_gone(obtaining).await?,
-            }
+            context.unless_gone(obtaining).await?
         };
         match obtained {
             Obtained::Known(known) => {
@@ -394,9 +388,9 @@ impl Login {
             }
             KeySource::Configuration(keys) => {
                 let request = context.key_request(user, mechanism);
-                credentials
-                    .log_in_with_keys(&request, client_key, keys)
-                    .await?
+                let logging_in = pin!(credentials.log_in_with_keys(&request, client_key, keys));
+                let known = context.client.unless_gone(logging_in).await;
+                known.ok_or(LoginError::Gone { is_ok: Some(true) })??
             }
         };
         let identity = permitted(context, known)?;

@@ -267,20 +267,8 @@ impl Credentials {
             Obtained::Introduce(introduction) => introduction,
             known @ (Obtained::Known(_) | Obtained::Configured(_)) => return Ok(known),
         };
-        let (conversation, client_first) =
-            ClientConversation::start(mechanism, &user.name, &self.nonces.nonce());
-        let parsed = ClientFirst::parse(&client_first).map_err(|_| CredentialError::Refused)?;
-        let started = introduction.start(mechanism, parsed, &client_first);
-        let (carried, server_first) = started.await?;
-        // PBKDF2 takes milliseconds, so it must not run on a thread that serves operations.
-        let derived = tokio::task::spawn_blocking(move || {
-            let response = conversation.respond_with_password(&server_first, &password);
-            response.ok().map(|(_, proof, _)| Secret::new(proof))
-        });
-        let client_final = derived.await.ok().flatten();
-        let client_final = client_final.ok_or(CredentialError::Refused)?;
-        let (known, _) = carried.finish(&client_final).await?;
-        Ok(Obtained::Known(known))
+        let logging_in = introduction.read_with_password(mechanism, password);
+        self.run_to_end(logging_in).await.map(Obtained::Known)
     }
 
     /// Logs in at a server with configured keys. Then reads the user's keys and restrictions there,
@@ -304,12 +292,39 @@ impl Credentials {
             Obtained::Known(_) | Obtained::Configured(_) => return Err(CredentialError::Refused),
         };
         let limit = introduction.deadline;
-        let read = timeout_at(limit, introduction.read_with_keys(client_key, keys)).await;
-        read.unwrap_or(Err(CredentialError::Unavailable))
+        let reading = introduction.read_with_keys(client_key, keys);
+        let reading = async move {
+            let read = timeout_at(limit, reading).await;
+            read.unwrap_or(Err(CredentialError::Unavailable))
+        };
+        self.run_to_end(reading).await
     }
 }
 
 impl Introduction {
+    /// Logs in at a server with a configured password and reads the user's keys there.
+    async fn read_with_password(
+        self,
+        mechanism: Mechanism,
+        password: Zeroizing<String>,
+    ) -> Result<Known, CredentialError> {
+        let nonce = self.credentials.nonces.nonce();
+        let (conversation, client_first) =
+            ClientConversation::start(mechanism, &self.lead.user().name, &nonce);
+        let parsed = ClientFirst::parse(&client_first).map_err(|_| CredentialError::Refused)?;
+        let started = self.start(mechanism, parsed, &client_first);
+        let (carried, server_first) = started.await?;
+        // PBKDF2 takes milliseconds, so it must not run on a thread that serves operations.
+        let derived = tokio::task::spawn_blocking(move || {
+            let response = conversation.respond_with_password(&server_first, &password);
+            response.ok().map(|(_, proof, _)| Secret::new(proof))
+        });
+        let client_final = derived.await.ok().flatten();
+        let client_final = client_final.ok_or(CredentialError::Refused)?;
+        let (known, _) = carried.finish(&client_final).await?;
+        Ok(known)
+    }
+
     /// Logs in at the primary with configured keys and reads the user's keys there.
     async fn read_with_keys(
         self,

@@ -503,6 +503,19 @@ impl Credentials {
         }
     }
 
+    /// Runs an exchange with a server in a task of its own. If the client disconnects and this
+    /// future is dropped, the exchange continues, because its success makes the user known for the
+    /// next logins. Otherwise, in a storm of clients with short timeouts, the user might never become
+    /// known.
+    async fn run_to_end<T: Send + 'static>(
+        &self,
+        exchange: impl Future<Output = Result<T, CredentialError>> + Send + 'static,
+    ) -> Result<T, CredentialError> {
+        let ended = self.runtime.spawn(exchange).await;
+        // The task has no result only if it panicked or if the runtime stops.
+        ended.unwrap_or(Err(CredentialError::Unavailable))
+    }
+
     /// Returns the user's keys if another login has introduced the user, and `None` if the user is
     /// not known yet. The error means that a server did not know the user.
     fn concurrent_result(

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bson::{Bson, Document, RawDocumentBuf, cstr};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroize as _;
 
 use super::{
@@ -99,61 +99,62 @@ impl Credentials {
         }
     }
 
-    /// Reads the keys of a user that is not known yet, through the service account.
+    /// Reads the keys of a user that is not known yet, through the service account. If this future
+    /// is dropped after the query has begun, the query continues.
     pub(super) async fn look_up(
-        &self,
+        self: &Arc<Self>,
         user: &UserName,
         mechanism: Mechanism,
     ) -> Result<Known, CredentialError> {
-        if self
-            .store
-            .lock()
-            .is_unknown(user, mechanism, Instant::now())
-        {
+        let began = Instant::now();
+        if self.store.lock().is_unknown(user, mechanism, began) {
             return Err(CredentialError::Refused);
         }
-        let read = async {
-            let _exchange = self
-                .exchanges
-                .semaphore()
-                .acquire()
-                .await
-                .map_err(|_| CredentialError::Unavailable)?;
-            // Another login may have read the keys during the wait for the permit.
-            if let Some(known) = self.store.lock().known(user, Instant::now()) {
-                return Ok(known);
-            }
-            let asked_at = Instant::now();
-            let read = self.read_as_service(user).await;
-            let credentials = read.map_err(|error| match error {
-                None | Some(UsersInfoError::CommandFailed { .. }) => CredentialError::Unavailable,
-                Some(
-                    UsersInfoError::NoSuchUser
-                    | UsersInfoError::OtherUser
-                    | UsersInfoError::Malformed { .. }
-                    | UsersInfoError::RestrictionsUnreadable(_),
-                ) => CredentialError::Refused,
-            })?;
-            let learnt = self.store.lock().learn(user, credentials, None, asked_at);
-            let (known, evicted) = learnt;
-            drop(evicted);
-            match known {
-                Some(known) => Ok(known),
-                // Another login has read newer keys.
-                None => (self.store.lock().known(user, Instant::now()))
-                    .ok_or(CredentialError::Unavailable),
-            }
-        };
-        let result = timeout(QUESTION_LIMIT, read)
-            .await
-            .unwrap_or(Err(CredentialError::Unavailable));
-        if result
-            .as_ref()
-            .is_err_and(|error| *error == CredentialError::Refused)
-        {
-            self.remember_unknown(user, mechanism);
+        let deadline = began + QUESTION_LIMIT;
+        let exchange = Arc::clone(self.exchanges.semaphore()).acquire_owned();
+        let exchange = timeout_at(deadline, exchange).await;
+        let exchange = exchange.ok().and_then(Result::ok);
+        let exchange = exchange.ok_or(CredentialError::Unavailable)?;
+        // Another login may have read the keys during the wait for the permit.
+        if let Some(known) = self.concurrent_result(user, mechanism, Instant::now())? {
+            return Ok(known);
         }
-        result
+        let (me, user) = (Arc::clone(self), user.clone());
+        self.run_to_end(async move {
+            let learnt = timeout_at(deadline, me.learn_as_service(&user)).await;
+            let learnt = learnt.unwrap_or(Err(CredentialError::Unavailable));
+            drop(exchange);
+            if matches!(learnt, Err(CredentialError::Refused)) {
+                me.remember_unknown(&user, mechanism);
+            }
+            learnt
+        })
+        .await
+    }
+
+    /// Reads a user's keys through the service account and stores them.
+    async fn learn_as_service(&self, user: &UserName) -> Result<Known, CredentialError> {
+        let asked_at = Instant::now();
+        let read = self.read_as_service(user).await;
+        let credentials = read.map_err(|error| match error {
+            None | Some(UsersInfoError::CommandFailed { .. }) => CredentialError::Unavailable,
+            Some(
+                UsersInfoError::NoSuchUser
+                | UsersInfoError::OtherUser
+                | UsersInfoError::Malformed { .. }
+                | UsersInfoError::RestrictionsUnreadable(_),
+            ) => CredentialError::Refused,
+        })?;
+        let learnt = self.store.lock().learn(user, credentials, None, asked_at);
+        let (known, evicted) = learnt;
+        drop(evicted);
+        match known {
+            Some(known) => Ok(known),
+            // Another login has read newer keys.
+            None => {
+                (self.store.lock().known(user, Instant::now())).ok_or(CredentialError::Unavailable)
+            }
+        }
     }
 
     /// Reads a user's keys through the service account. The error is `None` if no reply arrived.

@@ -8,11 +8,10 @@ use tokio::{
     runtime::Handle,
     time::{Instant, advance, pause},
 };
-use zeroize::Zeroizing;
 
 use super::{
-    ConfiguredUser, CredentialError, CredentialMode, Obtained, Reading, SHA_256, SOURCE, Scene,
-    UserSecret, key_request, refused, user,
+    CredentialError, CredentialMode, Obtained, Reading, SHA_256, SOURCE, Scene, UserSecret,
+    configured, configured_user, key_request, password, refused, user,
     users::{error, keys_of, stored_keys, users_info},
 };
 use crate::{
@@ -23,22 +22,6 @@ use crate::{
 use seawall_auth::{
     Credentials, DerivedKeys, Identity, IdentityStatus, Login, Mechanism, Restrictions, ScramKeys,
 };
-
-fn configured(secret: UserSecret) -> Vec<ConfiguredUser> {
-    vec![configured_user("u", SOURCE, secret)]
-}
-
-fn configured_user(name: &str, source: &str, secret: UserSecret) -> ConfiguredUser {
-    ConfiguredUser {
-        name: name.to_owned(),
-        source: source.to_owned(),
-        secret,
-    }
-}
-
-fn password(password: &str) -> UserSecret {
-    UserSecret::Password(Zeroizing::new(password.to_owned()))
-}
 
 #[tokio::test]
 async fn after_a_first_login_the_user_is_known_and_the_connection_is_pooled() {

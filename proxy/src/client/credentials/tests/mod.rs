@@ -8,6 +8,7 @@ mod users;
 use std::{sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, time::Instant};
+use zeroize::Zeroizing;
 
 use self::users::{SOURCE, UserServer};
 use super::{
@@ -118,6 +119,22 @@ impl Scene {
         let mut done = self.credentials.read_again(&user, identity);
         done.wait_for(|done| *done).await.unwrap();
     }
+}
+
+fn configured(secret: UserSecret) -> Vec<ConfiguredUser> {
+    vec![configured_user("u", SOURCE, secret)]
+}
+
+fn configured_user(name: &str, source: &str, secret: UserSecret) -> ConfiguredUser {
+    ConfiguredUser {
+        name: name.to_owned(),
+        source: source.to_owned(),
+        secret,
+    }
+}
+
+fn password(password: &str) -> UserSecret {
+    UserSecret::Password(Zeroizing::new(password.to_owned()))
 }
 
 fn user(name: &str) -> UserName {

@@ -6,10 +6,14 @@ use std::{sync::Arc, time::Duration};
 use bson::{Binary, RawDocumentBuf, rawdoc, spec::BinarySubtype};
 use tokio::{
     net::UnixStream,
-    time::{Instant, pause},
+    task::yield_now,
+    time::{Instant, pause, timeout},
 };
 
-use super::{CredentialMode, LIMIT, SHA_256, SOURCE, Scene};
+use super::{
+    CredentialMode, LIMIT, SHA_256, SOURCE, Scene, UserSecret, configured, password,
+    users::stored_keys,
+};
 use crate::{
     client::{
         client_end::ClientEnd,
@@ -62,11 +66,14 @@ impl Connected {
 
 fn sasl_start(scene: &Scene, user: &str, mechanism: &str) -> RawDocumentBuf {
     let (_, payload) = ClientConversation::start(SHA_256, user, &scene.nonces.nonce());
-    let payload = Binary {
+    rawdoc! { "saslStart": 1, "mechanism": mechanism, "payload": binary(&payload) }
+}
+
+fn binary(payload: &[u8]) -> Binary {
+    Binary {
         subtype: BinarySubtype::Generic,
         bytes: payload.to_vec(),
-    };
-    rawdoc! { "saslStart": 1, "mechanism": mechanism, "payload": payload }
+    }
 }
 
 #[tokio::test]
@@ -110,4 +117,55 @@ async fn a_first_login_ends_when_its_client_disconnects() {
     let end = Login::start(&mut context, &start, SOURCE).await.err();
     assert!(matches!(end, Some(LoginEnd::Gone)));
     assert_eq!(scene.server.count("saslStart"), 1);
+}
+
+#[tokio::test]
+async fn a_login_with_a_configured_password_makes_its_user_known_after_the_client_has_left() {
+    let scene = Scene::with(CredentialMode::Users, configured(password("secret"))).await;
+    let release = scene.server.hold("saslContinue");
+    let (mut connected, client) = Connected::pair();
+    let mut context = connected.context(&scene);
+    drop(client);
+    let start = sasl_start(&scene, "u", "SCRAM-SHA-256");
+    let end = Login::start(&mut context, &start, SOURCE).await.err();
+    assert!(matches!(end, Some(LoginEnd::Gone)));
+    release.notify_one();
+    let learnt = async {
+        while scene.known("u").is_none() {
+            yield_now().await;
+        }
+    };
+    timeout(LIMIT, learnt).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_login_with_configured_keys_stops_waiting_when_its_client_disconnects() {
+    let secret = UserSecret::Keys {
+        sha1: None,
+        sha256: Some(stored_keys("u", "secret")),
+    };
+    let scene = Scene::with(CredentialMode::Users, configured(secret)).await;
+    // No further conversation with a server can begin.
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        let conversations = &scene.credentials.conversations;
+        let conversation = conversations.begin(Sharer::Local, Instant::now() + LIMIT);
+        held.push(conversation.await.unwrap());
+    }
+    let (mut connected, client) = Connected::pair();
+    let mut context = connected.context(&scene);
+    let nonce = scene.nonces.nonce();
+    let (conversation, payload) = ClientConversation::start(SHA_256, "u", &nonce);
+    let start = rawdoc! {
+        "saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": binary(&payload),
+    };
+    let started = Login::start(&mut context, &start, SOURCE).await;
+    let (login, challenge) = started.ok().unwrap();
+    let server_first = challenge.get_binary("payload").unwrap().bytes;
+    let answered = conversation.respond_with_password(server_first, "secret");
+    let (_, proof, _) = answered.unwrap();
+    let proof = rawdoc! { "saslContinue": 1, "conversationId": 1, "payload": binary(&proof) };
+    drop(client);
+    let proceeding = login.proceed(&mut context, &proof, SOURCE, None);
+    assert!(matches!(proceeding.await.err(), Some(LoginEnd::Gone)));
 }

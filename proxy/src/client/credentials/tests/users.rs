@@ -7,6 +7,7 @@ use bson::{
     Binary, RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc,
     spec::BinarySubtype::{Generic, Uuid},
 };
+use tokio::sync::Notify;
 
 use crate::scripted::{Response, ScriptedServer};
 use seawall_auth::{
@@ -38,6 +39,8 @@ pub(super) struct Behaviour {
     /// Names of commands. When such a command arrives, the server closes the connection and removes
     /// the entry.
     pub(super) closes_at: Vec<&'static str>,
+    /// For each command, the notification before which the server does not reply.
+    pub(super) held: HashMap<&'static str, Arc<Notify>>,
     /// True if the server requires an empty exchange at the end of a login, as servers before 4.4
     /// do.
     pub(super) requires_empty_exchange: bool,
@@ -57,6 +60,7 @@ impl UserServer {
             requires_login: true,
             instead: HashMap::new(),
             closes_at: Vec::new(),
+            held: HashMap::new(),
             requires_empty_exchange: false,
             counts: HashMap::new(),
         }));
@@ -96,6 +100,16 @@ impl UserServer {
         });
     }
 
+    /// Makes the server wait for the returned notification before each reply to `command`.
+    pub(super) fn hold(&self, command: &'static str) -> Arc<Notify> {
+        let release = Arc::new(Notify::new());
+        let held = Arc::clone(&release);
+        self.change(|behaviour| {
+            behaviour.held.insert(command, held);
+        });
+        release
+    }
+
     /// Makes the server close the connection on which the next `command` arrives.
     pub(super) fn close_at(&self, command: &'static str) {
         self.change(|behaviour| behaviour.closes_at.push(command));
@@ -126,7 +140,7 @@ impl ConnectionState {
         if let Some(reply) = behaviour.instead.get(name) {
             return Response::Reply(reply.clone());
         }
-        Response::Reply(match name {
+        let reply = match name {
             "isMaster" => self.greet(behaviour, command),
             "saslStart" => self.start(behaviour, command),
             "saslContinue" => self.proceed(behaviour, command),
@@ -138,7 +152,11 @@ impl ConnectionState {
             "usersInfo" if self.is_authenticated => self.users_info(behaviour),
             "usersInfo" => error(13),
             _ => rawdoc! { "ok": 1 },
-        })
+        };
+        match behaviour.held.get(name) {
+            Some(release) => Response::ReplyAfter(Arc::clone(release), reply),
+            None => Response::Reply(reply),
+        }
     }
 
     fn greet(&mut self, behaviour: &Behaviour, command: &RawDocument) -> RawDocumentBuf {
