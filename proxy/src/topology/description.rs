@@ -156,6 +156,11 @@ const STABLE_API_WIRE_VERSION: i32 = 13;
 /// The `maxWireVersion` of 5.1, which replies to `getLastError` with an error.
 const NO_GET_LAST_ERROR_WIRE_VERSION: i32 = 14;
 
+/// How long after its last reply to a probe a failed router is expected to become usable again. The
+/// time is longer than the time for which another router may refuse a user's new keys (see
+/// [`TopologyDescription::may_lag`]).
+const ROUTER_EXPECTED_MS: i64 = 60_000;
+
 /// A topology description: the facts about the whole deployment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TopologyDescription {
@@ -238,6 +243,18 @@ impl TopologyDescription {
         nearest.map(|(index, _)| index)
     }
 
+    /// True if a router that is not one of `refusing` is usable at `now_ms`, or failed so recently
+    /// that it may become usable again soon. `now_ms` is in milliseconds since the Unix epoch.
+    pub(super) fn expects_router_except(&self, refusing: &[ServerAddress], now_ms: i64) -> bool {
+        let is_expected = |server: &ServerDescription| {
+            let silent_ms = now_ms.saturating_sub(server.probe.last_update_ms);
+            server.is_usable() || silent_ms < ROUTER_EXPECTED_MS
+        };
+        let mut others = self.servers.iter();
+        self.topology_type == TopologyType::Sharded
+            && others.any(|server| !refusing.contains(&server.address) && is_expected(server))
+    }
+
     /// True if the server at this address must be asked for its `buildInfo`: no server has replied
     /// yet, or the server's reply may be outdated. A server may have been upgraded if its
     /// connection is new, because an upgrade ends all connections.
@@ -312,6 +329,20 @@ mod tests {
         assert_eq!(description.router_except(&addresses[2..]), Some(0));
         description.topology_type = TopologyType::ReplicaSetWithPrimary;
         assert_eq!(description.router_except(&[]), None);
+    }
+
+    #[test]
+    fn a_failed_router_is_expected_again_for_a_minute_after_its_last_reply() {
+        let mut description = routers(2);
+        let refusing = [description.servers[0].address.clone()];
+        description.servers[1].probe.last_update_ms = 1_000_000;
+        let later = 1_000_000 + ROUTER_EXPECTED_MS;
+        assert!(description.expects_router_except(&refusing, later));
+        description.servers[1].is_suspect = true;
+        assert!(description.expects_router_except(&refusing, later - 1));
+        assert!(!description.expects_router_except(&refusing, later));
+        description.topology_type = TopologyType::ReplicaSetNoPrimary;
+        assert!(!description.expects_router_except(&refusing, later - 1));
     }
 
     #[test]

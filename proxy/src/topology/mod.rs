@@ -218,16 +218,6 @@ impl Topology {
         connector: Connector,
         recorder: Arc<Recorder>,
     ) -> Arc<Self> {
-        let runtime = Handle::current();
-        let metrics = recorder.server(&address.to_string());
-        let pool = ServerPool::new(
-            address.clone(),
-            limits.clone(),
-            connector.clone(),
-            metrics,
-            runtime.clone(),
-        );
-        pool.ready();
         let server = ServerDescription {
             server_type: ServerType::Standalone,
             ..ServerDescription::unknown(address)
@@ -237,17 +227,71 @@ impl Topology {
             servers: vec![server],
             ..TopologyDescription::default()
         };
-        let snapshot = Snapshot {
-            description,
-            pools: vec![pool],
+        Self::described(description, limits, connector, recorder)
+    }
+
+    /// Creates a topology of two routers without monitoring, for tests. The router at `address` is
+    /// usable, and the other router has just failed.
+    #[cfg(test)]
+    pub(crate) fn of_routers(
+        address: ServerAddress,
+        limits: Limits,
+        connector: Connector,
+        recorder: Arc<Recorder>,
+    ) -> Arc<Self> {
+        let usable = ServerDescription {
+            server_type: ServerType::Router,
+            ..ServerDescription::unknown(address)
         };
+        let failed = ServerDescription {
+            server_type: ServerType::Router,
+            is_suspect: true,
+            probe: Probe {
+                last_update_ms: probe::now_ms(),
+                ..Probe::default()
+            },
+            ..ServerDescription::unknown(ServerAddress::Tcp {
+                host: "127.0.0.1".to_owned(),
+                port: 1,
+            })
+        };
+        let description = TopologyDescription {
+            topology_type: TopologyType::Sharded,
+            servers: vec![usable, failed],
+            ..TopologyDescription::default()
+        };
+        Self::described(description, limits, connector, recorder)
+    }
+
+    /// Creates a topology without monitoring that stays as described, for tests.
+    #[cfg(test)]
+    fn described(
+        description: TopologyDescription,
+        limits: Limits,
+        connector: Connector,
+        recorder: Arc<Recorder>,
+    ) -> Arc<Self> {
+        let runtime = Handle::current();
+        let servers = description.servers.iter();
+        let pools = servers.map(|server| {
+            let pool = ServerPool::new(
+                server.address.clone(),
+                limits.clone(),
+                connector.clone(),
+                recorder.server(&server.address.to_string()),
+                runtime.clone(),
+            );
+            pool.ready();
+            pool
+        });
+        let pools = pools.collect();
         let settings = Settings {
             local_threshold: Duration::ZERO,
             heartbeat_frequency: Duration::from_secs(10),
             pool: limits,
         };
         let topology = Self::unwatched(settings, connector, recorder, runtime.clone(), runtime);
-        topology.published.replace(snapshot);
+        topology.published.replace(Snapshot { description, pools });
         Arc::new(topology)
     }
 
@@ -440,6 +484,37 @@ impl Topology {
         let snapshot = self.snapshot();
         let index = snapshot.description.router_except(refusing)?;
         snapshot.pools.get(index).cloned()
+    }
+
+    /// True if a router that is not one of `refusing` is usable, or may become usable soon.
+    pub(crate) fn expects_router_except(&self, refusing: &[ServerAddress]) -> bool {
+        let snapshot = self.snapshot();
+        let description = &snapshot.description;
+        description.expects_router_except(refusing, probe::now_ms())
+    }
+
+    /// Like [`Self::router_except`], but waits until `deadline` for a router that may become usable
+    /// soon. `None` if there is no such router.
+    ///
+    /// # Errors
+    /// [`SelectError`] at the deadline.
+    pub(crate) async fn select_router_except(
+        &self,
+        refusing: &[ServerAddress],
+        deadline: Instant,
+    ) -> Result<Option<Arc<ServerPool>>, SelectError> {
+        let mut published = self.published.subscribe();
+        loop {
+            published.mark_unchanged();
+            let other = self.router_except(refusing);
+            if other.is_some() || !self.expects_router_except(refusing) {
+                return Ok(other);
+            }
+            match timeout_at(deadline, published.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return Err(SelectError),
+            }
+        }
     }
 
     /// The server that all relays use now: the primary, one mongos, or the server of a deployment

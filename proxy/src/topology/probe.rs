@@ -250,7 +250,8 @@ fn last_write(hello: &RawDocument) -> Option<i64> {
         .map(bson::DateTime::timestamp_millis)
 }
 
-fn now_ms() -> i64 {
+/// The time in milliseconds since the Unix epoch, by Seawall's clock.
+pub(super) fn now_ms() -> i64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

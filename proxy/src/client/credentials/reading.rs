@@ -73,13 +73,15 @@ impl Credentials {
 
     /// Checks out a connection of a user to the primary or to a router. A router may refuse the
     /// user's keys only because its own data about users is outdated, so another router is tried.
-    /// If there is no connection, the error is the result of the reading.
+    /// If another router has just failed, the reading has no result. If there is no connection, the
+    /// error is the result of the reading.
     async fn check_out_to_read(&self, identity: &Arc<Identity>) -> Result<Checkout, Reading> {
         let deadline = Instant::now() + QUESTION_LIMIT;
         let preference = ReadPreference::PRIMARY;
         let selected = self.topology.select(&preference, deadline).await;
         let mut pool = selected.map_err(|_| Reading::Unavailable)?;
         let mut refusing = Vec::new();
+        let mut version_before: Option<u64> = None;
         loop {
             // This checkout is served before the user's waiting operations, because logins wait for
             // the reading. The delay of the operations is short, because each user has only one
@@ -93,9 +95,20 @@ impl Credentials {
                 }) if error.refuses_keys() => login_version,
                 Err(_) => return Err(Reading::Unavailable),
             };
+            // The keys were replaced during the reading, and the earlier routers have not seen the
+            // new keys.
+            if version_before.is_some_and(|before| before != refused_version) {
+                return Err(Reading::Unavailable);
+            }
+            version_before = Some(refused_version);
             refusing.push(pool.address().clone());
-            let other = self.topology.router_except(&refusing);
-            pool = other.ok_or(Reading::Refused(refused_version))?;
+            pool = match self.topology.router_except(&refusing) {
+                Some(other) => other,
+                None if self.topology.expects_router_except(&refusing) => {
+                    return Err(Reading::Unavailable);
+                }
+                None => return Err(Reading::Refused(refused_version)),
+            };
         }
     }
 

@@ -42,6 +42,26 @@ pub(super) enum CheckOutFailure {
     Unauthenticated,
 }
 
+/// The routers that have refused the user's keys of one login version.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// The [`seawall_auth::Identity::login_version`] of the refused keys.
+    login_version: u64,
+    routers: Vec<ServerAddress>,
+}
+
+impl Refusals {
+    /// Adds a router. Routers that have refused other keys may accept these keys, so they are
+    /// removed.
+    fn add(&mut self, router: ServerAddress, login_version: u64) {
+        if self.login_version != login_version {
+            self.routers.clear();
+            self.login_version = login_version;
+        }
+        self.routers.push(router);
+    }
+}
+
 /// The values that are the same in all attempts to check out a connection.
 #[derive(Clone, Copy, Debug)]
 struct CheckOutAttempt {
@@ -83,7 +103,8 @@ impl Operation<'_> {
         // Usually the first attempt succeeds. The futures of further attempts are boxed, so that
         // the caller's future stays small.
         let Some(pool) = self.server_now(observation) else {
-            return Box::pin(self.check_out_again(observation, attempt, Vec::new())).await;
+            let refusals = Refusals::default();
+            return Box::pin(self.check_out_again(observation, attempt, refusals)).await;
         };
         let begun = pool.begin_check_out(self.identity, attempt.demand, began, attempt.turn_by);
         let checked_out = match begun {
@@ -106,20 +127,19 @@ impl Operation<'_> {
         observation: &Observation<'_>,
         attempt: CheckOutAttempt,
     ) -> Result<Checkout, CheckOutFailure> {
-        let mut refusing = Vec::new();
-        self.handle_failure(&pool, error, observation, attempt.deadline, &mut refusing)
+        let mut refusals = Refusals::default();
+        self.handle_failure(&pool, error, observation, attempt.deadline, &mut refusals)
             .await?;
         drop(pool);
-        self.check_out_again(observation, attempt, refusing).await
+        self.check_out_again(observation, attempt, refusals).await
     }
 
-    /// Tries again until an attempt succeeds or no further attempt can succeed. `refusing` are the
-    /// routers that have refused the user's keys.
+    /// Tries again until an attempt succeeds or no further attempt can succeed.
     async fn check_out_again(
         &self,
         observation: &Observation<'_>,
         attempt: CheckOutAttempt,
-        mut refusing: Vec<ServerAddress>,
+        mut refusals: Refusals,
     ) -> Result<Checkout, CheckOutFailure> {
         let CheckOutAttempt {
             demand,
@@ -127,11 +147,12 @@ impl Operation<'_> {
             turn_by,
         } = attempt;
         loop {
-            let pool = self.server(observation, deadline, &refusing).await?;
+            let refusing = &refusals.routers;
+            let pool = self.server(observation, deadline, refusing).await?;
             match pool.check_out(self.identity, demand, turn_by).await {
                 Ok(checkout) => return Ok(checkout),
                 Err(error) => {
-                    self.handle_failure(&pool, error, observation, deadline, &mut refusing)
+                    self.handle_failure(&pool, error, observation, deadline, &mut refusals)
                         .await?;
                 }
             }
@@ -139,14 +160,14 @@ impl Operation<'_> {
     }
 
     /// Handles a failed checkout. Fails if no further attempt can succeed. Adds a router to
-    /// `refusing` if the router refused the user's keys and another router may accept them.
+    /// `refusals` if the router refused the user's keys and another router may accept them.
     async fn handle_failure(
         &self,
         pool: &Arc<ServerPool>,
         error: CheckOutError,
         observation: &Observation<'_>,
         deadline: Instant,
-        refusing: &mut Vec<ServerAddress>,
+        refusals: &mut Refusals,
     ) -> Result<(), CheckOutFailure> {
         match error {
             CheckOutError::Paused | CheckOutError::Closed => {
@@ -173,8 +194,8 @@ impl Operation<'_> {
                 self.handle_refused_keys(pool, login_version, deadline)
                     .await?;
                 if login_version == self.identity.login_version() {
-                    refusing.push(pool.address().clone());
-                    self.leave_router(observation, refusing)?;
+                    refusals.add(pool.address().clone(), login_version);
+                    self.leave_router(observation, &refusals.routers)?;
                 }
                 match Instant::now() < deadline {
                     true => Ok(()),
@@ -235,8 +256,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Lets the next attempt use a router that is not one of `refusing`. Fails if there is none, or
-    /// if the operation is pinned to its server.
+    /// Lets the next attempt use a router that is not one of `refusing`. Fails if there is none and
+    /// none may become usable soon, or if the operation is pinned to its server.
     fn leave_router(
         &self,
         observation: &Observation<'_>,
@@ -247,7 +268,7 @@ impl Operation<'_> {
         }
         let topology = &self.shared.routing.topology;
         let is_pinned = self.pinned_server(observation).is_some();
-        match !is_pinned && topology.router_except(refusing).is_some() {
+        match !is_pinned && topology.expects_router_except(refusing) {
             true => Ok(()),
             false => Err(CheckOutFailure::LoginRefused),
         }
@@ -291,7 +312,8 @@ impl Operation<'_> {
                 if let Some(pinned) = self.pinned_server(observation) {
                     return Ok(pinned);
                 }
-                let other = topology.router_except(refusing);
+                let other = topology.select_router_except(refusing, deadline).await;
+                let other = other.map_err(|_| CheckOutFailure::NoServer)?;
                 other.ok_or(CheckOutFailure::LoginRefused)?
             }
         };

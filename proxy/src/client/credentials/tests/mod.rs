@@ -17,11 +17,14 @@ use super::{
 };
 use crate::{
     observe::Recorder,
-    pool::{ServerPool, tests::limits},
+    pool::{Limits, ServerPool, tests::limits},
     topology::Topology,
 };
 use seawall_auth::{ClientConversation, ClientFirst, Mechanism, NonceSource};
-use seawall_transport::{Sharer, connection::Connector};
+use seawall_transport::{
+    Sharer,
+    connection::{Connector, ServerAddress},
+};
 
 /// A limit that is longer than any step of these tests. No test waits until it expires.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -41,13 +44,22 @@ struct Client(ClientConversation);
 
 impl Scene {
     async fn with(mode: CredentialMode, users: Vec<ConfiguredUser>) -> Self {
+        Self::behind(mode, users, Topology::of_standalone).await
+    }
+
+    /// `topology` creates the topology that contains the server at an address.
+    async fn behind(
+        mode: CredentialMode,
+        users: Vec<ConfiguredUser>,
+        topology: impl FnOnce(ServerAddress, Limits, Connector, Arc<Recorder>) -> Arc<Topology>,
+    ) -> Self {
         let server = UserServer::start().await;
         server.set_password("u", "secret");
         let nonces = Arc::new(NonceSource::new().unwrap());
         let connector = Connector::new(None, Vec::new(), LIMIT, Arc::clone(&nonces));
         let recorder = Recorder::without_shapes();
         let address = server.server.address().clone();
-        let topology = Topology::of_standalone(address, limits(), connector, recorder);
+        let topology = topology(address, limits(), connector, recorder);
         let pool = Arc::clone(&topology.snapshot().pools[0]);
         let settings = CredentialSettings {
             mode,

@@ -6,7 +6,8 @@ use tokio::time::Instant;
 
 use super::{
     super::READING_PACE,
-    CredentialError, Credentials, Obtained, SHA_256, Scene, refused, user,
+    CredentialError, CredentialMode, Credentials, Obtained, SHA_256, Scene, Topology, refused,
+    user,
     users::{error, keys_of, no_user, stored_keys, users_info},
 };
 use seawall_auth::{IdentityStatus, Login};
@@ -109,6 +110,18 @@ async fn an_identity_ends_if_a_server_refuses_its_keys_during_a_key_reading() {
     scene.read_again(&known).await;
     assert_eq!(known.identity.status(), IdentityStatus::Refused);
     assert!(scene.known("u").is_none());
+}
+
+#[tokio::test]
+async fn an_identity_stays_usable_if_the_router_that_may_accept_its_keys_has_just_failed() {
+    let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    scene.server.server.close_all().await;
+    scene.pool.maintain();
+    scene.server.set_password("u", "changed");
+    scene.read_again(&known).await;
+    assert_eq!(known.identity.status(), IdentityStatus::Good);
+    assert!(scene.known("u").is_some());
 }
 
 #[tokio::test]
