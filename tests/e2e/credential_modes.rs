@@ -9,7 +9,8 @@ use seawall_api::{AdminClient, Reload, Status};
 use seawall_tests::{
     eventually::eventually,
     mongod::{
-        FailTimes, NewUser, Options, RunCommand, Standalone, create_user, fail_command, unique_name,
+        FailTimes, NewUser, Options, ReplicaSet, RunCommand, Standalone, create_user, fail_command,
+        unique_name,
     },
     process::Process,
     raw::{Mechanism, RawClient},
@@ -95,6 +96,21 @@ async fn credential_mode_lookup_refuses_unknown_users_dropped_users_and_forbidde
     let is_refused = || async { log_in(&seawall, &new).await.1.code() == Some(18) };
     eventually(LIMIT, is_refused).await.unwrap();
     assert_eq!(find(&mut connected, &user.name).await.code(), Some(13));
+}
+
+#[tokio::test]
+async fn a_lookup_succeeds_right_after_an_election() {
+    let set = ReplicaSet::start(3, Options::with_auth()).await.unwrap();
+    let root = set.administrator().await.unwrap();
+    let users = ["early", "late"].map(|name| NewUser::new("admin", name, "secret"));
+    for user in &users {
+        create_user(&root, user).await.unwrap();
+    }
+    let seawall = seawall_at(&set.root_uri(), "").await;
+    assert_eq!(mode(&seawall).await, "lookup");
+    logged_in(&seawall, &users[0].login()).await;
+    set.step_down().await.unwrap();
+    logged_in(&seawall, &users[1].login()).await;
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bson::{Bson, Document, RawDocumentBuf, cstr};
+use mongodb::error::ErrorKind;
 use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroize as _;
 
@@ -170,7 +171,9 @@ impl Credentials {
         }
     }
 
-    /// Reads a user's keys through the service account. The error is `None` if no reply arrived.
+    /// Reads a user's keys through the service account. The driver may learn of an election only from
+    /// the error of a command, so the command is repeated once. The error is `None` if no reply
+    /// arrived.
     async fn read_as_service(
         &self,
         user: &UserName,
@@ -178,7 +181,14 @@ impl Credentials {
         let client = self.topology.control_client().ok_or(None)?;
         let command = users_info_command(&user.name, &user.source);
         let command = Document::try_from(command).map_err(|_| None)?;
-        let reply = client.database("admin").run_command(command).await;
+        let admin = client.database("admin");
+        let mut reply = admin.run_command(command.clone()).await;
+        if let Err(error) = &reply
+            && may_succeed_elsewhere(error)
+        {
+            tracing::debug!(%error, "repeats the reading of a user's keys");
+            reply = admin.run_command(command).await;
+        }
         let reply = SecretFields(reply.map_err(|error| {
             tracing::warn!(%error, "service account could not read a user's keys");
             None
@@ -189,6 +199,16 @@ impl Credentials {
             tracing::debug!(user = %user.name, source = %user.source, %error, "could not use the user's keys");
             Some(error)
         })
+    }
+}
+
+/// True if a command may succeed at the server that the driver selects next, because the state of
+/// the first server has changed or the connection to it has failed.
+fn may_succeed_elsewhere(error: &mongodb::error::Error) -> bool {
+    match &*error.kind {
+        ErrorKind::Command(error) => is_state_change(error.code),
+        ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => true,
+        _ => false,
     }
 }
 
@@ -264,6 +284,14 @@ mod tests {
             let reading = reading(error);
             assert!(matches!(reading, Reading::Unavailable), "{reading:?}");
         }
+    }
+
+    #[test]
+    fn only_a_failed_connection_or_a_changed_state_of_a_server_repeats_a_reading() {
+        let closed = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        assert!(may_succeed_elsewhere(&closed.into()));
+        let ours = mongodb::error::Error::custom("x");
+        assert!(!may_succeed_elsewhere(&ours));
     }
 
     #[test]
