@@ -257,3 +257,6 @@ pub(super) fn now_ms() -> i64 {
         .unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! Tests of probes of a scripted server.
+
+use std::{sync::Arc, time::Duration};
+
+use bson::{RawDocument, rawdoc};
+
+use super::{ProbeOutcome, ProbeReply, probe};
+use crate::{
+    observe::Recorder,
+    pool::tests::limits,
+    scripted::{Response, ScriptedServer},
+    topology::{Snapshot, Topology},
+};
+use seawall_auth::NonceSource;
+use seawall_locks::Mutex;
+use seawall_transport::connection::Connector;
+
+/// A limit that is longer than any step of these tests. No test waits until it expires.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A server that replies to `buildInfo` with the current value of `version`.
+async fn server_of(version: Arc<Mutex<&'static str>>) -> ScriptedServer {
+    let new_script = move || {
+        let version = Arc::clone(&version);
+        move |command: &RawDocument| {
+            let is_build_info = command.get("buildInfo").unwrap().is_some();
+            Response::Reply(match is_build_info {
+                true => rawdoc! { "version": *version.lock(), "ok": 1 },
+                false => rawdoc! { "maxWireVersion": 17, "ok": 1 },
+            })
+        }
+    };
+    ScriptedServer::start(new_script).await
+}
+
+fn replied(outcome: ProbeOutcome) -> ProbeReply {
+    match outcome {
+        ProbeOutcome::Replied(reply) => reply,
+        ProbeOutcome::Failed | ProbeOutcome::Silent => panic!("the server replies"),
+    }
+}
+
+/// The version in a reply to `buildInfo`; `None` if the server was not asked.
+fn version_in(reply: &ProbeReply) -> Option<&str> {
+    let build_info = reply.build_info.as_ref()?;
+    Some(build_info.get_str("version").unwrap())
+}
+
+#[tokio::test]
+async fn a_probe_over_a_new_connection_reads_the_version_of_an_upgraded_server() {
+    let version = Arc::new(Mutex::new("A"));
+    let server = server_of(Arc::clone(&version)).await;
+    let nonces = Arc::new(NonceSource::new().unwrap());
+    let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
+    let recorder = Recorder::without_shapes();
+    let address = server.address();
+    let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
+    let mut connection = None;
+    let first = replied(probe(&topology, address, &mut connection).await);
+    assert_eq!(version_in(&first), Some("A"));
+    let mut snapshot = Snapshot::clone(&topology.snapshot());
+    snapshot.description.servers[0].probe.apply(&first);
+    topology.published.replace(snapshot);
+    let again = replied(probe(&topology, address, &mut connection).await);
+    assert_eq!(version_in(&again), None);
+    *version.lock() = "B";
+    server.close_all().await;
+    let closed = probe(&topology, address, &mut connection).await;
+    assert!(matches!(closed, ProbeOutcome::Failed));
+    let upgraded = replied(probe(&topology, address, &mut connection).await);
+    assert_eq!(version_in(&upgraded), Some("B"));
+}
