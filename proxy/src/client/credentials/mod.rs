@@ -505,8 +505,8 @@ impl Credentials {
 
     /// Runs an exchange with a server in a task of its own. If the client disconnects and this
     /// future is dropped, the exchange continues, because its success makes the user known for the
-    /// next logins. Otherwise, in a storm of clients with short timeouts, the user might never become
-    /// known.
+    /// next logins. Otherwise, in a storm of clients with short timeouts, the user might never
+    /// become known.
     async fn run_to_end<T: Send + 'static>(
         &self,
         exchange: impl Future<Output = Result<T, CredentialError>> + Send + 'static,

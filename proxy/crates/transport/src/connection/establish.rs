@@ -279,8 +279,8 @@ impl Connector {
     /// True if the server requires clients to log in.
     ///
     /// # Errors
-    /// See [`EstablishError`]. The step [`Step::AccessControl`] is refused if the server replies with
-    /// an error that does not show if it requires a login.
+    /// See [`EstablishError`]. The step [`Step::AccessControl`] is refused if the server replies
+    /// with an error that does not show if it requires a login.
     pub async fn requires_authentication(
         &self,
         address: &ServerAddress,
