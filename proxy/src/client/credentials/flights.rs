@@ -114,7 +114,7 @@ impl Flights {
         user: &UserName,
         sharer: Sharer,
         began: Instant,
-    ) -> Result<Lead, Wait> {
+    ) -> Result<Lead, Box<Wait>> {
         let now = Instant::now();
         let mut state = self.0.lock();
         if let Some(flights) = state.users.get_mut(user)
@@ -124,7 +124,7 @@ impl Flights {
         {
             let waiters = flights.waiting.entry(sharer).or_default();
             waiters.count += 1;
-            return Err(Wait {
+            return Err(Box::new(Wait {
                 notified: Arc::clone(&waiters.notify).notified_owned(),
                 until,
                 waiter: Waiter {
@@ -132,7 +132,7 @@ impl Flights {
                     user: user.clone(),
                     sharer,
                 },
-            });
+            }));
         }
         let number = state.next_number;
         state.next_number += 1;
@@ -267,7 +267,7 @@ mod tests {
         Sharer::at(Some([192, 0, 2, address].into()))
     }
 
-    fn lead(flights: &Arc<Flights>, address: u8, began: Instant) -> Result<Lead, Wait> {
+    fn lead(flights: &Arc<Flights>, address: u8, began: Instant) -> Result<Lead, Box<Wait>> {
         flights.lead(&user(), from(address), began)
     }
 
