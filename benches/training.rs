@@ -229,10 +229,8 @@ async fn train_tls(clients: &Clients, target: &TlsTarget, time: Duration) {
                 false => counts.full,
             };
             assert!(completed > 0, "no handshake completed: {counts:?}");
-            say(&format!(
-                "{}, resumed: {is_resumed}: {counts:?}",
-                key.name()
-            ));
+            let kind = if is_resumed { "resumed" } else { "full" };
+            say(&format!("{}, {kind} handshakes: {counts:?}", key.name()));
         }
     }
 }

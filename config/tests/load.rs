@@ -306,7 +306,7 @@ fn shape_thresholds_are_merged_by_shape() {
 }
 
 #[test]
-fn variables_that_are_neither_keys_nor_reserved_names_are_refused() {
+fn variables_with_the_prefix_seawall_are_refused_unless_they_are_keys_or_reserved_names() {
     let sources = |name: &str| Sources {
         environment: environment(&[(name, "x"), ("SEAWALL_DEPLOYMENT__URI", "mongodb://s/")]),
         ..Sources::default()

@@ -340,7 +340,8 @@ async fn errors_in_a_login_conversation_have_the_codes_of_a_server() {
     let other_db = NewUser::new(&unique_name("db"), "other", "p");
     create_user(&root().await, &other_db).await.unwrap();
     let users = [writer().await, writer().await, other_db];
-    // The first round uses introductions, the second one known keys.
+    // In the first round, Seawall does not know the users' keys yet, so it forwards the logins to a
+    // server. In the second round, it verifies the logins itself.
     let mut codes = Vec::new();
     for _ in 0..2 {
         codes.push(conversation_codes(&mut connect(&seawall).await, &users).await);

@@ -50,7 +50,7 @@ async fn a_redacted_command_on_a_copy_returns_the_redacted_documents() {
 }
 
 #[tokio::test]
-async fn a_redacted_copy_has_the_indexes_of_the_source_and_refuses_a_target_with_documents() {
+async fn load_copy_creates_the_indexes_of_the_source_and_refuses_a_target_that_has_documents() {
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
     let from = Standalone::start(Options::default()).await.unwrap();

@@ -40,7 +40,7 @@ impl Program {
     /// database's name.
     pub(crate) async fn run(&self, uri: &str, database: &str, api: &str) -> Vec<Step> {
         let lines = match self {
-            // The future is boxed, because all steps together exceed the size limit of a future.
+            // The future is boxed, because it is larger than the lint `large_futures` allows.
             Self::Rust => Box::pin(rust::run(uri, database, api)).await,
             Self::Command {
                 command,

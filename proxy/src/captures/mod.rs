@@ -214,7 +214,8 @@ impl Running {
     }
 
     fn clear(&self) {
-        // In this order, an ended session never looks like a session that waits for an event.
+        // A session without `written` waits for an event. The session is removed first, so that an
+        // ended session is never seen without `written`.
         self.set_session(None);
         self.written.store(None);
     }

@@ -337,7 +337,8 @@ impl Limits {
         &self.operations
     }
 
-    /// The turns for forwarding large replies: one turn for each thread that serves clients.
+    /// Limits how many large replies are forwarded at the same time: as many as there are threads
+    /// that serve clients. Further replies wait for their turn.
     pub fn forwarding(&self) -> &Turns {
         &self.forwarding
     }

@@ -381,7 +381,7 @@ mod tests {
     use seawall_stats::Outcome;
 
     #[test]
-    fn names_sent_by_unauthenticated_clients_are_counted_in_one_common_row() {
+    fn all_commands_of_unauthenticated_clients_are_counted_in_one_row() {
         let settings = Settings {
             counts_shapes: true,
             max_shapes: 100,

@@ -350,8 +350,9 @@ mod tests {
         let written = Written::default();
         let (held, block) = BlockingWriter::new(&written);
         let observer = observer_with(start(every_operation(), held));
-        // On a failure, `block` must be dropped before the log, because the log's drop waits for
-        // `block`.
+        // Variables are dropped in reverse order. This one is declared again, so that it is dropped
+        // before the log if an assertion fails: the drop of the log waits until the writer is
+        // unblocked.
         let block = block;
         let command = Command::find("a");
         run(&observer, &command);

@@ -374,8 +374,9 @@ pub enum ClientError {
         /// The base URL of the proxy.
         address: String,
     },
-    /// The connection ended before the end of the response, or the response is too large.
-    #[error("incomplete response: {0}")]
+    /// The connection ended before the end of the response, or the response is larger than this
+    /// client ever accepts.
+    #[error("could not read the whole response: {0}")]
     Broken(String),
     /// The token is missing or wrong.
     #[error("the admin address requires a valid token")]

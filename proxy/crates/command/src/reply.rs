@@ -632,7 +632,7 @@ mod tests {
             code: "f()".to_owned(),
             scope: doc! {"a": 1},
         };
-        // The array may contain values of every type.
+        // The reply to `distinct` may contain values of every BSON type.
         let values: Vec<Bson> = vec![
             Bson::RegularExpression(regex()),
             "a".into(),

@@ -1,4 +1,5 @@
-//! Sharers: groups of clients that share a bounded resource, and the limit for each group.
+//! Sharers: groups of clients. Seawall divides a bounded resource between these groups, and limits
+//! each of them.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -41,7 +41,7 @@ pub(super) struct Arguments {
 /// The reason why the demonstration failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("mongod")]
+    #[error("could not start the mongod of the demonstration")]
     Mongod(#[from] seawall_mongod::Error),
     #[error("the demonstration's settings are invalid: {0}")]
     Settings(Problems),

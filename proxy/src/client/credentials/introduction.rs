@@ -418,8 +418,9 @@ impl Carried {
         self.introduction.deadline
     }
 
-    /// Carries the client's proof to the server. On success the user's keys are known, the
-    /// connection is in the user's pool, and the server's signature is returned for the client.
+    /// Sends the client's proof to the server. On success, Seawall knows the user's keys, the server
+    /// connection of this login is in the user's pool, and the result contains the server's
+    /// signature for the client.
     pub(in crate::client) async fn finish(
         self,
         client_final: &[u8],

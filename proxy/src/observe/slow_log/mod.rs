@@ -176,8 +176,8 @@ impl SlowLog {
         queued.is_some_and(|queued| queued.is_ok()) && is_done.recv_timeout(FLUSH_LIMIT).is_ok()
     }
 
-    /// Makes the drop return at once, for a caller that must not wait for a disk. The writing thread
-    /// still writes the queued lines, and ends then.
+    /// Makes the drop return at once, for a caller that must not wait for a disk. The writing
+    /// thread still writes the queued lines, and then ends.
     pub(super) fn do_not_wait(&self) {
         self.waits.store(false, Ordering::Relaxed);
     }

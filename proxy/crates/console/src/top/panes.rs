@@ -367,7 +367,8 @@ fn limits(pools: &[Pool]) -> Vec<String> {
     let mut lines: Vec<_> = table.next().into_iter().collect();
     for (line, pool) in table.zip(pools) {
         lines.push(line);
-        // The sentence is on its own line, so that it fits a terminal of 80 columns.
+        // The reason is a sentence. It has a line of its own, because the row would not fit a
+        // terminal of 80 columns.
         if let Some(reason) = &pool.concurrency.reason {
             lines.push(format!("  last decision: {}", printable(reason)));
         }

@@ -163,7 +163,7 @@ fn statements_beyond_the_limit_are_not_read() {
 }
 
 #[test]
-fn the_limit_of_set_members_applies_to_fine_and_coarse_shapes_separately() {
+fn the_limit_of_different_array_elements_applies_to_fine_and_coarse_shapes_separately() {
     let statements: Vec<Document> = names(5)
         .map(|name| doc! { "q": { "a": 1 }, "u": { "$set": { name: 1 } } })
         .collect();

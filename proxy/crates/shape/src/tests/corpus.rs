@@ -116,8 +116,8 @@ impl<'a> Dice<'a> {
     fn set(&mut self, mut field: impl FnMut(&mut Self) -> (String, Bson)) -> Document {
         let count = self.roll(4);
         let fields: Vec<_> = (0..count).map(|_| field(self)).collect();
-        // A later field of the same name replaces the earlier field, at the position of the earlier
-        // field.
+        // A document has one field for each name, with the last value. So two orders of the fields
+        // have the same values.
         self.shuffled(fields.into_iter().collect())
     }
 
