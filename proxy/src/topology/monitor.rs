@@ -35,8 +35,8 @@ use seawall_transport::connection::ServerAddress;
 /// Pause between two attempts to resolve the DNS name of a connection string.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// After a change of TLS, a new monitoring client of the driver replaces the earlier client. Seawall
-/// waits at most this time until the new client has found all servers.
+/// After a change of TLS, a new monitoring client of the driver replaces the earlier client.
+/// Seawall waits at most this time until the new client has found all servers.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The reason why a connection string is unusable.
@@ -222,9 +222,9 @@ impl DeploymentOptions {
     }
 }
 
-/// Monitors the deployment until the future is dropped. A change of `changeable` replaces the client
-/// of the service account. A change of TLS also replaces the monitoring client, which has no
-/// password.
+/// Monitors the deployment until the future is dropped. A change of `changeable` replaces the
+/// client of the service account. A change of TLS also replaces the monitoring client, which has
+/// no password.
 pub(super) async fn watch(
     topology: Weak<Topology>,
     deployment: DeploymentOptions,

@@ -465,7 +465,7 @@ mod tests {
             ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", "not JSON"),
             (
                 "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi",
-                "incomplete",
+                "could not read the whole response",
             ),
         ];
         for (response, message) in cases {

@@ -447,7 +447,8 @@ fn lines_are_dropped_before_they_are_built_if_the_queue_is_full() {
     let (held, block) = BlockingWriter::new(&out);
     let log = start(settings(), held);
     // Variables are dropped in reverse order. This one is declared again, so that it is dropped
-    // before the log if an assertion fails: the drop of the log waits until the writer is unblocked.
+    // before the log if an assertion fails: the drop of the log waits until the writer is
+    // unblocked.
     let block = block;
     write(&log, &entry());
     block.wait_until_it_writes();
