@@ -418,8 +418,8 @@ impl Carried {
         self.introduction.deadline
     }
 
-    /// Sends the client's proof to the server. On success, Seawall knows the user's keys, the server
-    /// connection of this login is in the user's pool, and the result contains the server's
+    /// Sends the client's proof to the server. On success, Seawall knows the user's keys, the
+    /// server connection of this login is in the user's pool, and the result contains the server's
     /// signature for the client.
     pub(in crate::client) async fn finish(
         self,

@@ -171,9 +171,9 @@ impl Credentials {
         }
     }
 
-    /// Reads a user's keys through the service account. The driver may learn of an election only from
-    /// the error of a command, so the command is repeated once. The error is `None` if no reply
-    /// arrived.
+    /// Reads a user's keys through the service account. The driver may learn of an election only
+    /// from the error of a command, so the command is repeated once. The error is `None` if no
+    /// reply arrived.
     async fn read_as_service(
         &self,
         user: &UserName,
