@@ -64,7 +64,7 @@ pub struct SlowLogSettings {
     pub max_command_bytes: usize,
 }
 
-/// The slow log. Dropping it ends the writing thread. The drop waits at most [`FLUSH_LIMIT`] until
+/// The slow log. Dropping it ends the writing thread. The drop waits at most `FLUSH_LIMIT` until
 /// the queued lines are written, except after a call of `do_not_wait`.
 pub struct SlowLog {
     filter: Filter,
