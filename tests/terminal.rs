@@ -163,7 +163,7 @@ async fn top_shows_heat_maps_without_colours() {
     terminal
         .shows("50 operations  latency of all operations")
         .await;
-    for part in ["█", "└─", "UTC", "operations in a cell of 5 s"] {
+    for part in ["█", "└─", "UTC", "operations in a cell of 10 s"] {
         terminal.shows(part).await;
     }
     terminal.press(&["p"]);
