@@ -57,10 +57,10 @@ const RUNS: usize = 20;
 /// The server delays its reply to a find with this `_id` until the test allows it.
 const HELD_ID: i32 = -1;
 
-/// There is one connection and one slot, so a second operation waits for both. If a connection were
-/// free, the second operation could run before the first operation ends: a long operation becomes
-/// exempt from the concurrency limit. With the large threshold, all servers are suitable even if
-/// their round-trip times differ.
+/// With one connection and `pool.concurrency = 1`, a second operation waits for both. If a
+/// connection were free, the second operation could run before the first one ends, because a long
+/// operation becomes exempt from `pool.concurrency`. With the large threshold, all servers are
+/// suitable even if their round-trip times differ.
 const CONFIGURATION: &str = "auth.credentials = \"none\"
 deployment.local_threshold_ms = 60000
 pool.max_pool_size = 1
@@ -70,7 +70,7 @@ runtime.worker_threads = 1
 
 /// The number of locks that a find takes if a connection is available, by source file.
 const LOCKS_OF_FIND: [(&str, u64); 3] = [
-    // One lock for the rows of the command, one for the finished operation.
+    // One lock to find the statistics rows of the command, one to count the finished operation.
     ("proxy/src/observe/recorder.rs", 2),
     // One lock for the time of the checkout.
     ("proxy/src/observe/servers.rs", 1),

@@ -128,7 +128,7 @@ async fn top_sorts_filters_and_opens_shapes_and_restores_the_terminal_at_its_end
     terminal.shows("shop.customers").await;
     terminal.press(&["Escape"]);
     terminal.shows("shop.orders").await;
-    // Sorted by count, the collection with more operations is the first. Enter opens it.
+    // `c` sorts by count, so the collection with more operations is the first. Enter opens it.
     terminal.press(&["c", "Home", "Enter"]);
     terminal.shows_no("shop.customers").await;
     terminal.shows("{filter:{value:?}}").await;

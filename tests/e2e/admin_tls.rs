@@ -1,4 +1,4 @@
-//! TLS and client certificates on the admin address: the commands for a running proxy, raw
+//! TLS and client certificates on the admin address: commands such as `seawall status`, raw
 //! requests, rotation and revocation.
 
 use std::{process::Output, sync::Arc, time::Duration};
@@ -36,7 +36,7 @@ const REQUIRED: &str = "admin.tls.client_certificate = \"required\"\n\
                         admin.tls.client_crl_file = \"DIR/crl.pem\"\n";
 
 impl Scene {
-    /// Starts Seawall. In `toml`, `DIR` means the directory of the files.
+    /// Starts Seawall. Each `DIR` in `toml` is replaced by the path of the scratch directory.
     async fn start(toml: &str) -> Self {
         let scratch = Scratch::create().unwrap();
         let authority = Authority::generate("authority").unwrap();
@@ -70,8 +70,8 @@ impl Scene {
         self.process.admin().rsplit(':').next().unwrap()
     }
 
-    /// Runs a console command. If `identity` is given, the command presents the certificate in this
-    /// file.
+    /// Runs a command such as `seawall status`. If `identity` is given, the command presents the
+    /// certificate in this file.
     async fn run(&self, command: &[&str], identity: Option<&str>) -> Output {
         let url = format!("https://localhost:{}", self.port());
         let ca_file = self.file("ca.pem");
@@ -137,7 +137,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[tokio::test]
-async fn commands_need_a_certificate_that_the_admin_address_accepts() {
+async fn seawall_commands_need_a_certificate_that_the_admin_address_accepts() {
     let scene = Scene::start(REQUIRED).await;
     scene.client("operator");
     let ready = scene.run(&["wait"], Some("operator.pem")).await;
@@ -163,7 +163,7 @@ async fn commands_need_a_certificate_that_the_admin_address_accepts() {
             "{output:?}"
         );
     }
-    // Without the file of the authority, the command does not trust the admin address.
+    // Without `--ca-file`, the command does not trust the certificate of the admin address.
     let url = format!("https://localhost:{}", scene.port());
     let output = run(&["status", "--admin", &url]).await;
     assert_eq!(output.status.code(), Some(69));
@@ -174,7 +174,7 @@ async fn commands_need_a_certificate_that_the_admin_address_accepts() {
 }
 
 #[tokio::test]
-async fn actions_are_logged_with_the_subject_of_the_certificate() {
+async fn admin_actions_are_logged_with_the_subject_of_the_callers_certificate() {
     let scene = Scene::start(REQUIRED).await;
     scene.client("operator");
     scene.reload("operator.pem").await;
@@ -196,7 +196,7 @@ async fn a_revoked_certificate_is_refused_on_new_and_on_open_connections() {
     assert_eq!(status(&mut open, "any.example").await, 200);
     let list = scene.authority.revocation_list(&[&revoked]).unwrap();
     scene.scratch.write("crl.pem", list).unwrap();
-    // The admin address gets a new certificate at the same reload.
+    // The reload below replaces the revocation list and the certificate of the admin address.
     let server = scene.authority.server(&["localhost"], &ECDSA).unwrap();
     scene.scratch.write("server.pem", server.pem()).unwrap();
     scene.reload("operator.pem").await;
@@ -209,7 +209,7 @@ async fn a_revoked_certificate_is_refused_on_new_and_on_open_connections() {
 }
 
 #[tokio::test]
-async fn after_a_reload_that_requires_certificates_open_connections_without_one_are_refused() {
+async fn once_a_reload_requires_certificates_requests_on_open_connections_without_one_fail() {
     let token = "admin.token_file = \"DIR/token\"\n";
     let scene = Scene::start(token).await;
     let anonymous = scene.authority.client_config(None).unwrap();
@@ -221,7 +221,7 @@ async fn after_a_reload_that_requires_certificates_open_connections_without_one_
     let reload = ["reload", "--token-file", &token_file];
     let reloaded = scene.run(&reload, None).await;
     assert!(reloaded.status.success(), "{reloaded:?}");
-    // After the reload, a caller needs a certificate instead of a token.
+    // The new configuration has no token file, and it requires a client certificate.
     assert_eq!(status(&mut open, "127.0.0.1").await, 403);
     scene.client("operator");
     let output = scene.run(&["status"], Some("operator.pem")).await;

@@ -110,7 +110,7 @@ async fn a_get_more_with_a_long_wait_runs_in_slices_and_gets_one_reply() {
     let cursor = watch(&mut client, doc! {}).await;
     let nothing = client.command(DB, more(cursor, Some(4500))).await.unwrap();
     assert!(batch(&nothing).is_empty());
-    // Although no event happened, the reply has the resume token that a driver needs.
+    // No event happened, but the reply has the token with which a driver resumes the stream.
     let resume = nothing.body.get_document("cursor").unwrap();
     assert!(resume.contains_key("postBatchResumeToken"), "{resume}");
     let slices = scene.slices();
@@ -119,7 +119,7 @@ async fn a_get_more_with_a_long_wait_runs_in_slices_and_gets_one_reply() {
         slices.iter().all(|slice| (1..=1000).contains(slice)),
         "{slices:?}"
     );
-    // Without `maxTimeMS`, the `getMore` waits as long as it does without Seawall.
+    // Seawall also sets `maxTimeMS` (at most 1 s) if the `getMore` of the client has none.
     let nothing = client.command(DB, more(cursor, None)).await.unwrap();
     assert!(batch(&nothing).is_empty());
     let slices = scene.slices();
@@ -191,7 +191,7 @@ async fn many_change_streams_do_not_block_other_operations() {
     let queued = ["state=\"queued\""];
     let all_wait = async || scene.seawall.metric(awaiting, &queued).await >= 40.0;
     eventually(LIMIT, all_wait).await.unwrap();
-    // Other clients can use the other connections of the pool.
+    // At most two of the eight pooled connections run waiting operations. Finds use the others.
     let mut client = scene.client().await;
     for n in 0..300 {
         let find = doc! {"find": "things", "filter": {"_id": n}};

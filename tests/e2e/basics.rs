@@ -1,5 +1,5 @@
-//! The main use: the official driver runs operations through Seawall. Only the address in its
-//! connection string differs from that of a direct connection.
+//! The main use: the official driver runs operations through Seawall. Its connection string differs
+//! from that of a direct connection only in the address.
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic, as tests do")]
 
@@ -57,8 +57,8 @@ async fn crud_cursors_and_transactions_work_through_the_proxy() {
     let seawall = Seawall::start(&set.uri()).await;
     let client = seawall.client(&user, "secret", "admin").await;
     if server_version().await.unwrap() < OLDEST_OF_THE_DRIVER {
-        // The error text is the driver's own. `tests/matrix` compares it with that of a direct
-        // connection.
+        // The driver creates this error, because it does not support the server. `tests/matrix`
+        // compares the error text with the text that the driver gives on a direct connection.
         let refused = client.list_database_names().await.unwrap_err();
         assert!(refused.to_string().contains("wire version"), "{refused}");
         return;
@@ -157,8 +157,8 @@ async fn a_thousand_short_connections_need_one_server_login_per_pooled_connectio
         .await;
     let created = whole(created);
     assert!((1..=MAX_POOL_SIZE).contains(&created), "{created}");
-    // The server connection of a first login (introduction) joins the pool. So each pooled
-    // connection was authenticated only once.
+    // The server connection of a first login (introduction) joins the pool. So a first login needs
+    // no additional login at the server, and each pooled connection has exactly one login.
     let authentications = seawall
         .metric("seawall_server_authentications_total", &[])
         .await;

@@ -220,7 +220,7 @@ async fn work(client: &Client, db: &str) {
 }
 
 #[tokio::test]
-async fn capture_has_the_commands_and_replies_of_the_driver_in_the_order_of_each_client() {
+async fn a_capture_has_each_clients_commands_in_the_order_of_sending_and_their_replies() {
     for compression in ["", "&compressors=zstd"] {
         let scratch = Scratch::create().unwrap();
         let seawall = capturing(&scratch, "").await;
@@ -283,7 +283,7 @@ async fn capture_has_the_commands_and_replies_of_the_driver_in_the_order_of_each
 }
 
 #[tokio::test]
-async fn passwords_and_keys_are_never_written() {
+async fn passwords_and_scram_keys_are_never_written_to_a_capture() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
     let id = seawall.start_capture(r#", "replies": "whole""#).await;
@@ -297,7 +297,7 @@ async fn passwords_and_keys_are_never_written() {
     database.run_command(create).await.unwrap();
     let update = doc! { "updateUser": &other, "pwd": "hunter2-changed" };
     database.run_command(update).await.unwrap();
-    // A server refuses a misspelled command, but the command still contains the password.
+    // The server refuses this misspelled command. It contains a password, so captures omit it.
     let wrong = doc! { "createuser": &other, "pwd": "hunter2-misspelled", "roles": [] };
     database.run_command(wrong).await.unwrap_err();
     let info = doc! { "usersInfo": &other, "showCredentials": true };
@@ -409,7 +409,7 @@ async fn relay_mode_refuses_captures_and_gives_the_reason() {
 }
 
 #[tokio::test]
-async fn only_the_role_act_can_control_and_read_captures() {
+async fn only_admin_tokens_with_the_role_act_can_control_and_read_captures() {
     let scratch = Scratch::create().unwrap();
     let act = scratch.write("act", "act-token").unwrap();
     let read = scratch.write("read", "read-token").unwrap();
@@ -466,7 +466,7 @@ async fn only_the_role_act_can_control_and_read_captures() {
 }
 
 #[tokio::test]
-async fn metrics_count_captured_and_omitted_records() {
+async fn metrics_count_captured_and_omitted_operations() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
     let user = scene::writer().await;
@@ -505,7 +505,7 @@ async fn metrics_count_captured_and_omitted_records() {
 }
 
 #[tokio::test]
-async fn large_commands_and_replies_are_captured_whole() {
+async fn large_commands_are_captured_whole_and_large_replies_only_on_request() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
     let user = scene::writer().await;
@@ -675,7 +675,7 @@ pub(super) fn fs_entries(folder: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn capture_is_complete_after_seawall_has_ended() {
+async fn a_running_capture_is_complete_after_seawall_has_ended() {
     let scratch = Scratch::create().unwrap();
     let mut process = process(&scratch).await;
     let user = scene::writer().await;

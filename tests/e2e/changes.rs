@@ -139,7 +139,8 @@ async fn keys_that_a_server_refuses_are_evicted_and_the_clients_of_their_user_ar
     assert!(insert(&mut client, &user.name).await.is_ok());
 }
 
-/// The user may have lost the mechanism of the login, or the server may no longer offer it.
+/// Servers reply with code 334 to a login if the user has lost the mechanism of this login, or if
+/// the server no longer offers the mechanism.
 #[tokio::test]
 async fn clients_are_closed_if_a_server_refuses_the_mechanism_of_their_login() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
@@ -162,7 +163,8 @@ async fn clients_are_closed_if_a_server_refuses_the_mechanism_of_their_login() {
     logged_in(&seawall, &user.login()).await;
 }
 
-/// A server that is not primary, or that is shutting down, cannot report if a user still exists.
+/// A server that is not primary, or that is shutting down, replies with an error instead of the
+/// keys. Such an error does not mean that the user no longer exists.
 #[tokio::test]
 async fn cached_keys_are_used_while_the_server_cannot_return_them() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
@@ -176,7 +178,8 @@ async fn cached_keys_are_used_while_the_server_cannot_return_them() {
         fail_command(&root, FailTimes::Count(2), data)
             .await
             .unwrap();
-        // After a failed login, the cached keys may be outdated, so Seawall reads them again.
+        // After a failed login, the cached keys may be outdated, so Seawall tries to read them
+        // again. The fail point refuses this.
         let (_, wrong) = log_in(&seawall, &with_password(&user, "wrong")).await;
         assert_eq!(wrong.code(), Some(18));
         logged_in(&seawall, &user.login()).await;

@@ -40,7 +40,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Starts Seawall with a certificate and its key. `toml` adds other keys of `[listen.tls]`.
+    /// Starts Seawall with one server certificate. `toml` has further settings of `[listen.tls]`.
     pub(crate) async fn start(toml: &str) -> Self {
         let mut scene = Self::new();
         scene.write_list(&[]);
@@ -74,7 +74,8 @@ impl Scene {
         Seawall::start_with(deployment, options).await
     }
 
-    /// The keys of `[listen.tls]`. In `toml`, `DIR` means the directory of the files.
+    /// The settings of `[listen.tls]`. Each `DIR` in `toml` is replaced by the path of the scratch
+    /// directory.
     pub(crate) fn toml(&self, toml: &str) -> String {
         let toml = format!(
             "listen.tls.certificate_file = \"DIR/server.pem\"\n\
@@ -104,7 +105,7 @@ impl Scene {
         self.clients.client(name, YEAR).unwrap()
     }
 
-    /// The configuration of a client with this certificate. The client resumes sessions.
+    /// The configuration of a client with this certificate. The client resumes TLS sessions.
     fn config(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
         self.servers.client_config(identity).unwrap()
     }
@@ -117,8 +118,8 @@ impl Scene {
     }
 
     /// Connects and sends a `hello`. Returns the kind of the TLS handshake (full or resumed), and
-    /// the client if it was served. The client learns only after the handshake that Seawall has
-    /// refused its certificate.
+    /// the client if it was served. The `hello` is needed, because with TLS 1.3 the handshake of a
+    /// client succeeds before the client learns that Seawall has refused its certificate.
     async fn connect(
         &self,
         config: &Arc<ClientConfig>,
@@ -184,7 +185,8 @@ async fn clients_get_a_certificate_for_their_host_name_with_a_key_type_that_they
         let presented = stream.get_ref().1.peer_certificates().unwrap();
         assert!(expected.is_presented_by(presented), "{name}");
     }
-    // The first certificate for this name has a key that this client does not support.
+    // The certificate `first` is for the same name, but this client does not support its Ed25519
+    // key. So the client gets `third`.
     let ecdsa = scene
         .servers
         .client_config_for(SignatureScheme::ECDSA_NISTP256_SHA256);
@@ -284,12 +286,13 @@ async fn tls_sessions_are_resumed_unless_the_verification_of_clients_has_changed
     let is_resumed = |kind| kind == HandshakeKind::Resumed;
     assert!(!is_resumed(kind().await));
     assert!(is_resumed(kind().await));
-    // Only Seawall's certificate changes.
+    // If only Seawall's own certificate changes, TLS sessions can still be resumed.
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);
     scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
     assert!(is_resumed(kind().await));
-    // The revocation list changes: the certificate must be verified again.
+    // If the revocation list changes, the certificate of the client must be verified again. So the
+    // TLS session is not resumed.
     let other = scene.client("other");
     scene.write_list(&[&other]);
     scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
@@ -351,7 +354,7 @@ async fn connections_with_a_revoked_certificate_are_closed_only_if_close_revoked
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_certificate_is_accepted_with_an_outdated_revocation_list() {
+async fn no_client_certificate_is_accepted_while_the_revocation_list_is_outdated() {
     let scene = Scene::start(REQUIRED).await;
     let good = scene.client("good");
     assert!(scene.is_served(Some(&good)).await);
@@ -362,7 +365,7 @@ async fn no_certificate_is_accepted_with_an_outdated_revocation_list() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unusable_files_are_reported_and_the_previous_ones_stay_in_use() {
+async fn a_reload_reports_unusable_tls_files_and_keeps_the_previous_certificates_in_use() {
     let scene = Scene::start(REQUIRED).await;
     let good = scene.client("good");
     let other = scene.servers.server(&["localhost"], &ECDSA).unwrap();
@@ -424,8 +427,8 @@ const ROTATIONS: usize = 3;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_operation_of_500_clients_fails_while_all_files_are_replaced() {
     let toml = format!("{REQUIRED}listen.tls.close_revoked = true\n");
-    // The server has no access control, because a client needs 100 ms for the proof of a login in a
-    // debug build.
+    // The server has no access control, so that the clients need no login. In a debug build, a
+    // client computes for 100 ms to prove that it knows its password.
     let server = Standalone::start(mongod::Options::default()).await.unwrap();
     let mut scene = Scene::start(&toml).await;
     scene.seawall = Some(scene.launch_in_front_of(&server.uri(), &toml).await);
@@ -441,8 +444,8 @@ async fn no_operation_of_500_clients_fails_while_all_files_are_replaced() {
     }
     let mut revoked = Vec::new();
     for rotation in 0..ROTATIONS {
-        // Counts before the change. At the end of this round, the test waits until each count has
-        // risen.
+        // The clients' counts before this rotation. At the end of the rotation, the test waits
+        // until each count has risen.
         let before: Vec<_> = counts.iter().map(|of| of.load(Ordering::Relaxed)).collect();
         let bad = scene.client(&format!("bad {rotation}"));
         let (_, bad_client) = scene.connect(&scene.config(Some(&bad))).await;

@@ -1,4 +1,4 @@
-//! The commands for a running proxy, with the real binary.
+//! The commands for a running proxy (for example `seawall status`), with the real binary.
 
 use std::{process::Output, time::Duration};
 
@@ -36,7 +36,7 @@ async fn show(served: &Served, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn commands_show_the_state_and_the_configuration() {
+async fn seawall_commands_show_the_state_and_the_configuration() {
     let served = Served::start("pool.max_pool_size = 7\n").await;
     show(&served, &["wait"]).await;
     show(&served, &["health"]).await;
@@ -109,7 +109,8 @@ async fn the_configuration_shows_the_source_of_each_value_and_the_value_in_effec
         );
         assert_eq!(described.in_effect.as_deref(), in_effect, "{key}");
     }
-    // No test machine allows enough descriptors for a million clients and the server connections.
+    // A million clients need more file descriptors than any test machine allows. So Seawall uses a
+    // lower limit than the configured one.
     let clients = described_value(process.admin(), "listen.max_client_connections").await;
     let in_effect: u64 = clients.in_effect.unwrap().parse().unwrap();
     assert!(in_effect < 1_000_000, "{in_effect} clients in effect");
@@ -163,7 +164,7 @@ async fn drain_command_returns_before_the_drain_has_ended() {
     let drain = show(&served, &["drain", "--json"]).await;
     let drain: serde_json::Value = serde_json::from_str(&drain).unwrap();
     assert_eq!(drain["draining"], true);
-    // The process waits for its client, and its API is served until then.
+    // The process waits until its client disconnects, and serves its API during this time.
     let draining = async || {
         let status: Status = served.admin().ask("/api/v1/status").await.unwrap();
         status.draining

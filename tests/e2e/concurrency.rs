@@ -1,5 +1,5 @@
-//! The concurrency limit (`pool.concurrency`) in front of a real server, and the reserves for
-//! operations that other operations may wait for.
+//! The concurrency limit (`pool.concurrency`) in front of a real server, and the slots, connections
+//! and permits that are reserved for operations for which other operations may wait (commits).
 
 use std::time::Duration;
 
@@ -150,8 +150,8 @@ async fn long_operations_over_the_limit_run_after_a_short_wait_and_are_counted()
     for _ in 0..6 {
         reads.push(scene.running(long_read()).await);
     }
-    // While no operation completes, one more read becomes exempt from the limit after each
-    // interval. So other operations can run.
+    // While no operation completes, Seawall makes running reads exempt from the limit, one after
+    // another. Each time, a slot becomes free for a waiting read, so in the end no read waits.
     eventually(LIMIT, async || {
         let now = scene.concurrency().await;
         (now.in_progress, now.exempt, now.waiting) == (2, 4, 0)

@@ -68,7 +68,7 @@ impl Scene {
         let row = async || {
             let reply: Namespaces = self.seawall.api("/api/v1/namespaces").await;
             let rows = reply.namespaces.into_iter();
-            // Operations before a login are counted without the name of their database.
+            // Seawall counts operations before a login as operations of the database `other`.
             let own = rows.filter(|row| [&*self.db, "admin", "other"].contains(&&*row.db));
             match own.filter(|row| row.command == command).last() {
                 Some(row) if row.count == count => Ok(row),
@@ -109,8 +109,8 @@ async fn write_errors_are_counted_by_code_for_replies_of_any_size() {
         let mut client = scene.client().await;
         let create = doc! { "create": "c", "validator": { "n": { "$lt": 9 } } };
         assert!(ask(&mut client, &scene.db, create).await.is_ok());
-        // Only the first document is written: the following ones have the same `_id`, and the last
-        // one violates the validator.
+        // Only the first document is written. The last document violates the validator, and all
+        // other documents have the same `_id` as the first one.
         let mut documents = vec![doc! { "_id": 1, "n": 1 }; count + 1];
         documents.push(doc! { "_id": 2, "n": 9 });
         let insert = doc! { "insert": "c", "documents": documents, "ordered": false };
@@ -134,7 +134,8 @@ async fn write_errors_are_counted_by_code_for_replies_of_any_size() {
 
 #[tokio::test]
 async fn write_concern_errors_are_counted_by_the_code_in_the_reply_to_the_client() {
-    // A relay forwards replies unchanged, so its clients get the server's code.
+    // In pooled mode, Seawall replaces the server's code 91 by 6. In relay mode, Seawall forwards
+    // replies unchanged, so clients get code 91.
     for (toml, reported) in [("", 6), (RELAYED, 91)] {
         let scene = Scene::start(toml).await;
         let mut client = scene.client().await;
@@ -238,7 +239,7 @@ fn commands() -> Vec<(Document, u64)> {
         (modify(99, doc! { "update": &update, "upsert": true }), 1),
         (modify(1, doc! { "remove": true }), 1),
         (modify(98, doc! { "remove": true }), 0),
-        // The reply contains the whole document.
+        // The reply contains a document of 100,000 bytes, so Seawall forwards it as it arrives.
         (modify(2, doc! { "update": &update, "new": true }), 1),
         (doc! { "count": "things" }, 5),
         (doc! { "find": "things", "projection": { "large": 0 } }, 5),
@@ -371,8 +372,8 @@ async fn documents_and_errors_of_unacknowledged_writes_are_counted_as_the_server
     };
     client.send(&unacknowledged(modify)).await.unwrap();
     assert_eq!(scene.row("findAndModify", 1).await.documents, 1);
-    // The server's reply is too large to be held. Seawall discards it, because the client expects
-    // no reply.
+    // The server's reply is larger than `HELD_REPLY_BYTES`. Seawall discards the reply, because
+    // the client expects none.
     let documents = vec![doc! { "_id": 2 }; 2000];
     let insert = doc! { "insert": "c", "documents": documents, "ordered": false, "$db": db };
     client.send(&unacknowledged(insert)).await.unwrap();
@@ -433,7 +434,7 @@ async fn a_repeated_commit_or_abort_counts_as_a_retry() {
 }
 
 #[tokio::test]
-async fn relayed_operations_are_reported_by_server_and_client() {
+async fn relayed_operations_are_counted_for_their_server_and_logged_with_their_client() {
     let scratch = Scratch::create().unwrap();
     let file = scratch.path().join("slow.json");
     let toml =
@@ -454,7 +455,8 @@ async fn relayed_operations_are_reported_by_server_and_client() {
                 .is_ok()
         );
     }
-    // The awaiting `hello` of a driver's monitor does not count as load.
+    // Like a driver's monitor, this client sends a `hello` that waits on the server. Seawall does
+    // not add this `hello` to the 20 operations that it counts for the server.
     let watch = doc! { "topologyVersion": version, "maxAwaitTimeMS": 50 };
     assert!(client.hello(watch).await.unwrap().is_ok());
     let row = scene.row("hello", 2).await;

@@ -99,7 +99,7 @@ async fn credential_mode_lookup_refuses_unknown_users_dropped_users_and_forbidde
 }
 
 #[tokio::test]
-async fn a_lookup_succeeds_right_after_an_election() {
+async fn a_lookup_of_a_users_keys_succeeds_right_after_an_election() {
     let set = ReplicaSet::start(3, Options::with_auth()).await.unwrap();
     let root = set.administrator().await.unwrap();
     let users = ["early", "late"].map(|name| NewUser::new("admin", name, "secret"));
@@ -123,8 +123,8 @@ async fn a_failed_login_of_the_service_account_closes_no_pooled_connection() {
     let account = uri["mongodb://".len()..].split(':').next().unwrap();
     let change = doc! { "updateUser": account, "pwd": "changed" };
     root().await.run("admin", change).await.unwrap();
-    // Earlier connections of the account stay logged in. So several lookups at the same time are
-    // needed until the driver opens a connection, whose login fails.
+    // The driver's open connections of the service account stay logged in. So the test runs several
+    // lookups at the same time, until the driver opens a new connection. Its login fails.
     let has_lookup_failed = async || {
         let logins = (0..8).map(async |_| {
             let unknown = NewUser::new("admin", &unique_name("unknown"), "p");
@@ -208,7 +208,8 @@ async fn no_login_is_needed_without_access_control() {
 
 #[tokio::test]
 async fn a_server_without_users_gives_clients_of_seawall_no_rights() {
-    // A server without users lets any client on its own host create the first user.
+    // A server without users lets any client on its own host create the first user. Seawall runs on
+    // this host, but its clients must not get this right.
     let options = Options {
         arguments: vec!["--auth".to_owned()],
         ..Options::default()
@@ -254,7 +255,7 @@ async fn after_access_control_is_switched_on_a_client_must_log_in_in_time() {
 
 /// A server that is shutting down may refuse every command with code 11600.
 #[tokio::test]
-async fn an_error_reply_of_a_failing_server_does_not_switch_on_logins() {
+async fn an_error_of_a_server_that_is_shutting_down_does_not_make_logins_required() {
     let open = Standalone::start(Options::default()).await.unwrap();
     let recorder = Recorder::start(open.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
@@ -278,7 +279,8 @@ async fn an_error_reply_of_a_failing_server_does_not_switch_on_logins() {
 /// Time limit of each wait. Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The password is in a file, which a rotation of secrets replaces.
+/// `deployment.uri_file` names the file with the password. A rotation of secrets replaces
+/// this file.
 #[tokio::test]
 async fn a_reload_adopts_the_new_password_of_the_service_account_and_refuses_a_wrong_password() {
     let before = service_uri(server().await.address()).await;
@@ -310,8 +312,8 @@ async fn a_reload_adopts_the_new_password_of_the_service_account_and_refuses_a_w
         .map(|change| (&*change.key, change.needs_restart))
         .collect();
     assert_eq!(changes, [("deployment.uri", false)]);
-    // A new client of the driver replaces the one that had logged in with the earlier password.
-    // Lookups of users must work after this change.
+    // Seawall replaces its client of the driver, which has logged in with the earlier password, by
+    // a new one. The new client must be able to look up users.
     let user = writer().await;
     let is_served = async || {
         let address = process.address().parse().unwrap();
@@ -325,7 +327,7 @@ async fn a_reload_adopts_the_new_password_of_the_service_account_and_refuses_a_w
     eventually(Duration::from_secs(60), is_served)
         .await
         .unwrap();
-    // A reload applies no other change of the connection string.
+    // Any other change of the connection string needs a restart.
     let other = before.replace("directConnection=true", "appName=other");
     scratch.write("uri", other).unwrap();
     let pending: Reload = admin.post("/api/v1/reload").await.unwrap();

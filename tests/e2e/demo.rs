@@ -23,7 +23,7 @@ use tokio::{
 const DEMO_LIMIT: Duration = Duration::from_secs(300);
 
 #[tokio::test]
-async fn a_demonstration_that_runs_once_ends_by_itself_and_all_counts_agree() {
+async fn a_demo_with_the_flag_once_ends_and_seawall_counts_as_many_commands_as_the_driver() {
     let _turn = crowd::turn().await;
     let directory = Scratch::create().unwrap();
     let output = demo(&directory, &["--once"]).output();
@@ -117,8 +117,8 @@ fn demo(directory: &Scratch, arguments: &[&str]) -> Command {
     command
         .arg("demo")
         .args(arguments)
-        // The mongod's directory is created in this directory, so the test sees files that are not
-        // removed.
+        // The demonstration creates the directory of its mongod in `TMPDIR`, so the test can check
+        // that no file is left.
         .env("TMPDIR", directory.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -432,7 +432,7 @@ async fn every_command_has_the_same_reply_directly_and_through_the_proxy() {
     }
     assert!(
         differences.is_empty(),
-        "{} of {count}:\n{}",
+        "{} of {count} commands have another reply through Seawall:\n{}",
         differences.len(),
         differences.join("\n")
     );

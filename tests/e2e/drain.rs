@@ -32,7 +32,7 @@ use tokio::{
 const LIMIT: Duration = Duration::from_secs(30);
 const SHUTDOWN_IN_PROGRESS: i32 = 91;
 
-/// Writes a configuration file for a process in front of the shared set.
+/// Writes a configuration file for a process in front of the shared replica set.
 async fn configuration(scratch: &Scratch, listen: &str, drain_ms: u32) -> std::path::PathBuf {
     let uri = shared_replica_set().await.unwrap().uri();
     let toml = format!(
@@ -51,7 +51,7 @@ async fn is_ready(process: &Process) -> bool {
     client.hello(doc! {}).await.is_ok_and(|reply| reply.is_ok())
 }
 
-/// Runs retryable reads and writes of the official driver until it is stopped.
+/// Runs retryable reads and writes of the official driver until [`Load::end`] is called.
 struct Load {
     client: Client,
     done: Arc<AtomicUsize>,
@@ -94,7 +94,7 @@ impl Load {
                     };
                     match outcome.await {
                         Ok((Some(_), 1, Some(last))) if last.get_i32("n").ok() == Some(1) => {}
-                        Ok(other) => errors.push(format!("not stored once: {other:?}")),
+                        Ok(other) => errors.push(format!("a write did not run once: {other:?}")),
                         Err(error) => errors.push(error.to_string()),
                     }
                     done.fetch_add(1, Ordering::Relaxed);
@@ -105,7 +105,7 @@ impl Load {
         load
     }
 
-    /// Waits until the workers have completed 200 more rounds.
+    /// Waits until the workers have written, changed and deleted 200 more documents.
     async fn wait_for_progress(&self) {
         let target = self.done.load(Ordering::Relaxed) + 200;
         let has_progress = async || self.done.load(Ordering::Relaxed) >= target;
@@ -204,7 +204,7 @@ async fn an_interrupt_ends_the_process_at_once_with_code_130() {
 }
 
 #[tokio::test]
-async fn during_a_drain_hello_returns_91_and_operations_are_served_until_the_end() {
+async fn during_a_drain_hello_fails_with_code_91_and_operations_are_served_until_its_end() {
     let set = shared_replica_set().await.unwrap();
     let options = seawall::Options {
         toml: "shutdown.drain_ms = 10000".to_owned(),
@@ -220,8 +220,8 @@ async fn during_a_drain_hello_returns_91_and_operations_are_served_until_the_end
     let (end_early, ended_early) = oneshot::channel::<()>();
     let began = Instant::now();
     let draining = seawall.app.drain(async {
-        // The sender lives until Seawall has closed its clients, so only `shutdown.drain_ms` can
-        // end the drain.
+        // The drain would end early at the end of this future, when `end_early` is dropped. This
+        // happens after Seawall has closed its clients, so only `shutdown.drain_ms` ends the drain.
         drop(ended_early.await);
     });
     let watching = async {

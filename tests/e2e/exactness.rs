@@ -128,7 +128,7 @@ async fn check_labels(seawall: &Seawall) {
         let Some(expected) = families.find_map(|family| earlier.get(family)) else {
             continue;
         };
-        // Label values are quoted, so every second part has the name of a label.
+        // Label values are quoted. After a split at quotes, each second part has a label's name.
         let parts = rest.split('"').step_by(2);
         let labels: BTreeSet<_> = parts
             .filter_map(|part| part.trim_start_matches(['{', ',']).strip_suffix('='))
@@ -197,7 +197,7 @@ fn more(command: &Document, cursor: i64) -> Option<Document> {
 fn commands(id: i32) -> Vec<Document> {
     let mut commands = vec![
         doc! {"insert": "written", "documents": [{"_id": id}]},
-        // A reply with `ok: 1` and write errors counts as an operation too.
+        // The reply has `ok: 1` and a write error (a duplicate `_id`). The insert counts too.
         doc! {"insert": "changed", "documents": [{"_id": 0}]},
         doc! {"find": "read", "filter": {"_id": id % 400}},
         doc! {"find": "read", "filter": {"even": true, "n": {"$lt": id}}, "batchSize": 1000},
@@ -291,8 +291,9 @@ async fn profiled_shapes(db: &Database) -> BTreeMap<String, Profiled> {
     for entry in entries(db).await {
         let statement = entry.get_document("command").unwrap().clone();
         let collection = collection_of(&entry);
-        // The profiler has one entry for each statement of an update or delete, and does not record
-        // inserted documents.
+        // For an update or delete, the profiler records only the statement, so the command is built
+        // from the statement. For an insert, the profiler records no documents, but the shape of an
+        // insert does not depend on them.
         let command = match command_of(&entry) {
             "getMore" => continue,
             "update" => doc! {"update": collection, "updates": [statement], "$db": DB},

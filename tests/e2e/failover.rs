@@ -57,7 +57,7 @@ async fn follow(
             .and_then(|key| key.get_str("_id").ok());
         let id = id.unwrap_or_default().to_owned();
         if !seen.insert(id.clone()) {
-            return Err(format!("change stream: {id} twice"));
+            return Err(format!("change stream: insert of {id} reported twice"));
         }
     }
 }
@@ -72,7 +72,8 @@ async fn no_write_is_lost_and_no_operation_fails_when_a_primary_is_killed() {
     let following = tokio::spawn(follow(things.watch().await.unwrap(), wanted));
     let (stop, over) = watch::channel(false);
     let mut writing = JoinSet::new();
-    // The drivers are kept until the end, because a dropped driver closes its connections.
+    // The test checks at its end that no client connection was closed. So it keeps all drivers,
+    // because a dropped driver closes its connections.
     let mut drivers = vec![follower];
     for number in 0..CLIENTS {
         let (client, over) = (driver(&seawall.uri()).await, over.clone());

@@ -49,7 +49,7 @@ async fn raw_client_logs_in_with_both_mechanisms_and_every_way_to_start_a_login(
 }
 
 #[tokio::test]
-async fn refused_login_is_a_reply_and_leaves_the_connection_usable() {
+async fn a_login_that_a_server_refuses_gets_a_reply_and_leaves_the_connection_usable() {
     let server = shared_standalone().await.unwrap();
     let db = unique_name("refused");
     let user = NewUser::new(&db, "user", "right").mechanisms(&[Mechanism::ScramSha1]);
@@ -213,7 +213,7 @@ async fn replica_set_has_the_configured_members_tags_and_priorities() {
 }
 
 #[tokio::test]
-async fn start_waits_for_the_highest_priority_primary() {
+async fn replica_set_start_waits_until_the_member_with_the_highest_priority_is_primary() {
     let options = Options {
         priorities: vec![1, 1, 9],
         ..Options::with_auth()
@@ -398,7 +398,7 @@ async fn recorder_can_freeze_delay_cut_and_refuse_connections() {
 
 /// This function is not a test: the test below starts it in a new process and kills that process.
 #[tokio::test]
-#[ignore = "started by killed_process_leaves_no_mongod"]
+#[ignore = "started by a_killed_test_process_leaves_no_mongod"]
 async fn start_a_mongod_and_wait_to_be_killed() {
     let Some(report) = env::var_os(REPORT_VARIABLE) else {
         return;
@@ -411,7 +411,7 @@ async fn start_a_mongod_and_wait_to_be_killed() {
 }
 
 #[tokio::test]
-async fn killed_process_leaves_no_mongod() {
+async fn a_killed_test_process_leaves_no_mongod() {
     let scratch = Scratch::create().unwrap();
     let report = scratch.join("report");
     let mut child = Command::new(env::current_exe().unwrap())
@@ -430,7 +430,7 @@ async fn killed_process_leaves_no_mongod() {
         let mut words = text.split(' ');
         let pid = Pid::from_raw(words.next()?.parse().ok()?)?;
         let directory = std::path::PathBuf::from(words.next()?);
-        // The third word is written last, so the file is complete.
+        // The third word is written last. If it is missing, the file is not complete.
         words.next().map(|_| (pid, directory))
     };
     let (pid, directory) = eventually(LIMIT, read).await.unwrap();

@@ -75,7 +75,7 @@ fn report(json: &[u8]) -> Report {
 }
 
 #[tokio::test]
-async fn top_and_report_merge_several_instances() {
+async fn top_and_report_merge_the_figures_of_several_instances() {
     let fleet = Fleet::start(2).await;
     fleet.finds(0, "both", 30).await;
     fleet.finds(1, "both", 12).await;

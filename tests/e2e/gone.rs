@@ -144,7 +144,8 @@ async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept
         scene.metric("seawall_clients_gone_total").await,
         count(clients)
     );
-    // At most 5 % of the connections were closed. All connections of the pool can be used.
+    // At most 5 % of the server connections were closed, and Seawall opened at most as many new
+    // ones, although the client below sends many finds.
     let closed = scene
         .metric("seawall_server_connections_closed_total")
         .await;

@@ -121,7 +121,8 @@ async fn concurrent_first_logins_of_a_user_share_one_login_at_the_server() {
         let outcome = outcome.unwrap();
         assert!(outcome.is_authenticated(), "{outcome:?}");
     }
-    // On a slow machine, Seawall may begin another introduction after each quarter of a second.
+    // An introduction that takes more than 250 ms is replaced by a new one. So there may be several
+    // introductions on a slow machine.
     let most = 1 + began.elapsed().as_millis() / 250;
     let count = introductions(&recorder, &user.name).len();
     assert!(
@@ -202,7 +203,8 @@ async fn a_logged_in_client_cannot_keep_a_forwarded_login_open() {
     let user = writer().await;
     let is_served = || async { log_in(&seawall, &user.login()).await.1.is_authenticated() };
     eventually(LIMIT, is_served).await.unwrap();
-    // The stalled client is still logged in as the user of its earlier login.
+    // Seawall has ended the stalled login, so the late message gets an error. The client is still
+    // logged in as the user of its earlier login.
     let late = client.command("admin", sasl_continue(1)).await.unwrap();
     assert_eq!(late.code(), Some(17), "{late:?}");
     assert_eq!(users_of(&mut client).await.len(), 1);
@@ -213,7 +215,8 @@ async fn a_client_whose_login_was_refused_can_log_in_on_the_same_connection() {
     let seawall = seawall("").await;
     for mechanism in Mechanism::ALL {
         let user = writer().await;
-        // The first round runs before the user's first successful login, the second one after it.
+        // In the first round, Seawall does not know the user's keys yet, so it forwards the logins
+        // to the server. In the second round, it verifies the logins of this user itself.
         for _ in 0..2 {
             let mut client = connect(&seawall).await;
             let unknown = seawall_tests::raw::Login::new("admin", &unique_name("nobody"), "p");

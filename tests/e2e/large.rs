@@ -123,7 +123,7 @@ async fn an_unacknowledged_large_write_of_a_disconnected_client_completes() {
 }
 
 #[tokio::test]
-async fn seawall_handles_malformed_large_commands_as_a_server_does_and_keeps_its_connections() {
+async fn seawall_handles_malformed_large_commands_as_a_server_does_and_keeps_server_connections() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let large = || Section::Sequence {
@@ -165,7 +165,7 @@ async fn seawall_handles_malformed_large_commands_as_a_server_does_and_keeps_its
         assert_eq!(reactions[0], reactions[1], "{number}");
     }
     // Seawall refuses a message with a third sequence, a second body and so on before the message
-    // has arrived completely. No server connection may be closed for this reason.
+    // has arrived completely. Such a refusal must not close a server connection.
     let reason = [r#"reason="error""#];
     let failed = seawall
         .metric("seawall_operations_total", &[r#"outcome="server_failed""#])
@@ -246,7 +246,8 @@ async fn large_messages_stay_within_their_memory_budget() {
     let mut client = connect_to(&process).await;
     client.send_bytes(&largest(&db, "c", 1)).await.unwrap();
     assert!(client.read_reply().await.unwrap().is_ok());
-    // The server reads the whole message and then refuses it, so most of the work is Seawall's.
+    // The collection's name is invalid, so the server reads the whole message but inserts nothing.
+    // This keeps the server's part of the work small.
     let message: Arc<[u8]> = largest(&db, "not a name: $", 3).into();
     assert!(message.len() > 47_900_000, "{} bytes", message.len());
     let read: Arc<[u8]> = OpMsg::new(doc! {"find": "c", "$db": &db}).to_bytes().into();

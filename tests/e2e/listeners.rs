@@ -204,8 +204,8 @@ async fn a_full_listener_refuses_clients_while_other_listeners_serve_up_to_the_c
     for client in [&mut first, &mut second, &mut third, &mut fourth] {
         assert!(is_served(client).await);
     }
-    // A client that leaves frees its permit of the listener and its permit of the limit for all
-    // listeners.
+    // A disconnected client no longer counts towards its listener's limit and the common limit, so
+    // another client is accepted.
     drop(first);
     let admitted = async || is_served(&mut connect(&seawall, 0).await).await;
     eventually(LIMIT, admitted).await.unwrap();
@@ -283,8 +283,8 @@ async fn unusable_tls_files_are_reported_with_the_key_path_of_their_listener() {
     assert!(problems[0].starts_with(start), "{problems:?}");
     let config = files.authority.client_config(None).unwrap();
     assert!(handshake(&seawall, 1, &config, None).await.1);
-    // `seawall check` reports the damaged file for each of its three users: two listeners and the
-    // admin address.
+    // Two listeners and the admin address use the damaged file, so `seawall check` reports the file
+    // for each of them.
     let more = "[admin.tls]\n".to_owned()
         + files
             .tls("server", "")

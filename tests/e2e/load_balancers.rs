@@ -78,7 +78,7 @@ async fn the_address_in_the_header_is_the_address_of_the_client() {
         let client = is_served(connect(&seawall, header).await).await;
         clients.push(client.unwrap());
     }
-    // A health check has no client: the address is that of the load balancer.
+    // A `LOCAL` header contains no client's address, so Seawall shows the load balancer's address.
     clients.push(is_served(connect(&seawall, LOCAL).await).await.unwrap());
     let peers = peers(&seawall).await;
     assert_eq!(peers.len(), 3);
@@ -130,7 +130,7 @@ async fn the_header_comes_before_tls_and_may_arrive_in_pieces() {
 }
 
 #[tokio::test]
-async fn connections_without_a_header_or_from_other_networks_are_closed() {
+async fn connections_without_a_valid_header_or_from_outside_proxy_networks_are_closed() {
     let seawall = start(ACCEPT).await;
     let too_long = [&VERSION_2[..14], &[0xff, 0xff], &[0; 4_000]].concat();
     for header in [

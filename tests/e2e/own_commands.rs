@@ -59,7 +59,8 @@ async fn every_topic_of_the_seawall_command_is_shown_to_an_authorized_user() {
     let reload = ask(&mut root, doc! { "seawall": "reload" }).await.body;
     assert!(reload.get_bool("applied").unwrap(), "{reload:?}");
     assert_eq!(served.value("pool.max_pool_size").await, "7");
-    // A server does not know the command.
+    // A server does not know the command `seawall`, so the same command fails on a direct
+    // connection.
     let server = shared_standalone().await.unwrap().client().unwrap();
     let direct = server
         .database("admin")

@@ -337,7 +337,7 @@ async fn shapes_beyond_the_limit_are_summed_as_other() {
 }
 
 #[tokio::test]
-async fn each_server_row_has_the_times_of_whole_operations_and_of_replies() {
+async fn the_api_has_the_times_of_whole_operations_and_of_replies_for_each_server() {
     let scene = Scene::start("").await;
     scene.finds(50).await;
     let both = async || {
@@ -424,8 +424,8 @@ async fn history_continues_after_a_restart() {
     drop(scene.seawall);
     scene.seawall = Scene::seawall(&server.uri(), &toml).await;
     assert_eq!(reported(&scene).await, 30);
-    // After the restart, the shape has no row. The API still reports when the shape was first and
-    // last seen.
+    // The table of shapes is empty after the restart, but the history still has the times at which
+    // the shape was first and last seen.
     for row in scene.shapes("?since=10m").await {
         let [first, last] = [row.first_seen, row.last_seen].map(|seen| seen.unwrap().seconds());
         assert!(first < last, "{row:?}");
@@ -632,7 +632,7 @@ async fn top_and_report_show_a_running_proxy() {
     let file = file.to_str().unwrap();
     let output = run(&["report", "compare", file, file]).await;
     assert!(output.status.success(), "{output:?}");
-    // Without a proxy at the address, the command fails.
+    // No proxy listens on this address, so `seawall top` fails.
     let output = run(&["top", "--once", "--admin", "http://127.0.0.1:1"]).await;
     assert_eq!(output.status.code(), Some(69));
 }
@@ -660,8 +660,8 @@ async fn a_shape_reports_the_number_of_its_cursors_and_how_long_they_were_open()
     for _ in 0..2 {
         let more = doc! { "getMore": id, "collection": "many", "batchSize": 10 };
         client.command(db, more).await.unwrap();
-        // The client waits between its `getMore`s, so the cursor is open for longer than the
-        // `getMore`s take.
+        // These commands take time between the `getMore`s, so the cursor is open for longer than
+        // the `getMore`s take.
         for _ in 0..20 {
             client.wait_until_counted().await.unwrap();
         }

@@ -137,7 +137,7 @@ async fn merged_counts_and_distributions_are_those_of_all_operations() {
     let path = format!("/api/v1/shapes/{}?since=10m", both.id);
     let one: Shape = merged(asked, &path, 3).await;
     assert_eq!((one.count, one.latency_ms), (49, both.latency_ms));
-    // Only one instance has this shape.
+    // Only one instance has this shape. Each of the two other instances reports an error.
     let only = find("only", 100).await.unwrap();
     let path = format!("/api/v1/shapes/{}", only.id);
     let one: Merged<Shape> = asked.api(&all(&path)).await;
@@ -430,7 +430,8 @@ async fn failed_peers_are_reported_with_their_errors_and_other_replies_are_merge
         let error = state.error.as_deref().unwrap_or_default();
         assert!(error.contains(expected), "{state:?}");
     }
-    // The hanging peer is not asked again for some seconds, so it does not delay the next request.
+    // For some seconds, Seawall does not ask the hanging peer again, so this peer does not delay
+    // the next request.
     let connections = hanging.connections.load(Ordering::Relaxed);
     let again: Merged<Status> = asked.api("/api/v1/status?instances=all").await;
     assert_eq!(again.instances[2], reply.instances[2]);
@@ -444,7 +445,10 @@ async fn failed_peers_are_reported_with_their_errors_and_other_replies_are_merge
     asked.reload(&toml).await.unwrap();
     let _: Status = merged(&asked, "/api/v1/status", 2).await;
     let (status, _) = guarded.get("/api/v1/status?instances=all").await;
-    assert_eq!(status, 401, "without a token, the request is refused");
+    assert_eq!(
+        status, 401,
+        "expected a refusal of the request without a token"
+    );
     let values: Configuration = asked.api("/api/v1/config").await;
     let values = serde_json::to_string(&values).unwrap();
     assert!(!values.contains("the right token"));

@@ -29,7 +29,8 @@ async fn only_one_profile_runs_at_a_time_and_its_reply_is_a_flame_graph() {
     };
     assert_eq!(status, 200, "{graph:.300}");
     assert!(graph.contains("<svg"), "{graph:.300}");
-    // Stacks begin with the first functions of the threads, so all layers appear.
+    // Each stack begins with its thread and the thread's first function. So the graph contains the
+    // thread's name, functions of Seawall and functions of tokio.
     for part in ["seawall-data", "seawall::client", "tokio::runtime"] {
         assert!(graph.contains(part), "{part}");
     }

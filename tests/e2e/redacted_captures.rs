@@ -68,7 +68,8 @@ impl Secrets {
         let small: i32 = rand::random::<i32>() | 1;
         let small_bytes = [&b"small\0"[..], &small.to_le_bytes()].concat();
         let decimal: Decimal128 = format!("{}.25", self.long(at)).parse().unwrap();
-        // The decimal does not contain the eight bytes of the integer.
+        // `long` has added the integer's eight bytes to the values. The decimal does not contain
+        // these bytes, so they are removed.
         self.values.pop();
         let date = DateTime::from_millis(1_700_000_000_000 + i64::from(rand::random::<u32>()));
         let (id, uuid) = (ObjectId::new(), Uuid::new());
@@ -333,8 +334,8 @@ async fn redacted_captures_contain_no_value_of_a_command_or_a_reply() {
         let bytes = bytes_of(&read);
         let (found, missing) = found_and_missing(&bytes, &secrets.values);
         if redaction == Redaction::None {
-            // Without redaction, all values are found. So the search works, and every command was
-            // captured.
+            // Without redaction, the capture contains all values. This proves that the search
+            // works, and that every command was captured.
             assert!(missing.is_empty(), "{missing:?}");
             continue;
         }

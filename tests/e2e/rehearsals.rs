@@ -129,7 +129,7 @@ async fn the_documented_steps_of_a_rehearsal_give_a_verdict() {
     let expected = format!("capture {id}: would send ");
     assert!(text.starts_with(&expected), "{text}");
 
-    // The test imitates a new version that does not use this index.
+    // Without this index, the server imitates a new version that does not use the index.
     let changed = things(&client(new.address).await);
     changed.drop_index("b_1").await.unwrap();
     for (command, documented, server) in [

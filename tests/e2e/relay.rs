@@ -292,7 +292,7 @@ async fn large_messages_are_relayed_only_after_a_login() {
         let reply = client.command("test", large.clone()).await.unwrap();
         assert!(reply.is_ok(), "{}", reply.body);
     }
-    // Before a login, Seawall still refuses the message.
+    // This client has not logged in, so Seawall refuses the same message.
     let mut client = connect(&seawall).await;
     let refused = client.command("test", large).await;
     assert!(matches!(refused, Err(RawError::Closed)), "{refused:?}");
@@ -331,7 +331,8 @@ async fn a_message_that_a_server_might_read_differently_than_seawall_is_refused(
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", server.address());
     let seawall = relaying(&uri, "").await;
-    // The value of the first field is not valid UTF-8, and precedes a field that must be refused.
+    // The value of the first field is not valid UTF-8. Seawall must still find `mechanism`, which
+    // follows this field, and refuse X.509.
     let start =
         doc! {"saslStart": "AA", "mechanism": "MONGODB-X509", "payload": "", "$db": "$external"};
     let mut bytes = OpMsg::new(start).to_bytes();
@@ -724,8 +725,8 @@ async fn an_unsupported_mechanism_is_relayed_if_allowed() {
     assert!(hello.is_ok());
     let refused = client.command("admin", plain(b"wrong")).await.unwrap();
     assert_eq!(refused.code(), Some(18), "{}", refused.body);
-    // The client may log in again. The limit is one relayed connection, which this client already
-    // has.
+    // At most one relayed connection is allowed. This client already has it, so the client may try
+    // to log in again.
     let reply = client.command("admin", plain(b"secret")).await.unwrap();
     assert!(reply.is_ok(), "{}", reply.body);
     let mut second = connect(&seawall).await;
@@ -780,7 +781,8 @@ async fn a_relayed_client_that_does_not_log_in_is_closed() {
     };
     let seawall = Seawall::start_with(&uri, options).await;
     let mut client = connect(&seawall).await;
-    // The client begins like a driver's monitor, which may stay connected without a login.
+    // The client begins like a driver's monitor, which may stay connected without a login. This
+    // client then fails to log in, so Seawall closes it after the timeout.
     let application = doc! {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
     client.hello(doc! {"client": application}).await.unwrap();
     let reply = client.command("admin", plain(b"wrong")).await.unwrap();

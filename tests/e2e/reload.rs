@@ -85,7 +85,7 @@ async fn a_fault_that_a_reload_configures_affects_connected_clients() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_smaller_pool_closes_server_connections_and_a_larger_one_serves_waiting_operations() {
-    // The larger pool opens its connections without waiting for operations.
+    // `pool.min_pool_size` makes the larger pool open its connections before operations need them.
     let limits = |size: usize, min: usize| {
         format!(
             "pool.max_pool_size = {size}\npool.min_pool_size = {min}\npool.concurrency = \"off\"\n"
@@ -179,7 +179,8 @@ async fn a_reload_can_add_change_and_remove_configured_users() {
         .await
         .unwrap();
     assert_eq!(find(&mut early).await, None);
-    // Seawall does not read keys again that it has read within the last second.
+    // Seawall uses the keys that it has read within the last second, so it may refuse the new
+    // password at first.
     let is_known = async || {
         let mut client = connect(seawall.address()).await;
         log_in(&mut client, &kept, "new").await.is_authenticated()
@@ -300,7 +301,8 @@ async fn each_token_allows_only_what_its_role_allows() {
         assert_eq!(status(method, path, "monitoring").await, 403, "{path}");
         assert_eq!(status(method, path, "unknown").await, 401, "{path}");
     }
-    // The rotation of a token ends when the file with the old token is no longer listed.
+    // The configuration now lists only the file of the new token, so Seawall refuses all other
+    // tokens.
     let toml = format!("admin.token_file = {:?}\n", file("new"));
     seawall.reload(&toml).await.unwrap();
     assert_eq!(status("GET", "/api/v1/status", "old").await, 401);

@@ -230,7 +230,8 @@ const BREAKINGS: [Breaking; 5] = [
         &["auth.users", "pool.size"],
     ),
     (
-        // Each value by itself is valid, so Seawall begins to build the parts. Three parts fail.
+        // Each value has a valid form, so Seawall tries to use the values. Three values cannot be
+        // used.
         |served| {
             let base = served.base.replace("mongodb://", "mongodb://:99999999,");
             let file = served
@@ -274,7 +275,7 @@ async fn broken_configurations_under_load_change_nothing_and_fail_no_operation()
                 fs::remove_dir(&served.file).unwrap();
             }
         }
-        // Under the same load, reloads change users.
+        // Under the same load, valid reloads replace the second user.
         for other in others {
             load.proceeds().await;
             served.write(&running(other));
@@ -307,8 +308,8 @@ async fn a_reload_that_fails_creates_no_slow_log() {
     assert!(!slow.exists());
 }
 
-/// Creates a named pipe. Opening a pipe without another side blocks, as opening a file on a hanging
-/// network file system does.
+/// Creates a named pipe. Opening one end of it blocks until the other end is opened, as opening a
+/// file on a hanging network file system blocks.
 fn pipe(served: &Served, name: &str) -> PathBuf {
     let pipe = served.scratch.join(name);
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -343,7 +344,7 @@ async fn reloads_are_refused_and_clients_are_served_while_a_file_read_hangs() {
 }
 
 #[tokio::test]
-async fn a_drain_ends_while_the_new_slow_log_and_a_tls_file_of_a_new_uri_hang() {
+async fn a_drain_ends_while_opening_the_new_slow_log_and_a_tls_file_of_a_new_uri_hangs() {
     let mut served = Served::start("").await;
     let (slow, authorities) = (pipe(&served, "slow"), pipe(&served, "authorities"));
     let uri = format!(
@@ -378,7 +379,8 @@ async fn a_reload_after_a_hanging_file_read_uses_the_new_content_of_the_file() {
     replace_by_pipe(&served);
     let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();
     assert_eq!(refused.problems.len(), 1, "{refused:?}");
-    // When a writer closes the pipe, the earlier read ends with an empty configuration.
+    // A writer opens and closes the pipe. The read that hangs then ends with an empty
+    // configuration, which the next reload must not use.
     let earlier = served.scratch.join("earlier");
     fs::rename(&served.file, &earlier).unwrap();
     served.write("pool.max_pool_size = 9\n");

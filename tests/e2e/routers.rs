@@ -210,7 +210,7 @@ async fn cursors_are_reported_alive_if_their_router_does_not_reply_to_kill_curso
         commands.any(|command| command.contains_key("killCursors"))
     };
     eventually(LIMIT, has_arrived).await.unwrap();
-    // This order matters: after the connection is cut, held replies must not be forwarded.
+    // The connections are cut first, so that the held replies are never forwarded.
     recorder.cut_all(Cut::Reset);
     recorder.hold_replies(false);
     let killed = client.read_reply().await.unwrap();
@@ -610,7 +610,7 @@ async fn a_timed_out_cursor_is_not_found_on_any_router() {
     for opened in opened {
         assert!(!continues(&mut client, opened).await);
     }
-    // A new cursor is found.
+    // Seawall still finds a cursor that is opened after the timeout.
     let opened = open(&mut client).await;
     assert!(continues(&mut client, opened).await);
 }
@@ -635,7 +635,8 @@ async fn a_router_that_refuses_a_login_closes_no_client() {
     let seawall = seawall_at(&uri, BOTH_ROUTERS).await;
     wait_for_routers(&seawall).await;
     let mut clients = Vec::new();
-    // The user's first login fails if Seawall forwards it to the refusing router.
+    // The user's first login fails if Seawall forwards it to the refusing router, so the test
+    // repeats it.
     let logins = async {
         while clients.len() < 3 {
             let (client, outcome) = log_in(&seawall, &user.login()).await;

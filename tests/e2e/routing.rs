@@ -370,8 +370,8 @@ async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
     lagging.run_command(stop("off")).await.unwrap();
     let caught_up = async || profiled.lag(2).await < Duration::from_secs(5);
     eventually(LIMIT, caught_up).await.unwrap();
-    // The test uses a new Seawall, because the first one updates its view only after the long
-    // heartbeat interval.
+    // The heartbeat interval is so long that the running Seawall would still see the old lag. So
+    // the test starts a new Seawall.
     let (seawall, _client) = in_front_of(&profiled.set, heartbeat).await;
     let mut client = logged_in(&seawall).await;
     read(&mut client, &profiled.db, &limited("secondary"), "fresh").await;

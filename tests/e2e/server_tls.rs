@@ -179,7 +179,7 @@ async fn a_server_with_a_revoked_certificate_is_not_used() {
     eventually(LIMIT, is_served).await.unwrap();
 }
 
-/// `inet_aton` reads this text as 127.0.0.1, but the certificate does not contain it.
+/// `inet_aton` converts this text to 127.0.0.1, but the certificate has no name with this text.
 const OTHER_NAME: &str = "127.0.0.0x1";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

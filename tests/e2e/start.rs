@@ -274,7 +274,7 @@ async fn a_server_whose_certificate_is_not_trusted_is_never_used() {
     );
     let toml = "deployment.heartbeat_frequency_ms = 500";
     let seawall = Seawall::launch(&uri, with(toml)).await.unwrap();
-    // The driver's monitor and Seawall's probe both keep connecting.
+    // The driver's monitor and Seawall's probe connect again after each refused certificate.
     let tried = async || to_server.connections().len() >= 6;
     eventually(LIMIT, tried).await.unwrap();
     assert_eq!(seawall.get("/health/ready").await.0, 503);

@@ -68,13 +68,13 @@ impl Probe {
         let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let exchange = async {
             if let Some(stdin) = &mut stdin {
-                // A client that is refused may have ended before it reads its input.
+                // If Seawall refuses the connection, `openssl` may end before it reads its input.
                 drop(stdin.write_all(input).await);
             }
             let mut printed = Vec::new();
             while stdout.read_buf(&mut printed).await.unwrap() > 0 {
                 if Self::of(&printed).is_served() {
-                    // The client ends when its input ends.
+                    // `openssl` ends when its input is closed.
                     stdin = None;
                 }
             }

@@ -22,7 +22,7 @@ use crate::scene::{connect, find, insert, logged_in, recorded, root, server, wri
 /// A text that occurs only in messages of these tests.
 const MARKER: &str = "planted-by-the-test";
 
-/// The indexes of the connections that carried any command other than a handshake. These
+/// The indexes of the connections over which Seawall sent any command other than a handshake. These
 /// connections belong to a pool.
 fn pooled(recorder: &Recorder) -> Vec<usize> {
     let is_pooled = |recording: &Recording| {
@@ -92,7 +92,7 @@ async fn no_command_of_an_unauthenticated_client_reaches_a_server() {
         client.send_query(&OpQuery::new(command)).await.unwrap();
         client.read_reply().await.unwrap();
     }
-    // Unacknowledged messages, sequences and checksums must not bypass the check.
+    // Seawall must also refuse unacknowledged messages, sequences and messages with a checksum.
     let command = doc! { "insert": "c", "$db": &user.name };
     let message = OpMsg::new(command).sequence("documents", vec![doc! { "text": MARKER }]);
     let unacknowledged = message

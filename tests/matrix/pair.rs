@@ -93,11 +93,18 @@ impl Pair {
             let name = "seawall_foreign_operations_total";
             self.second.metric(name, &[&kind]).await
         };
-        assert_eq!(foreign("transaction").await, 0.0, "foreign transactions");
-        // Each program asks once for a cursor that no server knows. Its connection to the load
-        // balancer may lead to either instance.
+        let transactions = foreign("transaction").await;
+        assert_eq!(
+            transactions, 0.0,
+            "operations of another instance's transactions"
+        );
+        // Each program sends one operation for a cursor that no server knows. If the load balancer
+        // sends this operation to the second instance, the instance counts it.
         let cursors = foreign("cursor").await;
-        assert!(cursors <= 1.0, "{cursors} operations on foreign cursors");
+        assert!(
+            cursors <= 1.0,
+            "{cursors} operations on cursors of another instance"
+        );
     }
 
     /// The connection string of a case.

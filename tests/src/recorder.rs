@@ -298,7 +298,8 @@ async fn forward(shared: Arc<Shared>, mut client: TcpStream) {
             )
         };
         tokio::select! {
-            // This branch comes first: bytes that are released after a cut must not be forwarded.
+            // `biased` tests for a cut first. So bytes that are released after a cut are not
+            // forwarded.
             biased;
             () = ended.notified() => {}
             _ = both => {}

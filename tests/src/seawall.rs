@@ -64,7 +64,8 @@ impl Seawall {
         };
         let base =
             format!("{listen}deployment.uri = {deployment:?}\nadmin.address = \"127.0.0.1:0\"\n");
-        // The future is boxed, because otherwise the futures of tests would become large.
+        // The future is boxed. Otherwise the futures of tests would be larger than the lint
+        // `large_futures` allows.
         let app = Box::pin(App::start(load(&base, &options.toml))).await?;
         Ok(Self { app, base })
     }
@@ -78,7 +79,8 @@ impl Seawall {
     /// If the TOML cannot be loaded as a configuration.
     pub async fn reload(&self, toml: &str) -> Result<Reload, Vec<String>> {
         let loaded = load(&self.base, toml);
-        // The future is boxed, because otherwise the futures of tests would become large.
+        // The future is boxed. Otherwise the futures of tests would be larger than the lint
+        // `large_futures` allows.
         Box::pin(self.app.reload(&loaded, false)).await
     }
 

@@ -25,7 +25,7 @@ async fn requests_of_web_pages_are_refused_without_a_token() {
         let (status, _) = seawall.request("GET", "/health/ready", headers).await;
         assert_eq!(
             status, 200,
-            "{headers}: health needs no token, and Seawall is not draining"
+            "{headers}: expected health to need no token, and Seawall not to be draining"
         );
     }
     let (status, _) = seawall.get("/api/v1/profile?seconds=1").await;

@@ -34,7 +34,7 @@ async fn silent_connections_of_one_address_do_not_block_other_addresses() {
 }
 
 #[tokio::test]
-async fn silent_connections_of_one_address_do_not_block_other_relayed_addresses() {
+async fn silent_connections_of_one_address_do_not_block_other_addresses_in_relay_mode() {
     silent_connections_block_no_other_address("relay").await;
 }
 
@@ -52,10 +52,10 @@ async fn silent_connections_block_no_other_address(mode: &str) {
         let mut client = logged_in(&seawall, &user.login()).await;
         assert!(find(&mut client, &user.name).await.is_ok());
     }
-    // The oldest connections were closed to make room.
+    // Seawall closed the oldest silent connections to make room for the logins above.
     assert!(silent.remove(0).read_to_close().await.unwrap().is_empty());
     assert!(refused(&seawall, "gave_way").await >= 1.0);
-    // One address may use all connections if no other address needs one.
+    // After its silent connections have ended, the same address can log in.
     drop(silent);
     let mut client = connect_from(&seawall, HOSTILE).await;
     assert!(
@@ -219,14 +219,14 @@ async fn idle_clients_of_one_address_do_not_block_other_addresses() {
         let mut client = logged_in(&seawall, &other.login()).await;
         assert!(find(&mut client, &other.name).await.is_ok());
         clients.push(client);
-        // This find makes `idle[1]` an active client, so Seawall closes other clients.
+        // This find makes `idle[1]` an active client, so Seawall closes only other idle clients.
         assert!(find(&mut idle[1], &user.name).await.is_ok());
     }
     assert_eq!(refused(&seawall, "gave_way").await, 3.0);
     for closed in [0, 2, 3] {
         assert!(idle[closed].read_to_close().await.unwrap().is_empty());
     }
-    // The address that has most of the connections gets no further connection.
+    // The address `HOSTILE` still has most of the connections, so Seawall refuses a further one.
     let mut more = connect_from(&seawall, HOSTILE).await;
     assert!(more.read_to_close().await.unwrap().is_empty());
     assert_eq!(refused(&seawall, "max_client_connections").await, 1.0);

@@ -35,7 +35,8 @@ async fn a_login_that_began_before_a_password_change_fails_and_closes_no_client(
         let begun = late.begin_login(&old).await.unwrap();
         update_user(&root().await, &user, doc! {"pwd": "new"}).await;
         let new = with_password(&user, "new").mechanism(mechanism);
-        // The first login with the new password may fail: it makes Seawall read the keys again.
+        // If Seawall still has the old keys, the first login with the new password fails, and makes
+        // Seawall read the keys again.
         let is_logged_in = || async { log_in(&seawall, &new).await.1.is_authenticated() };
         eventually(LIMIT, is_logged_in).await.unwrap();
         let mut client = logged_in(&seawall, &new).await;
@@ -210,7 +211,7 @@ async fn logins_with_long_names_fail_like_logins_of_unknown_users() {
     }
 }
 
-/// Time limit for another user's first login during the attack.
+/// Time limit for a user's first login while the logins of other users are stalled.
 const FIRST_LOGIN_LIMIT: Duration = Duration::from_secs(5);
 
 #[tokio::test]
@@ -269,7 +270,7 @@ async fn a_delayed_login_ends_when_its_client_leaves() {
             let (mut client, login) = (connect(&seawall).await, login.clone());
             logins.spawn(async move { client.login(&login).await.map(drop) });
         }
-        // The first login may get its reply at once.
+        // The first of these logins may get its reply without a delay.
         let expected = delayed + f64::from(DELAYED_CLIENTS - 1);
         let are_delayed = async || counts(&seawall).await[0] >= expected;
         eventually(LIMIT, are_delayed).await.expect(name);

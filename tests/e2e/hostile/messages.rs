@@ -87,7 +87,8 @@ async fn one_closed_connection_does_not_clear_the_pool() {
     let mut other = connect(&seawall).await;
     let mut client = connect(&seawall).await;
     let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
-    // This find opens a second connection, which must stay in the pool.
+    // While this find uses the first server connection, the insert of `client` opens a second one,
+    // which must stay in the pool.
     let slow = doc! {"find": "c", "filter": {"$where": "sleep(200) || true"}, "$db": "test"};
     assert!(other.command("test", insert(1)).await.unwrap().is_ok());
     other.send(&OpMsg::new(slow)).await.unwrap();
@@ -112,7 +113,7 @@ async fn one_closed_connection_does_not_clear_the_pool() {
 }
 
 #[tokio::test]
-async fn compressed_messages_are_refused_before_login_and_where_they_are_disabled() {
+async fn compressed_messages_are_refused_before_login_and_if_their_compressor_is_disabled() {
     let ping = compressed(
         &OpMsg::new(doc! {"ping": 1, "$db": "admin"}).to_bytes(),
         SNAPPY,
@@ -173,8 +174,8 @@ async fn slow_senders_do_not_block_large_requests_of_other_clients() {
         let seawall = seawall_at(&uri, &toml).await;
         let mut slow = Vec::new();
         for announced in ANNOUNCED {
-            // Together, the messages announce more bytes than the budget has. The bytes that
-            // Seawall receives use most of the budget.
+            // Together, the messages announce more bytes than `limits.message_memory_bytes`. The
+            // bytes that Seawall receives are most of this budget.
             for (n, sent) in (0..SENDERS).flat_map(|n| [(n, 25), (n, 900_000)]) {
                 let mut sender = connect_from(&seawall, [127, 0, 1, n % 3 + 1]).await;
                 let message = announcing(announced, op_code, sent);

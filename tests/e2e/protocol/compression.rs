@@ -116,7 +116,7 @@ async fn compressors_are_negotiated_in_the_order_of_the_client() {
     for offer in offers {
         let expected = direct.greet(offer.clone()).await.unwrap();
         let seen = through.greet(offer.clone()).await.unwrap();
-        // Seawall uses the error code of newer server versions.
+        // Servers before 5.0 return code 10065. Seawall returns code 14, as newer servers do.
         let code = match expected.code() {
             Some(10065) if is_before(STABLE_API).await => Some(14),
             code => code,
@@ -150,7 +150,8 @@ async fn each_reply_is_compressed_like_its_request() {
         (rig.direct().await, "direct"),
         (rig.through().await, "through"),
     ] {
-        // Compression works without negotiation, and in handshake messages.
+        // The client has not negotiated a compressor. A server and Seawall still accept a
+        // compressed handshake message, and compress the reply.
         let (compressor, hello) = exchange(
             &mut client,
             &request(doc! {"isMaster": 1, "$db": "admin"}),
@@ -205,8 +206,8 @@ async fn compressed_messages_with_false_headers_close_their_connection() {
         );
         assert_eq!(expected, seen, "{name}");
     }
-    // If a zlib content is shorter than its header says, a server also parses bytes after the
-    // content. Seawall closes the connection instead.
+    // If zlib decompresses to fewer bytes than the header says, a server also parses bytes after
+    // them. Seawall closes the connection instead.
     let lying = claiming(&ping, ZLIB, OP_MSG, size + 40);
     assert!(!reaction(&mut rig.through().await, &lying).await.is_usable);
     // Seawall refuses a compressed message inside another one. A server never replies to such a
@@ -244,7 +245,8 @@ async fn messages_to_servers_use_the_compressor_of_the_connection_string() {
                 cursor(&more).get_array("nextBatch").unwrap(),
                 &[doc! {"_id": 2}.into()]
             );
-            // Client and server connections are both compressed, with different compressors.
+            // The connections to the client and to the server are both compressed, with different
+            // compressors.
             let both = request(doc! {"find": name, "$db": "servers"});
             let (like, reply) = exchange(&mut client, &both, ZLIB).await;
             assert!(reply.is_ok() && like == ZLIB);

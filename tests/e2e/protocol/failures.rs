@@ -291,7 +291,7 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
 }
 
 #[tokio::test]
-async fn operation_without_a_connection_waits_and_then_gets_an_error() {
+async fn operation_without_a_free_server_connection_waits_and_then_gets_an_error() {
     const WAIT: Duration = Duration::from_secs(3);
     let rig = Rig::start("[pool]\nmax_pool_size = 1\nwait_queue_timeout_ms = 3000\n").await;
     let mut holder = rig.through().await;
@@ -375,13 +375,13 @@ async fn operation_without_a_connection_waits_and_then_gets_an_error() {
 }
 
 #[tokio::test]
-async fn operation_without_a_permit_waits_and_then_gets_an_error() {
+async fn operation_over_max_in_flight_operations_waits_and_then_gets_an_error() {
     let toml = "limits.max_in_flight_operations = 1\npool.wait_queue_timeout_ms = 500\n";
     let rig = Rig::start(toml).await;
     let mut holder = rig.through().await;
     let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
     assert!(holder.command("test", insert).await.unwrap().is_ok());
-    // No test waits for the end of this read.
+    // The test drops this client before the read ends, so the read may be very slow.
     let slow = doc! {"find": "c", "filter": {"$where": "sleep(60000) || true"}, "$db": "test"};
     holder.send(&OpMsg::new(slow)).await.unwrap();
     let is_held = async || {

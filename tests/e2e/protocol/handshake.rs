@@ -102,7 +102,7 @@ fn key_id(cluster_time: &Document) -> i64 {
 }
 
 #[tokio::test]
-async fn hello_carries_the_cluster_time_that_servers_signed() {
+async fn hello_returns_the_cluster_time_that_servers_signed() {
     let set = shared_replica_set().await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let cluster_time = cluster_time(&seawall).await;
@@ -112,7 +112,7 @@ async fn hello_carries_the_cluster_time_that_servers_signed() {
     let mut direct = set.raw_client(&set.members()[0]).await.unwrap();
     let fields = doc! {"$clusterTime": &cluster_time};
     assert!(direct.greet(fields).await.unwrap().is_ok());
-    // Seawall must not forward a cluster time that a client has invented.
+    // A client has invented this cluster time, so Seawall must not return it in a `hello` reply.
     let mut forged = cluster_time.clone();
     let late = bson::Timestamp {
         time: u32::MAX,
@@ -212,7 +212,8 @@ async fn hello_fails_with_command_not_found_if_the_server_does_not_know_hello() 
     for mut client in [rig.direct().await, rig.through().await] {
         let hello = client.hello(metadata()).await.unwrap();
         assert_eq!(hello.code(), code, "{}", hello.body);
-        // The server ignores the metadata in a command that it does not know.
+        // A server that does not know `hello` ignores its metadata, so it still accepts metadata. A
+        // server that knows `hello` refuses metadata in a second handshake (code 186).
         let greeting = client.greet(metadata()).await.unwrap();
         let refused = code.is_none().then_some(186);
         assert_eq!(greeting.code(), refused, "{}", greeting.body);
@@ -352,7 +353,8 @@ async fn load_balanced_clients_all_get_the_same_service_id() {
         assert_eq!(plain.body.get("serviceId"), None);
     }
     assert_eq!(services[0], services[1]);
-    // Load-balanced clients expect retryable writes, which a standalone does not support.
+    // Load-balanced clients expect retryable writes, which a standalone does not support. So
+    // Seawall returns no `serviceId` in front of a standalone.
     let standalone = Seawall::start(&shared_standalone().await.unwrap().uri()).await;
     let mut client = connect(&standalone).await;
     let hello = client.greet(doc! {"loadBalanced": true}).await.unwrap();

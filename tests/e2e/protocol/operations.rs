@@ -71,7 +71,7 @@ async fn message_with_more_to_come_gets_no_reply() {
         doc! {"nonsense": 1},
         doc! {"insert": "c", "documents": [{"_id": 1}]},
         doc! {"find": "c", "filter": {"$bad": 1}},
-        // The reply to this find is larger than the largest reply that Seawall holds.
+        // The reply to this find is so large that Seawall does not hold all of it in memory.
         doc! {"find": "c"},
     ];
     for mut command in commands {

@@ -142,10 +142,10 @@ impl Mechanism {
 pub enum Start {
     /// `saslStart`. The test itself may send a `hello` before.
     Command,
-    /// A `hello` in an OP_MSG that carries the first payload. If the server ignores the payload,
+    /// A `hello` in an OP_MSG that contains the first payload. If the server ignores the payload,
     /// `saslStart` follows.
     SpeculativeHello,
-    /// An `isMaster` in an OP_QUERY that carries the first payload. If the server ignores the
+    /// An `isMaster` in an OP_QUERY that contains the first payload. If the server ignores the
     /// payload, `saslStart` follows.
     SpeculativeLegacyHello,
 }
@@ -253,7 +253,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// The command that carries the proof, to be sent on the user's database.
+    /// The command that contains the proof, to be sent on the user's database.
     #[must_use]
     pub fn last_command(&self) -> Document {
         let mut command = sasl_continue(&self.id, &self.answer.payload);
@@ -261,7 +261,7 @@ impl Begun {
         command
     }
 
-    /// Changes the payload that carries the proof.
+    /// Changes the payload that contains the proof.
     #[must_use]
     pub fn altered(mut self, change: impl FnOnce(&str) -> String) -> Self {
         self.answer.payload = change(&self.answer.payload);
