@@ -287,8 +287,8 @@ impl Backlog {
             });
             match timeout_at(until, written).await {
                 Ok(written) => turns.count_moved(written?).await,
-                // The timeout is not the client's fault, because this task was waiting for its
-                // turn.
+                // The timeout is not the client's fault, because this task was waiting for its turn
+                // to move bytes.
                 Err(_) if turns.is_waiting() && Instant::now() < overdue_at => {}
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
@@ -401,13 +401,14 @@ pub(super) async fn forward_large(
             None => moving.await?,
             Some(until) => match timeout_at(until, moving).await {
                 Ok(moved) => moved?,
-                // The timeout is not the client's fault, because this task was waiting for its
-                // turn.
+                // The timeout is not the client's fault, because this task was waiting for its turn
+                // to move bytes.
                 Err(_) if turns.is_waiting() => continue,
                 Err(_) => 0,
             },
         };
-        // The server connection is released as soon as the whole reply has been read.
+        // After the whole reply has been read, the loop ends at once, without a check and without a
+        // pause, so that the server connection is released.
         if transfer.seen < length {
             transfer.check_pace(client)?;
             turns.count_moved(moved).await;
@@ -488,7 +489,8 @@ impl Transfer<'_> {
         if self.backlog.is_empty() {
             self.client_read_at = Instant::now();
             if client.is_awaiting && client.stream.is_encrypted() {
-                // If this flush is incomplete, the next piece or the end of the reply completes it.
+                // If this flush is incomplete, a later flush completes it: the flush after the next
+                // piece, or the flush at the end of the reply.
                 let flushed = Pin::new(&mut *client.stream).poll_flush(cx);
                 if matches!(flushed, Poll::Ready(Err(_))) {
                     return Poll::Ready(Err(self.client_gone()));

@@ -54,7 +54,7 @@ impl KeySource {
 enum LoginStep {
     /// Seawall verifies the proof.
     Verify(Box<(KeySource, ServerConversation)>),
-    /// Seawall carries the proof to a server.
+    /// A server verifies the proof, which Seawall sends to it.
     Carry(Box<Carried>),
     /// The proof is verified; the client still has to send an empty exchange.
     Empty(Arc<Identity>),
@@ -280,7 +280,7 @@ impl Login {
         Ok((login, reply))
     }
 
-    /// Deadline for the client's proof if Seawall carries it to a server, else `None`.
+    /// Deadline for the client's proof if a server verifies the proof, else `None`.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.step {
             LoginStep::Carry(carried) => Some(carried.deadline()),
@@ -397,10 +397,10 @@ impl Login {
         Ok((identity, Secret::new(verified.server_final)))
     }
 
-    /// Carries the client's proof to a server. Returns the identity and the last payload for the
-    /// client. If the client disconnects, the login continues, because its success makes the user
-    /// known for the next logins. Otherwise, in a storm of clients with short timeouts, the user
-    /// might never become known.
+    /// Sends the client's proof to a server, which verifies it. Returns the identity and the last
+    /// payload for the client. If the client disconnects, the login continues, because its success
+    /// makes the user known for the next logins. Otherwise, in a storm of clients with short
+    /// timeouts, the user might never become known.
     async fn carried(
         context: &mut LoginContext<'_>,
         user: &UserName,

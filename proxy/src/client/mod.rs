@@ -320,7 +320,7 @@ impl Client {
             return Err(End::Gone);
         }
         let now = message.head_since.unwrap_or_else(Instant::now);
-        // A capture contains only whole messages.
+        // A capture contains only whole messages, so a recorded message is read whole.
         let is_recorded = || self.shared.captures.needs_whole_message(&self.captured);
         if message.is_head() && (!can_be_streamed(&message) || is_recorded()) {
             return Ok(Box::pin(self.serve_completed(message)));
@@ -370,7 +370,7 @@ impl Client {
     /// the time, so this future must be small. It contains only the state that an idle client
     /// needs; the futures of rare cases are boxed.
     async fn read(&mut self) -> Result<Option<Message>, End> {
-        // This may require a login, and so set a deadline.
+        // `update_identity` may require a login. The login has a deadline, which is read below.
         self.update_identity();
         if let Some(until) = self.read_deadline() {
             return Box::pin(self.read_until(until)).await;

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_streamed_request_has_the_same_shape_as_when_read_whole() {
+    async fn a_streamed_request_has_the_same_shape_as_the_same_request_read_whole() {
         let pad = "x".repeat(2000);
         let documents: Vec<_> = (0..1000).map(|n| doc! {"_id": n, "pad": &pad}).collect();
         let updates: Vec<_> = (0..1000)

@@ -513,7 +513,8 @@ mod tests {
                 passed += 1;
             }
         }
-        // 50 callers pass in one second, plus one for each saved token.
+        // The 50 ticks take one second. The minimum rate lets 50 callers pass in this time, and
+        // each token saved before lets one more pass.
         assert!((48..=60).contains(&passed), "{passed}");
         // The gate then opens fully in less than a second.
         tick(&gate, Duration::ZERO, 45);

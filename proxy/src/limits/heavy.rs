@@ -135,7 +135,8 @@ impl Heavy<'_> {
         let _turn = self.work.messages.take(self.sharer).await;
         match Handle::current().runtime_flavor() {
             RuntimeFlavor::MultiThread => block_in_place(walk),
-            // The runtime has only one thread. This happens only in unit tests.
+            // The runtime has only one thread, so no other thread could run its other tasks. Only
+            // unit tests have such a runtime.
             _ => walk(),
         }
     }

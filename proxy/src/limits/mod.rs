@@ -260,9 +260,9 @@ impl Limits {
         if !can_admit(&self.clients) {
             return Err(ClientLimit::All);
         }
-        // This permit comes before the permits of clients, because Seawall makes room for it only
-        // by closing a client that has not logged in. So no client that has logged in is closed for
-        // a newcomer that this limit refuses.
+        // The handshake permit comes before the client permits, because Seawall makes room for a
+        // handshake only by closing a client that has not logged in. So no client that has logged
+        // in is closed for a newcomer that the limit of handshakes refuses.
         let handshake = self.admit_handshake(from, eviction);
         let handshake = handshake.ok_or(ClientLimit::Unauthenticated)?;
         let client = self.admit_client(listener, from, eviction)?;
@@ -453,13 +453,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_worker_threads_mean_more_turns_for_forwarding_and_heavy_work() {
+    async fn more_worker_threads_allow_more_forwarding_and_heavy_work_at_a_time() {
         let limits =
             Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1)).with_workers(4);
         let take = || limits.forwarding().take(Sharer::Local).now_or_never();
         let turns: Vec<_> = (0..9).map_while(|_| take()).collect();
         assert_eq!(turns.len(), 4);
-        // Each of the two runs waits until the other run has begun.
+        // Each of the two runs waits until the other run has begun, so both succeed only if they
+        // run at the same time.
         let [(begun, other_begun), (other, this)] = [(); 2].map(|()| mpsc::channel());
         let run = |begun: mpsc::Sender<()>, other: mpsc::Receiver<()>| {
             limits.heavy(Sharer::Local).run(usize::MAX, move || {

@@ -330,7 +330,7 @@ mod tests {
         drop(reserved.pop());
         let first = first.now_or_never().unwrap();
         assert!(other.as_mut().now_or_never().is_none());
-        // A commit also gets a permit that another operation releases.
+        // A waiting commit also gets a permit outside the reserve when an operation releases it.
         drop(held.pop());
         let second = second.now_or_never().unwrap();
         assert!(other.as_mut().now_or_never().is_none());

@@ -469,7 +469,8 @@ pub(super) mod tests {
         let _permit = permits.admit_evicting_silent(sharer(2), &newcomer).unwrap();
         assert!(silent.is_evicted() && !active.is_evicted() && !busy.is_evicted());
         check(&permits);
-        // `active` has been silent since the last search. `busy` still waits for its reply.
+        // `active` has been silent since the last search, but is exempt for now. `busy` still waits
+        // for its reply. So no connection can be evicted.
         active.eviction.set_exempt(true);
         assert!(
             permits

@@ -15,7 +15,7 @@ use seawall_locks::Mutex;
 /// Maximum number of keys that are remembered. The keys with the most recent events stay.
 const MAX_KEYS: usize = 10_000;
 
-/// How far `paid_until` of a key may be ahead of now.
+/// An event of a key may happen if it moves the key's `paid_until` at most this far ahead of now.
 const BURST: Duration = Duration::from_secs(1);
 
 /// Longest delay of an event. Even after a large burst, later events of the same key are delayed by
@@ -28,6 +28,7 @@ pub(super) struct Rates<K> {
     per_second: u32,
     /// Time between two events at the highest allowed rate.
     interval: Duration,
+    /// For each key, a time that each counted event moves forward by `interval`.
     paid_until: Mutex<RecentMap<K, Instant>>,
 }
 

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_waiter_gets_the_turn_and_waiters_that_left_get_no_turn() {
+    fn newest_first_serves_the_newest_waiter_except_at_every_fourth_turn() {
         let turns = Turns::newest_first(1);
         let held = take_now(&turns, from(1)).unwrap();
         let mut waiters: Vec<_> = (0..4).map(|_| Box::pin(turns.take(from(1)))).collect();
@@ -268,7 +268,8 @@ mod tests {
             assert!(waiter.as_mut().now_or_never().is_none());
         }
         drop(waiters.pop());
-        // The first of four turns goes to the oldest waiter.
+        // The waiter at index 3 has left. The oldest waiter gets one of every four turns, beginning
+        // with the first turn.
         drop(held);
         let mut served = Vec::new();
         while served.len() < 3 {

@@ -148,7 +148,7 @@ impl Listener {
                         SocketAddr::V6(_) => TcpSocket::new_v6()?,
                     };
                     socket.set_reuseaddr(true)?;
-                    // Accepted connections inherit both socket options.
+                    // Accepted connections inherit the keepalive options and `TCP_NODELAY`.
                     keep_clients_alive(&socket)?;
                     socket.set_nodelay(true)?;
                     socket.bind(address)?;
@@ -551,7 +551,8 @@ async fn until_refused(
             continue;
         }
         sleep_until(limits.closing_turn(Instant::now())).await;
-        // The operator may have corrected the configuration while the client waited.
+        // The operator may have corrected the configuration during the sleep. Then the new
+        // configuration decides.
         if !tls.has_changed().unwrap_or_default() {
             return;
         }
@@ -618,7 +619,7 @@ mod tests {
             }
         });
         let mut closed = Box::pin(join_all(closed));
-        // A configuration that accepts the certificate closes no connection.
+        // Without a new configuration, no connection is closed.
         let is_closed = timeout(Duration::from_secs(1), &mut closed).await.is_ok();
         tls.send_replace(Some(client_tls(&first)));
         assert!(!is_closed);

@@ -158,7 +158,8 @@ async fn the_extra_connection_for_kill_op_is_replaced_after_a_minute() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
-    // The pauses between uses are shorter than the idle limit of the extra connection.
+    // Each pause is shorter than the idle limit of the extra connection. Only at the last read, the
+    // connection is a minute old.
     let steps = [9_000, 9_000, 9_000, 9_000, 9_000, 9_000, 5_999, 1];
     for (count, step) in (2..).zip(steps) {
         advance(millis(step)).await;

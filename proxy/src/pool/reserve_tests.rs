@@ -26,7 +26,8 @@ async fn a_commit_runs_although_other_operations_of_its_user_use_max_pool_size_c
     assert!(todo.establish.is_empty());
     let commit = obtain_for(&mut inner, &user, COMMIT, now);
     inner.check_invariants();
-    // The further connection is kept for later statements, and other operations do not get it.
+    // The third connection is above `max_pool_size`. The pool keeps it for later operations that
+    // may use the reserve, and other operations do not get it.
     let (mut second, todo) = wait(&mut inner, &user, CLIENT, now);
     assert!(todo.establish.is_empty());
     let todo = inner.give_back(user.id(), commit, None, now);
@@ -51,7 +52,8 @@ async fn a_commit_may_replace_an_available_connection_of_a_user_whose_operations
     });
     use_once(&mut inner, &waiting, now);
     let _held: Vec<_> = (0..7).map(|_| obtain(&mut inner, &busy, now)).collect();
-    // The connection of this user is available, but it is the reserved connection of the server.
+    // A connection of the user `waiting` is available. But `busy` uses all connections that are not
+    // reserved, so only an operation that may use the reserve can use this connection.
     let _waits = wait(&mut inner, &waiting, CLIENT, now);
     inner.check_invariants();
     let (_others, todo) = wait(&mut inner, &other, CLIENT, now);

@@ -196,7 +196,8 @@ async fn a_clear_of_a_pool_without_connections_is_counted_once() {
 
 #[tokio::test]
 async fn connections_that_have_not_begun_are_given_up_when_the_pool_is_cleared() {
-    // The last connection may begin only after 50 minutes.
+    // At one connection per second, the last of the 3,000 connections below may begin only after 50
+    // minutes.
     let scene = Scene::ready(Limits {
         connections_per_second: NonZeroU32::new(1),
         max_pool_size: 3_600,
@@ -247,7 +248,7 @@ async fn suspicion_of_a_server_ends_when_a_later_probe_gets_a_reply() {
 }
 
 #[tokio::test]
-async fn a_permit_of_the_lane_is_held_until_its_connection_is_checked_in() {
+async fn the_permit_of_an_operation_that_waits_for_data_is_held_until_check_in() {
     let scene = Scene::ready(limits()).await;
     let permit = scene.pool.lane().enter((1, Sharer::Local)).await;
     let mut checkout = scene.check_out().await.unwrap();
@@ -270,7 +271,7 @@ async fn closed_pool_refuses_checkouts_and_keeps_no_connection() {
 }
 
 #[tokio::test]
-async fn the_connections_of_a_forgotten_user_are_closed() {
+async fn forget_closes_only_the_available_connections_of_the_given_user() {
     let scene = Scene::ready(limits()).await;
     scene.use_once().await;
     scene.pool.forget(identity("other").id());

@@ -480,7 +480,7 @@ impl Slots {
         self.waiting > 0
     }
 
-    /// Adds the time since the last call to the sums of the window.
+    /// Adds the time since the last call to the sums in [`Window`].
     fn touch(&mut self, now: Instant) {
         let window = &mut self.window;
         let passed = now.saturating_duration_since(window.touched_at);
@@ -570,7 +570,7 @@ impl Slots {
         self.is_asleep = true;
     }
 
-    /// Begins a new window if the updates had stopped. Returns true if the caller must call
+    /// Begins new measurements if the updates had stopped. Returns true if the caller must call
     /// [`Self::tick`] regularly again.
     pub(super) fn wake(&mut self, now: Instant) -> bool {
         if !self.is_asleep || !self.needs_ticks() {

@@ -250,8 +250,8 @@ async fn at_most_max_exempt_operations_become_exempt_from_the_limit() {
             slow.extend(take(&mut inner, &long, Need::Slot, now));
             run_short(&mut inner, &short, &mut now, 100);
         }
-        // Both slow operations are long. Three operations fit into two slots only if one of them
-        // has become exempt, and four only if both have.
+        // Both operations in `slow` are long. Three operations fit into two slots only if one long
+        // operation has become exempt, and four operations fit only if both have.
         slow.extend((0..2).filter_map(|_| take(&mut inner, &short, Need::Slot, now)));
         let snapshot = inner.snapshot().concurrency;
         assert_eq!((snapshot.exempt, slow.len()), (exempt, exempt + 2));

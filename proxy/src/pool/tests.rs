@@ -311,7 +311,7 @@ async fn an_ended_connection_stops_checkouts_until_the_server_replies_to_a_probe
     let todo = inner.give_back(user.id(), held.next().unwrap(), None, now);
     assert!(todo.hand_over.is_empty() && todo.close.is_empty());
     inner.check_invariants();
-    // A probe that was sent before the suspicion does not count.
+    // The reply to a probe that was sent before the suspicion does not end the suspicion.
     let todo = inner.recover(now.checked_sub(Duration::from_millis(1)).unwrap(), now);
     assert!(todo.hand_over.is_empty());
     let todo = inner.recover(now, now);
@@ -325,7 +325,8 @@ async fn a_server_has_failed_if_connections_of_two_users_end_or_an_available_con
     let (one, other, now) = (identity("one"), identity("other"), Instant::now());
     let mut inner = inner(limits());
     assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);
-    // If all ended connections belong to one user, its operations may be the cause.
+    // If all ended connections belong to one user, the user's operations may be the cause. So the
+    // server does not count as failed yet.
     assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);
     assert_eq!(suspect(&mut inner, &other, now), Suspicion::Failed);
     let c = obtain_after_recovery(&mut inner, &one, now);
@@ -628,7 +629,8 @@ async fn a_new_connection_is_not_closed_for_another_user_before_100_ms() {
     let todo = inner.established(&second, connection(later, generation), later);
     let mut handed = todo.hand_over.into_iter();
     let connection = handed.next().unwrap().into();
-    // The first user has waited longer, but this connection has just been established.
+    // The user `first` has waited for 100 ms. But this connection has just been established, so it
+    // is not closed for `first`.
     let todo = inner.give_back(second.id(), connection, None, later);
     assert_eq!((todo.hand_over.len(), reasons(&todo).len()), (1, 0));
     let connection = todo.hand_over.into_iter().next().unwrap().into();

@@ -405,9 +405,9 @@ impl Topology {
             [] => None,
             [only] => pool(only).cloned(),
             several => {
-                // As the specification says, the less busy of two suitable servers is selected. A
-                // rotation determines the two servers, because it costs less per operation than
-                // random numbers.
+                // As in the Server Selection specification, the less busy of two suitable servers
+                // is selected. A rotation determines the two servers, because it costs less per
+                // operation than random numbers.
                 let rotation = self.rotation.fetch_add(1, Ordering::Relaxed);
                 let first = several.get(rotation % several.len()).and_then(pool)?;
                 let second = several.get((rotation + 1) % several.len()).and_then(pool)?;

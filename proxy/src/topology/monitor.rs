@@ -272,8 +272,9 @@ fn driver_options(mut options: ClientOptions, heartbeat_frequency: Duration) -> 
     options
         .server_monitoring_mode
         .get_or_insert(ServerMonitoringMode::Stream);
-    // The driver's clients need only few connections: one runs the service account's commands, the
-    // other runs none, and Seawall's clients use Seawall's own pools.
+    // Each of the driver's two clients needs only few connections: one client runs the commands of
+    // the service account, and the other only monitors. The operations of Seawall's clients use
+    // Seawall's own pools.
     options.max_pool_size = Some(4);
     options.min_pool_size = Some(0);
     options

@@ -27,7 +27,8 @@ impl<T> Published<T> {
     /// Replaces the value. Must not be called by two threads at a time.
     pub(super) fn replace(&self, value: T) {
         let value = Arc::new(value);
-        // Receivers may read the current value as soon as they are notified.
+        // The value is stored before the notification, because notified receivers may call
+        // `current` at once.
         self.current.store(Arc::clone(&value));
         self.changes.send_replace(value);
     }

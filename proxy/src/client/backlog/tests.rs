@@ -162,7 +162,7 @@ async fn bytes_after_a_large_reply_are_an_error() {
 }
 
 #[tokio::test]
-async fn a_task_forwards_all_bytes_of_its_turn_before_another_task_runs() {
+async fn a_task_forwards_256_kib_before_another_task_runs() {
     const STEP_BYTES: usize = TURN_BYTES / 4;
     let turns = Turns::new(1);
     let order = Arc::new(Mutex::new(Vec::new()));

@@ -30,7 +30,7 @@ const ATTEMPT_INTERVAL: Duration = Duration::from_millis(250);
 /// The conversations in progress. Each conversation can store one `T`, which is dropped when the
 /// conversation ends.
 pub(super) struct Conversations<T> {
-    /// One turn for each conversation.
+    /// Limits the number of conversations in progress: each conversation takes one of these turns.
     turns: Turns,
     open: Mutex<Open<T>>,
 }
@@ -282,7 +282,8 @@ mod tests {
             drop(held);
             held = waiting.next().await.flatten();
             assert!(held.is_some());
-            // This polls all other logins that were woken.
+            // `next` polls every login that was woken. So the number of polls shows that the end of
+            // the conversation woke only the login that has begun its conversation.
             assert!(waiting.next().now_or_never().is_none());
             assert_eq!(polls.get(), LOGINS + served);
         }

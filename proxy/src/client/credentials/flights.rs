@@ -344,7 +344,8 @@ mod tests {
         for ended in 1..LOGINS {
             drop(held);
             held = waiting.next().await.unwrap();
-            // This polls all other logins that were woken.
+            // `next` polls every login that was woken. So the number of polls shows that the end of
+            // the introduction woke only the login that now introduces the user.
             assert!(waiting.next().now_or_never().is_none());
             assert_eq!(polls.get(), LOGINS + ended);
         }

@@ -37,8 +37,8 @@ use seawall_transport::{
 /// A SASL payload, zeroed on drop.
 pub(in crate::client) type Secret = Zeroizing<Vec<u8>>;
 
-/// An introduction in progress: a user's first login, which Seawall carries to a server. Dropping
-/// the introduction lets another login introduce the user.
+/// An introduction in progress: a user's first login, in which a server checks the client's proof.
+/// Dropping the introduction lets another login introduce the user.
 #[must_use]
 pub(in crate::client) struct Introduction {
     credentials: Arc<Credentials>,
@@ -363,8 +363,7 @@ impl Introduction {
         Ok(known)
     }
 
-    /// Carries the client's first payload to a server. Returns the server's challenge for the
-    /// client.
+    /// Sends the client's first payload to a server. Returns the server's challenge for the client.
     pub(in crate::client) async fn start(
         mut self,
         mechanism: Mechanism,

@@ -109,7 +109,7 @@ pub(super) enum Obtained {
     Known(Known),
     /// Seawall checks the proof against configured keys. The user's restrictions are not known yet.
     Configured(ScramKeys),
-    /// Seawall does not know the user's keys, so it carries the proof to a server, which checks the
+    /// Seawall does not know the user's keys, so it sends the proof to a server, which checks the
     /// proof.
     Introduce(Introduction),
 }
@@ -215,7 +215,8 @@ impl Credentials {
     async fn decided_mode(&self) -> CredentialMode {
         let mut mode = self.mode.subscribe();
         let decided = mode.wait_for(|mode| *mode != CredentialMode::Undecided);
-        // The sender is in `self`, so the channel stays open: only the timeout can fail.
+        // The wait fails only at the timeout: the channel stays open, because `self` has the
+        // sender.
         match timeout(QUESTION_LIMIT, decided).await {
             Ok(Ok(mode)) => *mode,
             Ok(Err(_)) | Err(_) => CredentialMode::Undecided,
@@ -401,7 +402,7 @@ impl Credentials {
         drop(evicted);
         let known = known.ok_or(CredentialError::Refused)?;
         self.introductions.resolve(user);
-        // A reload may have removed the user during its login.
+        // A reload may have removed the user from the configuration during the user's login.
         if !self.may_be_known(user) {
             self.apply_reading(user, &known.identity, Reading::Gone, Instant::now());
             return Err(CredentialError::Refused);

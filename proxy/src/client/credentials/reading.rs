@@ -96,8 +96,8 @@ impl Credentials {
                 }) if error.refuses_keys() => login_version,
                 Err(_) => return Err(Reading::Unavailable),
             };
-            // The keys were replaced during the reading, and the earlier routers have not seen the
-            // new keys.
+            // The keys were replaced during the reading. The routers in `refusing` have refused
+            // only the old keys, so their refusals say nothing about the new keys.
             if version_before.is_some_and(|before| before != refused_version) {
                 return Err(Reading::Unavailable);
             }

@@ -7,11 +7,11 @@ use tokio::time::Instant;
 
 use seawall_transport::connection::{Connection, ServerAddress};
 
-/// Maximum number of connections that are kept.
+/// Maximum number of unauthenticated server connections that are kept for reuse.
 pub(super) const MAX_SPARE: usize = 8;
 
-/// How long an unused connection is kept. So connections to a former primary, for example, do not
-/// stay open.
+/// How long an unused connection is kept. Without this limit, connections to a former primary, for
+/// example, would stay open.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The connections that are kept. The most recently used connection is the last one.

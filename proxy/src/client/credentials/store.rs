@@ -390,7 +390,8 @@ impl Store {
         let current = current.filter(|known| known.identity.id() == identity.id());
         let (status, refused) = match reading {
             Reading::Unavailable => return Confirmed::default(),
-            // The keys may have expired, but clients still use the identity.
+            // If `current` is `None`, the keys have expired or were evicted. The reading still
+            // counts if clients or pools use the identity.
             Reading::Keys(credentials) if current.is_some() || self.is_live(&hash, identity) => {
                 let (_, known) = self.learn(user, *credentials, None, asked_at);
                 return Confirmed { known, ended: None };

@@ -211,7 +211,8 @@ impl Operation<'_> {
                 max_time_ms,
             )
         };
-        // `Outgoing::new` reads all bytes of the request only if it must recompute a checksum.
+        // If the request has a checksum, `Outgoing::new` reads all bytes to recompute the checksum.
+        // For a long request, this takes too long on a thread that serves clients.
         let bytes = self.message.bytes.len();
         let outgoing = match self.parsed.has_checksum() && Heavy::is_long_walk(bytes) {
             false => build(),

@@ -171,7 +171,8 @@ fn is_encrypted(head: &[u8; HEADER_BYTES]) -> bool {
             OpCode::Msg | OpCode::Query | OpCode::Compressed
         )
     });
-    // SSL 3.0 is no longer in use, and its records could be mistaken for short messages.
+    // Minor version 0 is SSL 3.0, which is no longer in use. A short message could be mistaken for
+    // a record of this version.
     let has_version = head.get(2).is_some_and(|minor| (1..=4).contains(minor));
     head.starts_with(&TLS_RECORD) && has_version && !is_message
 }
@@ -219,8 +220,8 @@ async fn pass_encrypted(
     }
     drop(permit);
     eviction.set_exempt(true);
-    // Seawall cannot see if the client waits for a reply when it leaves, so the client counts as
-    // ready.
+    // Seawall cannot read the encrypted bytes. So when the client leaves, it counts as logged in
+    // and not waiting for a reply.
     connected.reached(Stage::Ready);
     let passed = async {
         client.write_all(&[record_type]).await?;

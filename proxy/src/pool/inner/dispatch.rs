@@ -129,7 +129,8 @@ impl Inner {
                 let list = self.ready.get(need.index());
                 let list = list.filter(|list| !list.is_empty());
                 let Some(list) = list else { break };
-                // Each search continues where the last one ended, so all users are examined.
+                // Each search continues where the last search ended, so that repeated searches
+                // examine all users.
                 self.examined %= list.len();
                 let id = list.get(self.examined);
                 match id.is_some_and(|id| self.slots.may_exceed(*id)) {

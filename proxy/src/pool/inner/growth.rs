@@ -41,7 +41,7 @@ impl Inner {
         let Some(user) = self.users.get(&id) else {
             return false;
         };
-        // The user's total does not include `connection` any more.
+        // The user's total no longer includes `connection`, so 1 is added.
         let (own, is_needed_here) = (user.total() + 1, !user.waiters.is_empty());
         let has_less = |total: usize| total == 0 || total + 1 < own;
         let Some((other, since)) =
@@ -95,7 +95,7 @@ impl Inner {
 
     fn room(&self, id: IdentityId) -> Room {
         let share = self.slots.share_of(id);
-        // The connections of other users that are pending will be in use.
+        // Pending connections of other users count as used, because they will soon be in use.
         let own = self.users.get(&id).map_or(0, |user| user.pending);
         let used = self.ordinary() + self.pending - own;
         Room {
@@ -267,8 +267,8 @@ impl Inner {
                 {
                     user.waiters.len()
                 }
-                // The waiters arrived after the pool was cleared, so this failure says nothing
-                // about their connections.
+                // The attempt began before the pool was cleared, and the waiters arrived later. So
+                // its failure says nothing about the waiters' connections.
                 CheckOutError::Establish { generation, .. } if *generation != self.generation => 0,
                 _ => 1,
             };

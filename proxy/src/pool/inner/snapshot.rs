@@ -91,7 +91,7 @@ impl Inner {
         let urgent: usize = self.users.values().map(|u| u.urgent).sum();
         assert_eq!(urgent, self.urgent, "urgent counts all urgent operations");
         let pending: usize = self.users.values().map(|u| u.pending).sum();
-        assert_eq!(pending, self.pending, "pending counts all of them");
+        assert_eq!(pending, self.pending, "pending is the sum of all users");
         assert_eq!(waiting, self.waiting, "waiting counts all waiters");
         let limited = |user: &User| {
             user.waiters.len_of(Need::Slot) + user.waiters.len_of(Need::SlotOrReserve)

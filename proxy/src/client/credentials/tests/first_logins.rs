@@ -272,7 +272,7 @@ async fn configured_keys_serve_only_logins_with_their_mechanism() {
     let known = logged_in.await.unwrap();
     assert_eq!(known.identity.user_id(), Some([1; 16]));
     assert_eq!(scene.pool.snapshot().available, 1);
-    // The user is known now, so the proof needs no server.
+    // The user is known now, so Seawall checks the proof itself, without a server.
     let again = scene
         .credentials
         .log_in_with_keys(&request, derived.client_key, derived.keys);
@@ -383,7 +383,7 @@ async fn only_error_13_shows_that_a_server_requires_a_login() {
         let failed = connector.establish(address, &anonymous).await.unwrap_err();
         assert!(!failed.requires_authentication(), "{failed}");
         assert!(failed.blames_server(), "{failed}");
-        // A relay treats its client as one that must log in.
+        // A relay is more careful: after such an error, it assumes that its client must log in.
         let mut connection = connector.connect(address).await.unwrap();
         let checking = connector.may_require_authentication(address, &mut connection);
         assert!(checking.await.unwrap(), "{code}");

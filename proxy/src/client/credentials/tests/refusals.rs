@@ -145,7 +145,7 @@ async fn a_login_with_configured_keys_stops_waiting_when_its_client_disconnects(
         sha256: Some(stored_keys("u", "secret")),
     };
     let scene = Scene::with(CredentialMode::Users, configured(secret)).await;
-    // No further conversation with a server can begin.
+    // These conversations reach the limit, so no further conversation with a server can begin.
     let mut held = Vec::new();
     for _ in 0..4 {
         let conversations = &scene.credentials.conversations;
