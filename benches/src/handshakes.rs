@@ -1,9 +1,11 @@
 //! TLS handshakes: the targets that accept them, and clients that make them.
 
 use std::{
+    future::poll_fn,
     io,
     net::SocketAddr,
     path::Path,
+    pin::pin,
     process::Command,
     sync::{
         Arc,
@@ -265,7 +267,7 @@ impl Handshakes {
             runtime.expect("the runtime starts").block_on(async {
                 let mut clients = JoinSet::new();
                 for _ in 0..self.clients {
-                    clients.spawn(self.repeat(Arc::clone(&shared)));
+                    clients.spawn(yielding(self.repeat(Arc::clone(&shared))));
                 }
                 clients.join_all().await;
             });
@@ -322,6 +324,18 @@ fn yield_to_others() {
     let output = command.args(["--idle", "--pid", "0", &thread]).output();
     let output = output.expect("chrt (package util-linux) is installed");
     assert!(output.status.success(), "{output:?}");
+}
+
+/// Runs a task, and lets this thread yield after each poll. Otherwise a thread that wakes up would
+/// sometimes wait until the next tick of the scheduler, for up to 4 ms.
+async fn yielding<F: Future>(task: F) -> F::Output {
+    let mut task = pin!(task);
+    poll_fn(|cx| {
+        let polled = task.as_mut().poll(cx);
+        thread::yield_now();
+        polled
+    })
+    .await
 }
 
 #[derive(Debug, Default)]

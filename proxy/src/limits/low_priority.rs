@@ -9,9 +9,11 @@
 
 use std::{
     fmt,
-    future::pending,
+    future::{pending, poll_fn},
     panic::resume_unwind,
+    pin::pin,
     sync::{Arc, OnceLock},
+    thread::yield_now,
     time::Duration,
 };
 
@@ -88,7 +90,7 @@ impl LowPriority {
         let mut running = Box::pin(joined(idle.spawn(async move {
             let begin = slot.lock().take();
             match begin {
-                Some(begin) => begin(turns).await,
+                Some(begin) => yielding(begin(turns)).await,
                 // The task runs on the fallback threads, and this future is about to be dropped.
                 None => pending().await,
             }
@@ -118,6 +120,21 @@ impl LowPriority {
         let busy_until = *self.0.busy_until.lock();
         busy_until.is_some_and(|until| Instant::now() < until)
     }
+}
+
+/// Runs a task, and lets this thread yield after each poll.
+///
+/// When another thread wakes up, Linux 6.6 and later do not always interrupt an idle thread at once.
+/// Sometimes the other thread waits until the next tick of the scheduler, for up to 4 ms. A yield
+/// lets it run at once, so it waits only for one step of a handshake.
+async fn yielding<F: Future>(task: F) -> F::Output {
+    let mut task = pin!(task);
+    poll_fn(|cx| {
+        let polled = task.as_mut().poll(cx);
+        yield_now();
+        polled
+    })
+    .await
 }
 
 /// The result of a task, which is cancelled if this future is dropped.
