@@ -52,15 +52,7 @@ pub fn is_state_change(code: i32) -> bool {
 /// True for codes that report a failure of the server, of its network, of a time limit, or an
 /// overload. Such an error says nothing about the user or the command.
 pub fn reports_server_failure(code: i32) -> bool {
-    // 1 InternalError, 6 HostUnreachable, 7 HostNotFound, 24 LockTimeout, 50 MaxTimeMSExpired,
-    // 89 NetworkTimeout, 133 FailedToSatisfyReadPreference, 202 NetworkInterfaceExceededTimeLimit,
-    // 262 ExceededTimeLimit, 384 ConnectionError, 462 IngressRequestRateLimitExceeded,
-    // 9001 SocketException, 11601 Interrupted.
-    is_state_change(code)
-        || matches!(
-            code,
-            1 | 6 | 7 | 24 | 50 | 89 | 133 | 202 | 262 | 384 | 462 | 9001 | 11601
-        )
+    is_state_change(code) || SERVER_FAILURES.contains(&code)
 }
 
 /// True for state-change codes after which Seawall may send the command to another member, because
@@ -145,6 +137,40 @@ fn code_name(code: i32) -> std::borrow::Cow<'static, str> {
     };
     name.into()
 }
+
+/// Codes of the failures that [`reports_server_failure`] lists, without the state-change codes. A
+/// mongos that cannot read a user from the config servers passes on the code of this failure.
+const SERVER_FAILURES: [i32; 29] = [
+    1,      // InternalError
+    6,      // HostUnreachable
+    7,      // HostNotFound
+    24,     // LockTimeout
+    50,     // MaxTimeMSExpired
+    89,     // NetworkTimeout
+    90,     // CallbackCanceled
+    133,    // FailedToSatisfyReadPreference
+    134,    // ReadConcernMajorityNotAvailableYet
+    145,    // PooledConnectionsDropped
+    149,    // NoConfigPrimary
+    202,    // NetworkInterfaceExceededTimeLimit
+    262,    // ExceededTimeLimit
+    290,    // TransactionExceededLifetimeLimitSeconds
+    317,    // ConnectionPoolExpired
+    365,    // TemporarilyUnavailable
+    384,    // ConnectionError
+    402,    // ResourceExhausted
+    407,    // PooledConnectionAcquisitionExceededTimeLimit
+    433,    // AdmissionQueueOverflow
+    449,    // RateLimitExceeded
+    450,    // PooledConnectionAcquisitionRejected
+    462,    // IngressRequestRateLimitExceeded
+    463,    // IngressOperationRateLimitExceeded
+    473,    // InterruptedDueToOverload
+    9001,   // SocketException
+    11_601, // Interrupted
+    56_846, // ConfigServerUnreachable
+    91_331, // RetriableRemoteCommandFailure
+];
 
 #[cfg(test)]
 mod tests {

@@ -638,6 +638,7 @@ mod tests {
             (refused(Step::Authenticate, 334), true, false),
             (refused(Step::Authenticate, 8000), true, false),
             (refused(Step::Authenticate, 11_600), false, false),
+            (refused(Step::Authenticate, 463), false, false),
             (refused(Step::Hello, 18), false, true),
             (refused(Step::AccessControl, 91), false, true),
             (scram(ScramError::KeysOutdated), true, false),

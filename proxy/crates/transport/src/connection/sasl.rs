@@ -117,7 +117,22 @@ mod tests {
         for code in [2, 18, 334, 8000] {
             assert!(refuses_login(code), "{code}");
         }
-        for code in [6, 7, 50, 89, 91, 189, 202, 262, 462, 9001, 10107, 11600] {
+        for code in [6, 7, 50, 89, 91, 189, 202, 262, 9001, 10107, 11600] {
+            assert!(!refuses_login(code), "{code}");
+        }
+        // Overload of the server: 433 is AdmissionQueueOverflow, 449 RateLimitExceeded, 450
+        // PooledConnectionAcquisitionRejected, 462 IngressRequestRateLimitExceeded, 463
+        // IngressOperationRateLimitExceeded, 473 InterruptedDueToOverload.
+        for code in [433, 449, 450, 462, 463, 473] {
+            assert!(!refuses_login(code), "{code}");
+        }
+        // A mongos could not read the user from the config servers: 90 is CallbackCanceled, 134
+        // ReadConcernMajorityNotAvailableYet, 145 PooledConnectionsDropped, 149 NoConfigPrimary,
+        // 290 TransactionExceededLifetimeLimitSeconds, 317 ConnectionPoolExpired, 365
+        // TemporarilyUnavailable, 402 ResourceExhausted, 407
+        // PooledConnectionAcquisitionExceededTimeLimit, 56846 ConfigServerUnreachable, 91331
+        // RetriableRemoteCommandFailure.
+        for code in [90, 134, 145, 149, 290, 317, 365, 402, 407, 56_846, 91_331] {
             assert!(!refuses_login(code), "{code}");
         }
     }
