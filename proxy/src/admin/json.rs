@@ -379,7 +379,7 @@ pub(super) fn topology(description: &TopologyDescription) -> seawall_api::Topolo
         instance: None,
         max_wire_version: server.probe.max_wire_version,
         round_trip_ms: server.probe.round_trip.map(millis),
-        suspect: server.is_suspect,
+        suspect: server.is_suspect(),
         tags: server.tags.iter().cloned().collect(),
         server_type: server.server_type.as_str().to_owned(),
     });

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bson::{RawDocumentBuf, oid::ObjectId};
+use tokio::time::Instant;
 
 use super::ClusterTime;
 use seawall_transport::connection::ServerAddress;
@@ -117,8 +118,9 @@ pub struct ServerDescription {
     pub tags: Vec<(String, String)>,
     /// Results of the last probe.
     pub probe: Probe,
-    /// True if an operation or a probe failed at this server, and no later probe has succeeded.
-    pub is_suspect: bool,
+    /// When an operation or a probe first failed at this server; `None` if a later probe has
+    /// succeeded or if there was no failure.
+    pub failed_since: Option<Instant>,
     /// True if the server replied that it is no longer the primary or no longer a secondary, and
     /// the driver's monitoring has not noticed this change yet.
     pub is_demoted: bool,
@@ -132,21 +134,31 @@ impl ServerDescription {
             server_type: ServerType::Unknown,
             tags: Vec::new(),
             probe: Probe::default(),
-            is_suspect: false,
+            failed_since: None,
             is_demoted: false,
         }
     }
 
+    /// True if an operation or a probe failed at this server, and no later probe has succeeded.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.failed_since.is_some()
+    }
+
+    /// Records that an operation or a probe failed at this server.
+    pub(super) fn suspect(&mut self, now: Instant) {
+        self.failed_since.get_or_insert(now);
+    }
+
     /// True if operations can be sent to the server now.
     pub fn is_usable(&self) -> bool {
-        self.server_type.holds_data() && !self.is_suspect
+        self.server_type.holds_data() && !self.is_suspect()
     }
 
     /// True if the server replies to probes, but the driver's monitoring has not noticed yet that
     /// the server is available or that it was demoted.
     pub(super) fn is_unnoticed(&self) -> bool {
         let is_outdated = self.server_type == ServerType::Unknown || self.is_demoted;
-        is_outdated && !self.is_suspect
+        is_outdated && !self.is_suspect()
     }
 }
 
@@ -156,10 +168,10 @@ const STABLE_API_WIRE_VERSION: i32 = 13;
 /// The `maxWireVersion` of 5.1, which replies to `getLastError` with an error.
 const NO_GET_LAST_ERROR_WIRE_VERSION: i32 = 14;
 
-/// How long after its last reply to a probe a failed router is expected to become usable again. The
-/// time is longer than the time for which another router may refuse a user's new keys (see
+/// How long after its first failure a failed router is expected to become usable again. The time is
+/// longer than the time for which another router may refuse a user's new keys (see
 /// [`TopologyDescription::may_lag`]).
-const ROUTER_EXPECTED_MS: i64 = 60_000;
+const ROUTER_EXPECTED_FOR: Duration = Duration::from_secs(60);
 
 /// A topology description: the facts about the whole deployment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -243,12 +255,13 @@ impl TopologyDescription {
         nearest.map(|(index, _)| index)
     }
 
-    /// True if a router that is not one of `refusing` is usable at `now_ms`, or failed so recently
-    /// that it may become usable again soon. `now_ms` is in milliseconds since the Unix epoch.
-    pub(super) fn expects_router_except(&self, refusing: &[ServerAddress], now_ms: i64) -> bool {
-        let is_expected = |server: &ServerDescription| {
-            let silent_ms = now_ms.saturating_sub(server.probe.last_update_ms);
-            server.is_usable() || silent_ms < ROUTER_EXPECTED_MS
+    /// True if a router that is not one of `refusing` is usable at `now`, or failed so recently
+    /// that it may become usable again soon. A router without a failure is expected too: if it is
+    /// not usable, the official driver has not noticed yet that it is available.
+    pub(super) fn expects_router_except(&self, refusing: &[ServerAddress], now: Instant) -> bool {
+        let is_expected = |server: &ServerDescription| match server.failed_since {
+            Some(since) => now.saturating_duration_since(since) < ROUTER_EXPECTED_FOR,
+            None => true,
         };
         let mut others = self.servers.iter();
         self.topology_type == TopologyType::Sharded
@@ -325,24 +338,29 @@ mod tests {
         assert_eq!(description.router_except(&addresses[2..]), Some(1));
         assert_eq!(description.router_except(&addresses[1..]), Some(0));
         assert_eq!(description.router_except(&addresses), None);
-        description.servers[1].is_suspect = true;
+        description.servers[1].failed_since = Some(Instant::now());
         assert_eq!(description.router_except(&addresses[2..]), Some(0));
         description.topology_type = TopologyType::ReplicaSetWithPrimary;
         assert_eq!(description.router_except(&[]), None);
     }
 
     #[test]
-    fn a_failed_router_is_expected_again_for_a_minute_after_its_last_reply() {
+    fn a_failed_router_is_expected_again_for_a_minute_after_its_failure() {
         let mut description = routers(2);
         let refusing = [description.servers[0].address.clone()];
-        description.servers[1].probe.last_update_ms = 1_000_000;
-        let later = 1_000_000 + ROUTER_EXPECTED_MS;
+        let failed_at = Instant::now();
+        let later = failed_at + ROUTER_EXPECTED_FOR;
         assert!(description.expects_router_except(&refusing, later));
-        description.servers[1].is_suspect = true;
-        assert!(description.expects_router_except(&refusing, later - 1));
+        // The last reply of a probe may be much older than the failure.
+        assert_eq!(description.servers[1].probe.last_update_ms, 0);
+        description.servers[1].suspect(failed_at);
+        // Further failures change nothing.
+        description.servers[1].suspect(later);
+        let before = later - Duration::from_nanos(1);
+        assert!(description.expects_router_except(&refusing, before));
         assert!(!description.expects_router_except(&refusing, later));
         description.topology_type = TopologyType::ReplicaSetNoPrimary;
-        assert!(!description.expects_router_except(&refusing, later - 1));
+        assert!(!description.expects_router_except(&refusing, before));
     }
 
     #[test]
@@ -366,10 +384,10 @@ mod tests {
 
     #[test]
     fn a_recovered_or_demoted_server_is_unnoticed_until_the_driver_reports_its_new_type() {
-        let server = |server_type, is_demoted, is_suspect| ServerDescription {
+        let server = |server_type, is_demoted, is_suspect: bool| ServerDescription {
             server_type,
             is_demoted,
-            is_suspect,
+            failed_since: is_suspect.then(Instant::now),
             ..ServerDescription::unknown("h:1".parse().unwrap())
         };
         for (server, is_unnoticed) in [

@@ -245,11 +245,7 @@ impl Topology {
         };
         let failed = ServerDescription {
             server_type: ServerType::Router,
-            is_suspect: true,
-            probe: Probe {
-                last_update_ms: probe::now_ms(),
-                ..Probe::default()
-            },
+            failed_since: Some(Instant::now()),
             ..ServerDescription::unknown(ServerAddress::Tcp {
                 host: "127.0.0.1".to_owned(),
                 port: 1,
@@ -434,7 +430,7 @@ impl Topology {
         }
         tracing::warn!(server = %pool.address(), "pool cleared");
         self.update(pool.address(), |member| {
-            member.server.is_suspect = true;
+            member.server.suspect(Instant::now());
             member.wake_prober.notify_one();
         });
     }
@@ -490,7 +486,7 @@ impl Topology {
     pub(crate) fn expects_router_except(&self, refusing: &[ServerAddress]) -> bool {
         let snapshot = self.snapshot();
         let description = &snapshot.description;
-        description.expects_router_except(refusing, probe::now_ms())
+        description.expects_router_except(refusing, Instant::now())
     }
 
     /// Like [`Self::router_except`], but waits until `deadline` for a router that may become usable

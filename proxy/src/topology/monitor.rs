@@ -514,7 +514,7 @@ impl Member {
         }
         if self.server.server_type == ServerType::Unknown {
             self.pool.clear(self.pool.generation());
-        } else if !self.server.is_suspect {
+        } else if !self.server.is_suspect() {
             self.pool.ready();
         }
     }

@@ -189,15 +189,14 @@ impl Topology {
                     pool.give_up();
                 }
             }
-            self.update(address, |member| member.server.is_suspect = true);
+            self.update(address, |member| member.server.suspect(Instant::now()));
             return FAILED_PROBE_INTERVAL;
         };
         let seen = ClusterTime::of(&reply.hello);
         ClusterTime::advance(&mut self.state.lock().cluster_time, seen);
         self.update(address, |member| {
             member.server.probe.apply(&reply);
-            if member.server.is_suspect {
-                member.server.is_suspect = false;
+            if member.server.failed_since.take().is_some() {
                 tracing::info!(server = %address, "server recovered");
             }
             let says = |name| reply.hello.get_bool(name).unwrap_or(false);
@@ -251,7 +250,7 @@ fn last_write(hello: &RawDocument) -> Option<i64> {
 }
 
 /// The time in milliseconds since the Unix epoch, by Seawall's clock.
-pub(super) fn now_ms() -> i64 {
+fn now_ms() -> i64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

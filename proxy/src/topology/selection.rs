@@ -173,6 +173,8 @@ fn within_latency_window(
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
     use crate::topology::description::Probe;
 
@@ -197,7 +199,7 @@ mod tests {
                 last_update_ms: 1_000_000,
                 ..Probe::default()
             },
-            is_suspect: false,
+            failed_since: None,
             is_demoted: false,
         }
     }
@@ -355,7 +357,7 @@ mod tests {
                     .map(|n| server(n, server_type, 5, &[]))
                     .collect();
                 for suspect in set.servers.iter_mut().take(suspects) {
-                    suspect.is_suspect = true;
+                    suspect.failed_since = Some(Instant::now());
                 }
                 for mode in modes {
                     let preference = preference(mode, &[]);
@@ -374,7 +376,7 @@ mod tests {
     #[test]
     fn suspected_servers_are_not_selected() {
         let mut set = replica_set();
-        set.servers[0].is_suspect = true;
+        set.servers[0].failed_since = Some(Instant::now());
         assert!(select(&set, &ReadPreference::PRIMARY, NO_LIMIT).is_empty());
         set.topology_type = TopologyType::Sharded;
         set.servers
