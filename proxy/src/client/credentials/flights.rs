@@ -53,7 +53,7 @@ struct Waiters {
     count: usize,
     /// Notifies one login when an introduction ends, and all logins when the user becomes known or
     /// unknown. A notified login tries to introduce the user. So if thousands of logins wait, the
-    /// end of an introduction wakes only one login of each address.
+    /// end of an introduction wakes at most one login of each address.
     notify: Arc<Notify>,
 }
 
@@ -156,7 +156,9 @@ impl Flights {
         let Some(flights) = state.users.get(user) else {
             return;
         };
-        let (resolved, waiting) = (Arc::clone(&flights.resolved), flights.notifies());
+        let resolved = Arc::clone(&flights.resolved);
+        let waiting = flights.waiting.values();
+        let waiting: Vec<_> = waiting.map(|waiters| Arc::clone(&waiters.notify)).collect();
         drop(state);
         resolved.notify_waiters();
         waiting.iter().for_each(|notify| notify.notify_waiters());
@@ -174,10 +176,14 @@ impl State {
 }
 
 impl UserFlights {
-    /// The notifications for the waiting logins, one for each address.
-    fn notifies(&self) -> Vec<Arc<Notify>> {
-        let waiting = self.waiting.values();
-        waiting.map(|waiters| Arc::clone(&waiters.notify)).collect()
+    /// The notifications for the waiting logins, one for each address without an introduction in
+    /// progress. The logins of another address continue when the introduction of their address
+    /// ends.
+    fn notifies_without_flight(&self) -> Vec<Arc<Notify>> {
+        let waiting = self.waiting.iter();
+        let waiting = waiting.filter(|(sharer, _)| !self.in_progress.contains_key(*sharer));
+        let notifies = waiting.map(|(_, waiters)| Arc::clone(&waiters.notify));
+        notifies.collect()
     }
 
     /// The time until which a login of `sharer` waits for the introductions in progress; `None` if
@@ -218,7 +224,7 @@ impl Drop for Lead {
         // stalled. Then no login waits for this introduction.
         let waiting = if own.is_some_and(|flight| flight.number == self.number) {
             flights.in_progress.remove(&self.sharer);
-            flights.notifies()
+            flights.notifies_without_flight()
         } else {
             Vec::new()
         };
@@ -350,6 +356,22 @@ mod tests {
             assert_eq!(polls.get(), LOGINS + ended);
         }
         drop((held, waiting));
+        assert!(flights.0.lock().users.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_an_introduction_wakes_no_login_whose_address_has_its_own_introduction() {
+        let flights = Arc::<Flights>::default();
+        // These logins have waited for `OTHERS_LIMIT`, so their introductions begin at once.
+        let began = Instant::now() - OTHERS_LIMIT;
+        let [first, second] = [1, 2].map(|address| lead(&flights, address, began).unwrap());
+        let wait = lead(&flights, 2, began).err().unwrap();
+        let mut waiting = Box::pin(wait.wait(began + STALLED_AFTER));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(first);
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(second);
+        assert!(waiting.now_or_never().is_some());
         assert!(flights.0.lock().users.is_empty());
     }
 
