@@ -214,17 +214,10 @@ impl Login {
                     user,
                     ..
                 } = start;
-                let carried = {
+                let (carried, server_first) = {
                     let starting = pin!(introduction.start(mechanism, client_first, &payload));
-                    context.unless_gone(starting).await
+                    context.unless_gone(starting).await?
                 };
-                if matches!(
-                    carried,
-                    Err(LoginError::Credentials(CredentialError::Refused))
-                ) {
-                    credentials.remember_unknown(&user, mechanism);
-                }
-                let (carried, server_first) = carried?;
                 let login = Self {
                     mechanism,
                     user,

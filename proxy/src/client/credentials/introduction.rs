@@ -364,6 +364,7 @@ impl Introduction {
     }
 
     /// Sends the client's first payload to a server. Returns the server's challenge for the client.
+    /// If the server refuses the payload, remembers that the user is unknown.
     pub(in crate::client) async fn start(
         mut self,
         mechanism: Mechanism,
@@ -383,9 +384,14 @@ impl Introduction {
                 // Servers refuse a `saslStart` for unknown users and for users without the
                 // mechanism.
                 pool.metrics().authenticated(mechanism.name(), false);
-                return Err(self
-                    .credentials
-                    .failed_step(&pool, connection, code, &reason));
+                let credentials = &self.credentials;
+                let error = credentials.failed_step(&pool, connection, code, &reason);
+                if error == CredentialError::Refused {
+                    // The lead is dropped only afterwards, so that the next login of this user does
+                    // not send another request.
+                    credentials.remember_unknown(self.lead.user(), mechanism);
+                }
+                return Err(error);
             }
             let server_first = payload(&reply);
             let conversation = CarriedConversation::new(mechanism, client_first);

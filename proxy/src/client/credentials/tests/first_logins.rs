@@ -54,12 +54,23 @@ async fn an_unknown_user_is_remembered_only_for_the_mechanism_of_its_login() {
     let scene = Scene::new().await;
     assert!(refused(scene.start("nobody").await));
     scene.server.set_password("nobody", "secret");
-    scene.credentials.remember_unknown(&user("nobody"), SHA_256);
     assert!(refused(scene.obtain(&user("nobody")).await));
     let (nobody, mechanism) = (user("nobody"), Mechanism::ScramSha1);
     let request = key_request(&nobody, mechanism);
     let other = scene.credentials.obtain(&request).await;
     assert!(matches!(other, Ok(Obtained::Introduce(_))));
+}
+
+#[tokio::test]
+async fn logins_that_wait_for_the_introduction_of_an_unknown_user_send_no_request() {
+    let scene = Scene::new().await;
+    let (nobody, introduction) = (user("nobody"), scene.introduction("nobody").await);
+    let mut waiting = Box::pin(scene.obtain(&nobody));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    let started = scene.start_introduced("nobody", introduction).await;
+    assert!(refused(started));
+    assert!(waiting.now_or_never().is_some_and(refused));
+    assert_eq!(scene.server.count("saslStart"), 1);
 }
 
 #[tokio::test]
@@ -78,8 +89,12 @@ async fn a_first_login_is_refused_unless_the_error_reports_a_failure_of_the_serv
             (2, CredentialError::Refused, 1),
             (8000, CredentialError::Refused, 1),
         ] {
+            // A user that was refused at `saslStart` is unknown for a second, so each login has
+            // its own user.
+            let name = format!("u{code}");
+            scene.server.set_password(&name, "secret");
             scene.server.reply_instead(command, error(code));
-            let failed = scene.log_in("u", "secret").await.err();
+            let failed = scene.log_in(&name, "secret").await.err();
             assert_eq!(failed, Some(expected), "{command} {code}");
             assert_eq!(
                 scene.credentials.spares.lock().len(),

@@ -100,6 +100,15 @@ impl Scene {
     /// Begins a first login, up to the server's challenge.
     async fn start(&self, name: &str) -> Result<(Client, Carried, Secret), CredentialError> {
         let introduction = self.introduction(name).await;
+        self.start_introduced(name, introduction).await
+    }
+
+    /// Sends the first payload of a first login, and returns the server's challenge.
+    async fn start_introduced(
+        &self,
+        name: &str,
+        introduction: Introduction,
+    ) -> Result<(Client, Carried, Secret), CredentialError> {
         let nonce = self.nonces.nonce();
         let (conversation, payload) = ClientConversation::start(SHA_256, name, &nonce);
         let client_first = ClientFirst::parse(&payload).unwrap();
