@@ -44,7 +44,10 @@ use seawall_transport::{Sharer, connection::Connection};
 
 pub use self::mode::{ConfiguredUser, CredentialMode, CredentialSettings, UserSecret};
 use self::{
-    conversations::Conversations, flights::Flights, permits::AdjustableSemaphore, spares::Spares,
+    conversations::Conversations,
+    flights::{Flights, Wait},
+    permits::AdjustableSemaphore,
+    spares::Spares,
     store::Store,
 };
 pub(super) use self::{
@@ -499,9 +502,30 @@ impl Credentials {
             match self.introductions.lead(user, sharer, began) {
                 Ok(lead) => return self.introduce(request, lead, deadline).await,
                 Err(_) if now >= deadline => return Err(CredentialError::Unavailable),
-                Err(wait) => wait.wait(deadline).await,
+                Err(wait) => {
+                    if let Some(known) = self.wait_unless_known(request, *wait, deadline).await? {
+                        return Ok(Obtained::Known(known));
+                    }
+                }
             }
         }
+    }
+
+    /// Waits for introductions of the user by other logins, until this login should try again.
+    /// Returns at once if the user became known or unknown just before `wait` was created, because
+    /// `wait` gets no notification of that.
+    async fn wait_unless_known(
+        &self,
+        request: &KeyRequest<'_>,
+        wait: Wait,
+        deadline: Instant,
+    ) -> Result<Option<Known>, CredentialError> {
+        let now = Instant::now();
+        let known = self.concurrent_result(request.user, request.mechanism, now)?;
+        if known.is_none() {
+            wait.wait(deadline).await;
+        }
+        Ok(known)
     }
 
     /// Runs an exchange with a server in a task of its own. If the client disconnects and this

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    CredentialError, CredentialMode, Obtained, Reading, SHA_256, SOURCE, Scene, UserSecret,
+    CredentialError, CredentialMode, LIMIT, Obtained, Reading, SHA_256, SOURCE, Scene, UserSecret,
     configured, configured_user, key_request, password, refused, user,
     users::{error, keys_of, stored_keys, users_info},
 };
@@ -182,6 +182,24 @@ async fn a_login_waits_while_another_first_login_of_the_same_user_is_in_progress
         panic!("the first login made the user known");
     };
     assert_eq!(second.identity.id(), known.identity.id());
+}
+
+#[tokio::test]
+async fn a_login_does_not_wait_if_its_user_became_known_just_before_the_wait() {
+    let scene = Scene::new().await;
+    let (credentials, u) = (&scene.credentials, user("u"));
+    let request = key_request(&u, SHA_256);
+    let read = credentials_of_u(&keys_of(SHA_256, "u", "secret").keys);
+    pause();
+    let now = Instant::now();
+    let lead = || credentials.introductions.lead(&u, request.sharer, now);
+    let _introducing = lead().unwrap();
+    let (known, _) = credentials.store.lock().learn(&u, read, None, now);
+    assert!(known.is_some());
+    // The notification of the waiting logins has already ended when this login begins to wait.
+    let wait = *lead().err().unwrap();
+    let waited = credentials.wait_unless_known(&request, wait, now + LIMIT);
+    assert!(matches!(waited.now_or_never(), Some(Ok(Some(_)))));
 }
 
 #[tokio::test]
