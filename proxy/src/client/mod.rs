@@ -26,6 +26,7 @@ mod login;
 mod operation;
 mod own_command;
 mod refusal_time;
+mod refusals;
 mod relay;
 mod reply;
 mod request;

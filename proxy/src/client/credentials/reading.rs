@@ -12,6 +12,7 @@ use super::{
     CredentialError, CredentialMode, Credentials, Known, QUESTION_LIMIT, Reading, UserName,
 };
 use crate::{
+    client::refusals::Refusals,
     observe::CloseReason,
     pool::{CheckOutError, Checkout, Demand},
 };
@@ -81,8 +82,7 @@ impl Credentials {
         let preference = ReadPreference::PRIMARY;
         let selected = self.topology.select(&preference, deadline).await;
         let mut pool = selected.map_err(|_| Reading::Unavailable)?;
-        let mut refusing = Vec::new();
-        let mut version_before: Option<u64> = None;
+        let mut refusals = Refusals::default();
         loop {
             // This checkout is served before the user's waiting operations, because logins wait for
             // the reading. The delay of the operations is short, because each user has only one
@@ -96,16 +96,11 @@ impl Credentials {
                 }) if error.refuses_keys() => login_version,
                 Err(_) => return Err(Reading::Unavailable),
             };
-            // The keys were replaced during the reading. The routers in `refusing` have refused
-            // only the old keys, so their refusals say nothing about the new keys.
-            if version_before.is_some_and(|before| before != refused_version) {
-                return Err(Reading::Unavailable);
-            }
-            version_before = Some(refused_version);
-            refusing.push(pool.address().clone());
-            pool = match self.topology.router_except(&refusing) {
+            refusals.add(pool.address().clone(), refused_version);
+            let refusing = refusals.routers();
+            pool = match self.topology.router_except(refusing) {
                 Some(other) => other,
-                None if self.topology.expects_router_except(&refusing) => {
+                None if self.topology.expects_router_except(refusing) => {
                     return Err(Reading::Unavailable);
                 }
                 None => return Err(Reading::Refused(refused_version)),
@@ -266,6 +261,7 @@ fn wipe_value(value: &mut Bson) {
 #[cfg(test)]
 mod tests {
     use bson::doc;
+    use mongodb::error::CommandError;
 
     use super::*;
 
@@ -290,6 +286,13 @@ mod tests {
     fn only_a_failed_connection_or_a_changed_state_of_a_server_repeats_a_reading() {
         let closed = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         assert!(may_succeed_elsewhere(&closed.into()));
+        // 10107 is NotWritablePrimary, 13 Unauthorized.
+        for (code, is_repeated) in [(10_107, true), (13, false)] {
+            let reply = serde_json::json!({ "code": code });
+            let reply: CommandError = serde_json::from_value(reply).unwrap();
+            let refused = mongodb::error::Error::from(ErrorKind::Command(reply));
+            assert_eq!(may_succeed_elsewhere(&refused), is_repeated, "{code}");
+        }
         let ours = mongodb::error::Error::custom("x");
         assert!(!may_succeed_elsewhere(&ours));
     }

@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::context::Operation;
 use crate::{
+    client::refusals::Refusals,
     observe::Observation,
     pins::SessionKey,
     pool::{Begun, CheckOutError, Checkout, Demand, Need, Overload, ServerPool},
@@ -40,26 +41,6 @@ pub(super) enum CheckOutFailure {
     LoginRefused,
     /// The client has not logged in, but the server requires a login.
     Unauthenticated,
-}
-
-/// The routers that have refused the user's keys of one login version.
-#[derive(Debug, Default)]
-struct Refusals {
-    /// The [`seawall_auth::Identity::login_version`] of the refused keys.
-    login_version: u64,
-    routers: Vec<ServerAddress>,
-}
-
-impl Refusals {
-    /// Adds a router. Routers that have refused other keys may accept these keys, so they are
-    /// removed.
-    fn add(&mut self, router: ServerAddress, login_version: u64) {
-        if self.login_version != login_version {
-            self.routers.clear();
-            self.login_version = login_version;
-        }
-        self.routers.push(router);
-    }
 }
 
 /// The values that are the same in all attempts to check out a connection.
@@ -147,7 +128,7 @@ impl Operation<'_> {
             turn_by,
         } = attempt;
         loop {
-            let refusing = &refusals.routers;
+            let refusing = refusals.routers();
             let pool = self.server(observation, deadline, refusing).await?;
             match pool.check_out(self.identity, demand, turn_by).await {
                 Ok(checkout) => return Ok(checkout),
@@ -195,7 +176,7 @@ impl Operation<'_> {
                     .await?;
                 if login_version == self.identity.login_version() {
                     refusals.add(pool.address().clone(), login_version);
-                    self.leave_router(observation, &refusals.routers)?;
+                    self.leave_router(observation, refusals.routers())?;
                 }
                 match Instant::now() < deadline {
                     true => Ok(()),

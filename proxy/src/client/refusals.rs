@@ -1,0 +1,45 @@
+//! The routers that have refused a user's keys, while an operation or a reading looks for a router
+//! that accepts them.
+
+use seawall_transport::connection::ServerAddress;
+
+/// The routers that have refused the user's keys of one login version.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    /// The [`seawall_auth::Identity::login_version`] of the refused keys.
+    login_version: u64,
+    routers: Vec<ServerAddress>,
+}
+
+impl Refusals {
+    /// Adds a router. Routers that have refused other keys may accept these keys, so they are
+    /// removed.
+    pub(super) fn add(&mut self, router: ServerAddress, login_version: u64) {
+        if self.login_version != login_version {
+            self.routers.clear();
+            self.login_version = login_version;
+        }
+        self.routers.push(router);
+    }
+
+    /// The routers.
+    pub(super) fn routers(&self) -> &[ServerAddress] {
+        &self.routers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routers_that_have_refused_other_keys_are_removed() {
+        let routers: [ServerAddress; 3] = ["a:1", "b:1", "c:1"].map(|r| r.parse().unwrap());
+        let mut refusals = Refusals::default();
+        refusals.add(routers[0].clone(), 1);
+        refusals.add(routers[1].clone(), 1);
+        assert_eq!(refusals.routers(), &routers[..2]);
+        refusals.add(routers[2].clone(), 2);
+        assert_eq!(refusals.routers(), &routers[2..]);
+    }
+}
