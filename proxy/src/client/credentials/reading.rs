@@ -75,8 +75,8 @@ impl Credentials {
 
     /// Checks out a connection of a user to the primary or to a router. A router may refuse the
     /// user's keys only because its own data about users is outdated, so another router is tried.
-    /// If another router has just failed, the reading has no result. If there is no connection, the
-    /// error is the result of the reading.
+    /// If another router has just failed, this router may accept the keys. If there is no
+    /// connection, the error is the result of the reading.
     async fn check_out_to_read(&self, identity: &Arc<Identity>) -> Result<Checkout, Reading> {
         let deadline = Instant::now() + QUESTION_LIMIT;
         let preference = ReadPreference::PRIMARY;
@@ -101,7 +101,7 @@ impl Credentials {
             pool = match self.topology.router_except(refusing) {
                 Some(other) => other,
                 None if self.topology.expects_router_except(refusing) => {
-                    return Err(Reading::Unavailable);
+                    return Err(Reading::RefusedSoFar(refused_version));
                 }
                 None => return Err(Reading::Refused(refused_version)),
             };

@@ -127,6 +127,9 @@ pub(in crate::client) enum Reading {
     Gone,
     /// A server refused the keys of this [`Identity::login_version`].
     Refused(u64),
+    /// All usable routers refused the keys of this [`Identity::login_version`]. A router that has
+    /// just failed may accept them, so the identity stays usable.
+    RefusedSoFar(u64),
     /// The reading failed, so nothing changes.
     Unavailable,
 }
@@ -400,6 +403,15 @@ impl Store {
             Reading::Gone => (IdentityStatus::Gone, None),
             // The refused keys were replaced before the refusal arrived.
             Reading::Refused(version) if version != identity.login_version() => {
+                return Confirmed::default();
+            }
+            // A failed proof shows that the keys may be outdated. They verify no further login, so
+            // the next login introduces the user.
+            Reading::RefusedSoFar(version) => {
+                let is_doubted = current.is_some_and(Known::is_doubted);
+                if is_doubted && version == identity.login_version() {
+                    self.known.remove(&hash);
+                }
                 return Confirmed::default();
             }
             Reading::Refused(_) => {

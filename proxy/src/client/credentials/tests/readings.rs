@@ -125,6 +125,24 @@ async fn an_identity_stays_usable_if_the_router_that_may_accept_its_keys_has_jus
 }
 
 #[tokio::test]
+async fn after_a_failed_proof_keys_that_all_usable_routers_refuse_verify_no_further_login() {
+    let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    scene.server.server.close_all().await;
+    scene.pool.maintain();
+    scene.server.set_password("u", "changed");
+    // A login with the new password fails, because its proof is checked against the cached keys.
+    scene.credentials.proof_failed(&user("u"), &known.identity);
+    scene.read_again(&known).await;
+    assert!(scene.known("u").is_none());
+    assert_eq!(known.identity.status(), IdentityStatus::Good);
+    // The next login with this password introduces the user. The old password is refused.
+    assert!(refused(scene.log_in("u", "secret").await));
+    let changed = scene.log_in("u", "changed").await.unwrap();
+    assert_eq!(changed.identity.id(), known.identity.id());
+}
+
+#[tokio::test]
 async fn after_a_failed_proof_the_keys_are_read_again() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
