@@ -22,6 +22,11 @@ impl Refusals {
         self.routers.push(router);
     }
 
+    /// The [`seawall_auth::Identity::login_version`] of the refused keys.
+    pub(super) fn login_version(&self) -> u64 {
+        self.login_version
+    }
+
     /// The routers.
     pub(super) fn routers(&self) -> &[ServerAddress] {
         &self.routers

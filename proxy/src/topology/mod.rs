@@ -259,6 +259,16 @@ impl Topology {
         Self::described(description, limits, connector, recorder)
     }
 
+    /// Makes the failed servers of a topology without monitoring usable again, for tests.
+    #[cfg(test)]
+    pub(crate) fn recover_all(&self) {
+        let mut snapshot = Snapshot::clone(&self.snapshot());
+        for server in &mut snapshot.description.servers {
+            server.failed_since = None;
+        }
+        self.published.replace(snapshot);
+    }
+
     /// Creates a topology without monitoring that stays as described, for tests.
     #[cfg(test)]
     fn described(

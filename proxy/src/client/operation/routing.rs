@@ -11,9 +11,9 @@ use crate::{
     observe::Observation,
     pins::SessionKey,
     pool::{Begun, CheckOutError, Checkout, Demand, Need, Overload, ServerPool},
-    topology::TopologyType,
+    topology::{Topology, TopologyType},
 };
-use seawall_auth::IdentityStatus;
+use seawall_auth::{Identity, IdentityStatus};
 use seawall_command::Class;
 use seawall_transport::connection::{EstablishError, ServerAddress};
 use seawall_wire::Elements;
@@ -23,6 +23,9 @@ const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
 
 /// Pause between two attempts to check out after a login at a server has failed.
 const PAUSE_AFTER_FAILED_LOGIN: Duration = Duration::from_millis(100);
+
+/// Time between two checks of the user's keys while an operation waits for another router.
+const KEYS_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long a `getMore` on a change stream waits for an unavailable server. The wait is short,
 /// because the driver can reopen the change stream on another server without losing events.
@@ -128,8 +131,8 @@ impl Operation<'_> {
             turn_by,
         } = attempt;
         loop {
-            let refusing = refusals.routers();
-            let pool = self.server(observation, deadline, refusing).await?;
+            let selected = self.server(observation, deadline, &mut refusals);
+            let pool = selected.await?;
             match pool.check_out(self.identity, demand, turn_by).await {
                 Ok(checkout) => return Ok(checkout),
                 Err(error) => {
@@ -273,31 +276,31 @@ impl Operation<'_> {
 
     /// Returns the server to which the operation is pinned, or a selected server. Waits until
     /// `deadline` for a suitable server. If routers have refused the user's keys, returns another
-    /// router.
+    /// router. If the keys were replaced during the wait, removes all refusals, because any router
+    /// may accept the new keys.
     async fn server(
         &self,
         observation: &Observation<'_>,
         deadline: Instant,
-        refusing: &[ServerAddress],
+        refusals: &mut Refusals,
     ) -> Result<Arc<ServerPool>, CheckOutFailure> {
         let topology = &self.shared.routing.topology;
-        let pool = match refusing {
-            [] => {
-                if let Some(pool) = self.server_now(observation) {
-                    return Ok(pool);
-                }
-                let selected = topology.select(&self.read_preference(), deadline).await;
-                selected.map_err(|_| CheckOutFailure::NoServer)?
+        if !refusals.routers().is_empty() {
+            if let Some(pinned) = self.pinned_server(observation) {
+                return Ok(pinned);
             }
-            refusing => {
-                if let Some(pinned) = self.pinned_server(observation) {
-                    return Ok(pinned);
-                }
-                let other = topology.select_router_except(refusing, deadline).await;
-                let other = other.map_err(|_| CheckOutFailure::NoServer)?;
-                other.ok_or(CheckOutFailure::LoginRefused)?
+            let other = other_router(topology, self.identity, refusals, deadline).await?;
+            if let Some(other) = other {
+                self.pin_transaction(&other, observation);
+                return Ok(other);
             }
-        };
+            *refusals = Refusals::default();
+        }
+        if let Some(pool) = self.server_now(observation) {
+            return Ok(pool);
+        }
+        let selected = topology.select(&self.read_preference(), deadline).await;
+        let pool = selected.map_err(|_| CheckOutFailure::NoServer)?;
         self.pin_transaction(&pool, observation);
         Ok(pool)
     }
@@ -368,5 +371,106 @@ impl Operation<'_> {
         if !pins.pin_transaction(key, number, Arc::clone(pool), observation.began()) {
             self.shared.recorder.unobserved("transaction_pins_full");
         }
+    }
+}
+
+/// Returns a router that has not refused the user's keys. Waits until `deadline` for a router that
+/// may become usable soon. `None` if the keys have been replaced since the refusals.
+///
+/// # Errors
+/// - [`CheckOutFailure::KeysRefused`] if the identity has ended.
+/// - [`CheckOutFailure::LoginRefused`] if no other router may become usable soon.
+/// - [`CheckOutFailure::NoServer`] at the deadline.
+async fn other_router(
+    topology: &Topology,
+    identity: &Identity,
+    refusals: &Refusals,
+    deadline: Instant,
+) -> Result<Option<Arc<ServerPool>>, CheckOutFailure> {
+    loop {
+        if identity.status() != IdentityStatus::Good {
+            return Err(CheckOutFailure::KeysRefused);
+        }
+        if identity.login_version() != refusals.login_version() {
+            return Ok(None);
+        }
+        let until = deadline.min(Instant::now() + KEYS_CHECK_INTERVAL);
+        let selected = topology.select_router_except(refusals.routers(), until);
+        match selected.await {
+            Ok(Some(other)) => return Ok(Some(other)),
+            Ok(None) => return Err(CheckOutFailure::LoginRefused),
+            Err(_) if until == deadline => return Err(CheckOutFailure::NoServer),
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::{observe::Recorder, pool::tests::limits};
+    use seawall_auth::{Login, NonceSource};
+    use seawall_transport::connection::Connector;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    /// A user, and a topology of two routers. The first router has refused the user's keys, and the
+    /// second router has just failed.
+    fn refused_at_a_router() -> (Arc<Topology>, Identity, Refusals) {
+        let nonces = Arc::new(NonceSource::new().unwrap());
+        let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
+        let router: ServerAddress = "127.0.0.1:2".parse().unwrap();
+        let recorder = Recorder::without_shapes();
+        let topology = Topology::of_routers(router.clone(), limits(), connector, recorder);
+        let identity = Identity::new("u", "admin", None, Login::Unknown);
+        let mut refusals = Refusals::default();
+        refusals.add(router, identity.login_version());
+        (topology, identity, refusals)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_for_a_failed_router_ends_when_the_router_is_usable_again() {
+        let (topology, identity, refusals) = refused_at_a_router();
+        let deadline = Instant::now() + LIMIT;
+        let mut waiting = pin!(other_router(&topology, &identity, &refusals, deadline));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        topology.recover_all();
+        let Ok(Some(other)) = waiting.await else {
+            panic!("the failed router is usable again");
+        };
+        assert_eq!(other.address(), topology.snapshot().pools[1].address());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_for_a_failed_router_ends_when_the_user_has_new_keys() {
+        let (topology, identity, refusals) = refused_at_a_router();
+        let deadline = Instant::now() + LIMIT;
+        let mut waiting = pin!(other_router(&topology, &identity, &refusals, deadline));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        identity.learn(Login::Unknown);
+        assert!(matches!(waiting.await, Ok(None)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_for_a_failed_router_ends_when_the_identity_ends() {
+        let (topology, identity, refusals) = refused_at_a_router();
+        let deadline = Instant::now() + LIMIT;
+        let mut waiting = pin!(other_router(&topology, &identity, &refusals, deadline));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        identity.end(IdentityStatus::Refused);
+        let failed = waiting.await;
+        assert!(matches!(failed, Err(CheckOutFailure::KeysRefused)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_for_a_failed_router_ends_at_its_deadline() {
+        let (topology, identity, refusals) = refused_at_a_router();
+        let deadline = Instant::now() + LIMIT;
+        let failed = other_router(&topology, &identity, &refusals, deadline).await;
+        assert!(matches!(failed, Err(CheckOutFailure::NoServer)));
     }
 }
