@@ -230,6 +230,26 @@ impl Topology {
         Self::described(description, limits, connector, recorder)
     }
 
+    /// Creates a topology of usable routers without monitoring, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_usable_routers<const COUNT: usize>(
+        addresses: [ServerAddress; COUNT],
+        limits: Limits,
+        connector: Connector,
+        recorder: Arc<Recorder>,
+    ) -> Arc<Self> {
+        let servers = addresses.map(|address| ServerDescription {
+            server_type: ServerType::Router,
+            ..ServerDescription::unknown(address)
+        });
+        let description = TopologyDescription {
+            topology_type: TopologyType::Sharded,
+            servers: servers.into(),
+            ..TopologyDescription::default()
+        };
+        Self::described(description, limits, connector, recorder)
+    }
+
     /// Creates a topology of two routers without monitoring, for tests. The router at `address` is
     /// usable, and the other router has just failed.
     #[cfg(test)]

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 use zeroize::Zeroizing;
 
 use super::{Credentials, UserName};
@@ -145,7 +148,8 @@ pub(super) async fn decide(credentials: Weak<Credentials>) {
 }
 
 /// Returns the mode that fits the deployment: [`CredentialMode::Own`] or [`CredentialMode::None`].
-/// `None` if no server is usable.
+/// `None` if no server is usable. Asks all usable servers at the same time. The first server that
+/// requires a login decides.
 ///
 /// # Errors
 /// No server requires a login, but a server did not reply, or its reply does not show whether it
@@ -155,15 +159,20 @@ pub(super) async fn ask_deployment(
 ) -> Result<Option<CredentialMode>, EstablishError> {
     let topology = &credentials.topology;
     let snapshot = topology.snapshot();
-    let (mut is_open, mut failed) = (false, None);
     let servers = snapshot.description.servers.iter();
-    let usable: Vec<_> = servers.filter(|server| server.is_usable()).collect();
-    for server in usable {
-        let connector = topology.connector();
-        match connector.requires_authentication(&server.address).await {
-            Ok(true) => return Ok(Some(CredentialMode::Own)),
-            Ok(false) => is_open = true,
-            Err(error) => failed = Some(error),
+    let mut asking = JoinSet::new();
+    for server in servers.filter(|server| server.is_usable()) {
+        let (connector, address) = (topology.connector().clone(), server.address.clone());
+        asking.spawn(async move { connector.requires_authentication(&address).await });
+    }
+    let (mut is_open, mut failed) = (false, None);
+    while let Some(asked) = asking.join_next().await {
+        match asked {
+            Ok(Ok(true)) => return Ok(Some(CredentialMode::Own)),
+            Ok(Ok(false)) => is_open = true,
+            Ok(Err(error)) => failed = Some(error),
+            // The task has no result only if it panicked or if the runtime stops.
+            Err(_) => return Ok(None),
         }
     }
     match failed {

@@ -6,13 +6,13 @@ use bson::rawdoc;
 use futures_util::FutureExt as _;
 use tokio::{
     runtime::Handle,
-    time::{Instant, advance, pause},
+    time::{Instant, advance, pause, timeout},
 };
 
 use super::{
-    CredentialError, CredentialMode, LIMIT, Obtained, Reading, SHA_256, SOURCE, Scene, UserSecret,
-    configured, configured_user, key_request, password, refused, user,
-    users::{error, keys_of, stored_keys, users_info},
+    CredentialError, CredentialMode, LIMIT, Obtained, Reading, SHA_256, SOURCE, Scene, Topology,
+    UserSecret, configured, configured_user, key_request, password, refused, user,
+    users::{UserServer, error, keys_of, stored_keys, users_info},
 };
 use crate::{
     client::credentials::{mode::ask_deployment, spares::MAX_SPARE},
@@ -398,6 +398,24 @@ async fn credential_mode_auto_becomes_self_if_a_server_requires_a_login() {
     scene.credentials.anonymous_refused();
     assert_eq!(scene.credentials.mode(), CredentialMode::Own);
     assert!(scene.log_in("u", "secret").await.is_ok());
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_reply_does_not_delay_the_decision_of_the_credential_mode() {
+    let other = UserServer::start().await;
+    let other_address = other.server.address().clone();
+    let scene = Scene::behind(
+        CredentialMode::Own,
+        Vec::new(),
+        |address, limits, connector, recorder| {
+            connector.set_limit(Duration::from_secs(3600));
+            Topology::of_usable_routers([address, other_address], limits, connector, recorder)
+        },
+    )
+    .await;
+    let _never_released = scene.server.hold("getParameter");
+    let mode = timeout(LIMIT, ask_deployment(&scene.credentials)).await;
+    assert_eq!(mode.unwrap().unwrap(), Some(CredentialMode::Own));
 }
 
 #[tokio::test]
