@@ -38,6 +38,12 @@ pub enum ControlError {
         /// `responseTo` of the reply.
         response_to: i32,
     },
+    /// The reply is not an `OP_MSG`.
+    #[error("reply with opcode {op_code} instead of 2013")]
+    OtherOpCode {
+        /// `opCode` of the reply.
+        op_code: i32,
+    },
 }
 
 impl Connection {
@@ -62,11 +68,15 @@ impl Connection {
         let (front, rest) = message.split_at_mut(HEADER_BYTES);
         front.copy_from_slice(&head);
         self.stream.read_exact(rest).await?;
-        if header.op_code != OpCode::Msg || header.response_to != request_id {
+        if header.response_to != request_id {
             return Err(ControlError::ForeignReply {
                 request_id,
                 response_to: header.response_to,
             });
+        }
+        if header.op_code != OpCode::Msg {
+            let op_code = header.op_code.as_i32();
+            return Err(ControlError::OtherOpCode { op_code });
         }
         let reply = OpMsg::parse(&message)?;
         RawDocumentBuf::from_bytes(reply.body.to_vec()).map_err(|_| ControlError::Bson)
@@ -109,4 +119,36 @@ pub fn reply_is_ok(reply: &RawDocument) -> Result<(), (i32, String)> {
     }
     let message = reply.get_str("errmsg").unwrap_or_default();
     Err((reply.get_i32("code").unwrap_or(0), message.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{net::UnixStream, time::Instant};
+
+    use super::*;
+    use crate::Stream;
+    use seawall_wire::{encode_op_msg_like, encode_op_reply};
+
+    #[tokio::test]
+    async fn the_error_of_an_invalid_reply_names_its_request_or_its_opcode() {
+        let body = rawdoc! { "ok": 1 };
+        let body = body.as_bytes();
+        for (reply, message) in [
+            (
+                encode_op_msg_like(0, 1, 5, body),
+                "reply to request 5 instead of 1",
+            ),
+            (
+                encode_op_reply(0, 1, 1, body),
+                "reply with opcode 1 instead of 2013",
+            ),
+        ] {
+            let (stream, mut server) = UnixStream::pair().unwrap();
+            let mut connection = Connection::new(Stream::Unix(stream), Instant::now());
+            // The first request has the id 1.
+            server.write_all(&reply).await.unwrap();
+            let error = connection.run(&rawdoc! { "ping": 1 }).await.unwrap_err();
+            assert_eq!(error.to_string(), message);
+        }
+    }
 }
