@@ -31,7 +31,8 @@ fn main() {
     let is_quick = std::env::args().any(|argument| argument == "--quick");
     let attacks_server = std::env::args().any(|argument| argument == "--direct");
     let number = |name: &str| {
-        option(name).map(|text| text.parse::<u64>().expect("the option takes a number"))
+        let parse = |text: String| text.parse::<u64>().ok();
+        option(name).map(|text| parse(text).unwrap_or_else(|| panic!("{name} takes a number")))
     };
     let runs: u64 = number("--runs").unwrap_or(1);
     let times = match is_quick {
@@ -52,7 +53,7 @@ fn main() {
     let names: Vec<_> = ATTACKS.iter().map(|attack| attack.name).collect();
     assert!(!attacks.is_empty(), "--only takes one of {names:?}");
     let limit = raise_descriptor_limit();
-    say(&format!("descriptors: {limit:?}"));
+    say(&format!("limit of file descriptors: {limit:?}"));
     let plan = Plan {
         binary: binary().to_owned(),
         is_quick,

@@ -114,7 +114,7 @@ async fn compare(testbed: &Testbed, situation: Situation, plan: &Plan, report: &
 
 /// Compares the limits in each phase of a change of load.
 async fn compare_changes(testbed: &Testbed, plan: &Plan, report: &mut Report) {
-    // The rounds of each limit in each phase.
+    // For each phase, and in it for each limit: the figures of all rounds.
     let mut phases = plan.phases.map(|_| vec![Vec::new(); plan.limits.len()]);
     for _ in 0..plan.rounds {
         for (index, limit) in plan.limits.iter().enumerate() {

@@ -155,7 +155,8 @@ async fn idle(clients: &Clients, count: usize, scratch: &Scratch, server: &str) 
             false => (clients, address(target.plain)),
         };
         clients.wait_for_login(&at).await;
-        // The first connections fill caches that all connections share.
+        // The first connections fill caches that all connections share, and which are not part of
+        // the memory per client.
         drop(clients.connect_all(&at, 200).await);
         let resident = || resident_bytes(target.id()).expect("Seawall runs");
         let before = resident();
@@ -213,7 +214,8 @@ impl Bench {
 
     async fn count(&self, target: &TlsTarget, handshakes: Handshakes, is_resumed: bool) -> Speed {
         let running = handshakes.start();
-        // The count begins later, because the first handshakes of each client are full.
+        // The count begins after ten handshakes per client, because the first handshakes of each
+        // client are full.
         let enough = 10 * u64::try_from(CLIENTS).unwrap_or(u64::MAX);
         let has_begun = || async {
             let counts = running.counts();
@@ -234,7 +236,7 @@ impl Bench {
         };
         let failed = after.failed - before.failed;
         let name = &target.name;
-        assert!(wanted > 0, "{name}: no handshake");
+        assert!(wanted > 0, "{name}: no handshake completed");
         assert!(
             others * 20 <= wanted,
             "{name}: {others} handshakes of the other kind (full or resumed) in addition to {wanted}"
@@ -297,7 +299,7 @@ impl Bench {
         let (began, earlier) = (Instant::now(), full());
         let (during, _) = finds(connections, self.plan.storm).await;
         let made = full() - earlier;
-        assert!(made > 0, "{}: no handshake", stormed.name);
+        assert!(made > 0, "{}: no handshake completed", stormed.name);
         StormLatency {
             before,
             during,

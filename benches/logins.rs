@@ -235,7 +235,7 @@ async fn log_in_repeatedly(
         .await
         .expect("the target accepts connections");
     let greeted = client.greet(bson::doc! {}).await;
-    assert!(greeted.is_ok_and(|reply| reply.is_ok()), "no hello");
+    assert!(greeted.is_ok_and(|reply| reply.is_ok()), "the hello failed");
     let mut times = Times::default();
     for number in 0..tries {
         let mut order: Vec<_> = Reason::ALL.into_iter().zip(&mut times).collect();

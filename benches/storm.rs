@@ -428,7 +428,7 @@ fn row(plan: &Plan, clients: usize, how: Stall, run: usize, is_through: bool, st
     let beside = stalled.beside.seconds("operations");
     let goodput = recovered(&beside, stall_ends, BESIDE);
     let p99 = stalled.aside.seconds("operation_p99_ms");
-    // With `--quick`, some of these periods have no second.
+    // With `--quick`, the stall begins after one second, so `1..stall_begins` selects no seconds.
     let mean = |seconds: Option<&[f64]>| {
         let seconds = seconds.filter(|seconds| !seconds.is_empty())?;
         let length = f64::from(u32::try_from(seconds.len()).unwrap_or(1));
@@ -482,7 +482,7 @@ async fn persistent(testbed: &StormTestbed, plan: &Plan) {
     for run in 1..=plan.runs {
         for is_through in [false, true] {
             let uri = endpoint(testbed, is_through);
-            // The stall begins only after all clients have connected.
+            // The stall begins only after twice the calm time, when all clients have connected.
             let settle = plan.calm_seconds * 2;
             let seconds = settle + 3 + plan.after_seconds + 4;
             let options = [

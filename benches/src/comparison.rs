@@ -448,7 +448,8 @@ mod tests {
         let values = medians.cases.get("small 1 Seawall").unwrap();
         let ratio = values.cpu_to_relay.unwrap();
         assert_eq!(ratio.median, 2.0);
-        // One tick of 10 ms is 5 % of the relay's time and 2.5 % of Seawall's: 7.5 % of the ratio.
+        // One tick of 10 ms is 5 % of the relay's time and 2.5 % of Seawall's time. So the noise is
+        // 7.5 % of the ratio 2.0, which is 0.15.
         assert!((ratio.noise - 0.15).abs() < 1e-9, "{}", ratio.noise);
         assert_eq!(values.cpu.noise, 10.0);
         assert!(values.cpu_to_haproxy.is_none());

@@ -91,7 +91,8 @@ impl Work {
             Self::TenthSlow => (SMALL, 0),
             Self::Mixed => (SMALL, number.rem_euclid(20)),
         };
-        // The factor is prime, so that consecutive operations do not read adjacent documents.
+        // With the factor 37, consecutive numbers do not give adjacent `_id`s. 37 and the number of
+        // documents have no common divisor, so consecutive numbers reach every `_id`.
         let id = number.wrapping_mul(37).rem_euclid(collection.documents);
         match step {
             12..16 => {

@@ -138,7 +138,7 @@ fn parse_cpu(stat: &str) -> (Duration, Duration) {
             .and_then(|f| f.parse::<u64>().ok())
             .unwrap_or(0)
     };
-    // The fields utime and stime.
+    // Counted from the closing bracket, `utime` and `stime` have the indexes 11 and 12.
     let time = |ticks: u64| Duration::from_millis(ticks * CPU_TICK_MS);
     (time(ticks(11)), time(ticks(12)))
 }

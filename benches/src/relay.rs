@@ -60,7 +60,8 @@ pub fn run_if_requested() -> bool {
 }
 
 fn serve(listen: SocketAddr, server: SocketAddr) -> io::Result<()> {
-    // A client uses two descriptors.
+    // Each client uses two descriptors: one for its connection, and one for the connection to the
+    // server.
     raise_descriptor_limit();
     let runtime = Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -70,8 +71,8 @@ fn serve(listen: SocketAddr, server: SocketAddr) -> io::Result<()> {
     let address = listener.local_addr()?;
     runtime.spawn(accept(listener, server));
     writeln!(io::stdout(), "{address}")?;
-    // The bench writes nothing to this pipe. When the bench ends in any way, its end of the pipe
-    // closes.
+    // The standard input is a pipe, to which the bench writes nothing. When the bench ends in any
+    // way, its end of the pipe closes, so this copy and the relay end too.
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(())
 }

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_of_an_even_number_is_the_mean_of_the_middle_values() {
+    fn median_of_an_even_number_of_values_is_the_mean_of_the_middle_values() {
         let spread = Spread::of([4.0, 1.0, 2.0, 9.0].into_iter());
         assert_eq!((spread.least, spread.median, spread.most), (1.0, 3.0, 9.0));
         assert_eq!(Spread::of([7.0].into_iter()).median, 7.0);

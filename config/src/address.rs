@@ -138,8 +138,8 @@ pub enum AddressError {
     /// The host is neither a name nor an address. An IPv6 address needs brackets.
     #[error("the host is neither a name nor an IP address (IPv6 addresses need brackets)")]
     HostInvalid,
-    /// The text is neither `host:port` nor an HTTP URL without a user and a path.
-    #[error("expected host:port, or a URL without a user and a path")]
+    /// The text is neither `host:port` nor an HTTP URL without a user or a path.
+    #[error("expected host:port, or a URL without a user or a path")]
     NotAUrl,
     /// The path of a unix socket is not absolute.
     #[error("the path of a unix socket must be absolute")]
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_peers_are_urls_without_a_user_and_a_path() {
+    fn addresses_of_peers_are_urls_without_a_user_or_a_path() {
         for (text, url) in [
             ("seawall-2:9909", Some("http://seawall-2:9909")),
             ("http://[::1]:9909/", Some("http://[::1]:9909")),

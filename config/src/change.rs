@@ -335,7 +335,8 @@ mod tests {
 
     #[test]
     fn a_live_change_that_contradicts_a_running_value_is_a_problem() {
-        // The running admin address is public, so the token must stay.
+        // `admin.address` changes only at a restart. So the running address stays public and needs
+        // the token, which `newer` does not have.
         let running = settings(&format!(
             "admin.address = \"0.0.0.0:1\"\nadmin.token_file = {:?}\n",
             concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")

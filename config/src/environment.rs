@@ -25,9 +25,9 @@ pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -
             if key.kind == Kind::Addresses && value.is_empty() {
                 continue;
             }
-            // The command line replaces bytes that are not UTF-8 by this character.
+            // The caller of this crate has replaced bytes that are not UTF-8 by this character.
             if value.contains(char::REPLACEMENT_CHARACTER) {
-                problems.add(Problem::without_value(name, "is not UTF-8"));
+                problems.add(Problem::without_value(name, "must be UTF-8"));
                 continue;
             }
             insert(&mut table, key.path, key.kind.parse(value));
@@ -126,7 +126,7 @@ mod tests {
         assert!(table.is_empty());
         let text = problems.to_string();
         assert!(
-            text.contains(name) && text.contains("is not UTF-8"),
+            text.contains(name) && text.contains("must be UTF-8"),
             "{text}"
         );
     }

@@ -90,5 +90,6 @@ pub const MIN_REDACTION_KEY_BYTES: usize = 16;
 
 const _: () = assert!(MIN_CAPTURE_QUEUE_BYTES > LARGEST_MESSAGE_BYTES);
 
-// The largest message, a command or a reply, must fit into half of the budget.
+// The reserve of the memory budget is at most half of the budget. The largest message, a command or
+// a reply, must fit into the reserve.
 const _: () = assert!(LARGEST_MESSAGE_BYTES <= MIN_MESSAGE_MEMORY_BYTES / 2);

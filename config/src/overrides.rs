@@ -44,8 +44,8 @@ pub(crate) fn insert(table: &mut Table, path: &str, value: Value) {
     let section = table
         .entry(section)
         .or_insert_with(|| Value::Table(Table::new()));
-    // This is always a table: paths come from the schema, where no name is both a section and a
-    // key.
+    // `section` is always a table: paths come from the schema, where no name is both a section and
+    // a key.
     if let Value::Table(section) = section {
         insert(section, rest, value);
     }

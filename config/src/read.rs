@@ -374,8 +374,8 @@ impl Setting for Vec<PeerAddress> {
 impl Setting for Vec<(u64, Duration)> {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
         let table = given.fitting(value.as_table())?;
-        // All ids have the same length and lower-case digits, so the order of their texts is the
-        // order of their numbers.
+        // `table` is ordered by the texts of the ids. All ids have the same length and lower-case
+        // digits, so this is also the order of their numbers.
         let thresholds = table.iter().map(|(id, threshold)| {
             Some((
                 given.fitting(shape_id(id))?,

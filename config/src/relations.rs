@@ -200,7 +200,7 @@ fn peers_fit(admin: &Admin, problems: &mut Problems) {
         problems.add(Problem::new(
             key,
             &format!("({tokens} files)"),
-            &format!("must be one file for all addresses of admin.peers, or one for each; there are {peers}"),
+            &format!("must be one file for all addresses of admin.peers, or one for each of the {peers} addresses"),
         ));
     }
     let files = [

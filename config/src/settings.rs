@@ -314,8 +314,8 @@ section! {
     /// up.
     wait_queue_timeout: Duration = key("pool.wait_queue_timeout_ms",
         TIMEOUT, Live, default 10000, unit "ms");
-    // By default, all clients can wait at the same time, because each client has only one
-    // operation.
+    // The default is above the default of `listen.max_client_connections`. So each client, which
+    // has at most one operation, can wait.
     /// Maximum number of operations that wait for connections to one server.
     wait_queue_size: NonZeroUsize = key("pool.wait_queue_size",
         ENTRIES, Live, default 20000, unit "operations");
@@ -358,7 +358,7 @@ section! {
     /// transactionLifetimeLimitSeconds.
     transaction_idle: Duration = key("limits.transaction_idle_ms",
         TIMEOUT, Live, default 120000, unit "ms");
-    // The limit protects the memory from clients that invent names.
+    // The limit protects the memory from clients that log in with invented user names.
     /// Maximum number of users whose credentials are cached.
     max_users: NonZeroUsize = key("limits.max_users",
         ENTRIES, Live, default 10000, unit "users");
@@ -371,8 +371,8 @@ section! {
     /// that has most of them.
     introduction_conversations: NonZeroUsize = key("limits.introduction_conversations",
         CONNECTIONS, Live, default 64, unit "connections");
-    // In a storm, the limit bounds the memory and the CPU time of logins. Other connections wait in
-    // the backlog.
+    // In a storm, the limit bounds the memory and the CPU time of logins. Further connections wait
+    // in the kernel (`listen.backlog`).
     /// Maximum number of client connections that have not logged in.
     unauthenticated_connections: NonZeroUsize = key("limits.unauthenticated_connections",
         CONNECTIONS, Live, default 4096, unit "connections");

@@ -99,7 +99,8 @@ pub(crate) fn table(
         let mut protocols = PROTOCOLS.into_iter();
         let protocol = protocols.find_map(|name| Some((name, variable(name)?)));
         if let Some((name, value)) = protocol.filter(|(_, value)| *value != PROTOCOL) {
-            let allowed = format!("must be {PROTOCOL:?}, the only protocol of Seawall");
+            let allowed =
+                format!("must be {PROTOCOL:?}, the only protocol that Seawall's export supports");
             problems.add(Problem::new(name, &shown(&value.into()), &allowed));
         }
         for group in GROUPS {

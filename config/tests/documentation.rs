@@ -32,7 +32,7 @@ fn the_tables_of_the_documentation_are_up_to_date() {
     let paths: Vec<&str> = KEYS.iter().map(|key| key.path).collect();
     assert_eq!(
         written, paths,
-        "each section has a line `<!-- keys of … -->`"
+        "each section needs a line `<!-- keys of … -->`, in the order of KEYS"
     );
     expect_up_to_date(&path, &text, &updated);
 }
@@ -156,7 +156,7 @@ fn comment(text: &str) -> String {
 }
 
 #[test]
-fn defaults_in_the_schema_equal_the_settings_defaults() {
+fn a_file_with_the_default_of_every_key_except_the_slow_log_gives_the_default_settings() {
     let is_of_slow_log = |key: &&Key| key.path.starts_with(SLOW_LOG);
     assert_eq!(
         Settings::from_toml(&defaults_of(|key| !is_of_slow_log(&key))).unwrap(),
@@ -165,7 +165,7 @@ fn defaults_in_the_schema_equal_the_settings_defaults() {
 }
 
 #[test]
-fn slow_log_defaults_in_the_schema_equal_the_settings_defaults() {
+fn a_file_with_the_default_of_every_key_gives_the_default_slow_log() {
     let of_section = Settings::from_toml(&format!("{DEPLOYMENT}[slow_log]\n")).unwrap();
     assert!(of_section.slow_log.is_some());
     assert_eq!(

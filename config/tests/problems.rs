@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use seawall_config::{KEYS, Kind, Overrides, Problems, Secret, Settings, Sources, load};
 
 #[test]
-fn each_mistake_is_one_line_with_the_key_its_value_and_the_allowed_values() {
+fn each_mistake_is_reported_on_one_line_with_key_value_and_allowed_values() {
     for (mistake, line) in MISTAKES {
         let text = format!("deployment.uri = \"mongodb://server/\"\n{mistake}\n");
         let problems = Settings::from_toml(&text).unwrap_err();
@@ -64,10 +64,10 @@ fn peers_must_have_different_addresses_and_one_token_file_for_all_or_one_for_eac
             "peers = \"https://user:word@a:1\"",
             "must be host:port or a URL",
         ),
-        ("peer_token_file = \"Cargo.toml\"", "there are 0"),
+        ("peer_token_file = \"Cargo.toml\"", "of the 0 addresses"),
         (
             "peers = \"a:1,b:1,c:1\"\npeer_token_file = \"Cargo.toml,Cargo.toml\"",
-            "one file for all addresses of admin.peers, or one for each; there are 3",
+            "one file for all addresses of admin.peers, or one for each of the 3 addresses",
         ),
         (
             "peers = \"a:1\"\npeer_ca_file = \"Cargo.toml\"",
@@ -450,7 +450,7 @@ fn all_problems_of_all_sources_are_reported_at_once() {
 }
 
 #[test]
-fn a_problem_names_its_variable_or_the_command_line() {
+fn a_problem_names_the_variable_or_the_command_line_that_gave_the_value() {
     let problems = load(&Sources {
         environment: vec![("SEAWALL_POOL__MAX_POOL_SIZE".to_owned(), "many".to_owned())],
         overrides: Overrides {
@@ -537,7 +537,8 @@ fn syntax_errors_do_not_show_the_text_of_the_line() {
 
 #[test]
 fn no_problem_and_no_debug_output_shows_a_secret() {
-    // Tries values of a wrong type and, for secrets with a format, a string in a wrong format.
+    // For each secret key, this loop tries values of a wrong type. If the secret has a format, the
+    // loop also tries a string in a wrong format.
     for key in KEYS.iter().filter(|key| key.kind.is_secret()) {
         let table = key.path.replace("auth.users[].", "");
         let section = if table == key.path {

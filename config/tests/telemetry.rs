@@ -182,7 +182,7 @@ fn wrong_opentelemetry_values_are_reported_with_their_variable_and_without_secre
             "EXPORTER_OTLP_PROTOCOL",
             "grpc",
             "OTEL_EXPORTER_OTLP_PROTOCOL = \"grpc\": must be \"http/protobuf\", the only protocol \
-             of Seawall",
+             that Seawall's export supports",
         ),
         (
             "EXPORTER_OTLP_ENDPOINT",

@@ -83,8 +83,8 @@ impl ScriptedServer {
         for connection in self.connections.lock().drain(..) {
             connection.abort();
         }
-        // The last connection is closed after all others. So when this client sees the end of the
-        // last connection, all connections are closed.
+        // The loop closes the connections in the order in which they were accepted, and `last` was
+        // accepted last. So when `last` ends, all connections are closed.
         assert_eq!(last.read(&mut [0]).await.unwrap(), 0);
     }
 }

@@ -214,7 +214,7 @@ impl Arena {
         let enough = async {
             tokio::join!(self.wait_for_first_ending(), sleep(FINAL_CHECK_TIME));
         };
-        // Attempts that still run at the end of this time are dropped.
+        // If `enough` ends first, the attempts that still run are dropped.
         tokio::select! {
             () = rest => {}
             () = enough => {}

@@ -287,7 +287,10 @@ impl Work {
             Ok(Ok((client, outcome))) if outcome.is_authenticated() => Ok(client),
             Ok(Ok((_, outcome))) => Err(format!("login of {}: {:?}", login.user, outcome.code())),
             Ok(Err(error)) => Err(format!("login of {}: {error}", login.user)),
-            Err(_) => Err(format!("login of {}: took {LIMIT:?}", login.user)),
+            Err(_) => Err(format!(
+                "login of {}: not finished within {LIMIT:?}",
+                login.user
+            )),
         }
     }
 
@@ -328,7 +331,7 @@ fn find(collection: &str, db: &str, filter: Document) -> OpMsg {
 /// Runs an operation that must return exactly one document.
 async fn exchange(client: &mut RawClient, message: &OpMsg) -> Result<(), String> {
     let reply = timeout(LIMIT, client.exchange(message)).await;
-    let reply = reply.map_err(|_| format!("find: took {LIMIT:?}"))?;
+    let reply = reply.map_err(|_| format!("find: no reply within {LIMIT:?}"))?;
     let reply = reply.map_err(|error| format!("find: {error}"))?;
     let cursor = reply.body.get_document("cursor").ok();
     let batch = cursor.and_then(|cursor| cursor.get_array("firstBatch").ok());

@@ -118,7 +118,8 @@ impl Plan {
             false => Self::full(),
         };
         let number = |name: &str| {
-            option(name).map(|word| word.parse::<u64>().expect("the option takes a number"))
+            let parse = |word: String| word.parse::<u64>().ok();
+            option(name).map(|word| parse(word).unwrap_or_else(|| panic!("{name} takes a number")))
         };
         if let Some(limits) = list("--limits") {
             plan.limits = limits;

@@ -49,7 +49,8 @@ pub async fn run(plan: &Plan) {
         for rival in &mut rivals {
             rival.run(&messages, time).await;
         }
-        // Each Seawall is the first one in every third round.
+        // The order rotates, so that each of the three Seawalls is the first one in every third
+        // round.
         rivals.rotate_left(1);
     }
     rivals.sort_by_key(|rival| {
@@ -102,7 +103,7 @@ fn report(rivals: &[Rival]) {
 async fn check(rival: &Rival) {
     let captures: Captures = rival.seawall.api(CAPTURES).await;
     let [capture] = &*captures.captures else {
-        panic!("one capture, not {captures:?}");
+        panic!("there must be exactly one capture: {captures:?}");
     };
     let omitted: u64 = capture.omitted.values().sum();
     say(&format!(

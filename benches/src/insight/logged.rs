@@ -102,7 +102,8 @@ impl Logged {
         self.not_ok += u64::from(operation.outcome != "ok");
         self.unequal_totals += u64::from(nanoseconds(operation.total_ms) != total_ns);
         let namespace = (operation.command, operation.collection);
-        // An operation that is counted in a group row has its own shape id in another field.
+        // If the row `shape` counts several shapes, `fine_shape` has the id of the operation's own
+        // shape.
         let shape = operation.fine_shape.unwrap_or(operation.shape);
         add(&mut self.shapes, shape, total_ns);
         add(&mut self.namespaces, namespace, total_ns);

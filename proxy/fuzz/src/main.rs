@@ -134,7 +134,8 @@ impl Run<'_> {
             let builder = thread::Builder::new().stack_size(STACK_BYTES);
             let thread = builder.spawn_scoped(scope, || self.all(corpus))?;
             let ended = thread.join();
-            ended.unwrap_or_else(|_| Err(io::Error::other("the driver panicked")))
+            ended
+                .unwrap_or_else(|_| Err(io::Error::other("the thread panicked outside the target")))
         })
     }
 
@@ -172,7 +173,7 @@ impl Run<'_> {
         let ended = panic::catch_unwind(AssertUnwindSafe(|| (self.target)(input)));
         let took = began.elapsed();
         match ended {
-            // The panic hook has already printed the message.
+            // The panic hook has already printed the message of the panic.
             Err(_) => Err("panicked".to_owned()),
             Ok(()) if took > LONGEST_EXECUTION => Err(format!("took {} ms", took.as_millis())),
             Ok(()) => Ok(()),

@@ -74,8 +74,8 @@ impl<'a> Mutator<'a> {
         } else {
             let entry = self.entry();
             self.input.extend_from_slice(entry);
-            // A small number of changes is more likely than a large number, because the code reads
-            // more of an input if most of the corpus entry is unchanged.
+            // A small number of changes is more likely than a large number, because the tested code
+            // reads more of an input if most of the corpus entry is unchanged.
             let most = self.random.random_range(1..=MAX_CHANGES);
             for _ in 0..self.random.random_range(1..=most) {
                 self.change();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_are_bounded_for_any_corpus() {
+    fn no_input_exceeds_the_size_limit_for_any_corpus() {
         for corpus in [vec![], vec![vec![]], vec![vec![1; 2 * MAX_INPUT_BYTES]]] {
             let mut mutator = Mutator::new(&corpus, 1);
             for _ in 0..10_000 {

@@ -33,8 +33,8 @@ use seawall_transport::{Sharer, Stream};
 /// at its start are enough for two listeners.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Maximum number of sockets of one address of Seawall: the connections, and connections that gave
-/// their permit to another one and are not closed yet. Further connections wait in the kernel.
+/// Maximum number of sockets of one HTTP listener: the connections, and eight evicted connections
+/// that are not closed yet. Further connections wait in the kernel.
 const MAX_SOCKETS: usize = MAX_CONNECTIONS + 8;
 
 /// A connection on which nothing is read or written for this time is closed. Writes count too,
@@ -93,7 +93,7 @@ impl Bounded {
     }
 }
 
-/// The permits of a connection, and the signal that one of them was given to another connection.
+/// The permits of a connection, and the signal that `_permit` was given to another connection.
 #[derive(Debug)]
 struct Place {
     _permit: EvictablePermit,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_address_with_all_connections_does_not_lock_out_another() {
+    async fn one_address_with_all_connections_does_not_lock_out_another_address() {
         let (mut listener, address) = listener().await;
         listener.permits = EvictablePermits::new(2);
         let _greedy = [
@@ -299,7 +299,7 @@ mod tests {
         ];
         let (mut first, _) = listener.accept().await;
         let (mut second, _) = listener.accept().await;
-        // A further connection of the same address is closed.
+        // The address 127.0.0.2 has all connections, so its third connection is closed.
         let mut third = connect_from(2, address).await;
         let _other = connect_from(1, address).await;
         let (_, from) = listener.accept().await;
@@ -318,7 +318,7 @@ mod tests {
         listener.handshake = Some(Arc::new(move |stream, address: SocketAddr| {
             let held = Arc::clone(&held);
             Box::pin(async move {
-                // The first byte selects a slow, a failing or a normal handshake.
+                // The first byte from the caller selects a slow, a failing or a normal handshake.
                 let mut first = [0];
                 stream.peek(&mut first).await?;
                 match first {

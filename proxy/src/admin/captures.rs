@@ -160,7 +160,7 @@ impl Content {
                 let error = io::Error::from(io::ErrorKind::PermissionDenied);
                 return Some((Err(error), self));
             }
-            // The disk may be slow, so another thread reads.
+            // Read on a thread where blocking is allowed, because the disk may be slow.
             let read = spawn_blocking(move || {
                 let chunk = self.read();
                 (chunk, self)
@@ -177,8 +177,8 @@ impl Content {
     }
 
     fn read(&mut self) -> io::Result<Chunk> {
-        // Check this before reading. If the capture has already ended, no bytes are added to its
-        // files after the read.
+        // Check this before the files are read. If the capture has ended at this point, the reads
+        // below find all of its bytes.
         let may_grow = self.window.captures.is_running(&self.id);
         loop {
             if let Some(file) = &mut self.file {
@@ -192,8 +192,8 @@ impl Content {
             let next = self.window.captures.part(&self.id, self.next_part);
             match next.map_err(io::Error::other)? {
                 Some(path) => {
-                    // A part is complete before the next part is created. So read the last bytes of
-                    // this part, which may have been written after the read above.
+                    // The next part exists, so the current part is complete. Its last bytes may
+                    // have been written after the read above, so read the rest first.
                     if let Some(file) = &mut self.file {
                         let mut rest = Vec::new();
                         file.read_to_end(&mut rest)?;

@@ -166,7 +166,8 @@ impl Fleet {
         let mut state = peer.state.lock();
         state.pause = None;
         if reply.is_ok() {
-            // An earlier error 421 may have come from a proxy, so this peer is not this instance.
+            // This instance would have refused its own request, so the peer is another instance. If
+            // an earlier request failed with error 421, the error came from a proxy.
             state.is_own = false;
         }
         reply.map_err(|error| {
@@ -178,8 +179,8 @@ impl Fleet {
             };
             match error {
                 ClientError::Refused { status: 421, .. } => state.is_own = true,
-                // Only this request failed, and the peer works. So requests to the peer do not
-                // pause.
+                // The peer replied, and refused only this request. So later requests to the peer
+                // do not pause.
                 ClientError::Refused { .. } => {}
                 _ => state.pause = Some((Instant::now() + PAUSE, text.clone())),
             }
@@ -242,7 +243,7 @@ pub(super) async fn answer(
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
     let has_name = |query: &str| query.contains("instances");
-    // Check the path first: the address of the dashboard's page may have this parameter too.
+    // Check the path first, because the URL of the dashboard's page may have `instances` too.
     let is_api = request.uri().path().starts_with("/api/");
     if !is_api || !request.uri().query().is_some_and(has_name) {
         return next.run(request).await;
@@ -298,7 +299,7 @@ async fn answer_for_all(
             bytes: body.to_vec(),
             _memory: None,
         }),
-        // This instance does not have the shape or the history, but a peer may have it.
+        // This instance does not have the requested shape or history, but a peer may have it.
         StatusCode::NOT_FOUND => Err(String::from_utf8_lossy(&body).trim().to_owned()),
         _ => return (head, body).into_response(),
     };
@@ -306,7 +307,7 @@ async fn answer_for_all(
     answers.extend(fleet.ask(&path).await);
     match fleet.merge(window, endpoint, answers).await {
         Ok(Some(merged)) => ([(header::CONTENT_TYPE, "application/json")], merged).into_response(),
-        // No instance has the shape or the history.
+        // No instance has the requested shape or history.
         Ok(None) => (head, body).into_response(),
         Err(reason) => failed(&reason),
     }

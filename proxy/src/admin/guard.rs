@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn valid_token_is_sufficient_and_an_invalid_one_is_refused() {
+    fn a_valid_token_admits_any_host_and_origin_and_an_invalid_token_is_refused() {
         let guard = with_tokens();
         let foreign = [
             ("host", "seawall.default.svc:9909"),
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn session_has_the_rights_of_its_token_on_pages_of_this_address() {
+    fn a_session_has_the_rights_of_its_token_only_on_pages_of_this_address() {
         let guard = with_tokens();
         let own = [
             ("host", "seawall.example:9909"),
@@ -543,7 +543,7 @@ mod tests {
         let admitted = |request: &[(&str, &str)], session| admit_in(&guard, request, session);
         let token = admitted(&own, Some("secret")).unwrap().unwrap();
         assert_eq!(token.role, Role::Read);
-        // The token of the session was replaced by a reload.
+        // A reload has removed the token `former`, with which this session began.
         let replaced = admitted(&own, Some("former"));
         assert_eq!(replaced.unwrap_err(), Refusal::Token);
         for foreign in [

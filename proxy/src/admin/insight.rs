@@ -147,8 +147,8 @@ impl Past {
         }
     }
 
-    /// The names of a shape, and when it was first and last seen. A shape without a row gets the
-    /// first and last time in this period.
+    /// The names of a shape, and when it was first and last seen: since the start if there is a
+    /// `row` (the figures since the start), otherwise in this period.
     fn shape_name(&self, label: &Arc<Label>, row: Option<&ShapeRow>) -> seawall_api::Shape {
         if let Some(row) = row {
             return json::shape_name(row);
@@ -226,10 +226,10 @@ pub(super) async fn shape(
     reply(&window, shape).await
 }
 
-/// All figures of one shape. With a period, returns the figures of that period, and adds the
-/// figures since the start if the shape has a row. Without a period, returns the figures of the row
-/// since the start, or the figures of the last [`DEFAULT_SINCE`] if the shape has no row. `None` if
-/// the shape is neither in the period nor in a row.
+/// All figures of one shape. `row` has the figures since the start; `None` if they are not kept for
+/// this shape. With a period, returns the figures of that period, and adds the figures of `row`.
+/// Without a period, returns the figures of `row`, or of the last [`DEFAULT_SINCE`] if there is no
+/// `row`. `None` if there is no `row`, and the shape is not in the period.
 fn one_shape(
     insight: &Insight,
     id: &str,

@@ -276,14 +276,15 @@ pub fn router(window: Arc<Window>) -> Router {
             Arc::clone(&window),
             guard::check_action,
         ));
-    // A drain never waits for other actions.
+    // The drain is outside of the concurrency limits, so it never waits for other requests.
     let drain = Router::new()
         .route("/api/v1/drain", post(drain))
         .route_layer(middleware::from_fn_with_state(
             Arc::clone(&window),
             guard::check_action,
         ));
-    // A profile or a reload takes seconds, so actions have a limit of their own.
+    // Actions have a separate limit, because a profile or a reload takes seconds. Requests that
+    // only read must not wait for them.
     let actions = actions.layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
     let dashboard = dashboard::routes(&window);
     let reading = protected.merge(dashboard.others);

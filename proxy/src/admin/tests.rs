@@ -136,8 +136,8 @@ fn gauges(at: u64) -> Gauges {
     gauges
 }
 
-/// The second that begins `at` seconds after the start. `known` is the id of the shape that has a
-/// row.
+/// The second that begins `at` seconds after the start. `known` is the id of the shape that also
+/// has figures since the start.
 fn second(at: u64, known: &str) -> Second {
     let is_late = at >= SECONDS / 2;
     let is_stall = is_late && at.is_multiple_of(60);
@@ -536,7 +536,7 @@ async fn column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
 #[tokio::test]
 async fn heat_map_area_lists_only_shapes_with_operations_in_the_area() {
     let window = Arc::new(window());
-    // In the second half, only operations of the shape without a row take 12 ms. All other
+    // In the second half, only operations of the shape `without_a_row` take 12 ms. All other
     // operations take 2 ms, or 2 s in one second of each minute.
     let area = format!(
         "from={}&until={}&gt_seconds=0.01&le_seconds=0.02",
@@ -547,7 +547,7 @@ async fn heat_map_area_lists_only_shapes_with_operations_in_the_area() {
     let all: seawall_api::HeatmapShapes = get(&window, &path).await;
     let shapes = all.shapes.iter().map(|shape| (&*shape.id, shape.count));
     assert_eq!(shapes.collect::<Vec<_>>(), [("without_a_row", 20 * 900)]);
-    // In this test, the series of all operations has no operation in this area.
+    // The function `second` puts no duration of this area into the series of all operations.
     assert_eq!((all.count, all.other), (0, 0));
     let path = format!("/api/v1/heatmap/shapes?{area}&shape=without_a_row");
     let one: seawall_api::HeatmapShapes = get(&window, &path).await;

@@ -103,7 +103,7 @@ pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
     });
     if shared.captures.is_cleaning_due() {
         let captures = Arc::clone(&shared.captures);
-        // The directory may be slow, so another thread deletes.
+        // Delete on a thread where blocking is allowed, because the directory may be slow.
         drop(tokio::task::spawn_blocking(move || {
             captures.delete_expired();
         }));

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failover_lasts_from_the_loss_of_one_primary_to_the_next() {
+    fn a_failover_lasts_from_the_loss_of_the_primary_until_another_server_is_primary() {
         let mut watch = PrimaryWatch::default();
         let mut see = |second, primary: Option<&str>| {
             let now = UNIX_EPOCH + Duration::from_secs(second);

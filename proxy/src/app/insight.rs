@@ -140,7 +140,7 @@ impl Feed {
         let added = self.insight.annotations_since(&mut self.seen.lock());
         let mut beginning = self.beginning.lock();
         let is_beginning = beginning.as_ref().is_some_and(|task| !task.is_finished());
-        // While some events begin a capture, further events cannot begin another capture.
+        // Only one capture runs at a time. So events are ignored while a task begins a capture.
         if !added.is_empty() && !is_beginning {
             let captures = Arc::clone(captures);
             // Do not wait for this task, because a slow disk must not delay the next second.
@@ -372,7 +372,7 @@ mod tests {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = Arc::new(feed(&observer, &now));
-        // A capture cannot begin before this gate is open.
+        // A capture begins only after `servers` has returned, which waits until `gate` is dropped.
         let (gate, wait) = mpsc::channel::<()>();
         let wait = Mutex::new(wait);
         let servers = move || {
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn gauge_of_recurring_stalls_rises_with_the_third_stall_and_falls_after_the_last() {
+    fn gauge_of_recurring_stalls_rises_with_the_third_stall_and_falls_after_the_last_stall() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = feed(&observer, &now);
@@ -472,7 +472,7 @@ mod tests {
         );
         let (rise, fall) = (changes[2].0, changes[3].0);
         assert!((180..=200).contains(&rise), "{changes:?}");
-        // The gauge falls after three more minutes without a stall.
+        // The gauge falls three minutes after the last stall, which is in second 360.
         assert!((530..=560).contains(&fall), "{changes:?}");
     }
 }

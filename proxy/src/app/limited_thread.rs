@@ -57,7 +57,7 @@ impl LimitedThread {
     {
         let done = timeout(limit, async {
             if let Some(earlier) = &mut self.running {
-                // Ignore a panic: the caller of the earlier work got it as an error.
+                // Ignore a panic of the earlier work, because it does not affect this work.
                 drop(earlier.await);
             }
             let (result, done) = oneshot::channel();

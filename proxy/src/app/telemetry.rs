@@ -89,7 +89,7 @@ impl RunningTelemetry {
         let Some(destination) = self.destination.send_replace(None) else {
             return;
         };
-        // Make only one attempt, because there is no time for another attempt.
+        // With the limit `now`, `export` makes only one attempt: a drain has no time for more.
         let ended = destination.export(exporter, Instant::now());
         if let Ok(exported) = timeout(LAST_EXPORT_LIMIT, ended).await {
             note(exporter, &exported, &mut false);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn configured_attributes_replace_those_of_seawall() {
+    fn configured_resource_attributes_replace_the_attributes_that_seawall_finds() {
         let value = |keys: &str, name: &str| {
             let resource = resource(&settings(keys), "id");
             let mut values = resource.into_iter().filter(|(other, _)| other == name);

@@ -363,8 +363,8 @@ impl Captures {
     /// Starts to keep the latest operations if events may begin captures, so that a capture
     /// contains the operations before its event. Must be called once a second.
     pub(crate) fn prepare(&self) {
-        // If a capture starts or is deleted at this moment, the call in the next second is early
-        // enough.
+        // The lock is held while a capture starts or is deleted. Do not wait for the lock, because
+        // the call in the next second is early enough.
         let Some(mut starts) = self.starts.try_lock() else {
             return;
         };
@@ -382,7 +382,8 @@ impl Captures {
             duration: settings.lead,
             bytes: settings.lead_bytes,
         };
-        // Start a new session if the limits have changed, or if an event could not begin a capture.
+        // Start a session if there is none (at the start, after a capture, or after an event that
+        // could not begin a capture), or if the limits have changed.
         let is_due = match armed {
             Some(armed) => !armed.queue.is_ring_of(limits, lead),
             None => self.running.written.load().is_none(),

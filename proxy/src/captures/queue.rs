@@ -345,7 +345,8 @@ impl Queue {
             self.omit(OmissionReason::QueueFull, 1, message.len(), at_us, totals);
             return None;
         }
-        // The bytes are copied without the lock, because a message may have 48 MB.
+        // Copy the bytes before the lock is taken: a message may have 48 MB, and all captured
+        // clients use this lock.
         let message = Bytes::copy_from_slice(message);
         let mut state = self.state.lock();
         if state.end.is_some() {
@@ -524,7 +525,7 @@ impl Queue {
     }
 
     fn reserve(&self, bytes: usize) -> Option<()> {
-        // A ring is never full, because it drops its oldest records.
+        // A ring is never full, because `push` drops its oldest records.
         if self.is_ring.load(Ordering::Relaxed) {
             self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
             return Some(());
@@ -680,7 +681,7 @@ fn memory_of(content: &Content) -> usize {
     match content {
         Content::Command(command) => RECORD_BYTES + command.message.len(),
         Content::Reply(reply) => RECORD_BYTES + reply.message.len(),
-        // The record of a gap is not counted.
+        // This is the record of a gap. `report_gaps` adds it without reserving memory.
         Content::Omitted(omitted) if omitted.client == 0 => 0,
         _ => RECORD_BYTES,
     }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn namespace_names_a_collection_or_a_whole_database() {
+    fn a_selected_namespace_is_a_collection_or_a_whole_database() {
         let selection = Selection {
             namespaces: names(&["shop", "crm.people", "a.b.c"]),
             ..Selection::default()

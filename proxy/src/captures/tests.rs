@@ -271,7 +271,7 @@ fn full_part_is_followed_by_another_part_and_the_disk_limit_ends_the_capture() {
     let capture = captures.start(plan()).unwrap();
     let session = captures.running.written.load_full().unwrap();
     let mut client = CapturedClient::default();
-    // Random bytes are not compressible.
+    // Random bytes cannot be compressed, so few operations fill a part.
     let noise: Vec<u8> = (0..60_000).map(|_| rand::random()).collect();
     let noise = bson::Binary {
         subtype: bson::spec::BinarySubtype::Generic,
@@ -459,7 +459,7 @@ fn large_batch_exceeds_the_limit_of_bytes_by_less_than_a_block() {
     const MAX_BYTES: u64 = 1 << 20;
     let capture = written(1 << 30);
     let Session { queue, totals, .. } = &*capture.session;
-    // Random bytes are not compressible.
+    // Random bytes cannot be compressed, so three commands exceed the limit of bytes.
     let noise: Vec<u8> = (0..500_000).map(|_| rand::random()).collect();
     for _ in 0..200 {
         let now = Instant::now();
@@ -560,7 +560,7 @@ fn capture_without_records_writes_a_quiet_event() {
     let bytes = part.0.lock();
     let mut reader = Reader::new(&bytes[..]).unwrap();
     let Some(Content::Event(event)) = reader.next_record().unwrap() else {
-        panic!("no event");
+        panic!("expected an event");
     };
     assert_eq!(event.kind, "quiet");
     assert!(matches!(
@@ -578,7 +578,7 @@ fn operations_continue_after_the_capture_directory_is_removed() {
     let mut client = CapturedClient::default();
     let find = || doc! {"find": "c", "$db": "d"};
     operate(&captures, &mut client, find(), Some(doc! {"ok": 1}));
-    // The capture may have failed before it was stopped.
+    // If the writer failed before this call, the capture has already ended and is unknown.
     match captures.stop(&id_of(&capture)) {
         Ok(()) | Err(CaptureError::Unknown) => {}
         Err(error) => panic!("{error}"),
@@ -703,7 +703,7 @@ fn captures_of_operators_and_of_events_contain_pseudonyms_instead_of_values() {
         let (records, _) = folder.read(id);
         let written = format!("{records:?}");
         let count = |text: &str| written.matches(text).count();
-        // Field names are not replaced.
+        // Redaction does not replace the names of fields, such as `insert`.
         assert_eq!((count("alice"), count("insert\\0")), (0, commands));
         let state = captures.list().unwrap();
         let state = state.iter().find(|capture| capture.id == *id).unwrap();
@@ -771,11 +771,11 @@ fn command_that_cannot_be_redacted_is_counted_and_not_written() {
     let bytes = part.0.lock();
     let mut reader = Reader::new(&bytes[..]).unwrap();
     let Some(Content::Omitted(omitted)) = reader.next_record().unwrap() else {
-        panic!("no omission");
+        panic!("expected an omission");
     };
     assert_eq!(omitted.reason(), OmissionReason::NotRedactable);
     let Some(Content::End(end)) = reader.next_record().unwrap() else {
-        panic!("no end");
+        panic!("expected the end of the capture");
     };
     assert_eq!((end.operations, end.omitted), (0, 1));
     assert_eq!(queue.counts().omitted, [0, 0, 0, 0, 1]);

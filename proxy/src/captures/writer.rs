@@ -242,7 +242,8 @@ impl<P: Parts> Output<'_, P> {
             other => other?,
         }
         if self.bytes() > bytes_before {
-            // This record is in the next block, so do not count its operation yet.
+            // A block was written. It contains the earlier records, but this record is in the next
+            // block. So do not count the operation of this record yet.
             self.pending_operations -= operations;
             self.count_written();
             self.pending_operations += operations;
@@ -348,7 +349,7 @@ fn shift(content: &mut Content, offset_us: u64) {
         Content::Reply(reply) => &mut reply.at_us,
         Content::Omitted(omitted) => &mut omitted.at_us,
         Content::Event(event) => &mut event.at_us,
-        // The writer itself creates these records.
+        // The writer creates these records itself, so their times need no conversion.
         Content::Header(_) | Content::End(_) => return,
     };
     *at_us = at_us.saturating_sub(offset_us);

@@ -64,7 +64,7 @@ enum ConvertError {
     Key(#[from] KeyError),
     #[error("the capture is redacted already")]
     RedactedAlready,
-    #[error("cannot write: {0}")]
+    #[error("cannot write the converted file: {0}")]
     Write(#[from] WriteError),
 }
 

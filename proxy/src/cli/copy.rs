@@ -119,7 +119,8 @@ async fn copy(arguments: &Copy) -> Result<(), CopyError> {
 }
 
 async fn connect(uri: &str) -> Result<Client, CopyError> {
-    // The driver's message may contain the password if the string is wrong.
+    // If the connection string is invalid, the driver's message may contain the password.
+    // `DeploymentError::Uri` hides this message.
     let parsed = ClientOptions::parse(uri).await;
     let mut options = parsed.map_err(|error| match *error.kind {
         ErrorKind::DnsResolve { .. } => CopyError::Driver(error),

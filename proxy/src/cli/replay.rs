@@ -116,7 +116,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         }
     };
     let interrupted = async {
-        // If the signal cannot be handled, Ctrl-C ends the process as usual.
+        // If Ctrl-C cannot be handled, this future never ends, and Ctrl-C ends the process.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }

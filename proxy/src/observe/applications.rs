@@ -36,9 +36,9 @@ impl ApplicationCounts {
         }
     }
 
-    /// Adds the counts of a later period. If all slots are taken, a new application replaces the
-    /// lightest counted application, but only if the count of the new application is higher. So
-    /// names with few operations do not keep their slots forever.
+    /// Adds the counts of later operations. If [`APPLICATIONS`] names are already counted
+    /// separately, a new name replaces the name with the lowest count, but only if the count of the
+    /// new name is higher. So a name with few operations is not counted separately forever.
     pub(super) fn merge(&mut self, later: &Self) {
         self.unnamed += later.unnamed;
         self.other += later.other;

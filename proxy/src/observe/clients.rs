@@ -225,7 +225,8 @@ impl ConnectedClient {
     /// Records that the client got the reply to its `hello`. Later `hello`s do not change the
     /// stage.
     pub fn greeted(&mut self, is_monitor: bool) {
-        // A driver's monitor never logs in, so no later stage follows.
+        // A driver's monitor never logs in. It is ready after its `hello`, so that its end does not
+        // count as a client that gave up.
         let stage = if is_monitor {
             Stage::Ready
         } else {

@@ -158,7 +158,7 @@ impl Exporter {
         metrics.gauge(MetricName::Info, labels).set(1.0);
         for (file, not_after) in certificates {
             let labels = vec![MetricLabel::new("file", file)];
-            // The dates in certificates end in the year 9999, so the `f64` is exact.
+            // No date in a certificate is after the year 9999, so an `f64` represents it exactly.
             let not_after = u64::try_from(not_after).map_or(0.0, seawall_stats::float);
             metrics
                 .gauge(MetricName::CertificateExpiryTimestampSeconds, labels)
@@ -362,8 +362,8 @@ impl Exporter {
         always
             .into_iter()
             .for_each(|(name, sum)| count(name, None, sum));
-        // Most namespaces never have operations of these kinds, so the series are created on first
-        // use.
+        // Most namespaces never have streamed or retried operations, so these series are created
+        // only when there is such an operation.
         let seldom = [
             (MetricName::OperationsStreamedTotal, sums.streamed),
             (MetricName::OperationsRetriedTotal, sums.retries),
@@ -459,7 +459,7 @@ impl Exporter {
                 ("collection", &*namespace.collection),
             ];
             let name = MetricName::OperationDurationSeconds;
-            // Without the awaiting operations, for the same reason as in `Sums::whole`.
+            // Awaiting operations are excluded, because their times do not show load.
             match sums.awaited.count() {
                 0 => histograms.add(name, &labels, &sums.durations),
                 _ => histograms.add(name, &labels, &sums.durations.without(&sums.awaited)),

@@ -79,8 +79,8 @@ impl NameTable {
 impl NameState {
     fn add_and_check_limit(&mut self, prefix: Prefix, name: ChildName) -> bool {
         if !self.watched.contains_key(&prefix) && self.watched.len() >= MAX_WATCHED {
-            // Drop the prefixes with only one name, because most prefixes have only one. If the
-            // names below a dropped prefix are data, the prefix is only learned later.
+            // Drop the prefixes with only one name, because most prefixes have only one. If this
+            // frees no memory, drop all prefixes. A dropped prefix can still be learned later.
             self.watched.retain(|_, names| names.len() > 1);
             if self.watched.len() >= MAX_WATCHED {
                 self.watched.clear();
@@ -162,7 +162,8 @@ mod tests {
         let shapes = counts(&observer);
         assert_eq!(shapes.get("{filter:{scores.*.best:?}}"), Some(&101));
         assert_eq!(shapes.values().sum::<u64>(), before + 100);
-        // Names are learned per collection and per field.
+        // The names were learned only for the field `scores` of the collection `games`. So the
+        // shapes of another collection and of another field contain their names.
         run(&doc! {"find": "other", "filter": {"scores.zoe.best": 1}, "$db": "d"});
         run(&doc! {"find": "games", "filter": {"name.first": 1, "scores": 2}, "$db": "d"});
         let shapes = counts(&observer);

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partly_failed_bulk_write_is_a_write_error() {
+    fn a_partly_failed_bulk_write_has_the_outcome_write_error() {
         let outcome = |errors: i32| {
             let cursor = doc! {"id": 0i64, "firstBatch": [], "ns": "admin.$cmd.bulkWrite"};
             let reply = doc! {"cursor": cursor, "nErrors": errors, "nInserted": 2, "ok": 1.0};
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_operation_has_only_the_code_of_its_last_reply() {
+    fn the_error_code_of_a_reply_is_not_counted_if_the_operation_is_repeated() {
         let observer = observer();
         let command = doc! {"find": "c", "$db": "d"}.to_vec().unwrap();
         let input = CommandBytes {

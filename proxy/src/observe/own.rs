@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(measure(Some(10), &first), [3, 6, 0, 1]);
         // Thread 3 has ended. Other threads have started and ended between two measurements.
         assert_eq!(measure(Some(15), &[(1, "a", 4), (2, "b", 6)]), [4, 7, 0, 4]);
-        // The id of thread 2 is reused. The CPU time of the process lags behind the CPU times of
-        // its threads, or is unknown.
+        // A new thread has the id of the ended thread 2. In this measurement, the CPU time of the
+        // process lags behind the CPU times of its threads. In the next one, it is unknown.
         assert_eq!(measure(Some(15), &[(1, "a", 4), (2, "c", 2)]), [4, 7, 2, 4]);
         assert_eq!(measure(None, &[(1, "a", 5)]), [5, 7, 2, 4]);
         // A thread that changes its name after its start is not counted twice.
@@ -197,7 +197,8 @@ mod tests {
             std::hint::black_box(spin());
         }
         let by_thread: Duration = threads().iter().map(|thread| thread.on_cpu).sum();
-        // Clock ticks are coarse, so a factor of two is allowed.
+        // `process_cpu` is rounded down to clock ticks, so it may be less than the sum of the
+        // threads. More than 100 ms were used, so it cannot be less than half of the sum.
         assert!(process_cpu().unwrap() * 2 >= by_thread);
         assert!(resident_bytes().unwrap() > 1 << 20);
     }

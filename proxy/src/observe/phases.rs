@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_total_includes_all_servers() {
+    fn the_distributions_of_all_operations_include_the_operations_at_every_server() {
         let mut tally = PhaseTally::default();
         let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
         let servers = [None, Some(0), Some(2), Some(2)];
@@ -134,14 +134,14 @@ mod tests {
         assert_eq!(by_server, [Some(times_4(1)), None, Some(times_4(2))]);
         let fine_4 = |index, count| (index, u64::from(count), Duration::from_millis(4) * count);
         assert_eq!(fine, [fine_4(0, 1), fine_4(2, 2)]);
-        // Nothing is returned twice, and servers without operations take no memory.
+        // A second `take` returns no operation again, and has no memory for the idle servers.
         let again = tally.take(|_, _| panic!("the times were already returned"));
         assert_eq!(server_time(&again.whole), (0, Duration::ZERO));
         assert!(again.servers.iter().all(Option::is_none));
     }
 
     #[test]
-    fn time_at_a_server_without_a_reply_is_in_the_phase_but_not_in_the_reply_times() {
+    fn times_without_a_reply_are_in_the_server_phase_but_not_in_the_reply_times() {
         let mut tally = PhaseTally::default();
         let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
         for has_reply in [true, false, false] {

@@ -48,8 +48,8 @@ impl Recorder {
         let Some(log) = log.filter(|log| log.samples()) else {
             return;
         };
-        // Check this before all look-ups: when all operations are slow, nearly all lines are
-        // dropped here.
+        // Ask for a permit before all look-ups: when all operations are slow, nearly all lines are
+        // dropped here, without a look-up.
         if let Some(permit) = log.admit(sender.user, at) {
             self.log(permit, at, record, sender);
         }
@@ -113,8 +113,8 @@ impl Recorder {
         };
         let (recorder, log) = (Arc::clone(self), Arc::clone(&earlier));
         let ending = move || {
-            // A thread that serves clients may still use the log for some microseconds. Such a
-            // thread must not drop the log, because the drop waits for the writing thread.
+            // A thread that serves clients may still use the log for some microseconds. It must not
+            // be the last owner of the log, because the last owner's drop waits for the disk.
             while Arc::strong_count(&log) > 1 {
                 thread::yield_now();
             }
@@ -124,11 +124,11 @@ impl Recorder {
         if let Err(error) = spawn(Box::new(ending)) {
             earlier.do_not_wait();
             self.keep_left_out(&earlier);
-            tracing::warn!(%error, "could not close the previous slow log");
+            tracing::warn!(%error, "could not start the thread that closes the previous slow log");
         }
     }
 
-    /// Keeps the number of lines that a log dropped which is no longer in use.
+    /// Adds the dropped lines of a log that is no longer in use to those of all earlier logs.
     fn keep_left_out(&self, log: &SlowLog) {
         let left_out = log.left_out();
         self.left_out_before.fetch_add(left_out, Ordering::Relaxed);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_counted_in_a_group_row_is_logged_with_the_shape_of_that_row() {
+    fn an_operation_counted_in_an_other_row_is_logged_with_the_id_of_that_row() {
         let (observer, written) = observer(every_operation());
         let (first, folded) = (Command::find("a"), Command::find("b"));
         run(&observer, &first);
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(lines[0]["shape"], hex(first.id()));
         assert_eq!(lines[0].get("fine_shape"), None);
         for line in &lines[1..] {
-            // The table is too small for coarse rows.
+            // The table is too small for coarse rows, so an `other` row counts the operation.
             let of = folded.fingerprint();
             let (db, collection) = (of.readable_db(), of.readable_collection());
             let row = ShapeId::of_other_row(of.op, &db, &collection);
@@ -331,7 +331,7 @@ mod tests {
         let coarse = heavy.fingerprint().coarse;
         let folded = HashMap::from([(heavy.id(), Folded { coarse, time })]);
         let mut registry = observer.recorder.registry.lock();
-        // Let the shape occur twice: a shape that occurred only once gets no row.
+        // Let the heavy shape occur twice: a shape that occurred only once gets no row.
         registry.watch(folded.clone());
         assert!(registry.turn_over(folded, time, SystemTime::now()));
         assert_eq!(registry.evicted(), 1);
@@ -350,7 +350,7 @@ mod tests {
         let written = Written::default();
         let (held, block) = BlockingWriter::new(&written);
         let observer = observer_with(start(every_operation(), held));
-        // Variables are dropped in reverse order. This one is declared again, so that it is dropped
+        // Variables are dropped in reverse order. `block` is declared again, so that it is dropped
         // before the log if an assertion fails: the drop of the log waits until the writer is
         // unblocked.
         let block = block;
@@ -387,11 +387,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_log_that_no_thread_can_close_stay_counted() {
+    fn dropped_lines_stay_counted_if_no_thread_can_be_started_to_close_the_log() {
         let written = Written::default();
         let (held, block) = BlockingWriter::new(&written);
         let observer = observer_with(start(every_operation(), held));
-        // As above: on a failure, `block` must be dropped before the log.
+        // Variables are dropped in reverse order. `block` is declared again, so that it unblocks
+        // the writer before the log is dropped: the drop of the log waits for the writer.
         let block = block;
         let command = Command::find("a");
         run(&observer, &command);

@@ -111,8 +111,8 @@ impl SlowNotes {
                 user: client.and_then(|client| client.user()),
             };
             let mut all = self.noted.lock();
-            // The rate limit is not enough: if the clock was set, it may have admitted the
-            // operations of several seconds.
+            // The limit per second does not bound this list: if the clock was set, `rate` may have
+            // admitted several times that number since the last collection.
             if all.len() < KEPT {
                 all.push(noted);
                 return;
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn only_slow_operations_are_kept_without_values_and_with_short_names() {
+    fn operations_that_reach_the_threshold_are_kept_with_shortened_names_and_no_values() {
         let observer = observer();
         run(&observer, "fast", 1, Duration::from_millis(99));
         run(&observer, "slow", 1, Duration::from_millis(100));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_cannot_use_all_slow_operations_of_a_second() {
+    fn one_user_cannot_use_the_whole_limit_of_slow_operations_per_second() {
         let notes = SlowNotes::default();
         let observer = observer();
         run(&observer, "slow", 1, Duration::from_secs(1));

@@ -118,7 +118,8 @@ mod tests {
     fn a_tally_of_plain_and_other_operations_has_the_same_sums_as_direct_addition() {
         let name: Arc<str> = "shop".into();
         let mut tally = Tally::default();
-        // In the second period, 20 shapes have no more operations, and 40 new shapes appear.
+        // The second collection has no operations of the shapes 0 to 19, so it must not contain
+        // them. It has operations of the new shapes 40 to 79.
         for numbers in [0..40, 20..80] {
             let mut expected = Sums::default();
             for number in numbers.clone().chain(numbers) {

@@ -215,7 +215,8 @@ impl Server {
                     }
                 }
                 Some(Err(error)) => match *error.kind {
-                    // Some server versions cannot exclude parts of a section.
+                    // Some server versions cannot exclude parts of a section and refuse the
+                    // command. From the next command on, ask for the whole section `metrics`.
                     ErrorKind::Command(ref refusal)
                         if refusal.code != UNAUTHORIZED
                             && !SHUTDOWN_CODES.contains(&refusal.code)
@@ -223,7 +224,7 @@ impl Server {
                     {
                         command.insert(METRICS, 1);
                     }
-                    // The error's message would contain the whole command.
+                    // Record only the name and code, because the message contains the command.
                     ErrorKind::Command(ref refusal) => {
                         self.record_refusal(format!("{} ({})", refusal.code_name, refusal.code));
                     }
@@ -232,7 +233,7 @@ impl Server {
                     }
                     // The server is down or not reachable, or the connection ended.
                     _ if sent_at.elapsed() < self.settings.timeout => self.record_no_reply(),
-                    // At least one sample without a reply was recorded while this command waited.
+                    // `wait_for_reply` has already recorded a sample without a reply.
                     _ => {}
                 },
                 None => {}

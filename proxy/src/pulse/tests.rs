@@ -172,7 +172,7 @@ fn sampler_uses_one_direct_connection_to_its_server() {
 }
 
 #[tokio::test]
-async fn changed_settings_and_new_servers_at_the_same_time_do_not_block_each_other() {
+async fn configure_and_set_servers_at_the_same_time_do_not_block_each_other() {
     const ROUNDS: u64 = 5_000;
     let options = ClientOptions::parse("mongodb://127.0.0.1:1").await.unwrap();
     let pulse = Arc::new(Pulse::new(options, server().settings, Handle::current()));

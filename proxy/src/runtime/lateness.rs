@@ -63,7 +63,8 @@ impl Lateness {
         let age = now.saturating_sub(self.last_us.load(Ordering::Relaxed));
         let late = match age <= microseconds(TICK * 2) {
             true => self.late_us.load(Ordering::Relaxed),
-            // In a quiet time, the last tick says nothing about the current lateness.
+            // In a quiet time, ticks are rare. So the last tick may be too old to show the current
+            // lateness.
             false => 0,
         };
         Duration::from_micros(late.max(overdue))

@@ -85,8 +85,8 @@ async fn begin_repeatedly(arena: Arena, users: &[Login]) {
 async fn begin_only(arena: &Arena, user: &str) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     client.send(&start(user, SHA_256)).await?;
-    // The read ends when Seawall sends the challenge, or closes the connection to make room for
-    // another.
+    // The read ends when Seawall sends the challenge. It also ends when Seawall closes the
+    // connection to make room for another login.
     client.set_limit(UNFINISHED_FOR);
     drop(client.read_message().await?);
     Ok(match timeout(UNFINISHED_FOR, client.read_message()).await {
@@ -122,7 +122,8 @@ pub(super) async fn outdated(arena: Arena) {
         arena.count_ending(Ending::NotBegun);
     }
     change(&mut root, 1).await;
-    // Seawall may still use keys that it read less than a second ago.
+    // Seawall may still use keys that it read less than a second ago, and so accept the outdated
+    // password.
     let is_refused = async { while is_accepted(&arena, &outdated).await {} };
     let is_refused = timeout(Duration::from_secs(5), is_refused).await;
     is_refused.expect("a changed password takes effect");
@@ -130,7 +131,8 @@ pub(super) async fn outdated(arena: Arena) {
         let outdated = outdated.clone();
         async move {
             let mut client = arena.connect().await?;
-            // Seawall may get new keys between the two messages.
+            // Between the two messages, Seawall may get the keys of a new password. Even then, the
+            // login must fail.
             let begun = client.begin_login(&outdated).await?;
             let outcome = client.finish_login(&begun).await?;
             Ok(match outcome.is_authenticated() {

@@ -111,7 +111,7 @@ fn compression_bombs() -> Vec<Vec<u8>> {
         response_to: 0,
         op_code: OP_MSG,
     };
-    // Zeros compress best. They are not a valid message.
+    // After its header, this message has only zeros, because zeros compress best. It is not valid.
     let mut zeros = header.to_bytes().to_vec();
     zeros.resize(MAX_MESSAGE_BYTES, 0);
     let insert = largest_insert();
@@ -182,7 +182,8 @@ async fn send_slowly(
 ) {
     arena.begin();
     let count = u32::try_from(clients.len()).unwrap_or(u32::MAX);
-    // Ten clients per tick. One round takes two seconds.
+    // Each tick sends to ten clients, so `count / 20` ticks per second reach all clients in two
+    // seconds.
     let mut pace = arena.pace((count / 20).max(1));
     let mut round = 0;
     'attack: loop {

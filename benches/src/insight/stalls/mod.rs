@@ -148,7 +148,7 @@ async fn stopped(plan: &Plan) {
     check_stopped(&reported, &server);
     assert!(
         reported_at.is_some(),
-        "reported within {REPORTED_AFTER} periods"
+        "the recurring stall must be reported within {REPORTED_AFTER} periods"
     );
 }
 

@@ -155,7 +155,9 @@ impl AdminClient {
         if status != StatusCode::OK {
             let body = body::to_bytes(response.into_body(), MAX_RESPONSE_BYTES).await;
             let body = body.map_err(|error| ClientError::Broken(root_cause(&error)))?;
-            // Another status of a success has no bytes to download.
+            // `accepted` returns the error for the status 401. It also accepts the statuses 201,
+            // 202 and 422, but the bodies of such responses are no downloads. So these statuses are
+            // errors here.
             accepted(path, status, &body)?;
             return Err(refused(path, status, &body));
         }
@@ -272,7 +274,8 @@ impl AdminClient {
 /// Checks the status of a response.
 fn accepted(path: &str, status: StatusCode, body: &[u8]) -> Result<(), ClientError> {
     match status {
-        // A refused reload has the status 422 and a normal reply, which contains the problems.
+        // If Seawall refuses a reload, the response has the status 422 and a normal reply in its
+        // body. This reply contains the problems of the configuration.
         StatusCode::OK
         | StatusCode::CREATED
         | StatusCode::ACCEPTED
@@ -355,7 +358,7 @@ pub enum ClientError {
     },
     /// The token contains characters that a header must not contain, or the path contains
     /// characters that a URL must not contain.
-    #[error("invalid request: {0}")]
+    #[error("the token or the path is not valid in an HTTP request: {0}")]
     Request(axum::http::Error),
     /// TLS cannot be set up.
     #[error("cannot set up TLS: {0}")]
@@ -496,7 +499,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refused_connection_is_reported() {
+    async fn error_for_a_refused_connection_contains_the_address() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);

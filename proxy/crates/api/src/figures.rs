@@ -183,7 +183,8 @@ mod tests {
     fn bucket_number_is_found_from_bounds_with_rounding_errors() {
         for bucket in 0..Distribution::<8>::BUCKETS {
             let (gt_seconds, le_seconds) = Distribution::<8>::bounds_seconds(bucket);
-            // The bounds get rounding errors, as if JSON had only a few digits of each.
+            // Each upper bound is also tried with an error of 0.01 %, as if it had been written to
+            // JSON with only a few digits.
             for le_seconds in [le_seconds, le_seconds * 0.9999, le_seconds * 1.0001] {
                 let rounded = Bucket {
                     gt_seconds,

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_members_take_defaults_and_unknown_members_are_ignored() {
+    fn missing_json_members_take_defaults_and_unknown_json_members_are_ignored() {
         let step: Step = parsed(
             r#"{ "at": 5, "latency_ms": { "p50": null, "p99": 1.5 }, "phases_ms": null, "new": [1] }"#,
         );
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_of_an_earlier_version_has_no_concurrency_limit() {
+    fn pool_in_a_reply_of_an_earlier_version_has_no_concurrency_limit() {
         let pool: Pool = parsed(r#"{ "in_use": 3, "wait_queue": 1 }"#);
         let concurrency = pool.concurrency;
         assert_eq!((pool.in_use, concurrency.limit), (3, None));

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_of_all_operations_is_that_of_the_timeline() {
+    fn rate_of_all_operations_is_computed_from_the_timeline() {
         let step = |count, seconds| Step {
             count,
             seconds,
@@ -171,7 +171,8 @@ mod tests {
             ..Report::default()
         };
         assert_eq!(operations_per_second(&report), 2.0);
-        // The first step begins 20 s before the period.
+        // The first step begins 20 s before the period, so the timeline covers 620 s and
+        // 6,200 operations.
         report.timeline.steps = vec![step(200, 20.0), step(6_000, 600.0)];
         assert_eq!(operations_per_second(&report), 10.0);
         assert_eq!(operations_per_second(&Report::default()), 0.0);

@@ -162,7 +162,8 @@ impl Identity {
             IdentityStatus::Refused => 2,
         };
         // After a user was dropped, an operation in flight may still report that a server refused
-        // the user's keys. The first reason is kept, because the clients must get error 13.
+        // the user's keys. This report must not replace `Gone`, because clients of a dropped user
+        // must get error 13.
         self.status
             .compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire)
             .ok();

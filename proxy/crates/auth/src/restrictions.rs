@@ -67,19 +67,19 @@ impl Restrictions {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestrictionsError {
     /// The reply lacks the field, because the command did not request it or the server is too old.
-    #[error("{field} is missing")]
+    #[error("the reply to usersInfo has no field {field}")]
     Missing {
         /// The field of the reply.
         field: &'static str,
     },
     /// A value does not have the documented type, or is not valid BSON.
-    #[error("{field} is not of the expected type")]
+    #[error("the value of {field} is not of the expected type")]
     WrongType {
         /// The field with the value.
         field: &'static str,
     },
     /// Seawall does not know a clause.
-    #[error("unknown clause {clause:?}")]
+    #[error("a restriction has the unknown clause {clause:?}")]
     UnknownClause {
         /// The name of the clause.
         clause: String,

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn mechanisms_and_id_of_a_user_are_optional() {
+    fn the_keys_of_a_mechanism_and_the_user_id_are_optional_in_a_users_info_reply() {
         let credentials = parse_user(without("credentials.SCRAM-SHA-1")).unwrap();
         assert!(credentials.keys(Mechanism::ScramSha1).is_none());
         assert!(credentials.keys(Mechanism::ScramSha256).is_some());

@@ -132,11 +132,11 @@ impl<R: Read> Reader<R> {
             }
         }
         let record = Record::decode_length_delimited(&mut self.block)
-            .map_err(|_| self.damaged("not a record"))?;
+            .map_err(|_| self.damaged("its content is not a record"))?;
         let content = record.content;
         content
             .map(Some)
-            .ok_or_else(|| self.damaged("a record of an unknown type"))
+            .ok_or_else(|| self.damaged("it contains a record of an unknown type"))
     }
 
     /// Reads the next block; false at the end of the file.
@@ -169,9 +169,9 @@ impl<R: Read> Reader<R> {
             return Err(self.damaged("the checksum does not match"));
         }
         let plain = zstd::bulk::decompress(&compressed, plain_bytes)
-            .map_err(|_| self.damaged("not a zstd frame of the declared size"))?;
+            .map_err(|_| self.damaged("its content is not a zstd frame of the declared size"))?;
         if plain.len() != plain_bytes || plain.is_empty() {
-            return Err(self.damaged("not a zstd frame of the declared size"));
+            return Err(self.damaged("its content is not a zstd frame of the declared size"));
         }
         self.block = Bytes::from(plain);
         self.at += u64::try_from(HEAD_BYTES).unwrap_or(u64::MAX) + limit;

@@ -88,7 +88,7 @@ fn a_message_of_48_mb_fits_into_a_block() {
 }
 
 #[test]
-fn a_record_over_the_limit_is_refused_and_changes_nothing() {
+fn a_record_over_the_size_limit_is_refused_and_not_written() {
     let mut writer = Writer::new(Vec::new(), header()).unwrap();
     let error = writer
         .push(&command(1, MAX_BLOCK_BYTES).into())

@@ -309,8 +309,8 @@ impl<'a> Command<'a> {
 
     /// True if the body may grow by `extra_bytes` without exceeding [`MAX_BSON_OBJECT_BYTES`].
     pub fn has_room_for(&self, extra_bytes: usize) -> bool {
-        // This is the limit of a stored document. Servers accept a body that is up to 16 KiB
-        // longer, so this check is stricter than necessary.
+        // `MAX_BSON_OBJECT_BYTES` is the limit of a stored document. Servers accept a body that is
+        // up to 16 KiB longer, so this check is stricter than necessary.
         self.body.len() + extra_bytes <= MAX_BSON_OBJECT_BYTES
     }
 }

@@ -437,7 +437,8 @@ impl ReplyScanner {
             Scope::Top => facts.code = Some(code),
             Scope::WriteError => facts.write_error_codes.add(code),
             Scope::WriteConcernError => facts.write_concern_code = Some(code),
-            // State changes in the batch of a `bulkWrite` are neither recorded nor concealed.
+            // `conceal_state_change` does not change the batch of a `bulkWrite`, so a state-change
+            // code in the batch is not recorded as `state_change`.
             Scope::BulkResult => return facts.write_error_codes.add(code),
             Scope::Cursor
             | Scope::Batch
@@ -734,7 +735,7 @@ mod tests {
         }
         let is_opaque = |bytes: &[u8]| scan(ReplyForm::Plain, bytes, 5).is_opaque;
         assert!(is_opaque(&[1, 0, 0, 0, 0]));
-        // The type of the element is unknown.
+        // 0x20 is not a BSON type.
         let mut unknown = doc! {"r": 1}.to_vec().unwrap();
         unknown[4] = 0x20;
         assert!(is_opaque(&unknown));

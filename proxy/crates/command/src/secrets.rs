@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn collections_named_by_uuid_and_the_oplog_in_a_pipeline_are_secret() {
+    fn commands_that_name_a_collection_by_uuid_and_replies_with_the_oplog_are_secret() {
         for (command, expected) in [
             (
                 doc! {"find": Uuid::from_bytes([7; 16]), "$db": "admin"},

@@ -433,8 +433,8 @@ impl Controller {
             _ if self.search.is_settled() => SETTLED_SLICE,
             _ => SEARCH_SLICE,
         };
-        // If a slice were shorter than an operation, the values of consecutive slices would depend
-        // on each other.
+        // Half of `transit` is the time of an operation. If a slice were shorter than an operation,
+        // the values of consecutive slices would depend on each other.
         least.max(self.transit() / 2)
     }
 
@@ -539,7 +539,7 @@ impl Controller {
                 self.search
                     .next(self.base, range, first, now, &mut self.random)
             }
-            // Here the throughput depends on the arrivals, not on the limit. A lower limit could
+            // In arrivals-bound load, the limit does not change the throughput. A lower limit could
             // only make operations wait. If load has slowed down the server, a higher limit only
             // moves the wait to the server.
             Metric::Latency
@@ -571,7 +571,7 @@ impl Controller {
         let is_comparable =
             was_at_tried || slice.is_server_bound() == (trial.metric == Metric::Throughput);
         let Some(value) = slice.value(trial.metric).filter(|_| is_comparable) else {
-            // The load has changed, or nothing completed at the tried limit.
+            // The kind of load has changed, or no operation completed: the trial has no result.
             self.return_to_base(now);
             return Reason::Measuring;
         };
@@ -665,7 +665,7 @@ impl Controller {
         let seconds = sample.window.as_secs_f64().max(1e-3);
         let rate = float(sample.completed()) / seconds;
         let is_falling = rate < FALLING * self.usual_rate && load == Load::ServerBound;
-        // Averages over about 2 s, so the usual rate follows a slow fall but not a stall.
+        // The usual rate is an average over about 2 s, so it follows a slow fall but not a stall.
         self.usual_rate += (0.5 * seconds).min(1.0) * (rate - self.usual_rate);
         load != Load::Stalled && now >= self.recovering_until && !is_falling
     }

@@ -76,7 +76,7 @@ fn bucket_of(duration: Duration) -> usize {
         .unwrap_or(u64::MAX)
         .max(1);
     let octave = us.ilog2();
-    // The number of quarters of an octave above its lower bound: 0 to 3.
+    // The quarter of the octave in which the duration lies: 0 to 3.
     let quarter = match octave {
         0 | 1 => (us << (2 - octave)) & 3,
         _ => (us >> (octave - 2)) & 3,

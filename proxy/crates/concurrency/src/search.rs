@@ -190,7 +190,7 @@ impl Search {
         random: &mut Random,
     ) {
         match self {
-            // The limit before this one was worse, so the opposite direction counts as tried.
+            // The earlier limit was worse, so the direction back to it counts as tried.
             Self::Searching {
                 step,
                 up_failed,

@@ -236,21 +236,22 @@ mod tests {
     }
 
     #[test]
-    fn gains_within_the_noise_are_dropped() {
+    fn a_limit_whose_gain_is_within_the_noise_is_dropped() {
         let values = [0.0, 0.02, 0.0, 0.02, 0.0, 0.02, 0.0];
         assert_eq!(run(38, 0.03, &values), (Verdict::Drop, 6));
         assert_eq!(run(38, 0.005, &values), (Verdict::Keep, 2));
     }
 
     #[test]
-    fn small_gain_is_dropped_after_a_large_step_and_kept_after_a_small_step() {
+    fn a_limit_with_a_small_gain_is_dropped_after_a_large_step_and_kept_after_a_small_step() {
         assert_eq!(run(64, 0.001, &[0.0, 0.02, 0.0]).0, Verdict::Drop);
         assert_eq!(run(35, 0.001, &[0.0, 0.02, 0.0]).0, Verdict::Keep);
     }
 
     #[test]
     fn a_trial_is_not_decided_while_the_server_fails() {
-        // The server fails during the third value, so the second value looks good in comparison.
+        // The server fails while the last value is measured at the base limit. Compared with this
+        // value, the value at the tried limit looks good.
         let (verdict, _) = run(64, 0.01, &[0.0, 0.05, -2.0]);
         assert_eq!(verdict, Verdict::Continue);
     }

@@ -50,7 +50,8 @@ impl Bench {
         };
         sample.groups[0].completed = completed;
         sample.groups[0].server_time = WINDOW * limit;
-        // Every operation took as long as on the unloaded server.
+        // The squares divided by the sum give 0.1 ms. Operations are thus so short that a change of
+        // the limit takes effect at once.
         sample.server_time_squares = 0.0001 * WINDOW.as_secs_f64() * f64::from(limit);
         sample
     }
@@ -77,7 +78,7 @@ impl Bench {
 
 #[test]
 fn limit_does_not_rise_over_time_if_throughput_is_the_same_at_every_limit() {
-    // Throughput is the same at every limit, and operations always wait.
+    // 1,000 operations complete per window at every limit, and operations always wait.
     for seed in 0..10 {
         let mut bench = Bench::new(seed);
         bench.run(300, |_| 1_000);
@@ -172,8 +173,8 @@ fn limit_recovers_when_the_other_clients_of_a_crowded_server_leave() {
 
 #[test]
 fn trials_lower_the_limit_by_at_most_half_during_the_search_and_a_fifth_afterwards() {
-    // Some controllers shed load to measure the minimum time. Here a trial lowers the limit by half
-    // during the search, and by a tenth later.
+    // Some controllers refuse operations to measure the time without load. In this controller,
+    // a trial lowers the limit only by half during the search, and by about a tenth later.
     let mut bench = Bench::new(1);
     bench.run(120, |limit| 30 * u64::from(limit.min(32)));
     assert!(bench.limits.iter().all(|limit| *limit >= START / 2));
@@ -239,7 +240,7 @@ fn limit_stays_the_same_while_no_operation_waits() {
 
 #[test]
 fn arrivals_bound_load_does_not_raise_the_limit_of_a_slow_server() {
-    // A trial of a higher limit would make operations slower while it lasts.
+    // If load has slowed down the server, a trial of a higher limit would make operations slower.
     let highest = |time: Duration| {
         let mut bench = Bench::new(1);
         let mut quiet = Sample::default();
@@ -275,7 +276,7 @@ fn another_mix_of_operations_does_not_restart_the_search() {
         let sample = sample_of(&bench, 1_800, 10);
         let _decision = bench.pass(&sample);
     }
-    // Half as many operations, but the same work.
+    // 290 instead of 1,810 operations per window, but the same work.
     for _ in 0..100 {
         let sample = sample_of(&bench, 200, 90);
         let decision = bench.pass(&sample);

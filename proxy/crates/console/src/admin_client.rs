@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn unauthorized_is_a_usage_error_and_other_errors_mean_unavailable() {
+    fn exit_status_is_usage_for_unauthorized_and_unavailable_for_other_errors() {
         let broken = ClientError::Broken(String::new());
         assert_eq!(exit(&broken), Exit::Unavailable);
         let refused = ClientError::Refused {

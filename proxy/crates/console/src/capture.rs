@@ -197,7 +197,7 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
         None => wait(&client, &id).await?,
     }
     let ended = ended(&client, &id).await?;
-    // Standard output has the capture, so the summary goes to standard error.
+    // If the capture was written to standard output, the summary goes to standard error.
     let print = |line: &str| match is_on_standard_output {
         true => drop(writeln!(io::stderr().lock(), "{line}")),
         false => say(line),
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn omissions_are_listed_by_reason() {
+    fn omitted_operations_are_listed_by_reason() {
         let capture = Capture {
             id: "a".to_owned(),
             end: Some("duration".to_owned()),

@@ -194,7 +194,7 @@ fn scaled(number: f64, base: f64, units: &[&str], space: &str) -> String {
     }
     let mut rest = number;
     let mut left = units;
-    // A number of 999.5 or more would be rounded to four digits, so it gets the next unit.
+    // A number that is rounded to `base` or more gets the next unit.
     while let [_, more @ ..] = left
         && !more.is_empty()
         && rest.abs() >= base - 0.5
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_control_the_terminal_or_reverse_text() {
+    fn control_characters_and_invisible_characters_in_names_are_escaped() {
         assert_eq!(printable("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\u{a}");
         assert_eq!(printable("a\u{202e}b"), "a\\u{202e}b");
         assert_eq!(printable("Größe"), "Größe");

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn admin_addresses_may_be_repeated_or_separated_by_commas() {
+    fn admin_option_may_be_repeated_and_may_contain_several_addresses() {
         let addresses = |arguments: &[&str]| {
             let fleet = endpoints(arguments).fleet().unwrap();
             let clients = fleet.clients().iter();

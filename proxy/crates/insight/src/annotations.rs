@@ -82,7 +82,8 @@ impl Annotation {
             .chars()
             .map(|letter| if letter.is_control() { ' ' } else { letter })
             .collect();
-        // A control character of two bytes becomes one byte, so the text never grows.
+        // A control character of one or two bytes becomes a space of one byte, so the text stays
+        // within [`MAX_ANNOTATION_BYTES`].
         Self {
             at,
             end,
@@ -105,7 +106,7 @@ impl Annotation {
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         put(&mut bytes, milliseconds(self.at));
-        // Zero means that there is no end.
+        // 0 stands for `None`. So an end at the time 0 is stored as 1 ms.
         put(
             &mut bytes,
             self.end.map_or(0, |end| milliseconds(end).max(1)),

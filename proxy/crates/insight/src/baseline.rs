@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timestamp_sets_the_end_of_the_baseline_and_shortens_the_default_window() {
+    fn a_timestamp_sets_the_end_of_the_baseline_and_shortens_a_window_that_overlaps_it() {
         let deploy = (NOW - 90).to_string();
         let after = spans(&deploy, Window::AtMost(10 * MINUTE)).unwrap();
         assert_eq!(after.before, (NOW - 180, NOW - 90));
@@ -160,7 +160,8 @@ mod tests {
             assert!(matches!(refused, SpanError::NotKept { .. }), "{refused}");
             assert_eq!(spans(&coming, window), Err(SpanError::NotOver));
         }
-        // Without a required length, the window is as long as the history allows.
+        // `AtMost` allows a shorter window. The window is one day long, because the history is kept
+        // for eight days and the baseline ended seven days ago.
         let week = spans("last_week", Window::AtMost(WEEK)).unwrap();
         assert_eq!(week.before.1 - week.before.0, 86_400);
     }

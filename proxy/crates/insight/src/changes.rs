@@ -235,8 +235,8 @@ impl<'a> Comparison<'a> {
             steady_slowdowns: Vec::new(),
             rates: Vec::new(),
         };
-        // Group rows are not compared: their operations change whenever a shape gets or loses its
-        // own row.
+        // A group row counts several shapes. It is not compared, because its operations change
+        // whenever one of its shapes gets or loses its own row.
         let is_shape = |label: &&Arc<Label>| {
             matches!(
                 ***label,
@@ -313,8 +313,8 @@ impl<'a> Comparison<'a> {
         if (slowdown - allowed).abs() < least || difference < MIN_DIFFERENCE.as_secs_f64() {
             return None;
         }
-        // Buckets are logarithmic, so multiplying durations by a factor shifts them to other
-        // buckets.
+        // Before the rank test, the earlier durations are multiplied by the allowed drift. The
+        // buckets are logarithmic, with 8 buckets per doubling, so this is a shift of the buckets.
         let shift = whole_number((allowed * 8.0 / LN_2).round());
         let ranks = ranks(&pair.before.durations, &pair.now.durations, shift);
         let kind = if slowdown > 0.0 && ranks.effect >= MIN_EFFECT {

@@ -183,8 +183,8 @@ impl Insight {
             store = Some(opened);
             unwritten = Some(history.take_delta());
         }
-        // After a quick restart, the history may have the figures of the running second already.
-        // The figures that follow are then added to the next second.
+        // After a quick restart, the history file may already have figures of the current second.
+        // `last` is then this second, so its further figures are added to the next second.
         let added = Added {
             last: Some(seconds(now)).filter(|running| history.has_second(*running)),
             left: None,
@@ -231,8 +231,8 @@ impl Insight {
             second = left;
         }
         let first = match added.last {
-            // The clock repeats a second after a small correction. Keep the figures for the next
-            // second.
+            // The clock was set back a little: this second or a later one was already added. The
+            // figures are kept, to be added to the next second.
             Some(last) if last >= over && last - over <= MAX_GAP_SECONDS => {
                 added.left = Some(second);
                 return;
@@ -340,7 +340,8 @@ impl Insight {
     pub fn annotate_changes(&self) {
         let length = Duration::from_secs(CHANGE_INTERVAL_SECONDS);
         let compared = self.changes(Against::Ago(length), Window::AtMost(length));
-        // The periods are always valid; without enough data there are no changes.
+        // `changes` fails only if a period is invalid, and these two periods are always valid.
+        // Without enough data, there are no changes.
         let Ok(compared) = compared else { return };
         let at = UNIX_EPOCH + Duration::from_secs(compared.now.from);
         let end = UNIX_EPOCH + Duration::from_secs(compared.now.to);
@@ -381,7 +382,8 @@ impl Insight {
             Ok(()) => self.writes.lock().succeed(),
             Err(error) => {
                 self.writes.lock().fail(&error);
-                // Keep the changes for the next write.
+                // The changes are kept for the next write. `unwritten` may already have newer
+                // changes, so these are merged into `delta`.
                 if let Some(unwritten) = &mut *self.unwritten.lock() {
                     delta.merge(std::mem::take(unwritten));
                     *unwritten = delta;

@@ -22,7 +22,8 @@ pub(super) fn unpacked_bytes(figures: &Figures) -> usize {
     const NUMBER: usize = 10;
     /// Maximum bytes of the distance between two of the 256 buckets.
     const DISTANCE: usize = 2;
-    // The label, the numbers, the number of buckets, and the buckets.
+    // A series has a number for its label, `NUMBERS` numbers, and a number for its bucket count.
+    // Each bucket then has a distance and a count.
     (1 + NUMBERS + 1) * NUMBER + figures.durations.buckets().len() * (DISTANCE + NUMBER)
 }
 

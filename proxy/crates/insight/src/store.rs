@@ -127,8 +127,8 @@ impl Store {
         };
         fs::create_dir_all(directory).map_err(failed)?;
         let path = directory.join(FILE);
-        // The check of the file reports damage as an error. If the database panics in spite of it,
-        // the file is damaged in a way that the check does not find.
+        // `open_database` checks the file and reports damage as an error. If the database library
+        // still panics, the file is damaged in a way that this check does not find.
         match panic::catch_unwind(|| Self::open_file(&path)) {
             Ok(Ok(Some(opened))) => Ok(opened),
             Ok(Err(error)) if !error.is_caused_by_content() => Err(error),
@@ -170,7 +170,8 @@ impl Store {
     /// Opens the file, and checks the checksums of all its pages. Without this check, the database
     /// trusts a file that was closed: it may panic on a damaged page, or return wrong bytes.
     fn open_database(path: &Path) -> Result<Database, StoreError> {
-        // Earlier versions created the file with read permission for all users.
+        // Earlier versions created the file with read permission for all users, so the permissions
+        // are set each time.
         fs::set_permissions(path, Permissions::from_mode(FILE_MODE)).map_err(|source| {
             StoreError::Io {
                 path: path.to_owned(),
@@ -596,11 +597,11 @@ mod tests {
         let figures = history.period(0, 6_150);
         let mut put_aside = 0;
         for (page, bytes) in file.chunks(4_096).enumerate() {
-            // A page of zeros is not in use.
+            // A page of zeros is not in use, so damage to it would have no effect.
             if bytes.iter().all(|byte| *byte == 0) {
                 continue;
             }
-            // Damage the number of entries, or an entry.
+            // Offset 2 is in the number of the page's entries, and offset 2,000 is in an entry.
             for offset in [2, 2_000] {
                 let mut damaged = file.clone();
                 damaged[page * 4_096 + offset] ^= 0xff;
@@ -651,7 +652,7 @@ mod tests {
             fs::read(found.put_aside.unwrap()).unwrap(),
             b"no database at all"
         );
-        // A file of another version is renamed too.
+        // A file of a later version is renamed too.
         let transaction = store.database.as_ref().unwrap().begin_write().unwrap();
         transaction
             .open_table(META)

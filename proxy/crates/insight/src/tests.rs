@@ -142,7 +142,8 @@ fn slower_shapes_are_found_in_comparison_with_every_kind_of_baseline() {
     let before_it = (NOW - 6 * HOUR).to_string();
     assert_eq!(slower(&changes(&before_it)), ["slow_since_6h"]);
     assert_eq!(slower(&changes("2026-11-20T17:50:27Z")), ["slow_since_6h"]);
-    // The longest period for which the history of last week is kept.
+    // One day is the longest period that can be compared with last week, because the history is
+    // kept for eight days.
     let day = Window::Exactly(Duration::from_secs(DAY));
     let widest = insight.changes(Against::LastWeek, day).unwrap();
     assert_eq!(widest.before.to - widest.before.from, DAY);
@@ -259,14 +260,14 @@ fn figures_of_the_last_second_are_kept_by_a_quick_restart() {
         let period = insight.period(UNIX_EPOCH, at(10));
         (whole(&period).count, period.length.as_secs())
     };
-    // Closing adds the second that has not ended.
+    // Before Seawall closes the history, it adds the second that has not ended: here `NOW`.
     let insight = open();
     insight.add(measured(), at(0));
     insight.add(measured(), at(1));
     insight.close();
     let insight = open();
     assert_eq!(all(&insight), (2 * 16, 2));
-    // The rest of that second is added to the next one.
+    // After the restart, further figures of the second `NOW` are added to the next second.
     insight.add(measured(), at(1));
     assert_eq!(all(&insight), (2 * 16, 2));
     insight.add(measured(), at(2));

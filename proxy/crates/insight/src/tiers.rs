@@ -202,8 +202,8 @@ impl History {
             .map(|(_, (_, weight))| *weight)
             .collect();
         weights.sort_by(|a, b| b.total_cmp(a));
-        // All shapes with the smallest accepted weight are kept, so slightly more than `max_shapes`
-        // may be kept.
+        // `least` is the smallest weight that is kept. All shapes with this weight are kept, so
+        // there may be slightly more than `max_shapes`.
         let least = weights.get(self.max_shapes.saturating_sub(1)).copied();
         let mut series = BTreeMap::<Arc<Label>, Figures>::new();
         for (label, (figures, weight)) in second {
@@ -300,8 +300,8 @@ impl History {
     }
 
     fn keep_within_bytes(&mut self) {
-        // The steps that have not ended cannot be dropped, so they never displace more than half of
-        // the frames.
+        // Steps that have not ended cannot be dropped. They count as at most half of `max_bytes`,
+        // so that frames always have the other half.
         let open = self.open_bytes().min(self.max_bytes / 2);
         while self.frame_bytes() + open > self.max_bytes {
             let sizes = self.tiers.iter().map(|tier| tier.bytes).enumerate();
@@ -451,8 +451,8 @@ impl History {
         let fitting = fitting.unwrap_or(0);
         let tiers = fitting..TIERS.len();
         let oldest = tiers.clone().filter_map(|tier| self.known_from(tier)).min();
-        // The first step may begin before `from`. A tier that has dropped only the time between the
-        // two still reaches back.
+        // The first step may begin before `from`. A tier reaches back far enough if it has data
+        // from `from` on, even if it has dropped the beginning of the first step.
         let begins = oldest.map_or(from, |oldest| oldest.max(from));
         let reaches = |tier: &usize| self.known_from(*tier).is_some_and(|known| known <= begins);
         let mut tiers = tiers;
@@ -497,8 +497,8 @@ impl History {
     }
 }
 
-/// True if a frame ends after `now`. The running second is no future: Seawall writes it when it
-/// ends.
+/// True if a frame ends after `now`. The running second is excepted, because Seawall adds it to the
+/// history before it exits.
 fn is_future(frame: &Frame, now: u64) -> bool {
     let length = TIERS.get(frame.tier).map_or(1, |(length, _)| *length);
     let is_running = length == 1 && frame.start == now;

@@ -56,8 +56,8 @@ impl Drop for NextOperation {
         if self.is_in_flight {
             let sent = self.due;
             self.due += self.interval;
-            // An operation that has waited for more than one interval is recorded with its waiting
-            // time. After a shorter wait, its latency is not known, so it is not recorded.
+            // The load ended before the reply arrived, so the latency is not known. A wait of more
+            // than one interval is recorded instead of the latency; a shorter wait is not recorded.
             if self.due < ends_at {
                 self.shared.record.lock().since_due(sent);
                 self.skip_until(ends_at);
@@ -84,7 +84,7 @@ impl Client {
     pub(super) async fn run_short_connections(mut self) {
         while Instant::now() < self.shared.ends_at {
             if let Some(mut link) = self.connect().await {
-                // The connection is closed after the operation, even if the operation failed.
+                // The result is ignored: the connection is closed even if the operation succeeded.
                 drop(self.ask(&mut link, Instant::now()).await);
             }
         }
@@ -127,7 +127,8 @@ impl Client {
             };
             next.is_connected = true;
             while next.is_connected && Instant::now() < self.shared.ends_at {
-                // Operations that have been due for longer than the timeout are not sent.
+                // Operations that have been due for longer than the timeout are not sent, and count
+                // as missed.
                 if let Some(until) = Instant::now().checked_sub(self.patience) {
                     next.skip_until(until);
                 }

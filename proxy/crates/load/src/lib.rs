@@ -81,7 +81,7 @@ pub struct Plan {
 
 /// The preparation of the load failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{step} at {address}: {cause}")]
+#[error("could not prepare the load: {step} at {address}: {cause}")]
 pub struct PrepareError {
     step: &'static str,
     address: String,

@@ -138,7 +138,7 @@ impl Link {
             .finish(signature)
             .map_err(|_| Failure::Wrong("SCRAM signature"))?;
         if !is_done {
-            // Servers before 4.4 do not know `skipEmptyExchange`.
+            // Servers before 4.4 do not know `skipEmptyExchange` and expect an empty last message.
             let empty = rawdoc! {
                 "saslContinue": 1, "conversationId": 1, "payload": binary(&[]), "$db": user.source.as_str(),
             };
@@ -157,7 +157,7 @@ impl Link {
         self.stream.write_all(&request).await?;
         self.read_reply().await?;
         let body = self.buffer.get(BODY_OFFSET..).unwrap_or_default();
-        let body = RawDocument::from_bytes(body).map_err(|_| Failure::Wrong("no document"))?;
+        let body = RawDocument::from_bytes(body).map_err(|_| Failure::Wrong("invalid BSON"))?;
         match body.get("ok") {
             Ok(Some(RawBsonRef::Double(1.0) | RawBsonRef::Int32(1))) => Ok(body),
             _ => Err(Failure::Refused(body.get_i32("code").unwrap_or(0))),
@@ -239,6 +239,6 @@ fn binary(bytes: &[u8]) -> Binary {
 fn payload(reply: &RawDocument) -> Result<&[u8], Failure> {
     let payload = reply
         .get_binary("payload")
-        .map_err(|_| Failure::Wrong("no payload"))?;
+        .map_err(|_| Failure::Wrong("no SCRAM payload"))?;
     Ok(payload.bytes)
 }

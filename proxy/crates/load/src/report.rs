@@ -131,7 +131,7 @@ impl Report {
             ));
         }
         let p99 = self.operation_from_due_ms.p99;
-        // A load without operations misses the objective.
+        // If no operation has a latency, `p99` is 0, but the objective is missed.
         let is_empty = self.operation_from_due_ms.max == 0.0;
         if let Some(most) = objectives.p99_ms.filter(|most| p99 > *most || is_empty) {
             missed.push(format!("p99 {p99:.1} ms, expected at most {most:.1} ms"));
@@ -239,7 +239,7 @@ impl fmt::Display for Report {
         let own = &self.generator;
         write!(
             f,
-            "the generator used {:.2} cores (user {:.2}, system {:.2}) and was late by p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
+            "the load harness used {:.2} cores (user {:.2}, system {:.2}) and was late by p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
             own.cpu_user + own.cpu_system,
             own.cpu_user,
             own.cpu_system,

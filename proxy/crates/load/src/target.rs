@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_no_port_and_no_brackets() {
+    fn the_host_of_an_address_has_no_port_and_no_brackets() {
         for (address, expected) in [
             ("db.example:27017", "db.example"),
             ("127.0.0.1:5", "127.0.0.1"),

@@ -155,7 +155,7 @@ pub(super) fn check(ask: Ask, reply: &RawDocument) -> Result<(), Failure> {
             let found = found_id(reply).ok_or(Failure::Wrong("no document found"))?;
             match found == i64::from(id) {
                 true => Ok(()),
-                false => Err(Failure::Wrong("wrong document")),
+                false => Err(Failure::Wrong("a document with another _id")),
             }
         }
         Ask::Insert | Ask::Update(_) => match reply.get_i32("n") {

@@ -53,7 +53,8 @@ pub fn count<R>(work: impl FnOnce() -> R) -> (R, LockCounts) {
 #[track_caller]
 pub(crate) fn add() {
     let caller = Location::caller();
-    // While a thread ends, a destructor may take a lock after the thread's counter was dropped.
+    // While a thread ends, a destructor can take a lock after the thread's `TAKEN` was dropped.
+    // Such a lock is not counted.
     let _ended = TAKEN.try_with(|taken| {
         if let Some(counts) = taken.borrow_mut().as_mut() {
             *counts.0.entry((caller.file(), caller.line())).or_default() += 1;

@@ -77,7 +77,7 @@ pub enum Error {
         output: String,
     },
     /// A file or directory could not be read, created or moved.
-    #[error("{}", path.display())]
+    #[error("could not read, create or move {}", path.display())]
     File {
         /// The path of the file or directory.
         path: PathBuf,
@@ -87,8 +87,8 @@ pub enum Error {
     /// The operating system returned no random numbers for a key or a name.
     #[error("the operating system returned no random numbers")]
     Entropy(#[source] rand::rngs::SysError),
-    /// The address has no free port.
-    #[error("the address has no free port")]
+    /// No free port could be found on the address on which mongod listens.
+    #[error("could not find a free port for mongod")]
     NoPort(#[source] io::Error),
     /// The mongod ended before it replied.
     #[error("mongod ended with status {status:?}; its last lines were:\n{log}")]
@@ -119,7 +119,7 @@ pub enum Error {
     #[error("mongod is not running")]
     NotRunning,
     /// The operating system did not deliver a signal.
-    #[error("the signal was not delivered")]
+    #[error("could not send the signal to mongod")]
     Signal(#[source] io::Error),
     /// A replica set cannot be initiated: it has no members, or its first mongod was not started
     /// with `--replSet`.
@@ -154,7 +154,7 @@ pub enum Error {
         message: String,
     },
     /// The driver could not create a client.
-    #[error("the driver could not create a client")]
+    #[error("the MongoDB driver could not create a client")]
     Driver(#[from] mongodb::error::Error),
 }
 

@@ -154,7 +154,8 @@ async fn fetch(cache: &Path, progress: &mut impl FnMut(Progress)) -> Result<Path
     fs::set_permissions(&unpacked, Permissions::from_mode(0o755))
         .map_err(Error::file(&unpacked))?;
     check_runs(&unpacked).await?;
-    // If another process has already moved the same file to `target`, that file is replaced.
+    // If another process has already moved its download to `target`, `rename` replaces that file.
+    // Both files have the same hash.
     fs::rename(&unpacked, &target).map_err(Error::file(&target))?;
     Ok(target)
 }
@@ -181,12 +182,12 @@ async fn download(
         .args(["--quiet", "--progress-bar", "off", "--dest"])
         .arg(work_directory)
         .arg(REQUIREMENT)
-        // pip downloads into its temporary directory and moves the file at the end. The temporary
-        // directory is the work directory, so the progress can be measured, and all files are
-        // removed with the work directory.
+        // pip downloads into its temporary directory and moves the package at the end. The work
+        // directory is used as the temporary directory, so that `size_of_tree` can measure the
+        // progress and all files are removed together with the work directory.
         .env("TMPDIR", work_directory)
-        // Python imports modules from the current directory first. The work directory is empty and
-        // belongs to this user.
+        // With `-m`, Python searches the current directory for modules first. The work directory is
+        // empty and belongs to this user, so Python imports no module of another user from it.
         .current_dir(work_directory)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -346,7 +347,7 @@ impl WorkDirectory {
 
 impl Drop for WorkDirectory {
     fn drop(&mut self) {
-        // If the removal fails, a later download removes the directory as abandoned.
+        // Ignore an error: `remove_abandoned` removes the directory before a later download.
         drop(fs::remove_dir_all(&self.path));
     }
 }
@@ -417,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn named_mongod_has_precedence_over_the_path() {
+    fn path_in_seawall_mongod_has_precedence_over_mongod_on_the_path() {
         let scratch = scratch();
         let named = scratch.path.join("named");
         let installed = scratch.path.join("bin/mongod");
@@ -463,7 +464,7 @@ mod tests {
         let cached = cached_path(&scratch.path);
         executable(&cached);
         assert_eq!(places.cached(SCRIPT_SHA256).await, Some(cached.clone()));
-        // The file has the same length as before, and is still executable.
+        // The new file has the same length and is still executable, so only its hash differs.
         fs::write(&cached, "#!/bin/zh\n").unwrap();
         assert_eq!(places.cached(SCRIPT_SHA256).await, None);
         assert_eq!(places.find().unwrap(), None);

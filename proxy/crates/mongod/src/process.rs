@@ -110,8 +110,8 @@ pub struct Mongod {
     port: u16,
     /// Offset in the log file at which this run begins. Each run appends to the file.
     log_start_bytes: u64,
-    // Field order matters: the supervisor is dropped before the directory, because mongod must end
-    // before its directory is removed.
+    // Fields are dropped in the order of their declaration. `supervisor` is declared before
+    // `directory`, because mongod must end before its directory is removed.
     supervisor: Supervisor,
     directory: Directory,
 }
@@ -127,7 +127,7 @@ impl Mongod {
                 port => port,
             };
             let result = Self::start_at(program, options.clone(), port).await;
-            // Another process may have taken the port after it was found free.
+            // After `free_port` has found a port, another process may take it before mongod does.
             let port_was_taken = match &result {
                 Err(Error::Ended { status, log }) => match *status {
                     Some(NET_ERROR) => true,
@@ -239,8 +239,8 @@ impl Mongod {
         self.log_start_bytes = fs::metadata(self.log_path()).map_or(0, |log| log.len());
         let arguments = arguments(&self.options, self.port, self.data_dir());
         let next = Supervisor::spawn(self.data_dir(), &self.program, arguments)?;
-        // From now on the new shell is responsible for the directory, so the old shell must not
-        // remove it.
+        // The shell of `next` removes the directory when it ends, so the shell of the previous run
+        // must not remove it.
         self.supervisor.leave_directory();
         self.supervisor = next;
         self.ready().await
@@ -377,8 +377,8 @@ fn arguments(options: &Options, port: u16, directory: &Path) -> Vec<OsString> {
     for (name, value) in &options.parameters {
         option("--setParameter", format!("{name}={value}").into());
     }
-    // These diagnostics help with long-running servers. For a private mongod, they only cost CPU
-    // time and disk space.
+    // mongod's collection of diagnostic data helps with long-running servers. For a private mongod,
+    // it only costs CPU time and disk space, so it is off unless the caller sets the parameter.
     if options
         .parameters
         .iter()
@@ -446,8 +446,8 @@ struct Directory {
 impl Directory {
     fn create() -> Result<Self, Error> {
         let path = std::env::temp_dir().join(random_name("seawall-mongod-")?);
-        // An existing directory is an error: if another user had created it, this user could read
-        // the files.
+        // If the directory exists, `create` fails. The directory must not be used, because another
+        // user could have created it and could then read the files in it.
         DirBuilder::new()
             .mode(0o700)
             .create(&path)
@@ -458,7 +458,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Usually the supervising shell has already removed the directory.
+        // Ignore an error: usually the shell of the supervisor has already removed the directory.
         drop(fs::remove_dir_all(&self.path));
     }
 }
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn default_options_start_a_quiet_server_on_loopback() {
+    fn default_options_give_arguments_for_a_quiet_server_on_loopback() {
         assert_eq!(
             text(&Options::default()),
             "--dbpath /data --logpath /data/mongod.log --port 27017 --bind_ip 127.0.0.1 \
@@ -543,14 +543,14 @@ mod tests {
     }
 
     #[test]
-    fn debug_hides_the_cluster_key() {
+    fn debug_output_hides_the_cluster_key() {
         let key = ClusterKey::generate().unwrap();
         assert!(key.0.len() >= 6);
         assert!(!format!("{key:?}").contains(&key.0));
     }
 
     #[tokio::test]
-    async fn error_for_a_program_that_is_not_mongod_contains_its_output() {
+    async fn error_for_a_program_that_is_not_mongod_contains_the_output_of_the_program() {
         let error = Mongod::start(Path::new("/bin/echo"), Options::default())
             .await
             .unwrap_err();

@@ -69,8 +69,8 @@ pub async fn initiate_replica_set(
     settings: Settings,
 ) -> Result<SocketAddr, Error> {
     let indexed = members.iter().enumerate().rev();
-    // If several members have the highest priority, `max_by_key` returns the last of them. The
-    // order is reversed, so the result is the first of them in the list.
+    // If several members have the highest priority, `max_by_key` returns the last of them.
+    // `indexed` is in reverse order, so this is the first such member in `members`.
     let preferred = indexed.max_by_key(|(_, member)| member.priority);
     let (index, first) = preferred.ok_or(Error::NotAMember)?;
     let set = first
@@ -196,11 +196,11 @@ enum MemberState {
 async fn states(members: &[Member<'_>]) -> Vec<(SocketAddr, MemberState)> {
     let mut states = Vec::with_capacity(members.len());
     for Member { mongod, .. } in members {
-        // Servers of all versions know this legacy name of `hello`.
+        // `isMaster` is the old name of `hello`, which servers of all versions know.
         let hello = mongod.run_command("admin", doc! { "isMaster": 1 });
         let state = match timeout(HELLO_LIMIT, hello).await {
-            // Until the set has keys for cluster times, its replies have no `$clusterTime`. Two
-            // clients that send the same command could then get different replies.
+            // Until the set has keys for cluster times, its replies have no `$clusterTime`. Such a
+            // set does not count as complete, because its replies change when the keys exist.
             Ok(Ok(reply)) if !reply.contains_key("$clusterTime") => MemberState::Other,
             Ok(Ok(reply)) if has(&reply, "ismaster") => MemberState::Primary,
             Ok(Ok(reply)) if has(&reply, "secondary") => MemberState::Secondary,

@@ -67,8 +67,8 @@ impl Supervisor {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // The shell and mongod get their own process group. So an interrupt from the terminal
-            // reaches only this process, which then decides when mongod ends.
+            // The shell and mongod get their own process group. So Ctrl-C in the terminal
+            // interrupts only the process that calls `spawn`, which then decides when mongod ends.
             .process_group(0)
             .spawn()
             .map_err(missing)?;
@@ -105,7 +105,8 @@ impl Supervisor {
     /// run uses it.
     pub(super) fn leave_directory(&mut self) {
         if let Some(mut input) = self.input.take() {
-            // If the write fails, the shell has ended, and the owner of the directory removes it.
+            // Ignore an error: it means that the shell has ended, so it can no longer remove the
+            // directory.
             drop(input.write_all(b"leave\n"));
         }
         drop(self.shell.wait());
@@ -115,7 +116,7 @@ impl Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         drop(self.input.take());
-        // mongod has been killed, so the shell ends within milliseconds.
+        // The end of the input makes the shell kill mongod and end, which takes milliseconds.
         drop(self.shell.wait());
     }
 }
@@ -139,9 +140,9 @@ const SHELL: &str = "sh";
 const MAX_OUTPUT_BYTES: u64 = 256;
 
 /// The shell's script. `read` fails at the end of the input. A shell without job control gives
-/// commands in the background no input, so the watcher reads from descriptor 3. If this process is
-/// dead, `echo` causes `SIGPIPE`; the shell ignores this signal, so that it can still remove the
-/// directory.
+/// commands in the background no input, so the watcher reads from descriptor 3. If the process that
+/// started the shell is dead, `echo` causes `SIGPIPE`; the shell ignores this signal, so that it
+/// can still remove the directory.
 const SCRIPT: &str = r#"
 directory=$1
 shift
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn drop_kills_the_process_and_removes_the_directory() {
+    async fn dropping_the_supervisor_kills_the_process_and_removes_the_directory() {
         let directory = directory();
         let supervisor = spawn(&directory, "exec sleep 1000");
         let pid = running(&supervisor).await;
@@ -250,8 +251,8 @@ mod tests {
         kill_process(shell, Signal::KILL).unwrap();
         assert_eq!(supervisor.ended().await, None);
         drop(supervisor);
-        // The shell was killed, so the test cannot wait for it. The watcher needs a moment to
-        // notice the end of its input.
+        // The killed shell cannot report the end of its mongod, so the test polls the process. The
+        // watcher needs a moment to notice the end of its input and to kill the process.
         let gone = async {
             while test_kill_process(pid).is_ok() {
                 tokio::task::yield_now().await;

@@ -52,10 +52,10 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RedactError {
     /// The bytes are not a valid message or document.
-    #[error("not a valid message")]
+    #[error("not a valid message or document")]
     Malformed,
     /// Documents are nested deeper than servers allow.
-    #[error("nested too deep")]
+    #[error("documents are nested too deep")]
     TooDeep,
     /// The redacted message is larger than a server accepts.
     #[error("the redacted message is too large")]

@@ -170,7 +170,7 @@ fn of_decimal(bits: u128) -> Option<Number> {
             magnitude.unwrap_or(u128::MAX),
         ));
     }
-    // More digits do not change the 63 bits of the fraction.
+    // Digits after the first `MAX_DIGITS` decimals are beyond the precision of the pseudonym.
     let (coefficient, digits) = match digits.checked_sub(MAX_DIGITS) {
         Some(lost) => {
             let power = 10_u128.checked_pow(lost);

@@ -104,7 +104,7 @@ impl Records {
         if reply.message.is_empty() {
             return (Some(Content::Reply(reply)), None);
         }
-        // The facts of a reply have no values, so they stay if the message cannot be redacted.
+        // If the message cannot be redacted, `facts` stay, because they have no values of users.
         let (message, omitted) = match self.redactor.reply(form, &reply.message) {
             Ok(message) => (message.into(), None),
             Err(_) => {

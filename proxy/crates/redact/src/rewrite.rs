@@ -220,7 +220,7 @@ impl Output {
                 self.number(redactor, kind_at, kind, value);
             }
             // Booleans, null and similar types stay unchanged. So do timestamps in the ordered
-            // mode, because 64 bits have no room for a longer pseudonym.
+            // mode, because their pseudonyms would need more than the 64 bits of a timestamp.
             _ => self.0.extend_from_slice(value),
         }
         Ok(())

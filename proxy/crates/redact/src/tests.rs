@@ -106,7 +106,7 @@ fn equal_numbers_of_different_types_have_equal_pseudonyms() {
 }
 
 #[test]
-fn a_number_keeps_its_type_if_its_pseudonym_fits() {
+fn a_number_keeps_its_type_if_its_pseudonym_fits_this_type() {
     assert!(matches!(value(Mode::Ordered, 1000), Bson::Int32(_)));
     assert!(matches!(value(Mode::Ordered, i32::MAX), Bson::Int64(_)));
     assert!(matches!(value(Mode::Ordered, 1_i64 << 50), Bson::Int64(_)));

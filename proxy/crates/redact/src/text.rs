@@ -157,7 +157,7 @@ fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
         literal.push(byte);
         rest = after;
     }
-    // A quantifier makes the last character optional.
+    // A quantifier makes the last character optional, so this character is not in the prefix.
     if matches!(rest.first(), Some(b'?' | b'*' | b'{')) {
         let end = literal.utf8_chunks().last().map_or(0, |chunk| {
             let last = chunk.valid().chars().next_back();

@@ -131,8 +131,8 @@ impl Comparison {
             .chain(durations(&before, &now))
             .collect();
         changes.sort_by(|a, b| {
-            // A change of all shapes at once comes last, because a single changed shape is more
-            // likely the cause.
+            // Among changes of one kind, the change of all shapes at once comes last, because a
+            // single changed shape is more likely the cause.
             let is_whole = |change: &Change| change.shape.id.is_empty();
             (a.kind.cmp(&b.kind))
                 .then(is_whole(a).cmp(&is_whole(b)))
@@ -241,8 +241,8 @@ fn failures(a: &ShapeResult, b: &ShapeResult, kind_before: Kind) -> (Vec<String>
             cost += float(y - x);
         }
     }
-    // A capture may record only the code of the first failed write of each reply, so the sums are
-    // compared.
+    // A capture may record only the code of the first failed write of each reply. So the sums over
+    // all codes are compared, and not the counts of each code.
     let sum = |shape: &ShapeResult| -> u64 {
         let codes = shape.write_errors.iter();
         let counted = codes.filter(|(code, _)| !CHANCE_CODES.contains(code));
@@ -514,7 +514,7 @@ fn caveats(before: &Report, now: &Report, pairs: &[Pair<'_>]) -> Vec<String> {
         let count = excluded.count();
         if count > 0 {
             caveats.push(format!(
-                "results of {count} shapes are not compared: they {text}"
+                "results of {count} shapes are not compared: their commands {text}"
             ));
         }
     }
@@ -667,7 +667,8 @@ mod tests {
         });
         let comparison = Comparison::new(report(), now, None);
         assert!(comparison.changes.is_empty());
-        let expected = "results of 1 shapes are not compared: they use the time or random numbers";
+        let expected =
+            "results of 1 shapes are not compared: their commands use the time or random numbers";
         assert_eq!(comparison.caveats, [expected]);
     }
 

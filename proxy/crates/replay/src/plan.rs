@@ -499,7 +499,7 @@ mod tests {
         assert_eq!(skipped(&mut all, find(1)), None);
         assert_eq!(skipped(&mut all, commit(1)), None);
         assert_eq!(skipped(&mut all, commit(1)), Some(SkipReason::Retry));
-        // This transaction began before the capture.
+        // Transaction 2 began before the capture, so the planner has not seen its first command.
         let unknown = Some(SkipReason::TransactionUnknown);
         assert_eq!(skipped(&mut all, find(2)), unknown);
         assert_eq!(skipped(&mut all, commit(2)), unknown);
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unacknowledged_write_is_marked() {
+    fn a_write_with_more_to_come_is_planned_as_unacknowledged() {
         let mut bytes = message(doc! {"insert": "c", "writeConcern": {"w": 0}});
         bytes[16..20].copy_from_slice(&MORE_TO_COME.to_le_bytes());
         let Decision::Send(planned) = planner().decide(&bytes) else {

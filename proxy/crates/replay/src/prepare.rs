@@ -12,7 +12,8 @@ use crate::{
     results::{Descriptions, ShapeResult},
 };
 
-/// Maximum number of commands that wait for their captured reply, in each generation of the map.
+/// Maximum number of commands that wait for their captured reply, in each generation of the map
+/// `open` ([`Recent`]).
 const MAX_OPEN: usize = 65_536;
 
 /// A record that is ready for the replay.
@@ -118,7 +119,8 @@ impl Preparer {
             Decision::Skip(reason) => return Err(reason),
         };
         let message = match planned.cursors {
-            // The message is copied. Otherwise it would keep its whole block in memory.
+            // The message is a slice of a block of the capture. Without the copy, the slice would
+            // keep the whole block in memory.
             CursorUse::More(_) | CursorUse::Kill(_) => {
                 ToRewrite::Cursors(Bytes::copy_from_slice(&command.message))
             }

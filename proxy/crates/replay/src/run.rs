@@ -47,13 +47,13 @@ const LEAD: Duration = Duration::from_millis(200);
 /// Maximum number of ended operations whose captured reply has not been read yet.
 const MAX_UNMATCHED: usize = 65_536;
 
-/// Maximum number of cursors in each generation of the map.
+/// Maximum number of cursors in each generation of the map `cursors` ([`Recent`]).
 const MAX_CURSORS: usize = 50_000;
 
 /// Minimum number of ended operations before the share of errors can stop the replay.
 const MIN_FOR_ERROR_SHARE: u64 = 100;
 
-/// Maximum number of ended operations that are handled in a row before other work.
+/// Maximum number of ended operations that are handled one after another before other work.
 const BATCH: usize = 256;
 
 /// The description of a replay.
@@ -100,7 +100,7 @@ pub async fn run(
     let must_identify =
         replay.choice.with_writes && !replay.writes_to_unidentified && !header.servers.is_empty();
     let description = endpoint.describe(header, must_identify).await?;
-    // Dropping the set ends the task.
+    // If the caller drops this future, the set is dropped too, which ends the task.
     let mut task = JoinSet::new();
     task.spawn(conduct(
         replay,
@@ -506,7 +506,7 @@ impl Conductor {
         self.results.sent += 1;
         self.in_flight += 1;
         let (slot, request_bytes) = (entry.slot, job.message.len());
-        // The lane of the connection has one operation at a time, so the channel has room.
+        // The lane of the connection lets one operation run at a time, so this channel is empty.
         let connection = self.connections.get(&slot);
         if connection.is_none_or(|connection| connection.jobs.try_send(job).is_err()) {
             self.fail_to_send(operation, slot, request_bytes);
@@ -608,7 +608,8 @@ impl Conductor {
             return;
         }
         self.forget(operation);
-        // Usually, the operation is the newest or the oldest operation in the list.
+        // Usually, the operation is the newest or the oldest one in `unmatched`. Otherwise, it is
+        // removed when it becomes the oldest one.
         if self.unmatched.back() == Some(&operation) {
             self.unmatched.pop_back();
         }

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn in_strict_order_an_operation_starts_after_operations_that_ended_earlier_in_the_capture() {
+    fn in_strict_order_an_operation_waits_for_those_that_ended_before_it_began_in_the_capture() {
         // In the capture, operations 0 and 1 overlap, and operation 2 began after the end of 0 and
         // before the end of 1.
         let mut schedule = Schedule::new(true);
@@ -396,7 +396,7 @@ mod tests {
                     if schedule.is_empty() {
                         break;
                     }
-                    prop_assert!(schedule.next_due().is_some(), "stuck");
+                    prop_assert!(schedule.next_due().is_some(), "no operation can start");
                     continue;
                 }
                 let choice = choices[ended.len()].index(running.len());

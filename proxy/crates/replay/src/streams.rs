@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::{CursorUse, Recent, Rewriter, connection::CatchUp, results::RowId};
 
-/// Maximum number of awaiting cursors in each generation of the map.
+/// Maximum number of awaiting cursors in each generation of the map in [`Streams`].
 const MAX_STREAMS: usize = 10_000;
 
 #[derive(Debug)]

@@ -171,7 +171,8 @@ fn reply(name: &str, command: &Document) -> Document {
             };
             doc! {"cursor": {"firstBatch": [{"a": 1}, {"a": 2}], "id": id, "ns": "d.c"}, "ok": 1.0}
         }
-        // A change stream that returns one event at a time, without an end.
+        // An aggregation opens a change stream, whose cursor 700 returns one event for each
+        // `getMore` and never ends.
         "aggregate" => doc! {"cursor": {"firstBatch": [], "id": 700_i64, "ns": "d.c"}, "ok": 1.0},
         "getMore" if matches!(command.get_i64("getMore"), Ok(700)) => {
             doc! {"cursor": {"nextBatch": [{"e": 1}], "id": 700_i64, "ns": "d.c"}, "ok": 1.0}
@@ -374,7 +375,8 @@ async fn results_per_shape_equal_those_of_the_capture() {
         assert!(report.target.ends_with("(6.0.5)"), "{}", report.target);
         let lagged = report.lag.distribution().count();
         assert_eq!(lagged, if pace == Pace::Max { 0 } else { 15 });
-        // The first command of each client has no interval.
+        // An interval lies between two commands of a client. So the first command of each of the
+        // three clients has none.
         let intervals = report.interval_error.distribution().count();
         assert_eq!(intervals, if pace == Pace::Max { 0 } else { 12 });
     }
@@ -470,13 +472,14 @@ async fn each_client_has_its_own_connection_and_keeps_the_order_of_its_commands(
 }
 
 #[tokio::test]
-async fn clients_over_the_limit_share_connections() {
+async fn clients_over_the_connection_limit_share_connections() {
     let stub = Stub::start(Conduct::Serve).await;
     let mut plan = plan(&stub).await;
     plan.connections = 1;
     let report = replay(plan, mixed()).await;
     assert_eq!((report.sent, report.shared_connections), (15, 2));
-    // One connection asked for the target's version, and one sent the commands of all clients.
+    // The replay used one connection to ask for the target's version, and one connection to send
+    // the commands of all clients.
     assert_eq!(stub.received.lock().connections, 2);
 }
 
@@ -486,8 +489,8 @@ async fn commands_start_when_due_even_if_the_target_has_not_replied() {
     let mut capture = Capture::new();
     capture.operation(1, doc! {"find": "c"}, 2);
     capture.operation(2, doc! {"ping": 1}, 0);
-    // The stub replies to the find only after the ping. In an open loop, the ping does not wait for
-    // the find.
+    // The stub replies to the find only after the ping. So the find succeeds only if the replay
+    // sends the ping while it still waits for the reply to the find.
     let report = replay(plan(&stub).await, capture.finish()).await;
     assert_eq!(stub.names(), ["find", "ping"]);
     assert_eq!(report.unexpected_errors, 0);
@@ -561,7 +564,7 @@ fn captured(address: &str, process_id: &'static [u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn the_captured_deployment_is_refused() {
+async fn a_replay_against_the_captured_deployment_is_refused() {
     let stub = Stub::start(Conduct::Serve).await;
     for capture in [
         captured(&stub.address, b""),

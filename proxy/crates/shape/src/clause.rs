@@ -334,7 +334,7 @@ fn limit<F: Form>(value: &Value<'_>) -> Option<Node<F>> {
 
 #[expect(
     clippy::indexing_slicing,
-    reason = "const code cannot call get; a mistake fails the build"
+    reason = "const code cannot call get; an index out of bounds fails the build"
 )]
 const fn table(clauses: &'static [Clause]) -> Table {
     let mut table = Table {

@@ -66,7 +66,7 @@ static KNOWN: [KnownCommand; COMMANDS.len()] = known_commands();
 
 #[expect(
     clippy::indexing_slicing,
-    reason = "const code cannot call get; a mistake fails the build"
+    reason = "const code cannot call get; an index out of bounds fails the build"
 )]
 const fn known_commands() -> [KnownCommand; COMMANDS.len()] {
     let mut known = [KnownCommand::of(&table::UNKNOWN); COMMANDS.len()];

@@ -246,7 +246,8 @@ pub fn has_literal_prefix(pattern: &[u8]) -> bool {
         ] => return false,
         [_, rest @ ..] => rest,
     };
-    // Skip the continuation bytes of a UTF-8 character.
+    // If the first character of the literal has several bytes, `after_literal` begins with the
+    // continuation bytes of this character. They are skipped.
     let next = after_literal
         .iter()
         .find(|&&byte| byte & 0b1100_0000 != 0b1000_0000);

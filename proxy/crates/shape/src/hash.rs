@@ -177,7 +177,7 @@ const fn fold(left: u64, right: u64) -> u64 {
 #[inline]
 #[expect(
     clippy::as_conversions,
-    reason = "const code cannot call From; each cast takes one half"
+    reason = "const code cannot call From; each cast to u64 takes one half of the product"
 )]
 const fn multiply(left: u64, right: u64) -> (u64, u64) {
     let product = (left as u128) * (right as u128);

@@ -163,8 +163,8 @@ impl NormalisedComponent {
         };
         sigils.iter().for_each(|&sigil| normal.push(sigil));
         let mut follows_dynamic = false;
-        // Only the first bytes are examined: if a component has more bytes than the mask has bits,
-        // the whole component counts as data.
+        // The first bytes are sufficient: a component that has more bytes than the mask `dynamic`
+        // has bits counts as data, and becomes one `*`.
         for (index, &byte) in data.iter().take(MAX_COMPONENT_BYTES).enumerate() {
             let is_dynamic = dynamic >> index & 1 == 1;
             if !is_dynamic {
@@ -257,7 +257,7 @@ fn runs(
                 result |= 1 << (start + index);
             }
         }
-        // The byte after a run belongs to no run, so it is skipped.
+        // The byte that ended this run belongs to no run, so it is skipped.
         start += length + 1;
     }
     result

@@ -327,8 +327,8 @@ fn finest_bucket_of(ns: u64) -> usize {
     if ns == 0 {
         return 0;
     }
-    // The highest bit and the six bits after it give a guess that is at most two buckets off. A
-    // comparison with the bounds corrects the guess.
+    // `guess` is computed from the highest bit of `ns` and the six bits after it, so it is at most
+    // two buckets off. The comparisons with the bounds correct it.
     let zeros = ns.leading_zeros();
     let part = usize::try_from((ns << zeros) >> 57 & 63).unwrap_or(0);
     let octave = usize::try_from(63 - zeros).unwrap_or(0);

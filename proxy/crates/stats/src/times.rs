@@ -88,7 +88,8 @@ fn moment(text: &str) -> Option<SystemTime> {
     if let Ok(seconds) = text.parse() {
         return UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
     }
-    // URL decoding turns the plus sign of a time zone offset into a space.
+    // If the plus sign of a time zone offset is not escaped in a URL, URL decoding turns it into a
+    // space. The plus sign is restored here.
     let text = text.trim().replace(' ', "+");
     OffsetDateTime::parse(&text, &Rfc3339).ok().map(Into::into)
 }
@@ -121,7 +122,7 @@ mod tests {
             ("1795255200", moment),
             ("2026-11-21T10:00:00Z", moment),
             ("2026-11-21T11:30:00+01:30", moment),
-            // A decoded query in which the plus sign was not escaped.
+            // The plus sign was not escaped in the URL, so URL decoding turned it into a space.
             ("2026-11-21T11:30:00 01:30", moment),
         ] {
             assert_eq!(text.parse(), Ok(against), "{text}");

@@ -188,8 +188,9 @@ impl Names {
     /// reached, the remaining names are counted as `other`.
     fn merge(&mut self, later: &Self) {
         let ranked = later.ranked();
-        // `later` contains `other` only if its names reached the limit. `other` is added last, when
-        // it can no longer take a name's slot.
+        // `add` counts a new name separately only while there are fewer than `NAMES` entries. So
+        // the count of `other` is added last: if it were added earlier, its entry would take the
+        // place of a name.
         let (others, named): (Vec<_>, Vec<_>) = ranked.into_iter().partition(|of| of.0 == OTHERS);
         for (name, count) in named.into_iter().chain(others) {
             self.add(name, count);

@@ -131,7 +131,7 @@ impl Batch {
         match &mut metric.data {
             Some(metric::Data::Sum(sum)) => sum.data_points.push(point),
             Some(metric::Data::Gauge(gauge)) => gauge.data_points.push(point),
-            _ => debug_assert!(false, "a metric has one kind"),
+            _ => debug_assert!(false, "a metric was added with two kinds"),
         }
     }
 
@@ -155,7 +155,7 @@ impl Batch {
         });
         match &mut metric.data {
             Some(metric::Data::Histogram(histogram)) => histogram.data_points.push(point),
-            _ => debug_assert!(false, "a metric has one kind"),
+            _ => debug_assert!(false, "a metric was added with two kinds"),
         }
     }
 
@@ -188,7 +188,7 @@ impl Batch {
             Some(metric::Data::ExponentialHistogram(histogram)) => {
                 histogram.data_points.push(point);
             }
-            _ => debug_assert!(false, "a metric has one kind"),
+            _ => debug_assert!(false, "a metric was added with two kinds"),
         }
     }
 
@@ -235,7 +235,7 @@ impl Batch {
             }
         };
         let metric = self.metrics.get_mut(position);
-        metric.expect("positions are those of pushed metrics")
+        metric.expect("`positions` has only indexes of `metrics`")
     }
 }
 

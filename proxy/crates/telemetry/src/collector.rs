@@ -190,7 +190,7 @@ impl Collector {
 }
 
 fn accepted(body: &Bytes) -> Response {
-    // An empty body is a complete success: all fields have their defaults.
+    // An empty body decodes to a response with the default values: the collector refused no points.
     match ExportMetricsServiceResponse::decode(body.clone()) {
         Ok(response) => {
             let partial = response.partial_success.unwrap_or_default();
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn only_four_statuses_may_be_retried() {
+    fn only_the_statuses_429_502_503_and_504_are_retryable() {
         for status in 300..600 {
             let status = StatusCode::from_u16(status).unwrap();
             let response = refused(status, &HeaderMap::new(), b"");
@@ -327,14 +327,14 @@ mod tests {
         let Response::Refused(reason) =
             refused(StatusCode::BAD_REQUEST, &HeaderMap::new(), body.as_bytes())
         else {
-            panic!("400 is not retryable")
+            panic!("the status 400 is treated as retryable")
         };
         assert!(reason.starts_with("400 Bad Request: x  y"));
         assert!(reason.len() < 250 && !reason.contains('\n'));
     }
 
     #[test]
-    fn debug_shows_no_header_and_headers_must_be_valid() {
+    fn debug_output_contains_no_header_and_invalid_headers_are_refused() {
         let address = Address::Base("http://a:1".to_owned());
         let collector = |headers: &[(&'static str, &'static str)]| {
             let headers = headers.iter().copied();

@@ -133,7 +133,7 @@ impl Exported {
 /// A random time from half of `wait` to `wait`, so that several instances do not send at the same
 /// moments.
 fn jittered(wait: Duration) -> Duration {
-    // If there are no random numbers, the wait has its full length.
+    // If the operating system returns no random number, the wait has its full length.
     let random = SysRng.try_next_u32().unwrap_or(u32::MAX);
     wait.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))
 }

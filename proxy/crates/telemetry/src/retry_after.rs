@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_and_dates_are_parsed_and_bounded() {
+    fn retry_after_is_a_number_of_seconds_or_a_date_and_at_most_an_hour() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);
         let seconds = |value| parse(value, now).map(|wait| wait.as_secs());
         assert_eq!(seconds("7"), Some(7));

@@ -359,8 +359,8 @@ impl Inner {
         self.evicted_at = Some(now);
         let mut victims = self.slow_holders(waiter, now);
         if victims.is_empty() && self.finisher == Some(waiter) {
-            // The message with the reserve cannot finish. So the waiting message that would be the
-            // last to get the reserve is evicted.
+            // `waiter` may use the reserve, but too few bytes are free. So the waiting message that
+            // would be the last to get the reserve is evicted.
             victims.extend(self.last_in_order(waiter));
         }
         // Holders that were evicted earlier will release their memory soon, so their memory counts
@@ -482,8 +482,8 @@ impl MemoryBudget {
     /// Waits for a share of `bytes` bytes for a server's message to a client of this sharer.
     pub async fn reserve(&self, sharer: Sharer, bytes: usize) -> MemoryShare {
         let mut share = self.open(sharer);
-        // After an eviction, a new share waits, because the server's message must be read in any
-        // case.
+        // An evicted share cannot grow any more. The loop replaces it by a new share, because
+        // Seawall must read the server's message.
         while share.grow(bytes, bytes).await.is_err() {
             share = self.open(sharer);
         }

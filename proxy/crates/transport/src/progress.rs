@@ -24,11 +24,12 @@ pub const MESSAGE_LIMIT: Duration = Duration::from_secs(3600);
 pub struct Progress {
     /// When the current wait for the peer began; `None` if Seawall does not wait for the peer.
     owing_since: Option<Instant>,
-    /// How long Seawall has waited for the peer in this window, without the current wait.
+    /// How long Seawall has waited for the peer in the current [`RATE_WINDOW`], without the current
+    /// wait.
     waited: Duration,
-    /// Number of bytes that the peer has sent or read in this window.
+    /// Number of bytes that the peer has sent or read in the current [`RATE_WINDOW`].
     bytes: usize,
-    /// True if the peer's rate in the previous window was below the minimum rate.
+    /// True if the peer's rate in the previous [`RATE_WINDOW`] was below the minimum rate.
     was_slow: bool,
 }
 

@@ -98,10 +98,10 @@ pub enum ReadError {
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// The stream ended inside a message.
-    #[error("stream ended inside a message")]
+    #[error("the stream ended inside a message")]
     Truncated,
     /// The rest of a message did not arrive, or arrived too slowly.
-    #[error("a partial message arrives too slowly")]
+    #[error("the rest of a message arrived too slowly or not at all")]
     Stalled,
     /// The sender was too slow while other messages waited for memory.
     #[error("the sender was too slow while memory for messages was short")]
@@ -271,8 +271,9 @@ impl MessageReader {
         self.share.get_or_insert_with(|| budget.open(sharer))
     }
 
-    /// Reads some bytes, within the budget. Between two messages, the wait may take any time.
-    /// Inside a message, bytes must arrive in time, unless the reader waits for memory.
+    /// Reads some bytes, within the budget. Between two messages, the wait has no limit. Inside a
+    /// message, the next byte must arrive within [`PARTIAL_MESSAGE_IDLE`], unless the reader waits
+    /// for memory.
     async fn fill_within<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -297,8 +298,8 @@ impl MessageReader {
                 None => filling.await?,
                 Some(limit) => match Box::pin(timeout(limit, filling)).await {
                     Ok(filled) => filled?,
-                    // When this time began, the reader waited for memory. The reader may have begun
-                    // to read only a moment ago, so this timeout does not count as a stall.
+                    // When this timeout began, the reader waited for memory. The reader may have
+                    // got the memory only a moment ago, so the sender has not stalled.
                     Err(_) if waited_for_memory => Filled::WaitsForMemory,
                     Err(_) => return Err(ReadError::Stalled),
                 },
@@ -644,7 +645,8 @@ mod tests {
             let mut piece = Vec::new();
             let mut rest = RestOfMessage::of(&head, &|| false);
             for _ in 0..pieces {
-                // Between two pieces, the reader is polled for bytes sent ahead.
+                // Between two pieces, `poll_gone` may read more bytes of the message. The next
+                // piece must contain them.
                 let gone = poll_fn(|cx| Poll::Ready(reader.poll_gone(cx, &mut near))).await;
                 assert!(gone.is_pending());
                 let next = rest.next_piece(&mut reader, &mut near, &mut piece);

@@ -54,7 +54,7 @@ impl Stream {
             Self::Unix(stream) => stream.try_read(&mut byte),
             Self::Tls(stream) => {
                 // No waker is needed, because the next reader registers its own waker. This poll
-                // also processes control records.
+                // also processes TLS records without application data, such as alerts.
                 let mut no_waker = Context::from_waker(Waker::noop());
                 let mut room = ReadBuf::new(&mut byte);
                 return poll_read_tls(stream, &mut no_waker, &mut room).is_ready();

@@ -150,8 +150,8 @@ impl CompressedHead {
 }
 
 fn inflate_snappy(compressed: &[u8], content: &mut [u8]) -> io::Result<()> {
-    // The block begins with the size of its inflated content. The decoder does not write beyond the
-    // end of `content`.
+    // The block begins with the size of its inflated content, so a wrong size is refused before the
+    // block is inflated. The decoder does not write beyond the end of `content`.
     if snap::raw::decompress_len(compressed)? != content.len() {
         return Err(wrong_size());
     }
@@ -203,7 +203,7 @@ pub fn deflate(message: &[u8], compressor: Compressor) -> io::Result<Vec<u8>> {
         }
         Compressor::Zstd => {
             // Some clients need the content size in the frame. Only an encoder that gets the whole
-            // content in one call writes it.
+            // content in one call writes this size.
             let content = zstd::bulk::compress(content, ZSTD_LEVEL)?;
             compressed.extend_from_slice(&content);
         }

@@ -90,7 +90,8 @@ fn read_preference(kind: u8, number: Bson) -> Document {
 
 fn check_body(body: &[u8], pieces: u8) {
     documents::check_walk(body);
-    // The inspection relies on the parser of messages, which checks the length of the body.
+    // `Command::inspect` expects a body whose length is valid, because the parser of messages has
+    // checked the length before.
     let Ok(body) = document_at(body) else {
         return;
     };

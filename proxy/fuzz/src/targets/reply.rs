@@ -53,7 +53,8 @@ fn check_pieces(form: ReplyForm, document: &[u8], facts: &ReplyFacts, pieces: u8
     let pieces = Pieces::new(pieces).split(document);
     pieces.for_each(|piece| scanner.feed(piece));
     let split = scanner.facts();
-    // The scanner can read a name over its limit only if the name arrives in one piece.
+    // A name over the scanner's limit can be read only if it arrives in one piece. If it arrives in
+    // several pieces, the scanner gives up and sets `is_opaque`.
     let mut runs = document.split(|byte| *byte == 0);
     let is_long = runs.any(|run| run.len() > MAX_HEAD_BYTES - 16);
     assert!(

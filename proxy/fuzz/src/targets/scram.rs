@@ -77,8 +77,8 @@ pub fn scram_client(data: &[u8]) {
         };
         let is_same = first == honest.server_first;
         assert_eq!(is_same, proof == honest.client_final);
-        // The server signs its own first message, so it does not accept a proof for another first
-        // message.
+        // The server verifies the proof against its own first message. So it does not accept a
+        // proof that the client computed for another first message.
         assert_eq!(honest.server().verify(&proof).is_ok(), is_same);
         let last = match alterations.bool() {
             true => payload.to_vec(),

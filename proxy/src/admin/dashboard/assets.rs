@@ -76,7 +76,7 @@ impl Asset {
             None => (Bytes::from_static(self.file.content.as_bytes()), "plain"),
         };
         let tag = compressed.map_or("", |compressed| &compressed.tag);
-        // Each form has its own tag, because their bytes differ.
+        // The plain and the compressed form have different tags, because their bytes differ.
         let tag = format!("\"{tag}-{form}\"");
         let has_it = headers.get_all(header::IF_NONE_MATCH).iter();
         let mut has_it = has_it.filter_map(|tags| tags.to_str().ok());

@@ -111,7 +111,7 @@ async fn a_session_ends_when_its_token_is_no_longer_valid() {
         status(&[named[0], named[1], foreign]).await,
         StatusCode::FORBIDDEN
     );
-    // The token only has the right to read, so its session may only read too.
+    // The token only has the right to read, so a session of this token may only read too.
     let drain = send(&window, (Method::POST, "/api/v1/drain"), &named, "").await;
     assert_eq!(drain.status(), StatusCode::FORBIDDEN);
     // A reload with the same token keeps the session.
@@ -136,7 +136,7 @@ async fn a_session_begins_only_with_a_valid_token_on_a_page_of_this_address() {
     let foreign = [HOST, JSON, ("sec-fetch-site", "same-site")];
     let refused = send(&window, begin.clone(), &foreign, valid).await;
     assert_eq!(refused.status(), StatusCode::FORBIDDEN);
-    // A form of another page cannot send JSON.
+    // An HTML form of another page can send `text/plain`, but not JSON. So only JSON is accepted.
     let form = [HOST, ("content-type", "text/plain")];
     let refused = send(&window, begin, &form, valid).await;
     assert_eq!(refused.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
@@ -165,7 +165,7 @@ async fn the_page_needs_no_token_and_has_a_strict_policy() {
 }
 
 #[tokio::test]
-async fn nothing_of_the_dashboard_is_served_if_it_is_off() {
+async fn no_path_of_the_dashboard_is_served_if_the_dashboard_is_off() {
     let window = guarded();
     let cookie = log_in(&window).await;
     let off = Switches {

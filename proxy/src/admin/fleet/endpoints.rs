@@ -136,7 +136,8 @@ fn merged<T: Adapt>(answers: Vec<Answer>, asked: &Asked) -> Result<Option<Vec<u8
         omissions.push(omission);
         instances.push(InstanceState { address, error });
     }
-    // If no instance has mergeable figures, the merged reply itself contains the reason.
+    // If no instance has figures that can be merged, the merged reply itself contains the reason.
+    // Otherwise each instance without such figures gets the reason as its error.
     if is_any_complete {
         for (instance, omission) in instances.iter_mut().zip(omissions) {
             instance.error = instance.error.take().or(omission);

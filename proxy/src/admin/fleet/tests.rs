@@ -72,7 +72,7 @@ fn requests_to_peers_ask_for_distributions_and_enough_rows_and_keep_other_parame
 }
 
 #[test]
-fn failed_instances_are_named_and_the_figures_of_the_others_are_added() {
+fn errors_of_instances_are_reported_and_the_figures_of_the_other_instances_are_added() {
     let replies = [
         (OWN, Ok(json!({ "clients": 3, "version": "1.0.0" }))),
         ("http://b:1", Err("timed out")),
@@ -171,7 +171,7 @@ fn sparklines_that_begin_at_different_times_are_aligned() {
 }
 
 #[test]
-fn shapes_beyond_the_limit_are_counted_as_others() {
+fn operations_of_shapes_beyond_the_limit_are_counted_in_other() {
     let shape = |id: &str, count: u64| {
         let bucket = json!({ "count": count, "gt_seconds": 0.001, "le_seconds": 0.00109 });
         json!({ "id": id, "count": count, "distribution": [bucket], "total_time_ms": count })

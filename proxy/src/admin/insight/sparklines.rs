@@ -28,7 +28,7 @@ pub(in crate::admin) async fn sparklines(
 }
 
 fn sparklines_of(insight: &Insight, range: Range) -> seawall_api::Sparklines {
-    // The steps are about twice as long as those of a timeline, because sparklines are small.
+    // A sparkline is narrower than a timeline, so its steps are about twice as long.
     let step = step_for(range.length() * 2);
     let is_shape = |label: &Label| matches!(label, Label::Shape { .. });
     let Timeline { step, steps } = insight.timeline(range.from, range.to, step, &is_shape);

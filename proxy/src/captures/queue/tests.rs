@@ -34,7 +34,7 @@ fn full_queue_omits_commands_and_reports_them_before_the_next_record() {
     for _ in 0..2 {
         assert_eq!(queue.command(1, 5, &[7; 100], now, &totals), None);
     }
-    // The first command of a client that is not in the capture yet.
+    // This client is not in the capture yet, and its first command does not fit into the queue.
     let began = ClientBegan {
         at_us: 5,
         ..ClientBegan::default()
@@ -45,7 +45,7 @@ fn full_queue_omits_commands_and_reports_them_before_the_next_record() {
     };
     assert_eq!(command.message.len(), 200);
     assert_eq!(*gap, omitted(OmissionReason::QueueFull, 3, 300));
-    // The writer has released its memory, so there is room again.
+    // `taken` has released the memory of the records, so there is room again.
     assert_eq!(queue.command(1, 6, &[7; 200], now, &totals), Some(2));
     assert_eq!(taken(&queue).len(), 1);
     assert_eq!(queue.used_bytes.load(Ordering::Relaxed), 0);
@@ -54,7 +54,7 @@ fn full_queue_omits_commands_and_reports_them_before_the_next_record() {
 }
 
 #[test]
-fn reply_is_kept_without_its_message_if_there_is_no_room() {
+fn a_reply_is_recorded_without_its_message_if_the_queue_has_no_room_for_the_message() {
     let (queue, totals, now) = queue(4 * RECORD_BYTES, None);
     let reply = Reply {
         operation: 1,
@@ -74,7 +74,7 @@ fn reply_is_kept_without_its_message_if_there_is_no_room() {
 }
 
 #[test]
-fn rate_limit_omits_commands_until_time_has_passed() {
+fn commands_over_the_rate_limit_are_omitted_and_later_commands_are_recorded() {
     let (queue, totals, now) = queue(1 << 20, Some(1_000));
     assert!(queue.command(1, 0, &[7; 1_500], now, &totals).is_some());
     assert_eq!(queue.command(1, 5, &[7; 10], now, &totals), None);
@@ -140,7 +140,7 @@ fn a_queue_that_waits_for_an_event_keeps_the_latest_records_and_their_clients() 
         client: 2,
         at_us: 300,
     });
-    // More than a second later, the records above are too old.
+    // The queue keeps the records of one second, so after 1.5 s the records above are too old.
     queue.command(3, 1_500_000, &[7; 10], now, &totals).unwrap();
     queue.reply(reply_to(1, 1_500_001));
     queue.reply(reply_to(3, 1_600_000));
@@ -150,7 +150,7 @@ fn a_queue_that_waits_for_an_event_keeps_the_latest_records_and_their_clients() 
         text: String::new(),
     };
     assert_eq!(queue.begin(event, &totals), 1_500_000);
-    // The command of this reply is older than the kept records.
+    // The queue has dropped the command of this reply, so the reply is dropped too.
     queue.reply(reply_to(2, 1_800_000));
     queue.command(1, 1_900_000, &[7; 10], now, &totals).unwrap();
     let expected = [
@@ -168,7 +168,7 @@ fn a_queue_that_waits_for_an_event_keeps_the_latest_records_and_their_clients() 
 }
 
 #[test]
-fn records_before_an_event_are_dropped_if_they_are_older_than_the_lead() {
+fn records_before_an_event_are_dropped_if_they_are_older_than_capture_lead_ms() {
     let (queue, totals, now) = ring(1 << 20);
     queue
         .begin_client(ClientBegan::default(), 0, &totals)

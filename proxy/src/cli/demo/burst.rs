@@ -40,7 +40,7 @@ pub(super) async fn measure(
 ) -> Result<Burst, Failure> {
     let before = deployment.counts().await?;
     let began = Instant::now();
-    // Dropping the set aborts its tasks.
+    // If a client fails, this function returns and drops the set, which aborts the other tasks.
     let mut tasks = JoinSet::new();
     for _ in 0..AT_A_TIME {
         tasks.spawn(run_short_lived_clients(options.clone()));

@@ -45,7 +45,7 @@ enum Failure {
     Mongod(#[from] seawall_mongod::Error),
     #[error("the demonstration's settings are invalid: {0}")]
     Settings(Problems),
-    #[error("Seawall: {0}")]
+    #[error("could not start Seawall: {0}")]
     Start(StartError),
     #[error("Seawall did not discover the mongod within {0:?}")]
     NotSeen(Duration),

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn command_counted_by_only_one_side_is_reported_as_different() {
+    fn a_command_that_only_seawall_counted_is_reported_as_different() {
         let figures = figures(&[("find", 2)], &[("find", 2), ("insert", 1)]);
         assert!(!figures.agree());
         let lines = comparison(&figures);

@@ -176,7 +176,7 @@ impl Reloader {
                 let reload = refused(vec![problem]);
                 if !is_dry_run {
                     record(&self.app, &reload);
-                    // The service manager may be waiting for the end of the reload.
+                    // If the service manager requested the reload, it waits for these messages.
                     notify_reloading();
                     notify_reloaded(false);
                 }
@@ -216,8 +216,8 @@ impl Reloader {
         let app = Arc::clone(&self.app);
         let running = app.settings();
         let mut found = Vec::new();
-        // Check the section only if it has changed, because the check may need DNS, which may be
-        // unavailable now.
+        // Check `[deployment]` only if it has changed, because the check may need DNS, and DNS may
+        // be unavailable now.
         if loaded.settings.deployment != running.deployment {
             found = self.files.deployment_problems(&loaded.settings).await;
         }
@@ -234,7 +234,7 @@ impl Reloader {
     /// setting or the content of such a file has changed since the last reload, and two checks in a
     /// row have read the same content.
     async fn check_files(&mut self) {
-        // An earlier read still hangs, which has already been logged.
+        // An earlier read still hangs. The call that started the read has already logged this.
         if self.files.thread.is_hanging() {
             return;
         }
@@ -306,8 +306,8 @@ mod tests {
 
     #[test]
     fn contents_of_the_last_attempt_are_not_reloaded_again() {
-        // The second content may be invalid: it is attempted only once, so its problems are
-        // reported only once.
+        // The content `a` may be invalid. It is attempted only once, so its problems are reported
+        // only once.
         let checks = ["start", "a", "a", "a", "b", "start", "start", "start"];
         assert_eq!(due(&checks), ["a", "start"]);
     }

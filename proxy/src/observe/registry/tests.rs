@@ -106,14 +106,15 @@ impl Table {
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
-fn a_namespace_gets_at_most_20_new_rows_in_a_second() {
+fn shapes_without_a_row_because_of_the_limit_get_one_when_they_occur_again() {
     let mut table = Table::new(1_000);
     for _ in 0..3 {
         (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));
         table.second();
     }
-    // Shapes that occur a second time get their own rows.
     table.check_sums();
+    // In the first second, only 20 of the 50 shapes got a row. The other shapes have got theirs in
+    // the next seconds, so each shape is now counted in its own row.
     (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));
     table.second();
     assert_eq!(table.counts(Level::Fine).len(), 50);
@@ -156,8 +157,8 @@ fn heavy_shape_that_occurs_late_replaces_the_lightest_row() {
         table.run(&find("orders", field, 0), MS * 10);
     }
     table.second();
-    // Shape 100 is heavier than all other shapes, shape 101 is lighter. An operation that runs
-    // while its row is evicted is still counted.
+    // Shape 100 is heavier than all other shapes, and shape 101 is lighter. The operation
+    // `under_way` must be counted even if its row is evicted before it ends.
     let under_way = table.rows_of(&find("orders", 3, 0));
     for _ in 0..3 {
         table.run(&find("orders", 100, 0), MS * 100);
@@ -179,7 +180,7 @@ fn heavy_shape_that_occurs_late_replaces_the_lightest_row() {
 }
 
 #[test]
-fn new_row_is_kept_and_an_evicted_shape_can_get_a_row_again() {
+fn a_new_row_is_kept_after_a_short_operation_and_evicted_shapes_can_return() {
     let mut table = Table::new(10);
     for field in 0..9 {
         table.run(&find("orders", field, 0), MS * 10);
@@ -190,7 +191,8 @@ fn new_row_is_kept_and_an_evicted_shape_can_get_a_row_again() {
             table.run(&find("orders", field, 0), time);
             table.second();
         }
-        // The first operation counted in the new row is short.
+        // The new row starts with the weight that the shape had without a row. So the row must be
+        // kept, although its first operation is short.
         table.run(&find("orders", field, 0), MS);
         table.second();
     };

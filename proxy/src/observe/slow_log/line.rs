@@ -459,7 +459,7 @@ mod tests {
             assert!(some.is_cut && some.json.len() <= max_bytes);
             assert!(all.starts_with(&some.json), "{}", some.json);
         }
-        // The array ends at bytes that are not a document.
+        // The last document lacks its last byte, so the array ends before that document.
         let broken = values(&statements[..statements.len() - 1], usize::MAX);
         assert!(broken.is_cut && all.starts_with(&broken.json));
         assert!(broken.json.contains(r#"{"a":1}"#));

@@ -194,7 +194,7 @@ impl Drop for SlowLog {
         let is_written = *self.waits.get_mut() && self.flush();
         drop(self.queue.take());
         // A thread that could not write in time may be blocked by its disk, so do not wait for it.
-        // Without its handle, the thread ends by itself.
+        // It ends by itself after its last line, because its queue is closed.
         if let Some(thread) = self.thread.take().filter(|_| is_written) {
             // Ignore a panic of the thread: it was printed when it happened.
             drop(thread.join());

@@ -115,7 +115,7 @@ mod tests {
         thread::scope(|scope| {
             for thread in 0..4 {
                 let (rate, admitted) = (&rate, &admitted);
-                // Half of the threads are one second late.
+                // Half of the threads log operations that ended one second earlier.
                 let second = 1_000 - thread % 2;
                 scope.spawn(move || {
                     for user in 0..1_000 {
@@ -125,7 +125,8 @@ mod tests {
                 });
             }
         });
-        // The late threads may have used all lines of second 999 before second 1,000 began.
+        // 100 lines are allowed per second. Threads may have used all lines of second 999 before
+        // another thread began second 1,000, so up to 200 lines are allowed in total.
         let admitted = admitted.into_inner();
         assert!((100..=200).contains(&admitted), "{admitted}");
         assert!(!rate.admits(1, at(1_000)) && !rate.admits(1, at(999)));
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_cannot_use_all_lines_of_a_second() {
+    fn one_user_cannot_use_the_whole_limit_of_lines_per_second() {
         let rate = Rate::new(NonZeroU32::new(90));
         let lines = |user, times| (0..times).filter(|_| rate.admits(user, at(1_000))).count();
         assert_eq!(

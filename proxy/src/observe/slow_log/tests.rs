@@ -128,7 +128,8 @@ impl WriterBlock {
 
 impl Write for BlockingWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // The `WriterBlock` may already be dropped. Only the first message matters.
+        // The error is ignored: `send` fails if the `WriterBlock` is already dropped, and then no
+        // test waits for this message.
         self.reached.send(()).ok();
         // Nothing is sent on this channel. `recv` fails when the `WriterBlock` is dropped.
         assert!(self.release.recv().is_err());
@@ -258,13 +259,13 @@ fn values_are_written_and_cut_at_the_limit_if_redaction_is_off() {
     assert_eq!(lines[0].get("values_cut"), None);
     assert_eq!(lines[1]["values"].as_str().unwrap().len(), 40);
     assert_eq!(lines[1]["values_cut"], true);
-    // The log contains only the first part of the command.
+    // A streamed command counts as cut, because `values` has only its first part.
     assert_eq!(lines[2]["values"], whole);
     assert_eq!(lines[2]["values_cut"], true);
 }
 
 #[test]
-fn values_of_commands_that_carry_secrets_or_are_unknown_are_never_written() {
+fn values_of_commands_with_secrets_and_of_unknown_commands_are_never_written() {
     let explain = |command: bson::RawDocumentBuf| bson::rawdoc! { "explain": command };
     let with = |name: &str| {
         let command = bson::doc! { name: "hunter2" };
@@ -311,7 +312,7 @@ fn values_of_commands_that_carry_secrets_or_are_unknown_are_never_written() {
 }
 
 #[test]
-fn values_of_commands_that_may_read_or_write_the_keys_of_users_are_never_written() {
+fn values_of_commands_that_may_read_or_write_credentials_in_admin_are_never_written() {
     let user = || bson::rawdoc! { "_id": "shop.app", "credentials": "hunter2" };
     let update = || bson::rawdoc! { "q": {}, "u": { "$set": { "credentials": "hunter2" } } };
     let of = |db: &str| {
@@ -413,7 +414,7 @@ fn operations_below_the_threshold_do_not_affect_the_sample() {
 }
 
 #[test]
-fn lines_over_the_rate_are_dropped_and_counted_in_the_next_line() {
+fn lines_over_the_limit_per_second_are_dropped_and_counted_in_the_next_line() {
     let limited = SlowLogSettings {
         max_lines_per_second: NonZeroU32::new(2),
         ..settings()
@@ -446,7 +447,7 @@ fn lines_are_dropped_before_they_are_built_if_the_queue_is_full() {
     let out = Written::default();
     let (held, block) = BlockingWriter::new(&out);
     let log = start(settings(), held);
-    // Variables are dropped in reverse order. This one is declared again, so that it is dropped
+    // Variables are dropped in reverse order. `block` is declared again, so that it is dropped
     // before the log if an assertion fails: the drop of the log waits until the writer is
     // unblocked.
     let block = block;
@@ -577,7 +578,7 @@ fn lines_that_cannot_be_written_are_counted_in_the_next_line() {
 }
 
 #[test]
-fn a_restart_appends_to_the_file() {
+fn a_log_that_is_started_again_appends_to_its_file() {
     let name = format!("seawall-slow-log-{}.jsonl", std::process::id());
     let path = std::env::temp_dir().join(name);
     for _ in 0..2 {

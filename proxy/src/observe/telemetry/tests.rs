@@ -200,7 +200,7 @@ fn exported_metrics_have_the_same_values_as_the_prometheus_endpoint() {
     assert_eq!(sum("seawall_operations_total"), (1, true));
     assert_eq!(sum("db.client.connection.pending_requests"), (0, false));
     let metric::Data::Sum(connections) = data("db.client.connection.count") else {
-        panic!("a sum")
+        panic!("expected a sum")
     };
     let mut states: Vec<_> = connections
         .data_points
@@ -214,14 +214,14 @@ fn exported_metrics_have_the_same_values_as_the_prometheus_endpoint() {
     states.sort_unstable();
     assert_eq!(states, ["idle", "pending", "used"]);
     let metric::Data::Histogram(late) = data("seawall_event_loop_delay_seconds") else {
-        panic!("a histogram")
+        panic!("expected a histogram")
     };
     let late = &late.data_points[0];
     assert_eq!((late.count, late.sum), (1, Some(0.003)));
     assert_eq!(late.bucket_counts.len(), late.explicit_bounds.len() + 1);
     assert_eq!(late.bucket_counts.iter().sum::<u64>(), 1);
     let metric::Data::Gauge(ready) = data("seawall_ready") else {
-        panic!("a gauge")
+        panic!("expected a gauge")
     };
     let value = ready.data_points[0].value;
     assert_eq!(value, Some(number_data_point::Value::AsDouble(1.0)));

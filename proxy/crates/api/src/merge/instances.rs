@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn error_names_its_instance_once() {
+    fn error_text_contains_the_address_of_its_instance_only_once() {
         let address = "http://a:1";
         assert_eq!(with_address(address, "no token"), "http://a:1: no token");
         let error = "cannot reach Seawall at http://a:1: refused";

@@ -255,7 +255,8 @@ impl Merge for TickSecond {
             ..Latency::default()
         };
         let (mut own, mut others) = (latency(self), latency(&other));
-        // The sum of the durations is not used.
+        // The reply contains no sum of the durations. The sum has no effect on the quantiles and on
+        // the maximum, so it is set to 0.
         let durations = Durations {
             latency_ms: &mut own,
             distribution: &mut self.distribution,

@@ -212,7 +212,8 @@ impl Merge for Cursors {
             Durations {
                 latency_ms: &mut cursors.open_ms,
                 distribution: &mut cursors.distribution,
-                // The sum of the durations is neither reported nor used.
+                // The reply contains no sum of these durations. The sum has no effect on the
+                // quantiles and on the maximum, so it is set to 0.
                 total_ms: 0.0,
             }
         }

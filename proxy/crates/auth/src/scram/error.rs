@@ -80,7 +80,7 @@ pub enum ScramError {
     #[error("the server signature does not match the server key")]
     ServerSignatureMismatch,
     /// The server ended the conversation with `e=`.
-    #[error("the server reported an error")]
+    #[error("the server ended the conversation with an error")]
     ServerReportedError,
     /// Seawall has other keys than the server, because the password was changed. The keys must be
     /// read again.

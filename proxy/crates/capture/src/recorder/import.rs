@@ -152,8 +152,8 @@ impl Import {
     pub fn convert(&mut self, packet: Packet) -> Vec<Content> {
         let mut records = Vec::new();
         let at_us = packet.at_us.saturating_sub(self.began_at_us);
-        // The server may write packets of different threads in another order than that of their
-        // times. The times of records must not decrease.
+        // The times of records must not decrease. But the server's threads may write their packets
+        // in another order than that of the packets' times.
         let at_us = at_us.max(self.last_at_us);
         self.last_at_us = at_us;
         match packet.event {

@@ -89,7 +89,8 @@ pub struct Packet {
     pub message: Bytes,
 }
 
-/// Maximum size of a packet's head, in bytes. A larger head is refused.
+/// Maximum size of a packet's head, in bytes. The head consists of all fields before the message. A
+/// packet with a larger head is refused.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// Largest packet in bytes: the largest message with its head.

@@ -116,7 +116,7 @@ fn read_packet(
         return Ok(Err("the packet exceeds the size limit"));
     }
     let Some(length) = size.checked_sub(SIZE_BYTES) else {
-        return Ok(Err("the packet has no head"));
+        return Ok(Err("the declared size of the packet is too small"));
     };
     let mut bytes = Vec::new();
     let limit = u64::try_from(length).unwrap_or(u64::MAX);
@@ -154,8 +154,8 @@ fn parse(layout: Layout, packet: Bytes) -> Result<Packet, &'static str> {
     let order = u64::from_le_bytes(take(&mut rest)?);
     let event = match event {
         None | Some([0]) if !rest.is_empty() => PacketEvent::Message,
-        // In this layout, a packet has no event. A packet without a message is the first or the
-        // last packet of its session.
+        // In the layout `Sessions`, a packet does not say what happened. A packet without a message
+        // is the first or the last packet of its session.
         None if layout == Layout::Sessions => PacketEvent::SessionBegan,
         Some([1]) if rest.is_empty() => PacketEvent::SessionBegan,
         Some([2]) if rest.is_empty() => PacketEvent::SessionEnded,
@@ -186,7 +186,9 @@ fn check_message(message: &[u8]) -> Result<(), &'static str> {
 
 /// Takes the next `N` bytes.
 fn take<const N: usize>(rest: &mut Bytes) -> Result<[u8; N], &'static str> {
-    let taken = *rest.first_chunk::<N>().ok_or("the head is too short")?;
+    let taken = *rest
+        .first_chunk::<N>()
+        .ok_or("the fields before the message are incomplete")?;
     *rest = rest.slice(N..);
     Ok(taken)
 }

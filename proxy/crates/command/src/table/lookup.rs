@@ -50,11 +50,11 @@ const NAME_COUNT: usize = {
 
 #[expect(
     clippy::as_conversions,
-    reason = "const code cannot call try_from; the table has few rows"
+    reason = "const code cannot call try_from; the table has fewer than 255 rows"
 )]
 #[expect(
     clippy::indexing_slicing,
-    reason = "const code cannot call get; a mistake fails the build"
+    reason = "const code cannot call get; a wrong index fails the build"
 )]
 const fn make_names() -> [Name; NAME_COUNT] {
     let none = Name {
@@ -88,8 +88,8 @@ const fn make_names() -> [Name; NAME_COUNT] {
     reason = "const code cannot call try_from; the result fits any usize"
 )]
 const fn first_slot(head: u64) -> usize {
-    // Fibonacci hashing: the multiplier is 2^64 divided by the golden ratio, and the high bits are
-    // mixed best.
+    // Fibonacci hashing: the multiplier is 2^64 divided by the golden ratio. The slot is the high
+    // bits of the product, because they depend on all bits of `head`.
     (head.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOT_BITS)) as usize
 }
 
@@ -98,11 +98,11 @@ static SLOTS: [u8; SLOT_COUNT] = make_slots();
 
 #[expect(
     clippy::as_conversions,
-    reason = "const code cannot call try_from; the table has few names"
+    reason = "const code cannot call try_from; there are fewer than 255 names"
 )]
 #[expect(
     clippy::indexing_slicing,
-    reason = "const code cannot call get; a mistake fails the build"
+    reason = "const code cannot call get; a wrong index fails the build"
 )]
 const fn make_slots() -> [u8; SLOT_COUNT] {
     let mut slots = [EMPTY; SLOT_COUNT];

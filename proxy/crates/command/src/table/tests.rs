@@ -176,7 +176,7 @@ fn commands_with_statements_are_writes_and_streamed_commands_have_statements() {
 
 /// A replay must never send a command that changes users, servers or the deployment.
 #[test]
-fn only_commands_on_data_are_replayed() {
+fn only_the_listed_commands_are_replayed() {
     let expected = [
         "abortTransaction",
         "aggregate",

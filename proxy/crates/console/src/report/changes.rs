@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_format_of_the_api() {
+    fn json_of_a_comparison_has_the_format_of_the_api() {
         let text = json(&comparison()).unwrap();
         let json: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["baseline"]["file"], "a.json");
@@ -171,9 +171,9 @@ mod tests {
         let read: Change = seawall_api::read(new.clone()).unwrap();
         assert_eq!(read.shape.collection(), "<wishes>");
         assert_eq!(read.now.count, new["now"]["count"].as_u64().unwrap());
-        // Parsing sorts the members of an object. So the document was sorted if both texts have the
-        // same strings in the same order. Numbers are not compared, because their last digit may
-        // differ.
+        // `serde_json` sorts the members of each object that it parses. If `text` has the same
+        // strings in the same order as `sorted`, the members in `text` were already sorted. Numbers
+        // are not compared, because parsing may change their last digit.
         let sorted = json.to_string();
         assert_eq!(strings(&text), strings(&sorted));
     }

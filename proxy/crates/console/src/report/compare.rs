@@ -85,7 +85,8 @@ pub(super) mod tests {
         steps.for_each(|step| step.at += 3600.0);
         let slower = shape_of(&mut later, "products");
         for bucket in slower.distribution.as_mut().unwrap() {
-            // The factor moves durations by a whole number of buckets: 2^(19/8) is 5.2.
+            // There are eight buckets for each doubling of the duration. The factor is 2^(19/8),
+            // about 5.2, so each duration moves by exactly 19 buckets.
             bucket.gt_seconds *= factor;
             bucket.le_seconds *= factor;
         }
@@ -131,7 +132,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn idle_baseline_is_not_comparable() {
+    fn baseline_without_operations_is_not_comparable() {
         let mut idle = report();
         idle.shapes.clear();
         idle.timeline.steps.clear();
@@ -155,7 +156,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_count_the_sum_and_the_maximum_are_restored_from_json() {
+    fn count_sum_maximum_and_quantiles_of_each_shape_are_restored_from_json() {
         let report = report();
         let period = period_of(&report);
         assert_eq!(period.length, Duration::from_secs(600));

@@ -143,7 +143,7 @@ mod tests {
         );
         let p99 = data["latency_ms"]["p99"].as_f64().unwrap();
         assert!((15.0..40.0).contains(&p99), "{p99}");
-        // The heat map of the page is drawn from these counts.
+        // The script of the page draws the heat map from the distributions of the steps.
         let steps = data["report"]["timeline"]["steps"].as_array().unwrap();
         let buckets = steps
             .iter()

@@ -49,7 +49,8 @@ pub(super) fn ends(report: &Report) -> (f64, f64) {
 pub(super) fn period(report: &Report) -> String {
     let covered = report.covered_seconds();
     let (from, to) = ends(report);
-    // A proxy that started or stopped during the period has data for only a part of the period.
+    // A proxy that started or stopped during the period has data for only a part of the period. The
+    // text mentions this if the missing time is longer than two steps and 2 s.
     let step = report.timeline.step_seconds;
     let known = match to - from - covered > 2.0 * step + 2.0 {
         true => format!(", data for {}", seconds(covered)),
@@ -177,8 +178,8 @@ fn key_figures(report: &Report) -> Vec<String> {
     let rows: Vec<_> = rows
         .map(|(name, figure, more)| vec![name.to_owned(), figure, more])
         .collect();
-    // The first line of a table contains its headings. It is skipped, because these rows need no
-    // headings.
+    // The first line that `table` returns contains the headings. This line is skipped, because
+    // these rows need no headings.
     table(&["<", "", "<"], &rows).into_iter().skip(1).collect()
 }
 
@@ -190,8 +191,8 @@ fn timeline(report: &Report) -> Vec<String> {
     let width = steps.len().div_ceil(TIMELINE_CHARACTERS);
     let step_seconds = report.timeline.step_seconds.max(1e-3);
     let column = |figure: fn(&[Step]) -> f64| steps.chunks(width).map(figure).collect::<Vec<_>>();
-    // A column shows the average rate of its steps, the highest of their percentiles, and the sum
-    // of their errors.
+    // Each character of the timeline stands for `width` steps. It shows their average rate, the
+    // highest of their 99th percentiles, or the sum of their errors.
     let rate = column(|steps| {
         let count: u64 = steps.iter().map(|step| step.count).sum();
         float(count) / steps.iter().map(|step| step.seconds).sum::<f64>().max(1e-3)
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_load_include_get_mores_and_one_line_sums_the_hidden_shapes() {
+    fn shares_of_load_include_get_mores_and_operations_of_other_shapes_are_counted_in_one_line() {
         let mut many = example();
         let shape = many.shapes[0].clone();
         many.shapes = vec![shape.clone(); SHOWN_SHAPES + 3];

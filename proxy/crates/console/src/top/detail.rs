@@ -107,7 +107,8 @@ fn caption(model: &Model) -> String {
         Scale::Linear(_) => {
             let range = model.range();
             let (low, high) = (seconds(range.low), seconds(range.high));
-            // Bins can be finer than the recorded buckets. The caption names the real precision.
+            // The bins of a linear histogram can be narrower than the recorded buckets. So the
+            // caption names the width of the buckets, which is the real precision.
             format!(" distribution, linear, {low} to {high} (recorded in steps of 9 %) ")
         }
     }
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn response_about_another_shape_is_not_shown() {
+    fn response_about_another_shape_than_the_opened_shape_is_not_shown() {
         let mut model = opened();
         assert!(model.opened().is_some());
         model.select(|row, _| row + 1);

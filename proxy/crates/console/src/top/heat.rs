@@ -95,8 +95,9 @@ impl Grid {
         let most_rows = float(u64::try_from(rows.max(1)).unwrap_or(u64::MAX));
         let mut width = 1.0;
         while (last / width).floor() - (first / width).floor() >= most_rows {
-            // A group of buckets begins at a multiple of its width. So latencies on both sides of
-            // one second are in two groups, however wide the groups are.
+            // Each row has `width` buckets and begins at a multiple of `width`. So latencies below
+            // and above one second are never in the same row, however wide the rows are. If
+            // only one row has room, this condition ends the loop.
             if width > 2.0 * (last.abs() + first.abs()) {
                 break;
             }
@@ -163,7 +164,8 @@ impl Grid {
         let mut lowest: Vec<(usize, u64)> = Vec::new();
         for shade in 0..SHADES {
             let share = float(u64::try_from(shade).unwrap_or(0)) / 8.0;
-            // Rounding may miss the first count of the shade by one or two.
+            // `powf` is not exact, so `about` can differ by one or two from the lowest count of the
+            // shade. The search therefore tries four counts.
             let about = whole(float(self.most).powf(share)).saturating_sub(1).max(1);
             let near = about..=about.saturating_add(3).min(self.most);
             let mut near = near.filter(|count| self.shade(*count) == shade);
@@ -184,8 +186,9 @@ fn time_cells(period: Period, step: f64, most: usize) -> (f64, f64, usize) {
         let cell = step * steps;
         let from = (period.from / cell).floor() * cell;
         let columns = ((period.until - from) / cell).ceil().max(1.0);
-        // Make the cells longer until all columns fit. A period that contains a cell's bound has
-        // two columns, however long the cells are. So the length of cells has a limit.
+        // Make the cells longer until all columns fit. If the bound between two cells is in the
+        // period, there are two columns, however long the cells are. So the number of steps in a
+        // cell has a limit.
         if columns <= most || steps > 2.0 * length {
             let columns = usize::try_from(whole(columns)).unwrap_or(1);
             return (
@@ -207,7 +210,7 @@ pub(super) fn latency_ticks(low: f64, high: f64) -> Vec<f64> {
         0.6.. => &[1.0, 2.0, 5.0],
         _ => &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0],
     };
-    // The powers reach from a nanosecond to about a day, in seconds.
+    // The powers of ten are in seconds: from a nanosecond to about a day.
     let powers = (-9..=5).map(|power| 10f64.powi(power));
     let ticks = powers.flat_map(|power| factors.iter().map(move |factor| factor * power));
     ticks.filter(|tick| *tick > low && *tick <= high).collect()
@@ -320,7 +323,7 @@ pub(super) mod tests {
         };
         assert_eq!(of(Some(600.0), 1_600.0), (1_000.0, 1_600.0));
         assert_eq!(of(Some(600.0), 1_700.0), (1_000.0, 1_700.0));
-        // This machine's clock is an hour ahead or behind.
+        // This machine's clock is one hour ahead of the proxy's clock, or 27 minutes behind.
         assert_eq!(of(Some(600.0), 5_200.0), (1_000.0, 1_600.0));
         assert_eq!(of(Some(600.0), 10.0), (1_000.0, 1_600.0));
         assert_eq!(of(None, 1e9), (1_000.0, 1_600.0));

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn environment_variables_select_the_colours() {
+    fn environment_variables_select_the_colours_of_the_heat_map() {
         let of = |variables: &[(&str, &str)]| {
             let value = |name: &str| variables.iter().find(|(of, _)| *of == name);
             Colours::from_variables(|name| value(name).map(|(_, value)| (*value).to_owned()))

@@ -86,7 +86,7 @@ fn lines(model: &Model, width: usize, height: usize) -> Result<Vec<Line<'static>
     let Some(grid) = Grid::new(&answer.heatmap, period, width - AXIS, room.rows) else {
         return Err("no operation of this selection in this period".to_owned());
     };
-    // Enlarge the cells by whole characters, so that the map fills the area.
+    // A cell gets several characters and lines if all cells still fit the area.
     let wide = ((width - AXIS) / grid.columns).max(1);
     let tall = (room.rows / grid.rows.len()).max(1);
     let mut lines = vec![
@@ -96,7 +96,7 @@ fn lines(model: &Model, width: usize, height: usize) -> Result<Vec<Line<'static>
     let labels = latency_labels(&grid);
     for (row, label) in grid.rows.iter().zip(labels).rev() {
         for line in 0..tall {
-            // A label is on the lowest line of its row, at the latency that it names.
+            // If a row has several lines, its label is on the lowest of them.
             let label = label.as_deref().filter(|_| line + 1 == tall);
             lines.push(cells(&grid, &row.counts, wide, label, model.choice.colours));
         }
@@ -203,7 +203,8 @@ fn time_axis(grid: &Grid, wide: usize) -> [Line<'static>; 2] {
     let most = (width / LABEL).max(1);
     for (at, label) in time_ticks(grid.from, grid.until(), most) {
         let place = character(grid, wide, at);
-        // A label begins below its moment. A label without room at the right end is not drawn.
+        // The first character of a label is below the moment that the label names. A label that
+        // does not fit at the right end is not drawn.
         let is_inside = place + label.len() <= width + 2;
         if is_inside && (labels.is_empty() || place > labels.len()) {
             if let Some(tick) = axis.get_mut(place) {
@@ -308,7 +309,8 @@ mod tests {
 
     #[test]
     fn cells_show_the_counts_as_characters() {
-        // 120 columns and 89 rows have room, so each cell is one step and one bucket.
+        // The terminal has room for all 120 steps and 89 buckets, so each cell is one step and one
+        // bucket.
         let lines = shown(&opened(Colours::None), 129, 110);
         let map = map(&lines);
         assert_eq!(map.len(), 89);
@@ -349,7 +351,8 @@ mod tests {
             .find(|line| line.trim_start().starts_with("UTC"))
             .unwrap();
         let axis = &lines[lines.iter().position(|line| line == times).unwrap() - 1];
-        // 1000 s after midnight is 00:16:40, so 00:17 is 20 s or four characters later.
+        // The map begins 1000 s after midnight, at 00:16:40. A character stands for 5 s, so 00:17
+        // is four characters later.
         assert!(
             times.contains("00:17") && times.contains("00:26"),
             "{times}"

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn bins_are_merged_until_they_fit() {
+    fn logarithmic_histogram_has_at_most_two_bins_or_the_requested_number() {
         let wide: Vec<Bucket> = (-160..80).map(|number| bucket(number, 1)).collect();
         for most in [1, 2, 7, 30, 500] {
             let histogram = logarithmic(&wide, most);

@@ -84,7 +84,7 @@ pub(super) fn press(model: &mut Model, key: KeyEvent) -> Outcome {
     if model.choice.is_typing {
         type_filter(model, key.code);
     } else if model.choice.is_help {
-        // Any key closes the help. `q` also quits.
+        // Any key closes the help. The key `q` also quits the program.
         model.choice.is_help = false;
         if key.code == KeyCode::Char('q') {
             return Outcome::Quit;
@@ -186,7 +186,7 @@ fn switch_to(model: &mut Model, tab: Tab) {
     let is_there = model.choice.tab == tab;
     model.choice.tab = tab;
     (model.choice.scrolled, model.choice.sideways) = (0, 0);
-    // The key of the current pane returns from the detail view to the list.
+    // If the user presses the key of the pane that is already shown, the detail view closes.
     model.choice.is_open &= !is_there;
 }
 

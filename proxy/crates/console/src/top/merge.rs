@@ -27,7 +27,8 @@ pub(super) fn merged(all: Vec<(&str, Answers)>) -> Answers {
                 format!("{address}: not compared: {reason}")
             }));
         }
-        // The periods of no instance were compared, so the changes contain the reason.
+        // If no instance could compare its periods, the changes of the last instance are shown,
+        // because they contain the reason.
         None => merged.changes = incomparable.pop().map(|(_, changes)| changes),
     }
     merged.error = errors.first().map(|first| {

@@ -115,7 +115,7 @@ struct TerminalGuard;
 
 impl Drop for TerminalGuard {
     fn drop(&mut self) {
-        // An error means that the terminal is closed; then nothing needs to be restored.
+        // Ignore an error: it means that the terminal is closed, so nothing needs to be restored.
         drop(ratatui::try_restore());
     }
 }

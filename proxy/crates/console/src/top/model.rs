@@ -309,7 +309,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn instance_that_replies_late_does_not_distort_the_rate_of_another() {
+    fn instance_that_replies_late_does_not_distort_the_rate_of_another_instance() {
         let (a, b) = ("http://a:1", "http://b:1");
         let mut model = Model::default();
         model.take(operations(&[(a, 1, 100), (b, 1, 100)]));
@@ -329,7 +329,7 @@ pub(super) mod tests {
         assert_eq!(model.operations_per_second, None);
         model.take(operations(&[(a, 5, 40)]));
         assert_eq!(model.operations_per_second, Some(20.0));
-        // Without a response, the last rate is outdated.
+        // If no instance sends a response, the last rate is outdated, so no rate is shown.
         model.take(Answers::default());
         assert_eq!(model.operations_per_second, None);
     }

@@ -399,7 +399,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_terminal_size_can_be_drawn() {
+    fn view_can_be_drawn_in_every_terminal_size() {
         let mut model = model();
         for is_open in [false, true] {
             (model.choice.is_open, model.choice.is_help) = (is_open, is_open);

@@ -91,7 +91,7 @@ fn thirty() -> Vec<Load> {
 }
 
 fn period(random: &mut Random, loads: &[Load], seconds: f64) -> Period {
-    // The machine is up to a third slower or faster than in the other period.
+    // In each period, the machine is up to 30 % slower or faster than usual.
     let drift = random.between(0.7, 1.3);
     let mut period = Period {
         length: Duration::from_secs_f64(seconds),
@@ -272,8 +272,8 @@ fn shapes_with_larger_replies_and_more_documents_are_found() {
 fn changes_below_the_thresholds_are_not_reported() {
     let steady = [(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)];
     let with = |more: (u64, f64)| minute(&[&steady[..], &[more]].concat());
-    // Cases (before, now): few operations, a small ratio, a small difference, slightly more
-    // operations, few new operations.
+    // The earlier and the later figures of one more shape. In this order: few operations, a small
+    // ratio, a small difference, slightly more operations, and a new shape with few operations.
     let cases = [
         ((29, 1.0), (500, 9.0)),
         ((500, 1.0), (500, 1.4)),

@@ -171,7 +171,8 @@ impl StallDetector {
         }
         let p99s: Vec<f64> = self.p99s.iter().copied().collect();
         let median = rank(&p99s, 2, 4);
-        // Only the upward spread is used: durations have a long upper tail and are never negative.
+        // Only the spread above the median is used. The spread below it can be much smaller,
+        // because durations have a long upper tail.
         let deviation = (rank(&p99s, 3, 4) - median) * 1.4826;
         let factor = FACTOR.max((SPREADS * deviation).exp());
         let counts: Vec<f64> = self.counts.iter().map(|count| float(*count)).collect();

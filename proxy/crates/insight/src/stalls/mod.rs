@@ -241,8 +241,8 @@ impl Watched {
             at: start + 1,
         };
         let episode = self.detector.second(&beat)?;
-        // Samples are dropped after some minutes, so the counters are compared as soon as the stall
-        // has ended.
+        // The samples of the stall are dropped ten minutes later, so the counters are compared as
+        // soon as the stall has ended.
         let samples = samples();
         let span = span(&episode);
         self.stalls.push_back(Stall {
@@ -275,8 +275,9 @@ impl Watched {
         let recurrence = recurrence(&episodes, float_seconds(now))?;
         let silent = self.stalls.iter().filter(|stall| stall.unanswered > 0);
         let is_unanswered = silent.count() * 2 > self.stalls.len();
-        // Counters are compared over all stalls together, because this gives a clearer result than
-        // the last stall alone.
+        // The counters are compared over all stalls that still have samples, because several stalls
+        // give a clearer result than one. If this comparison finds no counter, `last` takes the
+        // counter of the latest stall that has one.
         let samples = samples();
         let known = samples.first().map_or(f64::INFINITY, |first| first.at);
         let spans = episodes.iter().map(span);
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_recurring_stalls_equals_the_length_of_their_list() {
+    fn the_count_of_recurring_stalls_equals_the_number_of_stalls_that_are_listed_as_current() {
         let three: &[(f64, u64)] = &[(100.0, 3), (160.0, 3), (220.0, 3)];
         let later: &[(f64, u64)] = &[(1_110.0, 3), (1_170.0, 3), (1_230.0, 3)];
         let single: &[(f64, u64)] = &[(160.0, 3)];
@@ -447,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_of_servers_the_stalls_of_replying_servers_are_kept() {
+    fn at_the_limit_of_watched_servers_the_stalls_of_servers_that_reply_are_kept() {
         let series = (0..WATCHED).map(|number| {
             let label = Label::Server(format!("server{number}").into());
             (Arc::new(label), Figures::default())

@@ -120,7 +120,7 @@ fn compare(
     let deviation = (rank(&deviations, 1, 2) * 1.4826)
         .max(MIN_DEVIATION * otherwise.abs())
         .max(difference / MAX_SCORE);
-    // Comparisons with NaN are false, so a counter without values is never reported.
+    // Comparisons with NaN are false, so a counter whose average is NaN is never reported.
     let has_moved = difference > 0.0
         && difference >= MIN_CHANGE * otherwise.abs()
         && difference >= MIN_SCORE * deviation
@@ -261,8 +261,8 @@ mod tests {
 
     #[test]
     fn no_changed_counters_are_reported_for_a_two_second_stop_without_replies() {
-        // The server stops from second 60.3 to second 62.3. The detected start may be up to a
-        // second late, and the first reply after the stop has unusual rates.
+        // The server stops from second 60.3 to second 62.3, and the next sample has unusual rates.
+        // The detector may report the start up to a second late.
         let mut samples = samples(2, |_| {});
         for sample in &mut samples[60..=63] {
             sample.answered = sample.at > 62.5 || sample.at < 60.5;

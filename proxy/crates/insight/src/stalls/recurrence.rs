@@ -158,8 +158,8 @@ impl Chain {
             let expected = self.origin + self.period * float(number);
             let later = (index + 1..episodes.len()).filter_map(|later| {
                 let distance = (start(episodes, later)? - expected).abs();
-                // If each of three starts is off by one tolerance, the third start is up to three
-                // tolerances away from the time that the first two starts predict.
+                // The fit to three consecutive starts leaves at most a third of this distance at
+                // each start. So a distance of three tolerances becomes at most one tolerance.
                 (distance <= 3.0 * self.tolerance()).then_some((later, distance))
             });
             let nearest = later.min_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -400,8 +400,8 @@ mod tests {
         for seed in 0..SEEDS {
             let mut random = Random::of(seed);
             let period = random.between(15.0, 300.0);
-            // The offset of the starts within a second shifts slowly or stays constant, depending
-            // on the period.
+            // The detector knows a start only to the second, so each start is rounded up to a whole
+            // second.
             let first = random.between(0.0, 1.0);
             let starts: Vec<f64> = (0..3_u32)
                 .map(|n| (first + period * f64::from(n) + 1.0).ceil() - 1.0)
@@ -415,7 +415,7 @@ mod tests {
     /// Three random episodes are sometimes evenly spaced by chance. The rate of false detections
     /// must stay low.
     #[test]
-    fn random_episodes_have_no_recurrence() {
+    fn random_episodes_rarely_have_a_recurrence() {
         let (mut looks, mut wrong) = (0, 0);
         for seed in 0..SEEDS / 3 {
             let mut random = Random::of(seed);

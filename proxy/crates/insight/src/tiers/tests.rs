@@ -107,7 +107,7 @@ fn seconds_can_be_added_after_the_clock_was_set_back() {
 
 #[test]
 fn a_timeline_has_the_requested_steps() {
-    // Two of the periods begin within a step whose first seconds their tier has dropped.
+    // In two of the cases, the tier has already dropped the first seconds of the first step.
     let length = 3_738;
     let history = filled(length);
     let to = START + length;
@@ -243,7 +243,8 @@ fn memory_of_the_history_includes_the_steps_that_have_not_ended() {
     history.add(START, second(&of), Gauges::default());
     assert!((series..2 * series).contains(&open(&history)));
     history.add(START + 10, second(&of), Gauges::default());
-    // The first step of 10 s has ended. Its sums are part of an open step of a minute.
+    // The first step of 10 s has ended, and its sums are in the open step of a minute. So two steps
+    // are open: the second step of 10 s, and the step of a minute.
     assert!((2 * series..3 * series).contains(&open(&history)));
 }
 
@@ -310,7 +311,7 @@ fn lightest_shapes_and_namespaces_have_no_series_in_a_frame_that_would_be_too_la
 }
 
 #[test]
-fn unused_labels_are_removed() {
+fn labels_are_kept_in_the_history_and_in_its_file_while_frames_use_them() {
     let mut history = History::new(64 << 20, 10);
     let mut kept = HashMap::new();
     for at in 0..2_000 {
@@ -326,8 +327,9 @@ fn unused_labels_are_removed() {
             kept.remove(n);
         });
     }
+    // `kept` has the labels that the history file would have.
     assert_eq!(kept.len(), history.labels.len());
-    // The history and its file have the same labels. The coarser tiers still use all 200.
+    // All 200 labels are kept, because frames of 10 s still use them.
     assert_eq!(history.labels.len(), 200);
 }
 
@@ -383,7 +385,8 @@ fn restored_history_ends_with_the_running_second() {
         .map(|(n, label)| (*n, (**label).clone()));
     let labels: Vec<_> = labels.collect();
     let frames: Vec<_> = stored.added.iter().map(|frame| (**frame).clone()).collect();
-    // The file has 25 seconds and two steps of 10 s.
+    // The file has 25 seconds and two steps of 10 s. In the last case, the second step of 10 s also
+    // ends in the future.
     for (now, future, seconds) in [(25, 0, 25), (24, 0, 25), (23, 1, 24), (19, 6, 20)] {
         let mut again = History::new(64 << 20, 10);
         let skipped = again.restore(labels.clone(), frames.clone(), START + now);

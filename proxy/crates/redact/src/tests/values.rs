@@ -83,7 +83,7 @@ fn redaction_keeps_only_names_and_options_in_the_first_field() {
 }
 
 #[test]
-fn only_these_commands_have_an_option_a_command_or_sessions_in_the_first_field() {
+fn the_first_field_is_an_option_or_a_command_or_sessions_only_for_the_listed_commands() {
     let names = |first_field| {
         let rows = COMMANDS.iter().filter(|row| row.first_field == first_field);
         rows.map(|row| row.name).collect::<Vec<_>>()

@@ -275,7 +275,7 @@ fn direction(value: &Value<'_>) -> Treatment {
     match *value {
         Value::String(kind) => kept_unless(!INDEX_TYPES.contains(&kind)),
         Value::Document(_) => inside_document(value, Inner::Aggregation(aggregation::Part::Meta)),
-        // The document may be data of a user: an unknown command may have a field with the name of
+        // This number may be data of a user: an unknown command may have a field with the name of
         // an option, such as `sort`. So only the numbers that are usual as a direction are kept.
         _ => flag(value),
     }
@@ -399,7 +399,7 @@ fn regex_options(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Keeps one type of BSON, or the types in an array.
+/// Keeps the name or the number of one BSON type, or those in an array.
 fn types(value: &Value<'_>) -> Treatment {
     match value {
         Value::Array(_) => inside_array(value, Inner::Option(option::Part::Types)),

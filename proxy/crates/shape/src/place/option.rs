@@ -48,7 +48,7 @@ pub(super) enum Part {
     CurrentDate,
     /// The type of one field of `$currentDate`.
     DateType,
-    /// Types of BSON.
+    /// An array with names or numbers of BSON types.
     Types,
 }
 
@@ -308,7 +308,7 @@ const INDEX_NUMBERS: [&[u8]; 13] = [
     b"v",
 ];
 
-/// The names of the types of BSON.
+/// The names of the BSON types.
 pub(super) const TYPES: [&[u8]; 22] = [
     b"array",
     b"binData",

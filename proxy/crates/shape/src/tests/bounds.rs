@@ -22,7 +22,8 @@ fn pipeline_shape(stages: Vec<Bson>) -> String {
 
 #[test]
 fn filters_deeper_than_the_limit_are_cut() {
-    // Filters are at the depths 1, 3, 5 and so on, so the seventeenth is too deep.
+    // Filters are at the depths 1, 3, 5 and so on. The seventeenth filter is cut, because its depth
+    // of 33 exceeds the limit of 32.
     let nested = |levels| {
         (0..levels).fold(
             doc! { "x": 1 },
@@ -57,8 +58,8 @@ fn operators_expressions_and_stages_deeper_than_the_limit_are_cut() {
     let facets = (0..20).fold(vec![Bson::Int32(1)], |inner, _| {
         vec![Bson::from(doc! { "$facet": { "f": inner } })]
     });
-    // Pipelines are at the depths 1, 4, 7 and so on. The arguments of their stages are two levels
-    // deeper.
+    // Pipelines are at the depths 1, 4, 7 and so on, and the arguments of their stages are two
+    // levels deeper. In the eleventh pipeline, the depth of the argument is 33, over the limit.
     let last = "[{$facet:...}]".to_owned();
     let printed = (0..10).fold(last, |inner, _| format!("[{{$facet:{{f:{inner}}}}}]"));
     assert_eq!(pipeline_shape(facets), format!("{{pipeline:{printed}}}"));
@@ -72,7 +73,7 @@ fn operators_expressions_and_stages_deeper_than_the_limit_are_cut() {
 }
 
 #[test]
-fn sets_with_too_many_members_print_only_dots() {
+fn filters_and_projections_with_too_many_entries_print_only_dots() {
     let fields = |count| {
         names(count)
             .map(|name| (name, Bson::Int32(1)))
@@ -83,11 +84,11 @@ fn sets_with_too_many_members_print_only_dots() {
     assert_eq!(filter_shape(fields(65)), "{...}");
     assert_eq!(shape(&find("projection", fields(65))), "{projection:{...}}");
     assert_eq!(described(&find("projection", fields(65))).coarse, "{}");
-    // The limit for members of a set does not apply to sequences.
+    // A sort is a sequence and not a set, so this limit does not apply to it.
     assert_eq!(shape(&find("sort", fields(65))).matches(":1").count(), 65);
 
-    // The limit applies to conjuncts and not to paths: 33 paths with two operators each are 66
-    // conjuncts.
+    // In a filter, the limit applies to conjuncts and not to paths: 33 paths with two operators
+    // each are 66 conjuncts.
     let ranges = |count| -> Document {
         names(count)
             .map(|name| (name, Bson::from(doc! { "$gt": 1, "$lt": 2 })))
@@ -127,7 +128,8 @@ fn elements_and_fields_beyond_the_limit_are_not_read() {
     assert_ne!(hashed(&hint(256)), hashed(&hint(257)));
     assert_eq!(hashed(&hint(257)), hashed(&hint(258)));
 
-    // The first 256 names are all printed as `a.*`, and the last name is beyond the limit.
+    // The first 256 names are all printed as `a.*`. The last name, `z`, is not read, because it is
+    // beyond the limit of 256 fields.
     let alike = (0..256).map(|number| format!("a.{number}"));
     let wide = alike
         .chain(["z".to_owned()])

@@ -116,8 +116,8 @@ impl<'a> Dice<'a> {
     fn set(&mut self, mut field: impl FnMut(&mut Self) -> (String, Bson)) -> Document {
         let count = self.roll(4);
         let fields: Vec<_> = (0..count).map(|_| field(self)).collect();
-        // A document has one field for each name, with the last value. So two orders of the fields
-        // have the same values.
+        // Collecting into a `Document` keeps the last value of each name. The fields are shuffled
+        // only afterwards, so that each order of the fields has the same values.
         self.shuffled(fields.into_iter().collect())
     }
 
@@ -241,8 +241,8 @@ impl<'a> Dice<'a> {
                 1 => Bson::Boolean(true),
                 2 => doc! { "$slice": dice.scalar() }.into(),
                 3 => doc! { "$elemMatch": dice.path_filter() }.into(),
-                // The expression is inside an operator, because a plain number or boolean would be
-                // a flag.
+                // The expression is inside an operator, because a plain number or boolean would
+                // decide whether the projection includes the field.
                 _ => doc! { "$add": [dice.expression()] }.into(),
             };
             (name, flag)
@@ -272,7 +272,8 @@ impl<'a> Dice<'a> {
                     dice.shuffled(pushed)
                 }
                 1 => dice.operators(),
-                // The argument of `$pull` is a filter, so its names are not values.
+                // The argument of `$pull` is a filter, and a shape shows the names in a filter. So
+                // the argument must not be a document of `value`, whose names are values.
                 _ if modifier == "$pull" => return (name, dice.scalar()),
                 _ => return (name, dice.value()),
             };

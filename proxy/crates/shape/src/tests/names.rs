@@ -28,14 +28,14 @@ fn data_in_field_names_is_replaced_by_a_star() {
         ("f123", "f123"),
         ("f1234", "f*"),
         ("y2024", "y*"),
-        // A hexadecimal run is data from sixteen digits on, if at least one is decimal.
+        // A run of at least sixteen hexadecimal digits is data if it contains a decimal digit.
         ("507f1f77bcf86cd799439011", "*"),
         ("u_507f1f77bcf86cd799439011_x", "u_*_x"),
         ("550e8400-e29b-41d4-a716-446655440000", "*"),
         ("deadbeefdeadbeef", "deadbeefdeadbeef"),
         ("deadbeefdeadbee1", "*"),
         ("deadbeefdeadbe1", "deadbeefdeadbe1"),
-        // A run is as long as possible, and then trimmed to begin and end with a digit.
+        // A run contains digits and separators. Separators at its ends stay part of the name.
         ("-2024-01-15-", "-*-"),
         ("at-12:30:45", "at-*"),
         ("2024-01-15T10:00:00Z", "*T*Z"),

@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_members_of_a_set_never_matters(choices in choices()) {
+    fn the_order_of_elements_of_a_set_never_matters(choices in choices()) {
         let command = Dice::new(&choices).command();
         let mut dice = Dice::new(&choices);
         dice.is_shuffled = true;

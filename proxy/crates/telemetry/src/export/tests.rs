@@ -38,7 +38,8 @@ impl Fake {
                 while read_request(&mut stream).await.is_some() {
                     let number = count.fetch_add(1, Ordering::SeqCst);
                     let response = &responses[number.min(responses.len() - 1)];
-                    // A client that reads only a part of the response closes the connection.
+                    // The write fails if the client has closed the connection after a part of the
+                    // response.
                     if stream.write_all(response).await.is_err() {
                         break;
                     }
@@ -149,7 +150,8 @@ async fn waits_between_requests_double_from_1_s_to_at_most_30_s() {
     let waits = times.windows(2).map(|pair| pair[1] - pair[0]);
     let expected = [1, 2, 4, 8, 16, 30, 30, 30].map(Duration::from_secs);
     for (wait, longest) in waits.zip(expected) {
-        // A wait may be up to a millisecond too long, because the clock counts milliseconds.
+        // A wait may be up to a millisecond too long, because the timers of Tokio count
+        // milliseconds.
         let range = longest / 2..=longest + Duration::from_millis(1);
         assert!(range.contains(&wait), "{wait:?} {longest:?}");
     }
@@ -235,7 +237,7 @@ async fn an_unreachable_collector_is_a_retryable_failure() {
 }
 
 #[test]
-fn waits_are_random_but_bounded() {
+fn waits_are_random_between_half_of_the_wait_and_the_wait() {
     let waits: Vec<_> = (0..100).map(|_| jittered(FIRST_WAIT)).collect();
     let is_bounded = |wait: &Duration| (FIRST_WAIT / 2..=FIRST_WAIT).contains(wait);
     assert!(waits.iter().all(is_bounded));

@@ -37,7 +37,7 @@ fn is_evicted(inner: &Inner, id: HolderId) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_use_the_reserve_one_at_a_time_with_the_fewest_missing_bytes_first() {
+async fn only_one_message_uses_the_reserve_and_the_message_with_the_fewest_missing_bytes_is_next() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [a, b] = [2, 2].map(|last| inner.open(sharer(last), now));
@@ -297,7 +297,7 @@ async fn a_message_that_waits_for_memory_is_woken_when_memory_is_released() {
     let mut full = budget.try_reserve(sharer(1), 500).unwrap();
     let (mut first, mut second) = (budget.open(sharer(2)), budget.open(sharer(3)));
     let wakes = [Arc::<Wakes>::default(), Arc::default()];
-    // The first share gets its bytes from the reserve.
+    // `full` holds all memory outside the reserve, so `first` gets its bytes from the reserve.
     assert!(poll_grow(&mut first, &wakes[0], 100).is_ready());
     assert!(!budget.is_short());
     assert!(poll_grow(&mut second, &wakes[1], 300).is_pending());
@@ -320,7 +320,7 @@ async fn a_message_that_waits_for_memory_is_woken_when_memory_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_memory_holder_does_not_count_as_silent() {
+async fn time_in_which_seawall_does_not_read_does_not_count_as_silence_of_a_memory_holder() {
     const MS: Duration = Duration::from_millis(1);
     let budget = MemoryBudget::of_bytes(1_000);
     let greedy = budget.try_reserve(sharer(1), 500).unwrap();
@@ -372,7 +372,7 @@ async fn a_memory_holder_that_waits_for_more_memory_does_not_count_as_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_message_that_may_use_the_reserve_is_woken() {
+async fn when_a_silent_message_loses_the_reserve_the_message_that_gets_it_is_woken() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [stalled, first, second] = [2, 3, 4].map(|last| inner.open(sharer(last), now));
@@ -387,7 +387,7 @@ async fn the_next_message_that_may_use_the_reserve_is_woken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_between_two_memory_evictions_is_at_least_the_interval() {
+async fn searches_for_memory_holders_to_evict_have_a_minimum_interval() {
     const MS: Duration = Duration::from_millis(1);
     let (mut inner, now) = inner();
     let silent = holder(&mut inner, sharer(1), ALL, now);
@@ -402,7 +402,7 @@ async fn the_time_between_two_memory_evictions_is_at_least_the_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_waiting_message_is_evicted_if_no_message_can_finish() {
+async fn if_no_message_can_finish_the_waiting_message_with_the_most_missing_bytes_is_evicted() {
     let (mut inner, now) = inner();
     let full = inner.open(sharer(1), now);
     assert_eq!(inner.grow(full, ALL, ALL, now), Grant::Granted);

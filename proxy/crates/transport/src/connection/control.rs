@@ -28,10 +28,10 @@ pub enum ControlError {
     #[error(transparent)]
     Message(#[from] MessageError),
     /// The reply's document is not BSON.
-    #[error("reply is not BSON")]
+    #[error("the reply is not valid BSON")]
     Bson,
     /// The reply belongs to another request.
-    #[error("reply to request {response_to} instead of {request_id}")]
+    #[error("got the reply to request {response_to} instead of the reply to request {request_id}")]
     ForeignReply {
         /// `requestID` of the sent command.
         request_id: i32,

@@ -72,7 +72,7 @@ pub enum EstablishError {
         source: io::Error,
     },
     /// The steps took longer than the limit.
-    #[error("{address} did not reply within {limit:?}")]
+    #[error("the connection to {address} was not ready within {limit:?}")]
     TimedOut {
         /// The address of the server.
         address: ServerAddress,
@@ -623,10 +623,10 @@ mod tests {
         }
     }
 
-    /// After refused keys a client must log in again, and after a failure of a server its pool is
-    /// cleared.
+    /// If a server refuses the keys, the client must log in again. If the server failed, Seawall
+    /// clears the pool of this server.
     #[test]
-    fn each_failure_blames_the_keys_or_the_server_or_neither() {
+    fn each_connection_error_is_attributed_to_the_keys_or_the_server_or_neither() {
         let exchange = EstablishError::Exchange {
             step: Step::Authenticate,
             address: address(),

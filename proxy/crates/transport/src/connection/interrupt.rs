@@ -41,8 +41,8 @@ impl Interrupt {
     }
 }
 
-/// The interrupts of all connections to one server. An operation writes only to the interrupt of
-/// its own connection, so operations do not contend for a list.
+/// The interrupts of all connections to one server. An operation resets only the interrupt of its
+/// own connection, so operations do not contend for the lock of this list.
 #[derive(Debug, Default)]
 pub struct Interrupts(Mutex<Vec<Weak<Interrupt>>>);
 

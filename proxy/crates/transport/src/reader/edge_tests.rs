@@ -510,7 +510,8 @@ async fn a_message_that_one_poll_does_not_complete_is_read_by_next() {
             .unwrap();
         assert!(message.starts_with(&read.bytes));
         if read.is_head() {
-            // The reader must first skip the rest of the message.
+            // `poll_small` reads no message, because the reader must first skip the rest of this
+            // message.
             let polled = read_small(&mut reader, &mut &rest[..]).await;
             assert!(matches!(polled, Polled::Unfinished), "{polled:?}");
         } else {

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_sender_is_closed_only_while_other_clients_wait() {
+    async fn reading_from_a_slow_sender_fails_only_while_other_clients_wait() {
         let (seconds, read) = rest_at(2_000, &budget(), &|| false).await;
         assert!(read.is_ok() && seconds > 1_900, "{seconds} {read:?}");
         let (seconds, read) = rest_at(2_000, &budget(), &|| true).await;
@@ -198,11 +198,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_next_message_is_found_after_a_read_of_a_rest_was_cancelled() {
+    async fn the_next_message_is_found_after_reading_the_rest_of_a_message_was_cancelled() {
         let (mut near, mut far) = duplex(4 << 20);
         let message = encode_request(1, &vec![7; 2 << 20]);
         let next = encode_request(2, &[8; 100]);
-        // The second piece is incomplete when its future is dropped.
+        // Only `first` is sent before the reads, so the second piece is incomplete when its future
+        // is dropped.
         let (first, second) = message.split_at(400_000);
         far.write_all(first).await.unwrap();
         let (mut reader, budget) = (MessageReader::new(Sharer::Local), budget());

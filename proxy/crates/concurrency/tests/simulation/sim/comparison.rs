@@ -39,7 +39,7 @@ pub(crate) fn compare(scenario: &Scenario, seed: u64) -> Row {
     let to = from + scenario.auto_s;
     let fixed = FIXED.iter().map(|limit| {
         let (from, to) = match scenario.steady_at {
-            // Without changes, a fixed limit is steady at once.
+            // If conditions do not change, a fixed limit needs no time to settle.
             0.0 => (1.0, 1.0 + scenario.fixed_s),
             _ => (from, to),
         };

@@ -186,8 +186,8 @@ impl Limiter {
         sample.waiting = self.waiting;
         sample.in_progress = u64::from(self.in_progress);
         sample.exempt = u64::from(self.exempt);
-        // Long operations become exempt with a fixed limit too, so that the policies differ only in
-        // their limits.
+        // With a fixed limit, a new controller decides if long operations may become exempt. So the
+        // policies differ only in their limits.
         let controller = match &mut self.controller {
             Some(controller) => controller,
             None => &mut Controller::new(self.limit, 0),

@@ -190,7 +190,7 @@ impl World {
         };
         world.record.by_user = vec![0; world.load.users];
         for index in 0..world.limiters.len() {
-            // Proxies do not tick at the same moment.
+            // The windows of different proxies end at different moments.
             let offset = world.dice.fraction() * 1e5;
             world.at(1e5 + offset, Event::Tick(index as u32));
         }
@@ -297,7 +297,7 @@ impl World {
     }
 
     fn open_arrival(&mut self, epoch: u32) {
-        // Arrivals at the rate before the last change are ignored.
+        // An arrival that was scheduled at an earlier rate is ignored.
         if epoch == self.rate_epoch {
             let next = self.dice.exponential() * 1e6 / self.rate;
             self.at(self.now + next, Event::OpenArrival(epoch));
