@@ -39,7 +39,7 @@ pub enum ControlError {
         response_to: i32,
     },
     /// The reply is not an `OP_MSG`.
-    #[error("reply with opcode {op_code} instead of 2013")]
+    #[error("got a reply with opcode {op_code} instead of 2013")]
     OtherOpCode {
         /// `opCode` of the reply.
         op_code: i32,
@@ -136,11 +136,11 @@ mod tests {
         for (reply, message) in [
             (
                 encode_op_msg_like(0, 1, 5, body),
-                "reply to request 5 instead of 1",
+                "got the reply to request 5 instead of the reply to request 1",
             ),
             (
                 encode_op_reply(0, 1, 1, body),
-                "reply with opcode 1 instead of 2013",
+                "got a reply with opcode 1 instead of 2013",
             ),
         ] {
             let (stream, mut server) = UnixStream::pair().unwrap();
