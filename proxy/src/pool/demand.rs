@@ -7,7 +7,8 @@ use seawall_transport::Sharer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Nothing: the operation is a command of Seawall itself. A user has only a few such operations
-    /// at a time. They are served before the operations of the user's clients.
+    /// at a time. They are served before the operations of the user's clients, and may use the
+    /// reserved connections (see `super::reserve`).
     Nothing,
     /// A permit of the lane (see `super::lane`). The operation waits for data, and already has the
     /// permit.
@@ -37,6 +38,11 @@ impl Need {
             Self::SlotOrReserve => 2,
             Self::Slot => 3,
         }
+    }
+
+    /// True if the operation may use the reserved connections.
+    pub(super) fn may_use_reserve(self) -> bool {
+        matches!(self, Self::Nothing | Self::SlotOrReserve)
     }
 
     /// True if the operation uses a slot or a reserved slot.

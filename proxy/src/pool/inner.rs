@@ -109,7 +109,7 @@ pub(super) struct Inner {
     waiting: usize,
     /// Number of all users' connections that are in use.
     in_use: usize,
-    /// Number of all users' connections in use by operations with [`Need::SlotOrReserve`].
+    /// Number of all users' connections in use by operations that may use the reserve.
     urgent: usize,
     /// Number of all users' connections that are being established.
     pending: usize,
@@ -198,7 +198,7 @@ impl Inner {
                 None => {
                     user.in_use += 1;
                     self.in_use += 1;
-                    if demand.need == Need::SlotOrReserve {
+                    if demand.need.may_use_reserve() {
                         user.urgent += 1;
                         self.urgent += 1;
                     }
@@ -303,7 +303,7 @@ impl Inner {
             usage,
             perished,
         } = returned;
-        let need = slot.and_then(|slot| self.slots.release(slot, usage, now));
+        let need = slot.map(|slot| self.slots.release(slot, usage, now));
         if let Some(latency) = usage.latency {
             self.latency.observe(latency, now);
         }
@@ -318,7 +318,7 @@ impl Inner {
             || self.total > self.limits.max_server_connections;
         user.in_use -= 1;
         self.in_use -= 1;
-        if need == Some(Need::SlotOrReserve) {
+        if need.is_some_and(Need::may_use_reserve) {
             user.urgent -= 1;
             self.urgent -= 1;
         }

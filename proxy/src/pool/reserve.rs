@@ -3,7 +3,7 @@
 //! Operations may wait at the server for a lock until a transaction ends. If such operations used
 //! all connections, the commit of this transaction could never run. So there is a reserve of a few
 //! connections for urgent operations, which have
-//! [`Need::SlotOrReserve`](super::Need::SlotOrReserve):
+//! [`Need::SlotOrReserve`](super::Need::SlotOrReserve) or are commands of Seawall itself:
 //!
 //! - For urgent operations, a user may have a few connections more than `max_pool_size`. Other
 //!   operations of a user never use more than `max_pool_size` connections.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    CheckOutError, Limits, Overload,
+    CheckOutError, Demand, Limits, Overload,
     inner::Start,
     tests::{
         CLIENT, COMMIT, WAIT, connection, deliver, identity, inner, limits, obtain, obtain_for,
@@ -38,6 +38,26 @@ async fn a_commit_runs_although_other_operations_of_its_user_use_max_pool_size_c
     let todo = inner.give_back(user.id(), held.pop().unwrap(), None, now);
     deliver(todo.hand_over);
     assert!(first.try_recv().is_ok() && second.try_recv().is_err());
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_of_seawall_itself_may_use_the_reserve_of_its_user() {
+    let (user, now) = (identity("u"), Instant::now());
+    let mut inner = inner(Limits {
+        max_pool_size: 2,
+        ..limits()
+    });
+    let _held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
+    let own = obtain_for(&mut inner, &user, Demand::OWN, now);
+    inner.check_invariants();
+    let todo = inner.give_back(user.id(), own, None, now);
+    assert_eq!((todo.hand_over.len(), todo.close.len()), (0, 0));
+    // The third connection is now available. It is above `max_pool_size`.
+    let (_wait, todo) = wait(&mut inner, &user, CLIENT, now);
+    assert!(todo.establish.is_empty());
+    let (start, todo) = inner.check_out(&user, Demand::OWN, now, now + WAIT);
+    assert!(matches!(start, Start::Ready(..)) && todo.establish.is_empty());
     inner.check_invariants();
 }
 

@@ -88,7 +88,6 @@ enum Hold {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     hold: Hold,
-    need: Need,
     user: IdentityId,
     started: Instant,
     shape: Option<u64>,
@@ -100,11 +99,15 @@ struct Running {
     epoch: Epoch,
 }
 
-/// The slot or reserved slot that a checkout holds besides its connection; `None` if the checkout
-/// needs no slot. The caller must return this value with [`Slots::release`].
+/// The slot or reserved slot that a checkout holds besides its connection. The caller must return
+/// this value with [`Slots::release`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub(super) struct Slot(Option<usize>);
+pub(super) struct Slot {
+    need: Need,
+    /// The key of the operation in `Slots::running`; `None` if the checkout needs no slot.
+    key: Option<usize>,
+}
 
 /// The facts about an ended operation that [`Slots::release`] counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -360,23 +363,27 @@ impl Slots {
         if waited.is_some() {
             self.end_wait(user, demand.need, now);
         }
-        if !demand.need.is_limited() {
-            return Slot(None);
+        let need = demand.need;
+        if !need.is_limited() {
+            return Slot { need, key: None };
         }
         self.window.sample.wait_time += waited.unwrap_or_default();
-        let hold = self.free_hold(demand.need).unwrap_or(Hold::Slot);
+        let hold = self.free_hold(need).unwrap_or(Hold::Slot);
         self.add_hold(hold, user);
         let in_progress = u64::from(self.in_progress + self.reserved + self.exempt);
-        Slot(Some(self.running.insert(Running {
+        let key = self.running.insert(Running {
             hold,
-            need: demand.need,
             user,
             started: now,
             shape: demand.shape,
             is_quiet: in_progress <= Sample::QUIET,
             completed_before: self.completed,
             epoch: self.window.epoch,
-        })))
+        });
+        Slot {
+            need,
+            key: Some(key),
+        }
     }
 
     fn count_mut(&mut self, hold: Hold) -> Option<&mut u32> {
@@ -418,9 +425,12 @@ impl Slots {
     }
 
     /// Ends an operation: frees its slot or reserved slot, and counts its result for the
-    /// controller. Returns the need of the operation; `None` if it needed no slot.
-    pub(super) fn release(&mut self, slot: Slot, usage: Usage, now: Instant) -> Option<Need> {
-        let running = self.running.try_remove(slot.0?)?;
+    /// controller. Returns the need of the operation.
+    pub(super) fn release(&mut self, slot: Slot, usage: Usage, now: Instant) -> Need {
+        let Slot { need, key } = slot;
+        let Some(running) = key.and_then(|key| self.running.try_remove(key)) else {
+            return need;
+        };
         self.touch(now);
         self.remove_hold(running.hold, running.user);
         if self.controller.is_some()
@@ -428,7 +438,7 @@ impl Slots {
         {
             self.count_result(&running, server_time, usage, now);
         }
-        Some(running.need)
+        need
     }
 
     /// Counts the result of an operation that took `server_time`.

@@ -39,7 +39,7 @@ pub(super) struct User {
     )]
     pub(super) available: Vec<Box<Connection>>,
     pub(super) in_use: usize,
-    /// Number of connections in use by operations with [`Need::SlotOrReserve`].
+    /// Number of connections in use by operations that may use the reserve.
     pub(super) urgent: usize,
     pub(super) pending: usize,
     pub(super) waiters: WaitQueue,
@@ -71,7 +71,7 @@ impl User {
         self.available.len() + self.in_use + self.pending
     }
 
-    /// Number of connections in use by operations without [`Need::SlotOrReserve`].
+    /// Number of connections in use by operations that may not use the reserve.
     pub(super) fn ordinary(&self) -> usize {
         self.in_use - self.urgent
     }
@@ -86,7 +86,7 @@ impl User {
     pub(super) fn wants_more(&self, limits: &Limits, room: Room) -> bool {
         let needed = self.needed(limits, room);
         let missing = needed.saturating_sub(self.available.len());
-        let max = match self.lacks_reserve() {
+        let max = match self.lacks_urgent_connection() {
             true => limits.max_with_reserve(),
             false => limits.max_pool_size,
         };
@@ -109,21 +109,22 @@ impl User {
         let [nothing, lane, urgent, slot] = Need::ALL.map(|need| self.waiters.len_of(need));
         let slots = room.free.max(room.missing);
         let urgent_slots = slots.max(RESERVE);
-        let ordinary = nothing + lane + slot.min(slots).min(room.left);
+        let ordinary = lane + slot.min(slots).min(room.left);
         let left = limits.max_pool_size.saturating_sub(self.ordinary());
-        urgent.min(urgent_slots) + ordinary.min(left)
+        nothing + urgent.min(urgent_slots) + ordinary.min(left)
     }
 
     /// True if there is no connection yet for a waiter that may use the reserve.
-    pub(super) fn lacks_reserve(&self) -> bool {
-        let urgent = self.waiters.len_of(Need::SlotOrReserve);
+    pub(super) fn lacks_urgent_connection(&self) -> bool {
+        let needs = Need::ALL.into_iter().filter(|need| need.may_use_reserve());
+        let urgent: usize = needs.map(|need| self.waiters.len_of(need)).sum();
         urgent > self.available.len() + self.pending
     }
 
     /// True if an operation with this need may use one more connection of the user. The limit of
     /// the server is not checked here.
     pub(super) fn may_use(&self, need: Need, limits: &Limits) -> bool {
-        need == Need::SlotOrReserve || self.ordinary() < limits.max_pool_size
+        need.may_use_reserve() || self.ordinary() < limits.max_pool_size
     }
 
     /// True if a connection is available for a waiter with this need, and the user's limit allows

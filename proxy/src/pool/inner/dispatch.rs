@@ -49,7 +49,7 @@ impl Inner {
         need != Need::Slot || self.ordinary() < self.limits.max_for_slots()
     }
 
-    /// Number of all users' connections in use by operations without [`Need::SlotOrReserve`].
+    /// Number of all users' connections in use by operations that may not use the reserve.
     pub(super) fn ordinary(&self) -> usize {
         self.in_use - self.urgent
     }
@@ -205,7 +205,7 @@ impl Inner {
             };
             user.in_use += 1;
             self.in_use += 1;
-            if need == Need::SlotOrReserve {
+            if need.may_use_reserve() {
                 user.urgent += 1;
                 self.urgent += 1;
             }

@@ -165,11 +165,12 @@ impl Inner {
     /// may wait for that operation. Of several such connections, closes the connection that has
     /// been unused for longest. Returns false if there is no such connection.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
-        let lacks_reserve = self.users.get(&id).is_some_and(User::lacks_reserve);
+        let user = self.users.get(&id);
+        let is_urgent = user.is_some_and(User::lacks_urgent_connection);
         let others = self.users.values().filter(|user| {
             let other = user.identity.id();
             let room = self.room(other);
-            let room = match lacks_reserve {
+            let room = match is_urgent {
                 true => room.now(),
                 false => Room {
                     left: usize::MAX,

@@ -122,7 +122,7 @@ impl Inner {
             );
             assert!(
                 user.ordinary() <= self.limits.max_pool_size,
-                "only urgent operations of a user use the reserve"
+                "only operations of a user that may use the reserve use it"
             );
             let is_ready = |need| user.is_ready(need, &self.limits) && self.server_allows(need);
             let has_slot = self.slots.free() > 0;
