@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    CheckOutError, Demand, Limits, Overload,
+    CheckOutError, Demand, Limits, Need, Overload,
     inner::Start,
     tests::{
         CLIENT, COMMIT, WAIT, connection, deliver, identity, inner, limits, obtain, obtain_for,
@@ -137,6 +137,36 @@ async fn a_user_without_connections_gets_one_while_only_reserved_connections_are
     assert_eq!(users, [other.id()]);
     let generation = inner.generation();
     let todo = inner.established(&other, connection(later, generation), later);
+    assert_eq!(todo.hand_over.len(), 1);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_gets_a_reserved_connection_after_an_operation_that_waits_for_data() {
+    const AWAITING: Demand = Demand {
+        need: Need::LanePermit,
+        ..CLIENT
+    };
+    let now = Instant::now();
+    let [writer, other, listener] = ["writer", "other", "listener"].map(identity);
+    let mut inner = inner(Limits {
+        max_pool_size: 10,
+        max_server_connections: 8,
+        ..limits()
+    });
+    let _blocked: Vec<_> = (0..6).map(|_| obtain(&mut inner, &writer, now)).collect();
+    let _other = obtain(&mut inner, &other, now);
+    let awaiting = obtain_for(&mut inner, &listener, AWAITING, now);
+    let _next = wait(&mut inner, &listener, AWAITING, now);
+    let (_commit, todo) = wait(&mut inner, &writer, COMMIT, now);
+    assert_eq!((todo.close.len(), todo.establish.len()), (0, 0));
+    let later = now + Duration::from_millis(100);
+    let todo = inner.give_back(listener.id(), awaiting, None, later);
+    assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
+    let users: Vec<_> = todo.establish.iter().map(|(user, _)| user.id()).collect();
+    assert_eq!(users, [writer.id()]);
+    let generation = inner.generation();
+    let todo = inner.established(&writer, connection(later, generation), later);
     assert_eq!(todo.hand_over.len(), 1);
     inner.check_invariants();
 }

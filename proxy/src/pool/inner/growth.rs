@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    super::{CheckOutError, slots::Usage, user::Room, user::User},
+    super::{CheckOutError, demand::Need, slots::Usage, user::Room, user::User},
     Inner, PoolState, Returned, Todo,
 };
 use crate::observe::CloseReason;
@@ -27,11 +27,13 @@ const MAX_USERS_TRIED: usize = 8;
 impl Inner {
     /// True if `connection`, which user `id` no longer uses, must be closed so that another user
     /// can get a connection. This happens only at `max_server_connections`, or if user `id` could
-    /// use the last connection that the server allows for operations with `Need::Slot`.
+    /// use the last connection that the server allows for operations with `Need::Slot`. `need` is
+    /// the need of the operation that used the connection; `None` if no operation used it.
     pub(super) fn must_close_for_other_user(
         &mut self,
         id: IdentityId,
         connection: &Connection,
+        need: Option<Need>,
         now: Instant,
     ) -> bool {
         let is_full = self.total >= self.limits.max_server_connections;
@@ -44,8 +46,16 @@ impl Inner {
         // The user's total no longer includes `connection`, so 1 is added.
         let (own, is_needed_here) = (user.total() + 1, !user.waiters.is_empty());
         let has_less = |total: usize| total == 0 || total + 1 < own;
+        // Operations with a permit of the lane may use the server's reserve. The connection of such
+        // an operation returns to the reserve, even if the user that needs it has more connections.
+        let is_of_reserve = need.is_some_and(|need| !need.may_use_reserve())
+            && self.ordinary() >= self.limits.max_for_slots();
+        let may_replace = |other: &User| {
+            let is_urgent = is_of_reserve && other.lacks_urgent_connection();
+            !is_needed_here || is_urgent || has_less(other.total())
+        };
         let Some((other, since)) =
-            self.next_to_grow(|other, total| other != id && (!is_needed_here || has_less(total)))
+            self.next_to_grow(|other| other.identity.id() != id && may_replace(other))
         else {
             return false;
         };
@@ -66,10 +76,9 @@ impl Inner {
 
     /// Returns the next user in `turns` that needs another connection, may have one by its own
     /// limits, and is eligible. Also returns the arrival time of this user's oldest waiter.
-    /// `is_eligible` gets the user and its number of connections.
     fn next_to_grow(
         &mut self,
-        is_eligible: impl Fn(IdentityId, usize) -> bool,
+        is_eligible: impl Fn(&User) -> bool,
     ) -> Option<(IdentityId, Instant)> {
         for _ in 0..self.turns.len().min(MAX_USERS_TRIED) {
             let id = self.turns.pop_front()?;
@@ -82,7 +91,7 @@ impl Inner {
                 continue;
             }
             if user.wants_more(&self.limits, room)
-                && is_eligible(id, user.total())
+                && is_eligible(user)
                 && let Some(since) = user.waiters.oldest()
             {
                 self.turns.push_front(id);
@@ -108,7 +117,7 @@ impl Inner {
     /// Establishes connections after the number of connections has fallen: first for the next user
     /// in turn, then for user `id`.
     pub(super) fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
-        if let Some((next, _)) = self.next_to_grow(|_, _| true) {
+        if let Some((next, _)) = self.next_to_grow(|_| true) {
             self.grow(next, todo);
             self.turns.rotate_left(1);
         }
