@@ -76,12 +76,12 @@ impl WaitQueue {
     }
 
     /// Removes a waiter of another address to make room for a waiter of `from`. The other address
-    /// must have, for one need, at least two waiters more than `from` has for all needs. `None` if
-    /// there is no such address.
+    /// must have, in the queue from which the waiter is removed, at least two waiters more than
+    /// `from` has for all needs. `None` if there is no such address.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         let own: usize = self.queues.iter().map(|queue| queue.len_of(from)).sum();
-        let greediest = self.greediest()?;
-        (greediest.longest() > own + 1).then(|| greediest.shed())?
+        let queue = self.queue_to_shed();
+        (queue.longest() > own + 1).then(|| queue.shed())?
     }
 
     /// Removes the newest waiter of the address with the most waiters for this need.
@@ -89,16 +89,26 @@ impl WaitQueue {
         self.queue_mut(need)?.shed()
     }
 
-    /// Removes the newest waiter of the address with the most waiters for one need.
+    /// Removes the newest waiter of the address with the most waiters in one queue. Waiters that
+    /// other operations may wait for are removed last.
     pub(super) fn shed(&mut self) -> Option<Waiter> {
-        self.greediest()?.shed()
+        self.queue_to_shed().shed()
     }
 
-    /// The queue in which one address has the most waiters. The queue of Seawall's own commands is
-    /// excluded, because they have no address.
-    fn greediest(&mut self) -> Option<&mut TurnQueue<Sharer, Waiter>> {
-        let clients = self.queues.iter_mut().skip(1);
-        clients.max_by_key(|queue| queue.longest())
+    /// The queue from which a waiter is removed to make room: of the queues for the lane and for
+    /// slots, the queue in which one address has the most waiters. If both are empty, the queue of
+    /// the operations that others may wait for. Never the queue of Seawall's own commands, because
+    /// they have no address.
+    fn queue_to_shed(&mut self) -> &mut TurnQueue<Sharer, Waiter> {
+        let [_own, lane, urgent, slot] = &mut self.queues;
+        let ordinary = match lane.longest() > slot.longest() {
+            true => lane,
+            false => slot,
+        };
+        match ordinary.is_empty() {
+            true => urgent,
+            false => ordinary,
+        }
     }
 
     /// Arrival time of the oldest waiter; `None` if the queue is empty.
@@ -180,13 +190,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiters_of_every_need_are_counted_when_room_is_made_in_the_queue() {
+    async fn operations_that_others_may_wait_for_are_removed_last_to_make_room() {
         let mut queue = WaitQueue::default();
         (0..9).for_each(|n| push(&mut queue, 1, Need::SlotOrReserve, n));
         (9..12).for_each(|n| push(&mut queue, 2, Need::Slot, n));
-        assert!(queue.make_room(address(1)).is_none());
-        let removed = queue.make_room(address(2)).unwrap();
-        assert_eq!(removed.ticket.number, 8);
-        assert_eq!(queue.shed().unwrap().ticket.number, 7);
+        push(&mut queue, 3, Need::LanePermit, 12);
+        assert!(
+            queue.make_room(address(1)).is_none(),
+            "the waiters of address 1 count, whatever their need is"
+        );
+        let removed = queue.make_room(address(4)).unwrap();
+        assert_eq!(removed.ticket.number, 11);
+        let removed = std::iter::from_fn(|| queue.shed()).take(4);
+        let numbers: Vec<_> = removed.map(|waiter| waiter.ticket.number).collect();
+        assert_eq!(numbers, [10, 9, 12, 8]);
     }
 }
