@@ -75,6 +75,11 @@ impl WaitQueue {
         self.queue(need).map_or(0, TurnQueue::len)
     }
 
+    /// Number of waiters of an address with this need.
+    pub(super) fn len_from(&self, from: Sharer, need: Need) -> usize {
+        self.queue(need).map_or(0, |queue| queue.len_of(from))
+    }
+
     /// Removes a waiter of another address to make room for a waiter of `from`. The other address
     /// must have, in the queue from which the waiter is removed, at least two waiters more than
     /// `from` has for all needs. `None` if there is no such address.

@@ -8,8 +8,8 @@ use super::{
     CheckOutError, Demand, Limits, Need, Overload,
     inner::Start,
     tests::{
-        CLIENT, COMMIT, WAIT, connection, deliver, identity, inner, limits, obtain, obtain_for,
-        reasons, use_once, wait,
+        CLIENT, COMMIT, WAIT, connection, deliver, from, identity, inner, limits, obtain,
+        obtain_for, reasons, use_once, wait,
     },
 };
 use crate::observe::CloseReason;
@@ -191,5 +191,31 @@ async fn a_commit_replaces_the_newest_ordinary_operation_of_its_user_in_a_full_q
     drop(answer.send(Err(error)));
     let refused = waits.each_mut().map(|wait| wait.try_recv().is_ok());
     assert_eq!(refused, [false, true]);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_eight_commits_of_an_address_replace_operations_of_other_addresses() {
+    let (user, now) = (identity("u"), Instant::now());
+    let mut inner = inner(Limits {
+        max_pool_size: 2,
+        wait_queue_size: 9,
+        ..limits()
+    });
+    let _held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
+    let (mut other, _) = wait(&mut inner, &user, from(2), now);
+    let commit = Demand {
+        need: Need::SlotOrReserve,
+        ..from(1)
+    };
+    let _commits: Vec<_> = (0..8)
+        .map(|_| wait(&mut inner, &user, commit, now))
+        .collect();
+    let (start, todo) = inner.check_out(&user, commit, now, now + WAIT);
+    assert!(matches!(
+        start,
+        Start::Refused(CheckOutError::Overload(Overload::QueueFull))
+    ));
+    assert!(todo.fail.is_empty() && other.try_recv().is_err());
     inner.check_invariants();
 }
