@@ -408,11 +408,11 @@ impl Inner {
         todo
     }
 
-    /// Closes available connections over the maximum of a user or of all users. The connections
-    /// that have been unused for longest are closed first.
+    /// Closes available connections over the maximum of a user, with the reserve, or over the
+    /// maximum of all users. The connections that have been unused for longest are closed first.
     fn close_excess(&mut self, todo: &mut Todo) {
         for user in self.users.values_mut() {
-            let excess = user.total().saturating_sub(self.limits.max_pool_size);
+            let excess = user.total().saturating_sub(self.limits.max_with_reserve());
             let count = excess.min(user.available.len());
             self.total -= count;
             let closed = user.available.drain(..count);

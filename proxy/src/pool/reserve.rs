@@ -10,9 +10,9 @@
 //! - The last few of `max_server_connections` are not used by operations with
 //!   [`Need::Slot`](super::Need::Slot). A small `max_server_connections` has no reserve.
 //!
-//! A connection above `max_pool_size` is kept like all others: until it has been unused for
-//! `max_idle_time`, until another user needs it, or until the limits change. Otherwise each
-//! statement of a transaction could need a login.
+//! A connection above `max_pool_size` is kept like all others, until it has been unused for
+//! `max_idle_time` or until another user needs it. Otherwise each statement of a transaction could
+//! need a login.
 
 use super::{Limits, slots::RESERVE};
 

@@ -42,6 +42,22 @@ async fn a_commit_runs_although_other_operations_of_its_user_use_max_pool_size_c
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reload_keeps_an_available_connection_above_max_pool_size() {
+    let (user, now) = (identity("u"), Instant::now());
+    let small = Limits {
+        max_pool_size: 2,
+        ..limits()
+    };
+    let mut inner = inner(small.clone());
+    let _held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
+    let commit = obtain_for(&mut inner, &user, COMMIT, now);
+    inner.give_back(user.id(), commit, None, now);
+    let todo = inner.set_limits(small, now);
+    assert_eq!(reasons(&todo), []);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_command_of_seawall_itself_may_use_the_reserve_of_its_user() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = inner(Limits {

@@ -28,7 +28,9 @@ impl Room {
 }
 
 /// Connections and waiters of one user. If a user of a ready pool has both waiters and available
-/// connections, these waiters wait for a slot.
+/// connections, these waiters wait for a slot, or they may not use more connections: ordinary
+/// operations use `max_pool_size` connections of the user, or all connections to the server that
+/// are not reserved.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// The available connections. The last connection is handed out first, so that the first
