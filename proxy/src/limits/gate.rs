@@ -132,13 +132,11 @@ impl Gate {
                 state.pass();
                 return;
             }
-            let (turn, waiting) = oneshot::channel();
-            state.waiting.push(from, turn);
-            waiting
+            let (sender, turn) = oneshot::channel();
+            state.waiting.push(from, sender);
+            Waiting { gate: self, turn }
         };
-        // The wait cannot fail, because the gate keeps the sender and lives longer than its
-        // waiters.
-        drop(waiting.await);
+        waiting.until_admitted().await;
     }
 
     /// Gives a token back that was used by a pass of this gate.
@@ -171,6 +169,32 @@ impl Gate {
         state.tokens = (state.tokens + rate * seconds).min(most_tokens(rate));
         while state.tokens >= 1.0 && state.release() {}
         state.purge();
+    }
+}
+
+/// A waiter at a gate. If it is dropped after a tick has admitted it, but before it has noticed, it
+/// gives its token back.
+struct Waiting<'a> {
+    gate: &'a Gate,
+    turn: oneshot::Receiver<()>,
+}
+
+impl Waiting<'_> {
+    /// Waits until a tick admits the waiter.
+    async fn until_admitted(mut self) {
+        // The wait cannot fail, because the gate keeps the sender and lives longer than its
+        // waiters.
+        drop((&mut self.turn).await);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // After the close, no tick can admit the waiter.
+        self.turn.close();
+        if self.turn.try_recv().is_ok() {
+            self.gate.give_back();
+        }
     }
 }
 
@@ -500,6 +524,29 @@ mod tests {
         settle().await;
         assert_eq!(order.lock().len(), 1);
         assert_eq!(gate.state.lock().waiting.len(), 0);
+    }
+
+    #[test]
+    fn a_waiter_that_leaves_right_after_a_tick_has_admitted_it_gives_its_token_back() {
+        let gate = Gate::of_logins();
+        tick(&gate, BUSY, 6);
+        while gate.try_pass() {}
+        let mut waiting = Box::pin(gate.pass(Origin::default()));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        while !gate.state.lock().waiting.is_empty() {
+            tick(&gate, BUSY, 1);
+        }
+        assert!(!gate.try_pass(), "the waiter has the token");
+        drop(waiting);
+        assert!(gate.try_pass());
+        // A waiter that has passed keeps its token.
+        let mut waiting = Box::pin(gate.pass(Origin::default()));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        while !gate.state.lock().waiting.is_empty() {
+            tick(&gate, BUSY, 1);
+        }
+        assert!(waiting.now_or_never().is_some());
+        assert!(!gate.try_pass());
     }
 
     #[tokio::test(start_paused = true)]
