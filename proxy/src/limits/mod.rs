@@ -252,7 +252,8 @@ impl Limits {
         eviction: &Eviction,
     ) -> Result<(ClientPermit, HandshakePermit), ClientLimit> {
         // The limits of clients are checked before any client is closed. So no client is closed for
-        // a newcomer that one of these limits refuses.
+        // a newcomer that one of these limits refuses, unless another newcomer takes the permit
+        // between the check and the admission.
         let can_admit = |permits: &EvictablePermits| permits.can_admit_evicting_silent(from);
         if listener.is_some_and(|listener| !can_admit(&listener.0)) {
             return Err(ClientLimit::Listener);
