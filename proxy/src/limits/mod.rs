@@ -15,7 +15,7 @@ mod turns;
 use std::{hash::Hash, net::IpAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
@@ -51,6 +51,8 @@ pub struct Limits {
     logins: ArcSwapOption<Rates<NameHash>>,
     names: NameHasher,
     next_close: Mutex<Option<Instant>>,
+    /// The turns to close clients that are idle in a drain.
+    drain_closes: Turns,
 }
 
 /// The numbers of [`Limits`] that can change while clients are connected.
@@ -187,6 +189,7 @@ impl Limits {
             logins: ArcSwapOption::empty(),
             names: NameHasher::default(),
             next_close: Mutex::new(None),
+            drain_closes: Turns::new(1),
         };
         limits.set(numbers);
         limits
@@ -358,13 +361,25 @@ impl Limits {
         *next = Some(turn + CLOSE_INTERVAL);
         turn
     }
+
+    /// Waits until the caller may close a client that is idle in a drain. Returns false if the
+    /// client is no longer idle then, in which case other clients do not wait for it. Closes in a
+    /// drain are spread over time too, but do not delay the closes of [`Self::closing_turn`].
+    pub(crate) async fn drain_turn(&self, is_idle: impl Fn() -> bool) -> bool {
+        let _turn = self.drain_closes.take(Sharer::Local).await;
+        if !is_idle() {
+            return false;
+        }
+        sleep(CLOSE_INTERVAL).await;
+        is_idle()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
 
-    use futures_util::FutureExt as _;
+    use futures_util::{FutureExt as _, future::join_all};
 
     use super::{permits::tests::is_evicted, *};
 
@@ -585,5 +600,17 @@ mod tests {
         let now = Instant::now();
         let turns: Vec<_> = (0..3).map(|_| limits.closing_turn(now) - now).collect();
         assert_eq!(turns, [Duration::ZERO, CLOSE_INTERVAL, CLOSE_INTERVAL * 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_are_idle_in_a_drain_are_closed_one_by_one_and_delay_no_other_closes() {
+        let limits = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
+        let began = Instant::now();
+        let clients = [true, false, false, true];
+        let closes = clients.map(|is_idle| limits.drain_turn(move || is_idle));
+        assert_eq!(join_all(closes).await, clients);
+        let expected = CLOSE_INTERVAL * 2..CLOSE_INTERVAL * 3;
+        assert!(expected.contains(&began.elapsed()));
+        assert_eq!(limits.closing_turn(began), began);
     }
 }

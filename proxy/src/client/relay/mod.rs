@@ -38,7 +38,7 @@ use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
-    time::{Instant, sleep, sleep_until, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::{LoginDue, Newcomer, Peer, Shared};
@@ -301,12 +301,10 @@ async fn idle_in_drain(shared: &Shared, relay: &Relay<'_>) {
     loop {
         let before = relay.activity();
         sleep(IDLE_IN_DRAIN).await;
-        if before.is_some() && relay.activity() == before {
-            // Closes are spread over time, so that the reconnects do not become a storm.
-            sleep_until(shared.limits.closing_turn(Instant::now())).await;
-            if relay.activity() == before {
-                return;
-            }
+        let is_idle = || before.is_some() && relay.activity() == before;
+        // Closes are spread over time, so that the reconnects do not become a storm.
+        if is_idle() && shared.limits.drain_turn(is_idle).await {
+            return;
         }
     }
 }
