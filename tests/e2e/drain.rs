@@ -19,7 +19,7 @@ use seawall_tests::{
     eventually::eventually,
     mongod::{ROOT, ROOT_PASSWORD, shared_replica_set, unique_name},
     process::{Process, run},
-    raw::{Login, RawClient, RawError},
+    raw::{Login, OpMsg, RawClient, RawError},
     scratch::Scratch,
     seawall::{self, Seawall},
 };
@@ -307,6 +307,56 @@ async fn idle_relayed_clients_are_closed_at_the_beginning_of_a_drain() {
     let drained = timeout(LIMIT, draining).await.unwrap();
     assert_eq!(drained.closed_clients, 0);
     assert!(idle.hello(doc! {}).await.is_err());
+}
+
+/// Starts a relay, and connects two clients that have logged in.
+async fn relay_with_two_clients(uri: &str) -> (Seawall, [RawClient; 2]) {
+    let options = seawall::Options {
+        toml: "shutdown.drain_ms = 600000\ndeployment.mode = \"relay\"".to_owned(),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(uri, options).await;
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    let connect = async || {
+        let address = seawall.address().parse().unwrap();
+        let mut client = RawClient::connect(address).await.unwrap();
+        assert!(client.login(&login).await.unwrap().is_authenticated());
+        client
+    };
+    let clients = [connect().await, connect().await];
+    (seawall, clients)
+}
+
+/// Waits until a drain has closed a relayed client that only sends a `hello`. Returns the bytes
+/// that the client got after it sent the `hello`. The client is closed later than clients that have
+/// been idle since the beginning of the drain.
+async fn read_until_closed_in_drain(seawall: &Seawall, client: &mut RawClient) -> Vec<u8> {
+    wait_until(async || seawall.get("/health/ready").await.0 == 503).await;
+    let hello = OpMsg::new(doc! {"hello": 1, "$db": "admin"});
+    client.send(&hello).await.unwrap();
+    client.read_to_close().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_relayed_client_that_sends_a_request_slowly_is_not_closed_in_a_drain() {
+    let set = shared_replica_set().await.unwrap();
+    let (seawall, [mut slow, mut idle]) = relay_with_two_clients(&set.uri()).await;
+    let db = unique_name("drain");
+    let insert = doc! {"insert": "c", "documents": [{"_id": 1}], "$db": &db};
+    let insert = OpMsg::new(insert).to_bytes();
+    let (first, rest) = insert.split_at(insert.len() / 2);
+    slow.send_bytes(first).await.unwrap();
+    let sending = async {
+        read_until_closed_in_drain(&seawall, &mut idle).await;
+        slow.send_bytes(rest).await.unwrap();
+        let reply = slow.read_reply().await.unwrap();
+        assert!(reply.is_ok(), "{}", reply.body);
+    };
+    let draining = seawall.app.drain(std::future::pending());
+    let (drained, ()) = timeout(LIMIT, async { tokio::join!(draining, sending) })
+        .await
+        .unwrap();
+    assert_eq!(drained.closed_clients, 0);
 }
 
 #[tokio::test]

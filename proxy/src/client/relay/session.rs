@@ -3,15 +3,17 @@
 
 use std::{
     io,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf, split},
     sync::{Mutex as AsyncMutex, Notify},
     time::{Instant, timeout},
 };
@@ -51,8 +53,30 @@ pub(super) struct Relay<'a> {
     has_room: Notify,
     /// Number of requests.
     requests: AtomicU64,
-    /// True while a request is inspected or forwarded, or Seawall replies to it.
-    is_forwarding: AtomicBool,
+    /// True from the first byte of a request until Seawall has forwarded or refused the request.
+    has_request: AtomicBool,
+}
+
+/// The client's bytes. When bytes arrive, [`Relay::has_request`] becomes true, so that a client
+/// that sends a request slowly does not count as idle.
+struct FromClient<'a> {
+    stream: ReadHalf<Stream>,
+    has_request: &'a AtomicBool,
+}
+
+impl AsyncRead for FromClient<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = room.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, room);
+        if room.filled().len() > before {
+            self.has_request.store(true, Ordering::Relaxed);
+        }
+        read
+    }
 }
 
 /// The reason why one direction of a relay ended.
@@ -95,16 +119,16 @@ impl<'a> Relay<'a> {
             watch: Mutex::new(watch),
             has_room: Notify::new(),
             requests: AtomicU64::new(0),
-            is_forwarding: AtomicBool::new(false),
+            has_request: AtomicBool::new(false),
         }
     }
 
-    /// The number of requests so far; `None` while a request or a reply is being forwarded, or a
-    /// reply is awaited. A `hello` does not count as awaited: monitors wait for the next change of
-    /// the server all the time.
+    /// The number of requests so far; `None` while the client sends a request, a request or a reply
+    /// is being forwarded, or a reply is awaited. The reply to a `hello` does not count as awaited:
+    /// monitors wait for the next change of the server all the time.
     pub(super) fn activity(&self) -> Option<u64> {
-        let is_forwarding = self.is_forwarding.load(Ordering::Relaxed);
-        let is_idle = !is_forwarding && !self.watch.lock().awaits_or_sends();
+        let has_request = self.has_request.load(Ordering::Relaxed);
+        let is_idle = !has_request && !self.watch.lock().awaits_or_sends();
         is_idle.then(|| self.requests.load(Ordering::Relaxed))
     }
 
@@ -127,7 +151,11 @@ impl<'a> Relay<'a> {
         first: Option<Message>,
         server: Stream,
     ) -> Option<Departure> {
-        let (mut from_client, to_client) = split(client);
+        let (stream, to_client) = split(client);
+        let mut from_client = FromClient {
+            stream,
+            has_request: &self.has_request,
+        };
         let (from_server, mut to_server) = split(server);
         let to_client = AsyncMutex::new(to_client);
         let mut replies = std::pin::pin!(self.replies(from_server, &to_client));
@@ -159,7 +187,7 @@ impl<'a> Relay<'a> {
     /// Forwards the client's requests to the server until one side ends.
     async fn requests(
         &self,
-        client: &mut ReadHalf<Stream>,
+        client: &mut FromClient<'_>,
         mut reader: MessageReader,
         first: Option<Message>,
         server: &mut WriteHalf<Stream>,
@@ -167,7 +195,9 @@ impl<'a> Relay<'a> {
     ) -> Ended {
         let mut next = first;
         loop {
-            self.is_forwarding.store(next.is_some(), Ordering::Relaxed);
+            // The reader may already hold a part of the next request.
+            let has_request = next.is_some() || !reader.buffered().is_empty();
+            self.has_request.store(has_request, Ordering::Relaxed);
             let message = match next.take() {
                 Some(message) => message,
                 None => match self.next(&mut reader, client).await {
@@ -176,7 +206,6 @@ impl<'a> Relay<'a> {
                     Err(()) => return Ended::Broken,
                 },
             };
-            self.is_forwarding.store(true, Ordering::Relaxed);
             self.requests.fetch_add(1, Ordering::Relaxed);
             self.watch.lock().mark_activity();
             while self.watch.lock().pending() >= MAX_PENDING {
@@ -211,7 +240,7 @@ impl<'a> Relay<'a> {
     async fn next(
         &self,
         reader: &mut MessageReader,
-        client: &mut ReadHalf<Stream>,
+        client: &mut FromClient<'_>,
     ) -> Result<Option<Message>, ()> {
         let budget = &self.shared.memory.requests;
         let message = loop {
@@ -280,7 +309,7 @@ impl<'a> Relay<'a> {
         &self,
         message: &Message,
         reader: &mut MessageReader,
-        client: &mut ReadHalf<Stream>,
+        client: &mut FromClient<'_>,
         server: &mut WriteHalf<Stream>,
     ) -> Result<(), Ended> {
         let gone = |_: io::Error| Ended::Server;
