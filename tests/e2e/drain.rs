@@ -17,9 +17,10 @@ use mongodb::{
 use rustix::process::Signal;
 use seawall_tests::{
     eventually::eventually,
-    mongod::{ROOT, ROOT_PASSWORD, shared_replica_set, unique_name},
+    mongod::{ROOT, ROOT_PASSWORD, shared_replica_set, shared_standalone, unique_name},
     process::{Process, run},
     raw::{Login, OpMsg, RawClient, RawError},
+    recorder::Recorder,
     scratch::Scratch,
     seawall::{self, Seawall},
 };
@@ -354,6 +355,37 @@ async fn a_relayed_client_that_sends_a_request_slowly_is_not_closed_in_a_drain()
     };
     let draining = seawall.app.drain(std::future::pending());
     let (drained, ()) = timeout(LIMIT, async { tokio::join!(draining, sending) })
+        .await
+        .unwrap();
+    assert_eq!(drained.closed_clients, 0);
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_replies_to_operations_of_relayed_clients_but_not_to_their_hellos() {
+    let server = shared_standalone().await.unwrap();
+    let recorder = Recorder::start(server.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let (seawall, [mut busy, mut monitor]) = relay_with_two_clients(&uri).await;
+    recorder.hold_replies(true);
+    let count = doc! {"count": "c", "$db": unique_name("drain")};
+    busy.send(&OpMsg::new(count)).await.unwrap();
+    let is_forwarded = async || {
+        let mut connections = recorder.connections().into_iter();
+        connections.any(|connection| {
+            let mut commands = connection.commands().into_iter();
+            commands.any(|command| command.contains_key("count"))
+        })
+    };
+    eventually(LIMIT, is_forwarded).await.unwrap();
+    let replying = async {
+        let read = read_until_closed_in_drain(&seawall, &mut monitor).await;
+        assert_eq!(read, b"", "expected no reply to the hello");
+        recorder.hold_replies(false);
+        let reply = busy.read_reply().await.unwrap();
+        assert!(reply.is_ok(), "{}", reply.body);
+    };
+    let draining = seawall.app.drain(std::future::pending());
+    let (drained, ()) = timeout(LIMIT, async { tokio::join!(draining, replying) })
         .await
         .unwrap();
     assert_eq!(drained.closed_clients, 0);
