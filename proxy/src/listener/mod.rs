@@ -621,7 +621,19 @@ mod tests {
         let mut closed = Box::pin(join_all(closed));
         // Without a new configuration, no connection is closed.
         let is_closed = timeout(Duration::from_secs(1), &mut closed).await.is_ok();
-        tls.send_replace(Some(client_tls(&first)));
+        assert!(!is_closed);
+        // A configuration that accepts the certificate closes no connection. Each connection holds
+        // the configuration until its chain has been verified.
+        let accepting = client_tls(&first);
+        tls.send_replace(Some(Arc::clone(&accepting)));
+        loop {
+            let is_closed = timeout(Duration::from_secs(1), &mut closed).await.is_ok();
+            assert!(!is_closed);
+            if Arc::strong_count(&accepting) == 2 {
+                break;
+            }
+        }
+        let is_closed = timeout(Duration::from_secs(1), &mut closed).await.is_ok();
         assert!(!is_closed);
         tls.send_replace(Some(client_tls(&second)));
         let mut times: Vec<_> = closed.await.iter().map(Duration::as_millis).collect();
