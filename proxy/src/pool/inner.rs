@@ -394,12 +394,16 @@ impl Inner {
     /// Connections keep the maximum age with which they were established.
     pub(super) fn set_limits(&mut self, limits: Limits, now: Instant) -> Todo {
         self.slots.configure(&limits, now);
+        let is_smaller = limits.max_pool_size < self.limits.max_pool_size;
         self.limits = limits;
         let mut todo = Todo {
             must_wake_ticks: self.waiting > 0 && self.slots.wake(now),
             ..Todo::default()
         };
-        self.close_excess(&mut todo);
+        if is_smaller {
+            self.close_excess_of_users(&mut todo);
+        }
+        self.close_excess_of_server(&mut todo);
         let ids: Vec<_> = self.users.keys().copied().collect();
         for id in ids {
             self.hand_over(id, now, &mut todo);
@@ -408,16 +412,21 @@ impl Inner {
         todo
     }
 
-    /// Closes available connections over the maximum of a user, with the reserve, or over the
-    /// maximum of all users. The connections that have been unused for longest are closed first.
-    fn close_excess(&mut self, todo: &mut Todo) {
+    /// Closes available connections over `max_pool_size`. The connections that have been unused for
+    /// longest are closed first.
+    fn close_excess_of_users(&mut self, todo: &mut Todo) {
         for user in self.users.values_mut() {
-            let excess = user.total().saturating_sub(self.limits.max_with_reserve());
+            let excess = user.total().saturating_sub(self.limits.max_pool_size);
             let count = excess.min(user.available.len());
             self.total -= count;
             let closed = user.available.drain(..count);
             todo.close.extend(closed.map(|c| (c, CloseReason::GaveWay)));
         }
+    }
+
+    /// Closes available connections over the maximum of all users. The connections that have been
+    /// unused for longest are closed first.
+    fn close_excess_of_server(&mut self, todo: &mut Todo) {
         let max = self.limits.max_server_connections;
         let excess = self.total.saturating_sub(max);
         if excess == 0 {
@@ -468,6 +477,7 @@ impl Inner {
     ) -> Todo {
         let mut todo = Todo::default();
         for user in self.users.values_mut() {
+            user.note_late_command(now);
             let before = user.available.len();
             let perished = |c: &mut Connection| {
                 let reason = self.limits.perished(c, self.generation, now);

@@ -10,9 +10,12 @@
 //! - The last few of `max_server_connections` are not used by operations with
 //!   [`Need::Slot`](super::Need::Slot). A small `max_server_connections` has no reserve.
 //!
-//! A connection above `max_pool_size` is kept like all others, until it has been unused for
-//! `max_idle_time` or until another user needs it. Otherwise each statement of a transaction could
-//! need a login.
+//! For a command of Seawall itself, a further connection is established only after a short wait,
+//! because such commands get the next connection that is given back.
+//!
+//! A connection above `max_pool_size` is kept like all others: until it has been unused for
+//! `max_idle_time`, until another user needs it, or until `max_pool_size` is lowered. Otherwise each
+//! statement of a transaction could need a login.
 
 use super::{Limits, slots::RESERVE};
 

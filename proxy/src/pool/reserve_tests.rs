@@ -58,21 +58,31 @@ async fn a_reload_keeps_an_available_connection_above_max_pool_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_of_seawall_itself_may_use_the_reserve_of_its_user() {
+async fn a_late_command_of_seawall_itself_may_use_the_reserve_of_its_user() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = inner(Limits {
         max_pool_size: 2,
         ..limits()
     });
     let _held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
-    let own = obtain_for(&mut inner, &user, Demand::OWN, now);
+    let (_wait, todo) = wait(&mut inner, &user, Demand::OWN, now);
+    assert!(todo.establish.is_empty());
+    assert!(inner.maintain(now, |_| false).establish.is_empty());
+    let later = now + Duration::from_secs(1);
+    assert_eq!(inner.maintain(later, |_| false).establish.len(), 1);
     inner.check_invariants();
-    let todo = inner.give_back(user.id(), own, None, now);
+    let generation = inner.generation();
+    let mut todo = inner.established(&user, connection(later, generation), later);
+    let own = todo
+        .hand_over
+        .pop()
+        .expect("the command gets the connection");
+    let todo = inner.give_back(user.id(), own.into(), None, later);
     assert_eq!((todo.hand_over.len(), todo.close.len()), (0, 0));
     // The third connection is now available. It is above `max_pool_size`.
-    let (_wait, todo) = wait(&mut inner, &user, CLIENT, now);
+    let (_wait, todo) = wait(&mut inner, &user, CLIENT, later);
     assert!(todo.establish.is_empty());
-    let (start, todo) = inner.check_out(&user, Demand::OWN, now, now + WAIT);
+    let (start, todo) = inner.check_out(&user, Demand::OWN, later, later + WAIT);
     assert!(matches!(start, Start::Ready(..)) && todo.establish.is_empty());
     inner.check_invariants();
 }

@@ -101,26 +101,25 @@ async fn lower_maximums_close_the_connections_that_have_been_unused_for_longest(
         max_server_connections: 20,
         ..limits()
     };
-    // With the reserve, a user may have two connections.
     let for_user = Limits {
         max_pool_size: 1,
         ..before
     };
     let for_all = Limits {
-        max_server_connections: 4,
+        max_server_connections: 2,
         ..before
     };
     for after in [for_user, for_all] {
         let mut inner = inner(before.clone());
         let users = ["one", "other"].map(identity);
-        let held = [0, 1, 0, 1, 0, 1].map(|n| (&users[n], obtain(&mut inner, &users[n], now)));
+        let held = [0, 1, 0, 1].map(|n| (&users[n], obtain(&mut inner, &users[n], now)));
         let mut ids = Vec::new();
         for (second, (user, held)) in (1..).zip(held) {
             ids.push(held.connection.id());
             let later = now + Duration::from_secs(second);
             inner.give_back(user.id(), held, None, later);
         }
-        let todo = inner.set_limits(after, now + Duration::from_secs(7));
+        let todo = inner.set_limits(after, now + Duration::from_secs(5));
         let mut closed: Vec<_> = todo.close.iter().map(|(c, _)| c.id()).collect();
         closed.sort_unstable();
         // The connections are numbered in the order in which they are established.

@@ -1,12 +1,16 @@
 //! One user's connections to a server, and its waiting operations.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{Limits, demand::Need, queue::WaitQueue, slots::RESERVE};
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_transport::connection::Connection;
+
+/// A command of Seawall itself that has waited for this time may use a connection of the reserve
+/// that must first be established.
+const LATE: Duration = Duration::from_millis(250);
 
 /// The slots and connections of a server that a user may use.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +53,8 @@ pub(super) struct User {
     pub(super) has_turn: bool,
     /// For each need, true if the user is in the list of `Inner::ready` for this need.
     pub(super) is_listed: [bool; Need::ALL.len()],
+    /// True if a command of Seawall itself waits for longer than [`LATE`].
+    has_late_command: bool,
     /// Set after a connection could not be established. Before this time, no connection is
     /// established only to reach `min_pool_size`.
     pub(super) refill_after: Option<Instant>,
@@ -65,6 +71,7 @@ impl User {
             waiters: WaitQueue::default(),
             has_turn: false,
             is_listed: Default::default(),
+            has_late_command: false,
             refill_after: None,
         }
     }
@@ -116,11 +123,23 @@ impl User {
         nothing + urgent.min(urgent_slots) + ordinary.min(left)
     }
 
-    /// True if there is no connection yet for a waiter that may use the reserve.
+    /// True if a connection of the reserve must be established: for an operation that others may
+    /// wait for, or for a late command of Seawall itself.
     pub(super) fn lacks_urgent_connection(&self) -> bool {
-        let needs = Need::ALL.into_iter().filter(|need| need.may_use_reserve());
-        let urgent: usize = needs.map(|need| self.waiters.len_of(need)).sum();
+        let own = match self.has_late_command {
+            true => self.waiters.len_of(Need::Nothing),
+            false => 0,
+        };
+        let urgent = self.waiters.len_of(Need::SlotOrReserve) + own;
         urgent > self.available.len() + self.pending
+    }
+
+    /// Records whether a command of Seawall itself waits for too long. Usually such a command gets
+    /// the next connection that is given back, so it needs no further connection.
+    pub(super) fn note_late_command(&mut self, now: Instant) {
+        let next = self.waiters.peek(Need::Nothing);
+        self.has_late_command =
+            next.is_some_and(|waiter| now.saturating_duration_since(waiter.since) >= LATE);
     }
 
     /// True if an operation with this need may use one more connection of the user. The limit of
