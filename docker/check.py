@@ -23,6 +23,9 @@ POD_DNS = f"search databases.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}\noptions ndots:5
 # The file in which Debian has the certificate authorities. The image lacks this file, so Seawall
 # uses the authorities of Mozilla.
 ROOTS = "etc/ssl/certs/ca-certificates.crt"
+# The default command and the default configuration of the image.
+CONFIGURATION = "etc/seawall/seawall.toml"
+COMMAND = ["serve", "--config", f"/{CONFIGURATION}"]
 
 
 def find_mongod():
@@ -209,23 +212,34 @@ def main(root):
         check_key_file(stack)
 
         environment = {
-            "SEAWALL_LISTEN__ADDRESS": f"127.0.0.1:{listen}",
             "SEAWALL_ADMIN__ADDRESS": f"127.0.0.1:{admin}",
             "SEAWALL_DEPLOYMENT__URI": srv,
         }
         subprocess.run(["mount", "-o", "remount,ro,bind", root], check=True)
-        with running([*seawall, "serve"], env=environment) as process:
+
+        def serve(variables):
+            """Runs the default command, and checks on which port it listens."""
             url = f"http://127.0.0.1:{admin}"
-            eventually(lambda: run("health", "--admin", url).returncode == 0, "Seawall runs")
-            expect("wait", "--admin", url)
-            expect("health", "--ready", "--admin", url)
-            expect("reload", "--admin", url)
-            if not accepts(listen):
-                sys.exit("Seawall does not listen")
-            process.send_signal(signal.SIGTERM)
-            if process.wait(LIMIT_SECONDS) != 0:
-                sys.exit(f"exit code {process.returncode}")
+            with running([*seawall, *COMMAND], env=environment | variables) as process:
+                eventually(lambda: run("health", "--admin", url).returncode == 0, "Seawall runs")
+                expect("wait", "--admin", url)
+                expect("health", "--ready", "--admin", url)
+                expect("reload", "--admin", url)
+                if not accepts(listen):
+                    sys.exit("Seawall does not listen on the configured port")
+                process.send_signal(signal.SIGTERM)
+                if process.wait(LIMIT_SECONDS) != 0:
+                    sys.exit(f"exit code {process.returncode}")
+
+        serve({"SEAWALL_LISTEN__ADDRESS": f"127.0.0.1:{listen}"})
         print(f"serve, health, wait, reload and SIGTERM as {USER} with a read-only root: passed")
+        mounted = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()), "seawall.toml")
+        mounted.write_text(f'[listen]\naddress = "127.0.0.1:{listen}"\n')
+        mounted.chmod(0o644)
+        path = pathlib.Path(root, CONFIGURATION)
+        subprocess.run(["mount", "--bind", mounted, path], check=True)
+        serve({})
+        print("a mounted configuration: replaces the default one")
 
 
 main(sys.argv[1])

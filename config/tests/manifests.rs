@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use seawall_config::{KEYS, Key, Overrides, Secret, Settings, Sources, load};
+use seawall_config::{KEYS, Key, ListenAddress, Overrides, Secret, Settings, Sources, load};
 
 /// A Seawall variable in a manifest. `value` is `None` if the manifest contains no literal value.
 #[derive(Debug)]
@@ -94,6 +94,37 @@ fn every_configuration_in_the_manifests_is_valid() {
         count += 1;
     }
     assert!(count >= 4, "too few configurations found: {count}");
+}
+
+#[test]
+fn variables_override_the_default_configuration_of_the_image() {
+    let docker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docker");
+    // Flags in the default command would override the variables.
+    let dockerfile = fs::read_to_string(docker.join("Dockerfile")).unwrap();
+    let command = r#"CMD ["serve", "--config", "/etc/seawall/seawall.toml"]"#;
+    assert!(dockerfile.lines().any(|line| line == command));
+
+    let listen_addresses = |variables: &[(&str, &str)]| {
+        let environment = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        load(&Sources {
+            file: Some(docker.join("seawall.toml")),
+            environment: environment.collect(),
+            ..Sources::default()
+        })
+        .unwrap()
+        .listen
+        .addresses
+    };
+    let deployment = ("SEAWALL_DEPLOYMENT__URI", "mongodb://server/");
+    let address = |text: &str| [ListenAddress::Tcp(text.to_owned())];
+    assert_eq!(listen_addresses(&[deployment]), address("0.0.0.0:27018"));
+    let listen = ("SEAWALL_LISTEN__ADDRESS", "127.0.0.1:27018");
+    assert_eq!(
+        listen_addresses(&[deployment, listen]),
+        address("127.0.0.1:27018")
+    );
 }
 
 /// All files in `docker/` with their texts, except the profile, which is not text.
