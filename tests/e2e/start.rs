@@ -1,7 +1,7 @@
 //! Starting and running while the deployment is up, down or changing: listeners, TLS, limits and
 //! failures.
 
-use std::{path::Path, process::Output, sync::Arc, time::Duration};
+use std::{io::ErrorKind, path::Path, process::Output, sync::Arc, time::Duration};
 
 use mongodb::{
     Client,
@@ -24,7 +24,7 @@ use seawall_tests::{
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     process::Command,
     sync::Notify,
     task::JoinSet,
@@ -493,20 +493,39 @@ async fn actions_are_logged_with_the_caller() {
     );
 }
 
-/// The body of a request for a session is read before its token is known.
-#[tokio::test]
-async fn slow_requests_for_sessions_do_not_block_the_metrics() {
-    let process = process_with("").await;
+/// Opens connections from 127.0.0.`last`, and then begins a request for a session on each, in the
+/// reverse order. The body of such a request is read before its token is known.
+async fn slow_session_requests(process: &Process, last: u8, count: usize) -> Vec<TcpStream> {
     let mut slow = Vec::new();
-    for _ in 0..16 {
-        let mut stream = TcpStream::connect(process.admin()).await.unwrap();
+    for _ in 0..count {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, last], 0).into()).unwrap();
+        let address = process.admin().parse().unwrap();
+        slow.push(socket.connect(address).await.unwrap());
+    }
+    for stream in slow.iter_mut().rev() {
         let head = "POST /api/v1/session HTTP/1.1\r\nhost: localhost\r\n\
                     content-type: application/json\r\ncontent-length: 9\r\n\r\n{";
         stream.write_all(head.as_bytes()).await.unwrap();
-        slow.push(stream);
     }
-    let (status, _) = seawall::http(process.admin(), "GET", "/metrics", "").await;
-    assert_eq!(status, 200);
+    slow
+}
+
+/// True if the caller has neither got a reply nor been disconnected.
+fn is_waiting(stream: &TcpStream) -> bool {
+    let read = stream.try_read(&mut [0]);
+    read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+#[tokio::test]
+async fn slow_requests_for_sessions_do_not_block_other_requests() {
+    let process = process_with("").await;
+    let slow = slow_session_requests(&process, 1, 24).await;
+    for path in ["/api/v1/session", "/metrics"] {
+        let (status, _) = seawall::http(process.admin(), "GET", path, "").await;
+        assert_eq!(status, 200, "{path}");
+    }
+    assert!(slow.iter().all(is_waiting));
     let mut replies = Vec::new();
     for mut stream in slow {
         let mut reply = [0; 12];
@@ -517,6 +536,22 @@ async fn slow_requests_for_sessions_do_not_block_the_metrics() {
         replies.iter().all(|reply| reply == "HTTP/1.1 408"),
         "{replies:?}"
     );
+}
+
+/// Connections of another address take the place of the oldest of these requests.
+#[tokio::test]
+async fn slow_requests_for_sessions_do_not_lock_out_another_address() {
+    let process = process_with("").await;
+    let slow = slow_session_requests(&process, 2, 60).await;
+    let mut others = Vec::new();
+    for _ in 0..16 {
+        others.push(TcpStream::connect(process.admin()).await.unwrap());
+    }
+    let (status, _) = seawall::http(process.admin(), "GET", "/health/live", "").await;
+    assert_eq!(status, 200);
+    assert!(others.iter().all(is_waiting));
+    let latest = slow.last().unwrap();
+    assert!(is_waiting(latest));
 }
 
 #[tokio::test]

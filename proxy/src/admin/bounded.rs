@@ -1,6 +1,7 @@
 //! A listener for HTTP with a maximum number of connections. If another caller connects at this
-//! maximum, a connection of the address with the most connections is closed. So one caller cannot
-//! lock out others, for example health checks. A connection on which nothing is read or written for
+//! maximum, a connection of the address with the most connections is closed. So one address cannot
+//! lock out others, for example health checks. A connection notices its eviction each time its task
+//! runs, also while it waits for a handler. A connection on which nothing is read or written for
 //! some time is closed too. Other connections are accepted during a TLS handshake.
 
 use std::{
@@ -215,6 +216,14 @@ impl Connection {
         matches!(self.stream, Stream::Tls(_))
     }
 
+    /// Fails if the permit was given to another connection.
+    fn check_permit(&self, cx: &Context<'_>) -> io::Result<()> {
+        match self.place.eviction.poll(cx) {
+            Poll::Ready(_) => Err(io::ErrorKind::ConnectionAborted.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
+
     /// Passes on the result of a read or a write. Fails if the permit was given to another
     /// connection, or if nothing has been read or written for [`MAX_IDLE`].
     fn progress<T>(
@@ -222,9 +231,7 @@ impl Connection {
         result: Poll<io::Result<T>>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
-        if self.place.eviction.poll(cx).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
+        self.check_permit(cx)?;
         if result.is_ready() {
             self.idle.as_mut().reset(Instant::now() + MAX_IDLE);
             return result;
@@ -256,6 +263,9 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The HTTP server flushes each time its task runs, even while it waits for a handler and
+        // neither reads nor writes.
+        self.check_permit(cx)?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
@@ -308,6 +318,23 @@ mod tests {
         let evicted = first.read_u8().await.unwrap_err();
         assert_eq!(evicted.kind(), io::ErrorKind::ConnectionAborted);
         assert!(timeout(Duration::ZERO, second.read_u8()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_evicted_connection_that_is_only_flushed_ends() {
+        let (mut listener, address) = listener().await;
+        listener.permits = EvictablePermits::new(2);
+        let _greedy = [
+            connect_from(2, address).await,
+            connect_from(2, address).await,
+        ];
+        let (mut first, _) = listener.accept().await;
+        let (mut second, _) = listener.accept().await;
+        let _other = connect_from(1, address).await;
+        let _accepted = listener.accept().await;
+        let evicted = first.flush().await.unwrap_err();
+        assert_eq!(evicted.kind(), io::ErrorKind::ConnectionAborted);
+        second.flush().await.unwrap();
     }
 
     #[tokio::test]

@@ -18,12 +18,11 @@ use axum::{
     routing::get,
 };
 use tokio::time::timeout;
-use tower::limit::GlobalConcurrencyLimitLayer;
 
 use self::assets::Assets;
 pub use self::live::Live;
 pub(super) use self::live::{event, interval, latest, run, tick};
-use super::{MAX_REQUESTS, Window, guard};
+use super::{Window, guard};
 
 /// Time limit of a request for a session.
 const SESSION_REQUEST_LIMIT: Duration = Duration::from_secs(5);
@@ -55,8 +54,9 @@ const HEADERS: [(HeaderName, &str); 5] = [
 
 /// The routes of the dashboard, with their access rules.
 pub(super) struct Routes {
-    /// The requests for sessions. They have limits of their own: callers may send their body
-    /// slowly before Seawall knows their token.
+    /// The requests for sessions. Callers may send their body slowly before Seawall knows their
+    /// token. So these requests have a limit of time and size, and no limit of their number, at
+    /// which slow ones would delay others. The number of connections limits their memory.
     pub(super) sessions: Router<Arc<Window>>,
     /// All other routes.
     pub(super) others: Router<Arc<Window>>,
@@ -86,7 +86,6 @@ pub(super) fn routes(window: &Arc<Window>) -> Routes {
         )
         .layer(DefaultBodyLimit::max(MAX_SESSION_REQUEST_BYTES))
         .layer(middleware::from_fn(limit_time))
-        .layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS))
         .route_layer(middleware::from_fn_with_state(
             Arc::clone(window),
             guard::check_page,
