@@ -433,7 +433,8 @@ section! {
     /// memory.
     directory: Option<PathBuf> = key("history.directory",
         Kind::Directory, Restart, example "/var/lib/seawall");
-    /// Maximum memory of the history; the oldest data is dropped first.
+    /// Maximum memory of the history, if the steps that have not ended take at most half of it; the
+    /// oldest data is dropped first.
     memory_bytes: usize = key("history.memory_bytes",
         Kind::Integer { min: MIN_HISTORY_BYTES, max: MAX_MEMORY_BYTES }, Restart,
         default 134217728, unit "bytes");
