@@ -1,6 +1,6 @@
 //! Reads the configuration again: on SIGHUP, on a request of the API, and if a file has changed.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use seawall_api as api;
 use seawall_config::{Loaded, Problems, Settings, Sources, load_with_values};
@@ -45,6 +45,8 @@ struct Watch<T> {
     /// When the same contents must be tried again, because they were refused and may be accepted
     /// later.
     retry_at: Option<Instant>,
+    /// True if the last check for changes could not read the contents.
+    has_failed: bool,
 }
 
 impl<T: Clone + PartialEq> Watch<T> {
@@ -53,6 +55,7 @@ impl<T: Clone + PartialEq> Watch<T> {
             attempted: read.clone(),
             seen: read,
             retry_at: None,
+            has_failed: false,
         }
     }
 
@@ -60,10 +63,17 @@ impl<T: Clone + PartialEq> Watch<T> {
     /// these are new or must be tried again. Another process may be writing a file at this moment,
     /// so the contents of a single check may be incomplete.
     fn is_due(&mut self, read: &T, now: Instant) -> bool {
+        self.has_failed = false;
         let is_settled = *read == self.seen;
         self.seen.clone_from(read);
         let is_retry = self.retry_at.is_some_and(|at| at <= now);
         is_settled && (is_retry || *read != self.attempted)
+    }
+
+    /// Records that a check could not read the contents. Returns true if the check before could, so
+    /// that a failure that recurs is reported once.
+    fn record_failure(&mut self) -> bool {
+        !mem::replace(&mut self.has_failed, true)
     }
 }
 
@@ -243,7 +253,11 @@ impl Reloader {
                 drop(self.reload_from(read).await)
             }
             Ok(_) => {}
-            Err(problem) => record(&self.app, &refused(vec![problem])),
+            Err(problem) => {
+                if self.watch.record_failure() {
+                    record(&self.app, &refused(vec![problem]));
+                }
+            }
         }
     }
 }
@@ -327,6 +341,15 @@ mod tests {
         ];
         let due = due.map(|(read, at)| watch.is_due(&read, at));
         assert_eq!(due, [false, false, true, false, true]);
+    }
+
+    #[test]
+    fn checks_that_fail_one_after_the_other_are_reported_once() {
+        let mut watch = Watch::new("start");
+        assert!(watch.record_failure());
+        assert!(!watch.record_failure());
+        watch.is_due(&"start", Instant::now());
+        assert!(watch.record_failure());
     }
 
     #[test]
