@@ -130,18 +130,19 @@ impl Feed {
     }
 
     /// Passes the measurements since the last call to the insight. If there are new events, starts
-    /// a task on another thread that begins a capture because of these events, unless such a task
-    /// still runs.
+    /// a task on another thread that begins a capture because of these events. While such a task
+    /// still runs, further events wait for its end, because it may begin no capture.
     fn push(&self, now: SystemTime) {
         self.add_second(now);
         let Some(captures) = self.captures.get() else {
             return;
         };
-        let added = self.insight.annotations_since(&mut self.seen.lock());
         let mut beginning = self.beginning.lock();
-        let is_beginning = beginning.as_ref().is_some_and(|task| !task.is_finished());
-        // Only one capture runs at a time. So events are ignored while a task begins a capture.
-        if !added.is_empty() && !is_beginning {
+        if beginning.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let added = self.insight.annotations_since(&mut self.seen.lock());
+        if !added.is_empty() {
             let captures = Arc::clone(captures);
             // Do not wait for this task, because a slow disk must not delay the next second.
             *beginning = Some(tokio::task::spawn_blocking(move || {
@@ -316,7 +317,9 @@ fn observe_settings(settings: &config::Settings) -> observe::Settings {
 #[cfg(test)]
 mod tests {
     use std::{
-        env, process,
+        env,
+        path::Path,
+        process,
         sync::{
             atomic::{AtomicU64, Ordering},
             mpsc,
@@ -367,6 +370,39 @@ mod tests {
         Observer::new(settings, None).unwrap()
     }
 
+    /// Settings with which storms begin captures in `directory`.
+    fn captures_of_storms(directory: &Path) -> CaptureSettings {
+        CaptureSettings {
+            directory: directory.to_owned(),
+            max_bytes: 1 << 20,
+            max_part_bytes: 1 << 20,
+            max_bytes_per_second: None,
+            queue_bytes: 1 << 20,
+            retention: None,
+            max_duration: Duration::from_secs(60),
+            on: vec![EventKind::Storm],
+            lead: Duration::from_secs(1),
+            lead_bytes: 1 << 20,
+            redaction: Redaction::None,
+            redaction_key: None,
+        }
+    }
+
+    fn annotate_storm(insight: &Insight) {
+        let kind = AnnotationKind::Storm;
+        insight.annotate(Annotation::new(kind, insight.now(), None, "storm"));
+    }
+
+    /// Waits until a capture runs.
+    async fn wait_for_capture(captures: &Captures) {
+        let begun = async {
+            while !captures.figures().is_running {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(10), begun).await.unwrap();
+    }
+
     #[tokio::test]
     async fn history_continues_and_closes_while_the_capture_directory_is_blocked() {
         let observer = observer();
@@ -380,20 +416,7 @@ mod tests {
             Vec::new()
         };
         let directory = env::temp_dir().join(format!("seawall-hung-{}", process::id()));
-        let settings = CaptureSettings {
-            directory: directory.clone(),
-            max_bytes: 1 << 20,
-            max_part_bytes: 1 << 20,
-            max_bytes_per_second: None,
-            queue_bytes: 1 << 20,
-            retention: None,
-            max_duration: Duration::from_secs(60),
-            on: vec![EventKind::Storm],
-            lead: Duration::from_secs(1),
-            lead_bytes: 1 << 20,
-            redaction: Redaction::None,
-            redaction_key: None,
-        };
+        let settings = captures_of_storms(&directory);
         let captures = Arc::new(Captures::new(Some(settings), Box::new(servers)));
         captures.prepare();
         feed.captures.set(Arc::clone(&captures)).unwrap();
@@ -401,9 +424,7 @@ mod tests {
         let pushes = tokio::task::spawn_blocking(move || {
             for at in 0..3 {
                 now.store(START + at, Ordering::Relaxed);
-                let kind = AnnotationKind::Storm;
-                let storm = Annotation::new(kind, pushed.insight.now(), None, "storm");
-                pushed.insight.annotate(storm);
+                annotate_storm(&pushed.insight);
                 pushed.push(pushed.insight.now());
             }
             pushed.close();
@@ -413,13 +434,37 @@ mod tests {
         drop(gate);
         ended.expect("the history closes in time").unwrap();
         assert!(is_hung);
-        let begun = async {
-            while !captures.figures().is_running {
-                tokio::task::yield_now().await;
-            }
-        };
-        timeout(Duration::from_secs(10), begun).await.unwrap();
+        wait_for_capture(&captures).await;
         assert_eq!(captures.list().unwrap().len(), 1);
+        captures.close();
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_event_begins_a_capture_if_the_task_of_an_earlier_one_has_begun_none() {
+        let observer = observer();
+        let now = Arc::new(AtomicU64::new(START));
+        let feed = feed(&observer, &now);
+        let directory = env::temp_dir().join(format!("seawall-second-event-{}", process::id()));
+        let settings = captures_of_storms(&directory);
+        let captures = Arc::new(Captures::new(Some(settings), Box::new(Vec::new)));
+        captures.prepare();
+        feed.captures.set(Arc::clone(&captures)).unwrap();
+        // The task of an earlier event, which begins no capture.
+        let (gate, wait) = mpsc::channel::<()>();
+        let earlier = tokio::task::spawn_blocking(move || {
+            wait.recv().ok();
+        });
+        *feed.beginning.lock() = Some(earlier);
+        annotate_storm(&feed.insight);
+        feed.push(feed.insight.now());
+        assert!(!captures.figures().is_running);
+        drop(gate);
+        let earlier = feed.beginning.lock().take().unwrap();
+        earlier.await.unwrap();
+        now.store(START + 1, Ordering::Relaxed);
+        feed.push(feed.insight.now());
+        wait_for_capture(&captures).await;
         captures.close();
         fs::remove_dir_all(directory).unwrap();
     }
