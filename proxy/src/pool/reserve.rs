@@ -14,8 +14,8 @@
 //! because such commands get the next connection that is given back.
 //!
 //! A connection above `max_pool_size` is kept like all others: until it has been unused for
-//! `max_idle_time`, until another user needs it, or until `max_pool_size` is lowered. Otherwise each
-//! statement of a transaction could need a login.
+//! `max_idle_time`, until another user needs it, or until `max_pool_size` is lowered. Otherwise
+//! each statement of a transaction could need a login.
 
 use super::{Limits, slots::RESERVE};
 
