@@ -42,7 +42,7 @@ section! {
     /// connections from all other addresses are closed. Required with `proxy_protocol = "accept"`.
     proxy_networks: Vec<IpNet> = key("listen.proxy_networks",
         Kind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
-    // The default is the same as the default of servers, also in its order.
+    // A mongod has the same default (`networkMessageCompressors`), in the same order.
     /// Compressors that clients may use, separated by commas, or `disabled` for none; connections
     /// to servers use the compressors in the connection string.
     compressors: Vec<Compressor> = key("listen.compressors",

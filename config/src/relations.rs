@@ -291,7 +291,8 @@ mod tests {
         assert!(history.max_series_shapes <= shapes.max_shapes);
         assert!(pulse.timeout <= pulse.interval);
         assert_eq!(limits.relayed_connections, pool.max_server_connections);
-        // The wait for a server is long enough for a connection attempt and for a heartbeat.
+        // An operation waits for a server longer than a connection attempt may take, and longer
+        // than the time between two checks of a server.
         assert!(deployment.connect_timeout < deployment.server_selection_timeout);
         assert!(deployment.heartbeat_frequency < deployment.server_selection_timeout);
         assert!(pool.wait_queue_timeout <= deployment.server_selection_timeout);

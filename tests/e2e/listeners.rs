@@ -247,7 +247,8 @@ async fn a_listener_whose_change_needs_a_restart_keeps_tls_and_shows_pending_val
     files.issue("server");
     let toml = listener(1, "") + &listener(2, &files.tls("server", ""));
     let seawall = start(&toml).await;
-    // The new configuration lacks the first listener, so the second listener becomes the first one.
+    // The new configuration has only the second listener. A reload cannot change the number of
+    // listeners, so the running listeners stay as they are until a restart.
     let moved = listener(2, "backlog = 7");
     let reload = seawall.reload(&moved).await.unwrap();
     assert!(!reload.changes.is_empty());

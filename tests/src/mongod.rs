@@ -486,14 +486,15 @@ pub enum Error {
     /// A command of a driver's client failed.
     #[error("a command of a driver's client failed")]
     Command(#[from] mongodb::error::Error),
-    /// A server replied with an error to a command without a driver. The value is the reply.
+    /// A server refused a command or a login that was sent over a raw connection, without a driver.
+    /// The value is the server's reply.
     #[error("the server refused a command: {0}")]
     Refused(Document),
     /// Certificates could not be generated.
     #[error("could not generate certificates")]
     Certificates(#[from] certificates::Error),
-    /// A connection without a driver failed.
-    #[error("a connection without a driver failed")]
+    /// A raw connection, without a driver, failed.
+    #[error("a raw connection failed")]
     Raw(#[from] RawError),
     /// The version of mongod could not be read.
     #[error("could not read the version of mongod")]

@@ -49,7 +49,7 @@ pub enum Role {
 pub struct Token {
     /// The path of the token's file. It identifies the caller in the log.
     pub name: String,
-    /// The token.
+    /// The text that a caller sends after `Bearer` to present the token.
     pub secret: String,
     /// The rights of callers with the token.
     pub role: Role,

@@ -658,9 +658,9 @@ mod tests {
         Arrives,
         /// The waiter at this index leaves.
         Leaves(usize),
-        /// A tick at which the target is missed.
+        /// A tick that reports a wait that exceeds the target of the gate.
         Missed,
-        /// A tick at which the target is met.
+        /// A tick that reports no wait.
         Met,
     }
 

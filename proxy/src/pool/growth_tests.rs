@@ -72,7 +72,8 @@ async fn min_pool_size_of_one_user_closes_no_connection_of_another_user() {
     for user in &users {
         use_once(&mut inner, user, now);
     }
-    // The server accepts four connections. Two exist, so the pool may establish only two more.
+    // Each of the two users has one connection, and lacks two for its minimum of three. But
+    // `max_server_connections` is 4, so the pool may establish only two.
     let todo = inner.maintain(now, |_| false);
     assert_eq!((todo.establish.len(), todo.close.len()), (2, 0));
     for (user, generation) in todo.establish {

@@ -61,9 +61,9 @@ pub struct Span {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpanFigures {
-    /// The sums of all operations.
+    /// The figures of all operations together.
     pub all: Other,
-    /// The sums of the shapes without a series of their own.
+    /// The figures of all shapes without a series of their own, together.
     pub other: Other,
     /// The shapes with a series of their own.
     pub shapes: Vec<Shape>,

@@ -189,7 +189,8 @@ impl Identity {
 
     /// Replaces the login, unless the identity is unusable.
     pub fn learn(&self, login: Login) {
-        // The status is read under the lock, so that no login is set after `end` has removed it.
+        // The status is read under the lock. `end` first changes the status, and then removes the
+        // login under the same lock. So no login is set after `end` has removed the old one.
         let mut current = self.login.write();
         if self.status() == IdentityStatus::Good {
             *current = login;

@@ -172,9 +172,10 @@ fn limit_recovers_when_the_other_clients_of_a_crowded_server_leave() {
 }
 
 #[test]
-fn trials_lower_the_limit_by_at_most_half_during_the_search_and_a_fifth_afterwards() {
-    // Some controllers refuse operations to measure the time without load. In this controller,
-    // a trial lowers the limit only by half during the search, and by about a tenth later.
+fn trials_lower_the_limit_by_at_most_half_during_the_search_and_by_at_most_a_fifth_later() {
+    // In a trial, the controller uses another limit for a short time and compares the throughput.
+    // While it searches for the best limit, a trial lowers the limit at most by half, and later by
+    // about a tenth. The test allows a fifth.
     let mut bench = Bench::new(1);
     bench.run(120, |limit| 30 * u64::from(limit.min(32)));
     assert!(bench.limits.iter().all(|limit| *limit >= START / 2));

@@ -39,7 +39,7 @@ pub(super) enum KeyedStage {
     VectorSearch,
 }
 
-/// The rule for the value of one key of a stage's argument.
+/// How the shape shows the value of one key in a stage's argument.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Argument {
     Namespace,

@@ -40,7 +40,8 @@ fn handed_over(settings: &config::Settings) -> String {
         settings.fault.is_some(),
     );
     let credentials = convert::credential_settings(&settings.auth, &settings.limits, false);
-    // A reload compares each of these sections with the running section, and uses it as a whole.
+    // A reload applies each of these sections as a whole, not key by key, so the text contains the
+    // whole sections.
     let sections = (
         &settings.fault,
         settings.listeners(),

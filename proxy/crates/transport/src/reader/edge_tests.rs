@@ -126,7 +126,7 @@ async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
 }
 
 #[tokio::test]
-async fn a_declared_message_length_uses_no_memory_before_its_bytes_arrive() {
+async fn the_buffer_of_a_large_message_grows_only_as_its_bytes_arrive() {
     for bytes in [LARGE_MESSAGE_BYTES, 3 << 20] {
         let (mut near, mut far) = duplex(1 << 16);
         far.write_all(&request_of(bytes)[..1_000]).await.unwrap();
