@@ -1,11 +1,13 @@
 //! TLS towards servers: verification, revocation, rotation of files.
 
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use bson::doc;
+use futures_util::future::join_all;
 use seawall_api::{AdminClient, Reload};
+use seawall_locks::Mutex;
 use seawall_tests::{
-    authority::{Authority, Identity, YEAR},
+    authority::{Authority, ECDSA, Identity, YEAR},
     certificates::Certificates,
     eventually::eventually,
     mongod::{self, ROOT, ROOT_PASSWORD, Standalone},
@@ -14,8 +16,17 @@ use seawall_tests::{
     scratch::Scratch,
     seawall::{Options, Seawall},
 };
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpListener, TcpStream},
+};
+use tokio_rustls::TlsAcceptor;
 
 const LIMIT: Duration = Duration::from_secs(30);
+const SHUTDOWN_IN_PROGRESS: i32 = 91;
+
+/// The log message of a probe that could not connect.
+const NOT_CONNECTED: &str = "could not connect to a server";
 
 /// A mongod that requires TLS, and the files of Seawall, which the test changes.
 struct Scene {
@@ -25,9 +36,13 @@ struct Scene {
 
 impl Scene {
     async fn new() -> Self {
+        Self::with(mongod::Options::with_auth()).await
+    }
+
+    async fn with(options: mongod::Options) -> Self {
         let options = mongod::Options {
             tls: true,
-            ..mongod::Options::with_auth()
+            ..options
         };
         let scene = Self {
             scratch: Scratch::create().unwrap(),
@@ -68,6 +83,11 @@ impl Scene {
         toml.replace("DIR", self.scratch.path().to_str().unwrap())
     }
 
+    /// Starts the program in front of the server.
+    async fn serve(&self, toml: &str) -> Process {
+        serve(&self.scratch, self.server.address().port(), toml).await
+    }
+
     /// Starts Seawall without a TLS file in the connection string. `host` is the server's host.
     async fn start(&self, host: &str, toml: &str) -> Seawall {
         let uri = format!(
@@ -89,10 +109,27 @@ const FILES: &str = "deployment.tls.ca_file = \"DIR/ca.pem\"\n\
                      deployment.tls.certificate_key_file = \"DIR/client.pem\"\n\
                      deployment.tls.crl_file = \"DIR/crl.pem\"\n";
 
+/// Starts the program in front of the server at this port. In `toml`, `DIR` means the path of
+/// `scratch`.
+async fn serve(scratch: &Scratch, port: u16, toml: &str) -> Process {
+    let toml = format!(
+        "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
+         deployment.uri = \"mongodb://127.0.0.1:{port}/?tls=true\"\n{toml}"
+    );
+    let toml = toml.replace("DIR", scratch.path().to_str().unwrap());
+    // Several processes of one test have the same directory.
+    let name = format!("seawall-{port}.toml");
+    Process::serve(&scratch.write(&name, toml).unwrap()).await
+}
+
 /// Connects and logs in. `None` if the login fails. The first login of a user needs a server.
 async fn logged_in(seawall: &Seawall) -> Option<RawClient> {
+    logged_in_at(seawall.address()).await
+}
+
+async fn logged_in_at(address: &str) -> Option<RawClient> {
     // Without a suitable server, the login waits for `deployment.server_selection_timeout_ms`.
-    let address = seawall.address().parse().unwrap();
+    let address = address.parse().unwrap();
     let mut client = RawClient::connect(address).await.unwrap();
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
     let outcome = client.login(&login).await.ok()?;
@@ -177,6 +214,160 @@ async fn a_server_with_a_revoked_certificate_is_not_used() {
     seawall.reload(&scene.toml(FILES)).await.unwrap();
     let is_served = async || logged_in(&seawall).await.is_some();
     eventually(LIMIT, is_served).await.unwrap();
+}
+
+/// A server that presents a certificate. It closes each connection after the first bytes that
+/// follow the TLS handshake.
+struct Presenter {
+    port: u16,
+    outcomes: Arc<Mutex<Vec<Outcome>>>,
+}
+
+/// The first bytes that followed a TLS handshake, or the error of the handshake.
+type Outcome = Result<Vec<u8>, String>;
+
+impl Presenter {
+    async fn start(identity: &Identity) -> Self {
+        let acceptor = TlsAcceptor::from(identity.server_config().unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let outcomes: Arc<Mutex<Vec<Outcome>>> = Arc::default();
+        let recorded = Arc::clone(&outcomes);
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (acceptor, recorded) = (acceptor.clone(), Arc::clone(&recorded));
+                tokio::spawn(async move {
+                    let outcome = Self::first_bytes(acceptor, stream).await;
+                    recorded.lock().push(outcome);
+                });
+            }
+        });
+        Self { port, outcomes }
+    }
+
+    async fn first_bytes(acceptor: TlsAcceptor, stream: TcpStream) -> Outcome {
+        let accepted = acceptor.accept(stream).await;
+        let mut stream = accepted.map_err(|error| error.to_string())?;
+        let mut bytes = vec![0; 4096];
+        let length = stream.read(&mut bytes).await.unwrap_or(0);
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
+    /// True if a handshake ended with an error that contains `text`.
+    fn has_error(&self, text: &str) -> bool {
+        let outcomes = self.outcomes.lock();
+        let mut errors = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
+        errors.any(|error| error.contains(text))
+    }
+}
+
+/// A certificate that Seawall must refuse.
+struct Unacceptable {
+    identity: Identity,
+    /// A part of the error in Seawall's log.
+    cause: &'static str,
+    /// The alert in the server's error.
+    alert: &'static str,
+    /// True if the official driver accepts the certificate. The driver checks no revocation lists.
+    driver_accepts: bool,
+}
+
+impl Unacceptable {
+    fn new(identity: Identity, cause: &'static str, alert: &'static str) -> Self {
+        Self {
+            identity,
+            cause,
+            alert,
+            driver_accepts: false,
+        }
+    }
+
+    /// Starts Seawall with the files in `scratch`, in front of a server with this certificate.
+    /// Checks that both log the reason, and that Seawall sends the server no login.
+    async fn check(&self, scratch: &Scratch) {
+        let server = Presenter::start(&self.identity).await;
+        let process = serve(scratch, server.port, FILES).await;
+        check_refusal(&process, self.cause).await;
+        let is_refused = async || server.has_error(self.alert);
+        eventually(LIMIT, is_refused).await.unwrap();
+        for passed in server.outcomes.lock().iter().flatten() {
+            assert!(self.driver_accepts, "{}: {passed:?}", self.cause);
+            let has_login = passed.windows(4).any(|bytes| bytes == b"sasl");
+            assert!(!has_login, "{}", self.cause);
+        }
+    }
+}
+
+/// Checks that the log has the reason for which Seawall did not connect to its server, and that
+/// clients get errors.
+async fn check_refusal(process: &Process, cause: &str) {
+    let logged = async || process.said(NOT_CONNECTED);
+    let line = eventually(LIMIT, logged).await.unwrap();
+    assert_eq!(line["level"], "WARN", "{line}");
+    let error = line["fields"]["error"].as_str().unwrap();
+    assert!(error.contains(cause), "{cause}: {error}");
+    let address = process.address().parse().unwrap();
+    let mut client = RawClient::connect(address).await.unwrap();
+    let hello = client.hello(doc! {}).await.unwrap();
+    assert_eq!(hello.code(), Some(SHUTDOWN_IN_PROGRESS), "{hello:?}");
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    let outcome = client.login(&login).await.unwrap();
+    let message = outcome.replies.last().unwrap().body.get_str("errmsg");
+    let message = message.unwrap();
+    assert!(message.contains("no server available"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_server_certificate_is_an_error_on_both_ends_and_no_login_is_sent() {
+    let scratch = Scratch::create().unwrap();
+    let authority = Authority::generate("servers").unwrap();
+    let foreign = Authority::generate("foreign").unwrap();
+    let host = ["127.0.0.1"];
+    let revoked = authority.server(&host, &ECDSA).unwrap();
+    scratch.write("ca.pem", authority.pem()).unwrap();
+    let list = authority.revocation_list(&[&revoked]).unwrap();
+    scratch.write("crl.pem", list).unwrap();
+    let client = authority.client("seawall", YEAR).unwrap();
+    scratch.write("client.pem", client.pem()).unwrap();
+    let of_foreign = foreign.server(&host, &ECDSA).unwrap();
+    let of_other_host = authority.server(&["elsewhere.example"], &ECDSA).unwrap();
+    let expired = authority.expired_server(&host).unwrap();
+    let self_signed = Identity::self_signed_server(&host).unwrap();
+    let cases = [
+        Unacceptable::new(of_foreign, "UnknownIssuer", "UnknownCA"),
+        Unacceptable::new(self_signed, "UnknownIssuer", "UnknownCA"),
+        Unacceptable::new(expired, "certificate expired", "CertificateExpired"),
+        Unacceptable::new(of_other_host, "not valid for name", "BadCertificate"),
+        Unacceptable {
+            driver_accepts: true,
+            ..Unacceptable::new(revoked, "Revoked", "CertificateRevoked")
+        },
+    ];
+    join_all(cases.iter().map(|case| case.check(&scratch))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_requires_a_client_certificate_is_used_only_with_one() {
+    let options = mongod::Options {
+        requires_client_certificates: true,
+        ..mongod::Options::with_auth()
+    };
+    let scene = Scene::with(options).await;
+    let process = scene
+        .serve("deployment.tls.ca_file = \"DIR/ca.pem\"\n")
+        .await;
+    // The server closes the connection after the TLS handshake, without an alert.
+    check_refusal(&process, "hello at").await;
+    let log = scene.server.mongod().data_dir().join("mongod.log");
+    let log = fs::read_to_string(log).unwrap();
+    let refusal = "No SSL certificate provided by peer; connection rejected";
+    assert!(log.contains(refusal), "{log}");
+    let seawall = scene.start("127.0.0.1", FILES).await;
+    let connected = async || logged_in(&seawall).await;
+    let mut client = eventually(LIMIT, connected).await.unwrap();
+    assert!(find(&mut client).await);
 }
 
 /// `inet_aton` converts this text to 127.0.0.1, but the certificate has no name with this text.

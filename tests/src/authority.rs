@@ -10,7 +10,7 @@ use rcgen::{
 };
 use time::OffsetDateTime;
 use tokio_rustls::rustls::{
-    self, ClientConfig, RootCertStore, SignatureScheme,
+    self, ClientConfig, RootCertStore, ServerConfig, SignatureScheme,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer},
 };
@@ -106,6 +106,19 @@ impl Authority {
         let mut params = CertificateParams::new(owned(names))?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.issue(params, algorithm)
+    }
+
+    /// Issues a certificate for a server with these host names. It expired a minute ago.
+    ///
+    /// # Errors
+    /// If the certificate cannot be generated.
+    pub fn expired_server(&self, names: &[&str]) -> Result<Identity, AuthorityError> {
+        let mut params = CertificateParams::new(owned(names))?;
+        let now = OffsetDateTime::now_utc();
+        params.not_before = now - Duration::from_secs(3_600);
+        params.not_after = now - Duration::from_secs(60);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.issue(params, &ECDSA)
     }
 
     /// Issues a certificate for a member of a replica set, which also uses it as a client when it
@@ -270,6 +283,32 @@ impl Identity {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params.self_signed(&key)?;
         Ok(Self::new(&certificate, &key, SerialNumber::from(1_u64)))
+    }
+
+    /// A certificate for a server with these host names that no authority has signed.
+    ///
+    /// # Errors
+    /// If the certificate cannot be generated.
+    pub fn self_signed_server(names: &[&str]) -> Result<Self, AuthorityError> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(owned(names))?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let certificate = params.self_signed(&key)?;
+        Ok(Self::new(&certificate, &key, SerialNumber::from(1_u64)))
+    }
+
+    /// The TLS configuration of a server that presents this certificate and requires none from
+    /// clients.
+    ///
+    /// # Errors
+    /// If the TLS library refuses the certificate.
+    pub fn server_config(&self) -> Result<Arc<ServerConfig>, AuthorityError> {
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key_der.clone()));
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![self.certificate_der.clone()], key)?;
+        Ok(Arc::new(config))
     }
 
     fn new(certificate: &rcgen::Certificate, key: &KeyPair, serial: SerialNumber) -> Self {

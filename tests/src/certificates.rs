@@ -84,11 +84,13 @@ impl Certificates {
         self.scratch.join(CLIENT)
     }
 
-    /// TLS options of a mongod that presents the server's certificate.
+    /// TLS options of a mongod that presents the server's certificate and requires none from
+    /// clients.
     pub fn tls(&self) -> Tls {
         Tls {
             certificate_key_file: self.server_file(),
             ca_file: self.ca_file(),
+            client_file: None,
         }
     }
 

@@ -19,7 +19,8 @@ use bson::{Bson, Document, doc};
 use mongodb::Client;
 use mongodb::options::{ClientOptions, Credential};
 use seawall_mongod::{
-    ClusterKey, Member, Mongod, Settings, create_first_user, find_or_fetch, initiate_replica_set,
+    ClusterKey, Member, Mongod, Settings, Tls, create_first_user, find_or_fetch,
+    initiate_replica_set,
 };
 use tokio::process::Command;
 use tokio::sync::OnceCell;
@@ -44,6 +45,9 @@ pub struct Options {
     pub auth: bool,
     /// True if the servers accept only TLS, with newly generated certificates.
     pub tls: bool,
+    /// True if the servers also require a certificate from each client; only with `tls`. The raw
+    /// clients of the fixture have no certificate.
+    pub requires_client_certificates: bool,
     /// True if each server also listens on a Unix domain socket.
     pub unix_socket: bool,
     /// Names and values for `--setParameter`, besides `enableTestCommands`.
@@ -63,6 +67,7 @@ impl Default for Options {
         Self {
             auth: false,
             tls: false,
+            requires_client_certificates: false,
             unix_socket: false,
             parameters: Vec::new(),
             arguments: Vec::new(),
@@ -90,9 +95,13 @@ impl Options {
     fn for_mongod(&self, certificates: Option<&Certificates>) -> seawall_mongod::Options {
         let mut parameters = vec![("enableTestCommands".to_owned(), "1".to_owned())];
         parameters.extend(self.parameters.iter().cloned());
+        let requires = self.requires_client_certificates;
         seawall_mongod::Options {
             auth: self.auth,
-            tls: certificates.map(Certificates::tls),
+            tls: certificates.map(|of| Tls {
+                client_file: requires.then(|| of.client_file()),
+                ..of.tls()
+            }),
             unix_socket: self.unix_socket,
             parameters,
             arguments: self.arguments.iter().map(Into::into).collect(),

@@ -16,6 +16,7 @@ use super::{
     ClusterTime, Topology,
     description::{Probe, ServerType},
 };
+use crate::runtime::OccasionalLog;
 use seawall_transport::connection::{Connection, EstablishError, ServerAddress, reply_is_ok};
 
 /// Time between probes of a failed server.
@@ -39,12 +40,13 @@ pub(super) async fn keep_probing(
     wake: Arc<Notify>,
 ) {
     let (mut connection, mut silences) = (None, 0);
+    let failures = OccasionalLog::default();
     loop {
         let began = Instant::now();
         let Some(strong) = topology.upgrade() else {
             return;
         };
-        let outcome = probe(&strong, &address, &mut connection).await;
+        let outcome = probe(&strong, &address, &mut connection, &failures).await;
         silences = match outcome {
             ProbeOutcome::Silent => silences + 1,
             ProbeOutcome::Replied(_) | ProbeOutcome::Failed => 0,
@@ -105,17 +107,27 @@ struct ProbeReply {
     build_info: Option<RawDocumentBuf>,
 }
 
+/// Probes a server over `connection`, or over a new connection. `failures` limits the log lines
+/// about new connections that fail.
 async fn probe(
     topology: &Topology,
     address: &ServerAddress,
     connection: &mut Option<Connection>,
+    failures: &OccasionalLog,
 ) -> ProbeOutcome {
     let (mut open, is_new) = match connection.take() {
         Some(used) => (used, false),
         None => match topology.connector.connect(address).await {
             Ok(new) => (new, true),
-            Err(EstablishError::TimedOut { .. }) => return ProbeOutcome::Silent,
-            Err(_) => return ProbeOutcome::Failed,
+            Err(error) => {
+                if let Some(attempts) = failures.count(Instant::now()) {
+                    tracing::warn!(server = %address, %error, attempts, "could not connect to a server");
+                }
+                return match matches!(error, EstablishError::TimedOut { .. }) {
+                    true => ProbeOutcome::Silent,
+                    false => ProbeOutcome::Failed,
+                };
+            }
         },
     };
     let needs_build_info = {

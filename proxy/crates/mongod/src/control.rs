@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,21 +12,22 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::error::Error;
+use super::process::Tls;
 
-/// Runs one command over a new connection without a login. Uses TLS if `ca_file` is set. A reply
-/// with `ok: 0` is an error.
+/// Runs one command over a new connection without a login. Uses TLS if `tls` is set. A reply with
+/// `ok: 0` is an error.
 pub(super) async fn run_command(
     address: SocketAddr,
-    ca_file: Option<&Path>,
+    tls: Option<&Tls>,
     db: &str,
     mut command: Document,
 ) -> Result<Document, Error> {
     command.insert("$db", db);
-    let reply = timeout(COMMAND_LIMIT, exchange(address, ca_file, &command))
+    let reply = timeout(COMMAND_LIMIT, exchange(address, tls, &command))
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         .map_err(|source| Error::Connection { address, source })?;
@@ -42,28 +42,37 @@ pub(super) async fn run_command(
 
 async fn exchange(
     address: SocketAddr,
-    ca_file: Option<&Path>,
+    tls: Option<&Tls>,
     command: &Document,
 ) -> io::Result<Document> {
     let stream = TcpStream::connect(address).await?;
-    match ca_file {
+    match tls {
         None => exchange_over(stream, command).await,
-        Some(ca_file) => {
-            let connector = TlsConnector::from(Arc::new(trusting(ca_file)?));
+        Some(tls) => {
+            let connector = TlsConnector::from(Arc::new(client_config(tls)?));
             let stream = connector.connect(ServerName::from(address.ip()), stream);
             exchange_over(stream.await?, command).await
         }
     }
 }
 
-fn trusting(ca_file: &Path) -> io::Result<ClientConfig> {
+/// The TLS configuration of a client that trusts only `ca_file`, and sends the certificate in
+/// `client_file` if this file is set.
+fn client_config(tls: &Tls) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    let authority = CertificateDer::from_pem_file(ca_file).map_err(io::Error::other)?;
+    let authority = CertificateDer::from_pem_file(&tls.ca_file).map_err(io::Error::other)?;
     roots.add(authority).map_err(io::Error::other)?;
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots);
+    let Some(file) = &tls.client_file else {
+        return Ok(config.with_no_client_auth());
+    };
+    let certificate = CertificateDer::from_pem_file(file).map_err(io::Error::other)?;
+    let key = PrivateKeyDer::from_pem_file(file).map_err(io::Error::other)?;
+    let config = config.with_client_auth_cert(vec![certificate], key);
+    config.map_err(io::Error::other)
 }
 
 async fn exchange_over(

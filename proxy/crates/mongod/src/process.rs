@@ -40,8 +40,7 @@ pub struct Options {
     /// `replica_set` but without a key, mongod gets a generated key. A set with several members
     /// needs the same key for all of them.
     pub cluster_key: Option<ClusterKey>,
-    /// Certificates for TLS. If set, mongod accepts only TLS connections; clients need no
-    /// certificate.
+    /// Certificates for TLS. If set, mongod accepts only TLS connections.
     pub tls: Option<Tls>,
     /// Names and values for `--setParameter`, such as `enableTestCommands` and `1`.
     pub parameters: Vec<(String, String)>,
@@ -77,6 +76,9 @@ pub struct Tls {
     pub certificate_key_file: PathBuf,
     /// A PEM file with the certificate authority that signed the server's certificate.
     pub ca_file: PathBuf,
+    /// A PEM file with a client's certificate and private key. If it is set, mongod requires a
+    /// certificate from each client. If it is `None`, clients need no certificate.
+    pub client_file: Option<PathBuf>,
 }
 
 /// The secret that the members of a replica set share.
@@ -202,10 +204,11 @@ impl Mongod {
         options.server_selection_timeout = Some(SELECTION_TIMEOUT);
         options.credential = credential;
         if let Some(tls) = &self.options.tls {
-            let tls = TlsOptions::builder()
+            let mut of_driver = TlsOptions::builder()
                 .ca_file_path(tls.ca_file.clone())
                 .build();
-            options.tls = Some(tls.into());
+            of_driver.cert_key_file_path.clone_from(&tls.client_file);
+            options.tls = Some(of_driver.into());
         }
         Ok(Client::with_options(options)?)
     }
@@ -279,8 +282,7 @@ impl Mongod {
 
     /// Runs one command over a new connection without a login. A reply with `ok: 0` is an error.
     pub(super) async fn run_command(&self, db: &str, command: Document) -> Result<Document, Error> {
-        let ca_file = self.options().tls.as_ref().map(|tls| &*tls.ca_file);
-        run_command(self.address(), ca_file, db, command).await
+        run_command(self.address(), self.options().tls.as_ref(), db, command).await
     }
 
     /// Waits until mongod listens and replies.
@@ -386,6 +388,7 @@ fn arguments(options: &Options, port: u16, directory: &Path) -> Vec<OsString> {
     {
         option("--setParameter", format!("{DIAGNOSTICS}=false").into());
     }
+    let tls = options.tls.as_ref();
     let flags = [
         ("--logappend", true),
         ("--quiet", true),
@@ -394,7 +397,7 @@ fn arguments(options: &Options, port: u16, directory: &Path) -> Vec<OsString> {
         ("--nounixsocket", !options.unix_socket),
         (
             "--tlsAllowConnectionsWithoutCertificates",
-            options.tls.is_some(),
+            tls.is_some_and(|tls| tls.client_file.is_none()),
         ),
     ];
     arguments.extend(
@@ -515,6 +518,7 @@ mod tests {
             tls: Some(Tls {
                 certificate_key_file: "server.pem".into(),
                 ca_file: "ca.pem".into(),
+                client_file: None,
             }),
             parameters: vec![(
                 "diagnosticDataCollectionEnabled".to_owned(),
@@ -540,6 +544,23 @@ mod tests {
         }
         assert!(!arguments.contains("=false"));
         assert!(!arguments.contains("--nounixsocket"));
+    }
+
+    #[test]
+    fn a_server_requires_certificates_from_clients_only_if_a_client_file_is_set() {
+        let arguments = |client_file| {
+            text(&Options {
+                tls: Some(Tls {
+                    certificate_key_file: "server.pem".into(),
+                    ca_file: "ca.pem".into(),
+                    client_file,
+                }),
+                ..Options::default()
+            })
+        };
+        let flag = "--tlsAllowConnectionsWithoutCertificates";
+        assert!(arguments(None).contains(flag));
+        assert!(!arguments(Some("client.pem".into())).contains(flag));
     }
 
     #[test]

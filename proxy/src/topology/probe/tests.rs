@@ -8,6 +8,7 @@ use super::{ProbeOutcome, ProbeReply, probe};
 use crate::{
     observe::Recorder,
     pool::tests::limits,
+    runtime::OccasionalLog,
     scripted::{Response, ScriptedServer},
     topology::{Snapshot, Topology},
 };
@@ -55,18 +56,18 @@ async fn a_probe_over_a_new_connection_reads_the_version_of_an_upgraded_server()
     let recorder = Recorder::without_shapes();
     let address = server.address();
     let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
-    let mut connection = None;
-    let first = replied(probe(&topology, address, &mut connection).await);
+    let (mut connection, failures) = (None, OccasionalLog::default());
+    let first = replied(probe(&topology, address, &mut connection, &failures).await);
     assert_eq!(version_in(&first), Some("A"));
     let mut snapshot = Snapshot::clone(&topology.snapshot());
     snapshot.description.servers[0].probe.apply(&first);
     topology.published.replace(snapshot);
-    let again = replied(probe(&topology, address, &mut connection).await);
+    let again = replied(probe(&topology, address, &mut connection, &failures).await);
     assert_eq!(version_in(&again), None);
     *version.lock() = "B";
     server.close_all().await;
-    let closed = probe(&topology, address, &mut connection).await;
+    let closed = probe(&topology, address, &mut connection, &failures).await;
     assert!(matches!(closed, ProbeOutcome::Failed));
-    let upgraded = replied(probe(&topology, address, &mut connection).await);
+    let upgraded = replied(probe(&topology, address, &mut connection, &failures).await);
     assert_eq!(version_in(&upgraded), Some("B"));
 }
