@@ -44,11 +44,12 @@ use crate::{
 };
 use seawall_auth::{NonceSource, SeedError};
 use seawall_insight::StoreError;
-use seawall_transport::Stream;
+use seawall_transport::{CertificateExpiry, Stream};
 
 use self::{
     http::{Content, Http},
     listeners::RunningListener,
+    peers::Peers,
     server_tls::RunningServerTls,
     telemetry::RunningTelemetry,
     tls::{ADMIN_TLS, Expiries, RunningTls},
@@ -186,6 +187,8 @@ pub struct App {
     /// TLS of the admin address.
     admin_tls: RunningTls,
     server_tls: RunningServerTls,
+    /// When each TLS file for connections to the peers expires.
+    peer_expiries: watch::Sender<Vec<CertificateExpiry>>,
     telemetry: RunningTelemetry,
     /// The state that HTTP requests read; `None` during the start.
     window: Option<Arc<Window>>,
@@ -267,6 +270,7 @@ impl App {
         let listeners = listeners::start(&settings)?;
         let admin_tls = RunningTls::start(ADMIN_TLS.to_owned(), settings.admin.tls.as_ref())?;
         let telemetry = RunningTelemetry::new(&settings.telemetry)?;
+        let Peers { fleet, expiries } = peers::peers(&settings.admin)?;
         let (reloads, reload_requests) = mpsc::channel(MAX_RELOAD_REQUESTS);
         let mut app = Self {
             client_addresses: Vec::new(),
@@ -284,6 +288,7 @@ impl App {
             listeners,
             admin_tls,
             server_tls,
+            peer_expiries: watch::Sender::new(expiries),
             telemetry,
             window: None,
             reloads,
@@ -295,7 +300,7 @@ impl App {
             admin_tasks: TaskTracker::new(),
             planes,
         };
-        app.listen(&settings, inherited).await?;
+        app.listen(&settings, inherited, fleet).await?;
         app.describe_configuration();
         Ok(app)
     }
@@ -318,7 +323,11 @@ impl App {
         let all = listeners.chain([&self.admin_tls]);
         Expiries {
             clients: all.map(RunningTls::subscribe).collect(),
-            servers: self.server_tls.expiries.subscribe(),
+            outgoing: vec![
+                self.server_tls.expiries.subscribe(),
+                self.peer_expiries.subscribe(),
+                self.telemetry.expiries.subscribe(),
+            ],
         }
     }
 
@@ -326,13 +335,14 @@ impl App {
         &mut self,
         settings: &config::Settings,
         inherited: Vec<Inherited>,
+        fleet: admin::Fleet,
     ) -> Result<(), StartError> {
         let data_plane = self.planes.data.handle().clone();
         tls::log_loaded(&self.expiries().all());
         let hash = config::configuration_hash(&self.running.lock().values);
         self.export_info(&hash)?;
         let bound = listeners::bind(&settings.listeners(), inherited, &data_plane).await?;
-        self.serve_admin(settings).await?;
+        self.serve_admin(settings, fleet).await?;
         self.accept_clients(bound, &data_plane);
         self.planes.control.spawn(
             self.stop
@@ -367,8 +377,11 @@ impl App {
         Ok(())
     }
 
-    async fn serve_admin(&mut self, settings: &config::Settings) -> Result<(), StartError> {
-        let fleet = peers::fleet(&settings.admin)?;
+    async fn serve_admin(
+        &mut self,
+        settings: &config::Settings,
+        fleet: admin::Fleet,
+    ) -> Result<(), StartError> {
         let window = Arc::new(self.window(settings, fleet));
         self.window = Some(Arc::clone(&window));
         let reporter = own_commands::reporter(Arc::clone(&window));

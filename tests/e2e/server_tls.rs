@@ -4,7 +4,7 @@ use std::{fs, sync::Arc, time::Duration};
 
 use bson::doc;
 use futures_util::future::join_all;
-use seawall_api::{AdminClient, Reload};
+use seawall_api::{AdminClient, Reload, Status};
 use seawall_locks::Mutex;
 use seawall_tests::{
     authority::{Authority, ECDSA, Identity, YEAR},
@@ -14,7 +14,7 @@ use seawall_tests::{
     process::Process,
     raw::{Login, RawClient},
     scratch::Scratch,
-    seawall::{Options, Seawall},
+    seawall::{self, Options, Seawall, sum_of},
 };
 use tokio::{
     io::AsyncReadExt as _,
@@ -440,4 +440,94 @@ async fn a_reload_that_switches_tls_to_servers_on_applies_its_other_keys() {
     };
     assert_eq!(needs_restart("limits.max_cursors"), Some(false));
     assert_eq!(needs_restart("deployment.uri"), Some(true));
+}
+
+/// The value of a metric of a process: the sum of the series whose lines contain `label`.
+async fn metric(process: &Process, name: &str, label: &str) -> f64 {
+    let (status, text) = seawall::http(process.admin(), "GET", "/metrics", "").await;
+    assert_eq!(status, 200, "{text}");
+    sum_of(&text, name, &[label])
+}
+
+/// Settings of peers and of a collector that cannot be reached, with TLS files.
+const PEERS_AND_COLLECTOR: &str = "admin.peers = \"https://127.0.0.1:1\"\n\
+                                   admin.peer_ca_file = \"DIR/peer-ca.pem\"\n\
+                                   admin.peer_certificate_key_file = \"DIR/peer.pem\"\n\
+                                   telemetry.enabled = true\n\
+                                   telemetry.endpoint = \"https://127.0.0.1:1\"\n\
+                                   telemetry.ca_file = \"DIR/collector-ca.pem\"\n\
+                                   telemetry.certificate_file = \"DIR/collector.pem\"\n\
+                                   telemetry.key_file = \"DIR/collector-key.pem\"\n";
+
+/// Writes the client certificates for the peers and for the collector.
+fn write_other_identities(scene: &Scene, valid_for: Duration) {
+    let peer = scene.authority().client("peer", valid_for).unwrap();
+    scene.write("peer.pem", &peer.pem());
+    let collector = scene.authority().client("collector", valid_for).unwrap();
+    scene.write("collector.pem", &collector.certificate);
+    scene.write("collector-key.pem", &collector.key);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_expiry_of_each_file_is_in_the_log_the_metrics_and_the_status() {
+    let scene = Scene::new().await;
+    scene.write("peer-ca.pem", &scene.authority().pem());
+    scene.write("collector-ca.pem", &scene.authority().pem());
+    write_other_identities(&scene, Duration::from_secs(10 * 24 * 3_600));
+    let toml = format!("{FILES}{PEERS_AND_COLLECTOR}");
+    let process = scene.serve(&toml).await;
+    let path = |file: &str| scene.scratch.join(file).display().to_string();
+    let is_logged = |message: &str, file: &str| {
+        let log = process.log();
+        let (message, file) = (format!("{message:?}"), format!("{:?}", path(file)));
+        let mut lines = log.lines();
+        lines.any(|line| line.contains(&message) && line.contains(&file))
+    };
+    for (file, is_soon) in [
+        ("ca.pem", false),
+        ("crl.pem", true),
+        ("client.pem", false),
+        ("peer-ca.pem", false),
+        ("peer.pem", true),
+        ("collector-ca.pem", false),
+        ("collector.pem", true),
+    ] {
+        let is_loaded = is_logged("certificate loaded", file);
+        let expires_soon = is_logged("certificate expires soon", file);
+        assert_eq!((is_loaded, expires_soon), (!is_soon, is_soon), "{file}");
+    }
+    let admin = AdminClient::new(process.admin(), None, None).unwrap();
+    let before: Status = admin.ask("/api/v1/status").await.unwrap();
+    let expected = [
+        "ca.pem",
+        "crl.pem",
+        "client.pem",
+        "peer-ca.pem",
+        "peer.pem",
+        "collector-ca.pem",
+        "collector.pem",
+    ];
+    let files: Vec<_> = before.certificates.iter().map(|of| &*of.file).collect();
+    assert_eq!(files, expected.map(path));
+    for certificate in &before.certificates {
+        let name = "seawall_certificate_expiry_timestamp_seconds";
+        let label = format!("file={:?}", certificate.file);
+        let expiry = metric(&process, name, &label).await;
+        assert_eq!(format!("{expiry}"), certificate.not_after.to_string());
+    }
+    // A reload replaces the times of files with a new certificate.
+    write_other_identities(&scene, YEAR);
+    let reload: Reload = admin.post("/api/v1/reload").await.unwrap();
+    assert!(reload.applied, "{reload:?}");
+    let after: Status = admin.ask("/api/v1/status").await.unwrap();
+    let later = before.certificates.iter().zip(&after.certificates);
+    let later = later.filter(|(before, after)| after.not_after > before.not_after);
+    let later: Vec<_> = later.map(|(_, after)| &*after.file).collect();
+    assert_eq!(later, ["peer.pem", "collector.pem"].map(path));
+    // The log lines may reach the test after the HTTP response.
+    let are_logged = async || {
+        let mut files = ["peer.pem", "collector.pem"].into_iter();
+        files.all(|file| is_logged("certificate loaded", file))
+    };
+    eventually(LIMIT, are_logged).await.unwrap();
 }

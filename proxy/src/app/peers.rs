@@ -1,13 +1,19 @@
 //! The other instances of `admin.peers`, and TLS to them.
 
-use std::{fmt, io, path::PathBuf};
+use std::{fmt, io, path::PathBuf, sync::Arc};
 
 use seawall_api::{AdminClient, ClientError};
 use seawall_config::{self as config, ReadFile};
 
-use super::tls::pem;
+use super::{
+    App,
+    tls::{log_loaded, pem},
+};
 use crate::admin::Fleet;
-use seawall_transport::connection::{Authorities, ServerTls, TlsError, TlsSettings, Verification};
+use seawall_transport::{
+    CertificateExpiry,
+    connection::{Authorities, ServerTls, TlsError, TlsSettings, Verification},
+};
 
 /// The reason why the other instances cannot be reached with the configured files.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +34,12 @@ pub enum PeersError {
     Client(#[from] ClientError),
 }
 
+/// The other instances, and the expiry of the TLS files for connections to them.
+pub(super) struct Peers {
+    pub(super) fleet: Fleet,
+    pub(super) expiries: Vec<CertificateExpiry>,
+}
+
 /// The settings of the HTTP clients for the peers: the peers, their tokens and their files.
 pub(super) fn settings(admin: &config::Admin) -> impl PartialEq + fmt::Debug + '_ {
     (
@@ -40,7 +52,7 @@ pub(super) fn settings(admin: &config::Admin) -> impl PartialEq + fmt::Debug + '
 
 /// The problem with the files for connections to the peers; `None` if there is no problem.
 pub(crate) fn peer_problem(settings: &config::Settings) -> Option<String> {
-    let problem = fleet(&settings.admin).err();
+    let problem = peers(&settings.admin).err();
     problem.map(|error| error.to_string())
 }
 
@@ -48,7 +60,7 @@ pub(crate) fn peer_problem(settings: &config::Settings) -> Option<String> {
 ///
 /// # Errors
 /// If a TLS file is not usable.
-pub(super) fn fleet(admin: &config::Admin) -> Result<Fleet, PeersError> {
+pub(super) fn peers(admin: &config::Admin) -> Result<Peers, PeersError> {
     let tls = match admin.peers.iter().any(config::PeerAddress::uses_tls) {
         true => Some(tls(admin)?),
         false => None,
@@ -62,7 +74,23 @@ pub(super) fn fleet(admin: &config::Admin) -> Result<Fleet, PeersError> {
         let tls = tls.as_ref().map(|tls| tls.config().clone());
         AdminClient::new(peer.url(), token, tls)
     });
-    Ok(Fleet::new(clients.collect::<Result<_, _>>()?))
+    let fleet = Fleet::new(clients.collect::<Result<_, _>>()?);
+    let expiries = tls.as_ref().map(|tls| tls.expiries().to_vec());
+    Ok(Peers {
+        fleet,
+        expiries: expiries.unwrap_or_default(),
+    })
+}
+
+impl App {
+    /// Puts changed peers into use.
+    pub(super) fn use_peers(&self, Peers { fleet, expiries }: Peers) {
+        log_loaded(&expiries);
+        self.peer_expiries.send_replace(expiries);
+        if let Some(window) = &self.window {
+            window.fleet.store(Arc::new(fleet));
+        }
+    }
 }
 
 fn tls(admin: &config::Admin) -> Result<ServerTls, PeersError> {

@@ -15,13 +15,13 @@ use tokio::task::block_in_place;
 use super::{
     App, StartError, captures, convert, insight,
     limited_thread::{LimitedThread, NoResult},
-    peers,
+    peers::{self, Peers},
     server_tls::NewAccess,
     telemetry::Destination,
     tls::NewTls,
 };
 use crate::{
-    admin::{Fleet, Switches},
+    admin::Switches,
     client::{self, CredentialSettings},
     limits::LimitNumbers,
     observe::SlowLog,
@@ -38,7 +38,7 @@ struct Prepared {
     tls: Vec<Option<NewTls>>,
     admin_tls: Option<NewTls>,
     /// The new peers; `None` if they do not change.
-    fleet: Option<Fleet>,
+    peers: Option<Peers>,
     credentials: CredentialSettings,
     /// The new destination of metrics. `None` if the destination stays as it is, and `Some(None)`
     /// if the export is switched off.
@@ -210,8 +210,8 @@ impl App {
             false => found.unless_failed(self.telemetry.prepare(&settings.telemetry)),
         };
         let has_other_peers = peers::settings(&settings.admin) != peers::settings(&running.admin);
-        let fleet = has_other_peers.then(|| peers::fleet(&settings.admin));
-        let fleet = found.unless_failed(fleet.transpose()).flatten();
+        let peers = has_other_peers.then(|| peers::peers(&settings.admin));
+        let peers = found.unless_failed(peers.transpose()).flatten();
         let credentials = found.unless_failed(convert::credential_settings(
             &settings.auth,
             &settings.limits,
@@ -221,7 +221,7 @@ impl App {
             Some(credentials) if found.0.is_empty() => Ok(Prepared {
                 tls,
                 admin_tls,
-                fleet,
+                peers,
                 credentials,
                 telemetry,
             }),
@@ -294,9 +294,9 @@ impl App {
                 injects_faults: settings.fault.is_some(),
             };
             window.configure(switches, convert::guard(&settings.admin));
-            if let Some(fleet) = prepared.fleet {
-                window.fleet.store(Arc::new(fleet));
-            }
+        }
+        if let Some(peers) = prepared.peers {
+            self.use_peers(peers);
         }
     }
 

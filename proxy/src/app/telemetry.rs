@@ -12,10 +12,11 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
+use super::tls::log_loaded;
 use crate::observe::Exporter;
 use seawall_telemetry::{Address, Collector, CollectorError, Exported, Outcome};
 use seawall_transport::{
-    Pem,
+    CertificateExpiry, Pem,
     connection::{Authorities, ServerTls, TlsError, TlsSettings, Verification},
 };
 
@@ -39,12 +40,16 @@ pub(super) struct Destination {
     collector: Collector,
     interval: Duration,
     resource: Vec<(String, String)>,
+    /// When each TLS file expires; empty without TLS.
+    expiries: Vec<CertificateExpiry>,
 }
 
 /// The running export. A change of the destination ends an export in flight.
 #[derive(Debug)]
 pub(super) struct RunningTelemetry {
     destination: watch::Sender<Option<Arc<Destination>>>,
+    /// When each TLS file of the destination expires.
+    pub(super) expiries: watch::Sender<Vec<CertificateExpiry>>,
     /// The attribute `service.instance.id`: a random identifier of this process.
     instance: String,
 }
@@ -58,6 +63,7 @@ impl RunningTelemetry {
         let instance = bson::Uuid::new().to_string();
         let destination = destination(settings, &instance)?;
         Ok(Self {
+            expiries: watch::Sender::new(expiries(destination.as_deref())),
             destination: watch::Sender::new(destination),
             instance,
         })
@@ -76,6 +82,9 @@ impl RunningTelemetry {
 
     /// Exports to another destination from now on.
     pub(super) fn replace(&self, destination: Option<Arc<Destination>>) {
+        let expiries = expiries(destination.as_deref());
+        log_loaded(&expiries);
+        self.expiries.send_replace(expiries);
         self.destination.send_replace(destination);
     }
 
@@ -95,6 +104,11 @@ impl RunningTelemetry {
             note(exporter, &exported, &mut false);
         }
     }
+}
+
+fn expiries(destination: Option<&Destination>) -> Vec<CertificateExpiry> {
+    let expiries = destination.map(|destination| destination.expiries.clone());
+    expiries.unwrap_or_default()
 }
 
 /// The problem of the telemetry settings that is found only when their values are used; `None` if
@@ -190,9 +204,10 @@ fn destination(
     };
     let (Address::Exact(url) | Address::Base(url)) = &address;
     let tls = match url.starts_with("https://") {
-        true => Some(tls(settings)?.config().clone()),
+        true => Some(tls(settings)?),
         false => None,
     };
+    let expiries = tls.as_ref().map(|tls| tls.expiries().to_vec());
     let headers = settings.headers.as_ref().or(settings.headers_file.as_ref());
     let headers = headers.iter().flat_map(|headers| headers.iter());
     let collector = Collector::new(
@@ -200,12 +215,13 @@ fn destination(
         headers.map(|(name, value)| (name, value.expose())),
         settings.compression == config::Compression::Gzip,
         settings.timeout,
-        tls,
+        tls.map(|tls| tls.config().clone()),
     )?;
     Ok(Some(Arc::new(Destination {
         collector,
         interval: settings.interval,
         resource: resource(settings, instance),
+        expiries: expiries.unwrap_or_default(),
     })))
 }
 

@@ -134,12 +134,14 @@ pub(super) fn pem(file: &config::ReadFile) -> Pem<'_> {
     }
 }
 
-/// The TLS files that can expire: the files for clients and the files for servers.
+/// The TLS files that can expire.
 #[derive(Clone)]
 pub(super) struct Expiries {
     /// The TLS configurations of each listener and of the admin address.
     pub(super) clients: Vec<watch::Receiver<Option<Arc<ClientTls>>>>,
-    pub(super) servers: watch::Receiver<Vec<CertificateExpiry>>,
+    /// The files of connections that Seawall opens: to servers, to the peers of the admin address,
+    /// and to the collector of metrics.
+    pub(super) outgoing: Vec<watch::Receiver<Vec<CertificateExpiry>>>,
 }
 
 impl Expiries {
@@ -159,7 +161,9 @@ impl Expiries {
                 add(tls.expiries());
             }
         }
-        add(&self.servers.borrow());
+        for expiries in &self.outgoing {
+            add(&expiries.borrow());
+        }
         all
     }
 }

@@ -11,7 +11,8 @@ use super::as_integer;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// When the certificates of listeners, servers and the admin address expire; empty without TLS.
+    /// When the TLS files for clients, servers, the admin address, its peers and the collector of
+    /// metrics expire; empty without TLS.
     pub certificates: Vec<Certificate>,
     /// The number of connected clients.
     pub clients: u64,
