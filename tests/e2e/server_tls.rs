@@ -28,6 +28,9 @@ const SHUTDOWN_IN_PROGRESS: i32 = 91;
 /// The log message of a probe that could not connect.
 const NOT_CONNECTED: &str = "could not connect to a server";
 
+/// The log message of a reload that failed.
+const NOT_RELOADED: &str = "could not reload the configuration";
+
 /// A mongod that requires TLS, and the files of Seawall, which the test changes.
 struct Scene {
     scratch: Scratch,
@@ -447,6 +450,53 @@ async fn metric(process: &Process, name: &str, label: &str) -> f64 {
     let (status, text) = seawall::http(process.admin(), "GET", "/metrics", "").await;
     assert_eq!(status, 200, "{text}");
     sum_of(&text, name, &[label])
+}
+
+/// Settings of a listener that accepts clients with and without TLS.
+const LISTENER: &str = "listen.tls.mode = \"prefer\"\n\
+                        listen.tls.certificate_file = \"DIR/listener.pem\"\n\
+                        listen.tls.key_file = \"DIR/listener-key.pem\"\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_with_unusable_files_is_counted_and_the_previous_files_stay_in_use() {
+    let scene = Scene::new().await;
+    let listener = scene.authority().server(&["localhost"], &ECDSA).unwrap();
+    scene.write("listener.pem", &listener.certificate);
+    scene.write("listener-key.pem", &listener.key);
+    let process = scene.serve(&format!("{FILES}{LISTENER}")).await;
+    let admin = AdminClient::new(process.admin(), None, None).unwrap();
+    let connected = async || logged_in_at(process.address()).await;
+    let mut client = eventually(LIMIT, connected).await.unwrap();
+    let own = scene.authority().client("seawall", YEAR).unwrap();
+    let other = scene.authority().client("other", YEAR).unwrap();
+    let mismatched = format!("{}{}", own.certificate, other.key);
+    let mut failures = 0;
+    for (file, content, problem) in [
+        ("client.pem", "nothing", "client.pem"),
+        ("client.pem", mismatched.as_str(), "client.pem"),
+        ("ca.pem", "nothing", "ca.pem"),
+        ("crl.pem", "nothing", "crl.pem"),
+        ("listener.pem", "nothing", "listener.pem"),
+        ("listener-key.pem", other.key.as_str(), "listener.pem"),
+    ] {
+        let original = fs::read_to_string(scene.scratch.join(file)).unwrap();
+        scene.write(file, content);
+        let reload: Reload = admin.post("/api/v1/reload").await.unwrap();
+        assert!(!reload.applied, "{file}: {reload:?}");
+        let problems = reload.problems.join("\n");
+        assert!(problems.contains(problem), "{file}: {problems}");
+        failures += 1;
+        let is_reported = async || {
+            let name = "seawall_reloads_total";
+            let failed = metric(&process, name, "result=\"failed\"").await;
+            let logged = process.said_times(NOT_RELOADED);
+            format!("{failed} {logged}") == format!("{failures} {failures}")
+        };
+        eventually(LIMIT, is_reported).await.unwrap();
+        scene.write(file, &original);
+        assert!(find(&mut client).await, "{file}");
+        assert!(logged_in_at(process.address()).await.is_some(), "{file}");
+    }
 }
 
 /// Settings of peers and of a collector that cannot be reached, with TLS files.
