@@ -280,3 +280,6 @@ impl ServerCertVerifier for LenientVerifier {
             .supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests;

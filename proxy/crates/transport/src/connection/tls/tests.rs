@@ -1,0 +1,141 @@
+//! Tests of TLS towards servers: resumption, and the host name that a server receives.
+
+use std::path::Path;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig, SupportedProtocolVersion,
+        pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+        version::{TLS12, TLS13},
+    },
+};
+
+use super::*;
+
+const HOST: &str = "localhost";
+
+/// A certificate authority, and its certificate in PEM.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn generate(name: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        let issuer = Issuer::new(params, key);
+        Self { issuer, pem }
+    }
+
+    /// TLS towards servers that trusts only this authority.
+    fn tls(&self) -> ServerTls {
+        let file = Pem {
+            path: Path::new("ca.pem"),
+            content: &self.pem,
+        };
+        let settings = TlsSettings {
+            authorities: Authorities::File(file),
+            identity: None,
+            revocation_lists: Vec::new(),
+            verification: Verification::Full,
+        };
+        ServerTls::new(&settings).unwrap()
+    }
+
+    /// A server with a certificate of this authority, which supports only this version of TLS. It
+    /// stores sessions.
+    fn server(&self, version: &'static SupportedProtocolVersion) -> TlsAcceptor {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![HOST.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
+        TlsAcceptor::from(Arc::new(config))
+    }
+}
+
+/// Connects to a server once. Returns the result of the client, and the kind of handshake and the
+/// host name that the server saw.
+async fn connect(
+    tls: &ServerTls,
+    server: &TlsAcceptor,
+) -> (io::Result<()>, Option<HandshakeKind>, Option<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = server.accept(stream).await.unwrap();
+        // A client that refuses the certificate closes the connection, so the write may fail.
+        drop(stream.write_all(b"x").await);
+        drop(stream.flush().await);
+        let (_, session) = stream.get_ref();
+        let host = session.server_name().map(str::to_owned);
+        (session.handshake_kind(), host)
+    };
+    let connecting = async {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let mut stream = tls.connect(HOST, stream).await?;
+        // The tickets of TLS 1.3 arrive between the handshake and this byte.
+        stream.read_u8().await.map(drop)
+    };
+    let ((kind, host), result) = tokio::join!(accepting, connecting);
+    (result, kind, host)
+}
+
+#[tokio::test]
+async fn sessions_are_resumed_only_with_the_same_files_and_servers_receive_the_host_name() {
+    let authority = Authority::generate("authority");
+    for version in [&TLS12, &TLS13] {
+        let server = authority.server(version);
+        let (first, new) = (authority.tls(), authority.tls());
+        for (tls, expected) in [
+            (&first, HandshakeKind::Full),
+            (&first, HandshakeKind::Resumed),
+            (&new, HandshakeKind::Full),
+            (&new, HandshakeKind::Resumed),
+        ] {
+            let (result, kind, host) = connect(tls, &server).await;
+            result.unwrap();
+            assert_eq!(kind, Some(expected), "{version:?}");
+            assert_eq!(host.as_deref(), Some(HOST), "{version:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_resumed_session_is_refused_if_its_certificate_is_no_longer_valid() {
+    let authority = Authority::generate("authority");
+    let foreign = Authority::generate("foreign");
+    for version in [&TLS12, &TLS13] {
+        let server = authority.server(version);
+        let tls = authority.tls();
+        let (result, _, _) = connect(&tls, &server).await;
+        result.unwrap();
+        // The stored sessions are the same, but now the verifier refuses the certificate, as it
+        // does after the expiry.
+        let later = ServerTls {
+            config: Arc::clone(&tls.config),
+            verifier: foreign.tls().verifier,
+            expiries: Vec::new(),
+        };
+        let (result, kind, _) = connect(&later, &server).await;
+        assert_eq!(kind, Some(HandshakeKind::Resumed), "{version:?}");
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("UnknownIssuer"), "{version:?}: {error}");
+    }
+}
