@@ -49,9 +49,46 @@ pub enum DeploymentError {
          percent-encode special characters in the user and the password"
     )]
     Uri(Box<mongodb::error::Error>),
+    /// The official driver rejects this TLS option.
+    #[error("the official driver rejects {option} in the connection string: {instead}")]
+    RejectedOption {
+        /// The name of the option.
+        option: &'static str,
+        /// The alternative that Seawall supports.
+        instead: &'static str,
+    },
     /// Seawall does not support this option.
     #[error("{0} is not supported in the deployment's connection string")]
     Unsupported(&'static str),
+}
+
+/// TLS options that the official driver rejects, and the alternatives that Seawall supports.
+const REJECTED_OPTIONS: [(&str, &str); 3] = [
+    ("tlsCRLFile", "use deployment.tls.crl_file"),
+    (
+        "tlsAllowInvalidHostnames",
+        "use deployment.tls.allow_invalid_hostnames",
+    ),
+    (
+        "tlsCertificateKeyFilePassword",
+        "encrypted keys are not supported; use a file with an unencrypted key",
+    ),
+];
+
+impl DeploymentError {
+    /// The error for a connection string that the official driver rejects.
+    fn of_rejected(uri: &str, error: mongodb::error::Error) -> Self {
+        let (_, written) = uri.rsplit_once('?').unwrap_or_default();
+        let mut names = written.split('&').filter_map(|pair| pair.split('=').next());
+        let found = names.find_map(|name| {
+            let mut rejected = REJECTED_OPTIONS.into_iter();
+            rejected.find(|(option, _)| option.eq_ignore_ascii_case(name))
+        });
+        match found {
+            Some((option, instead)) => Self::RejectedOption { option, instead },
+            None => Self::Uri(Box::new(error)),
+        }
+    }
 }
 
 /// A parsed connection string. `Debug` does not print it, because it may contain the service
@@ -128,7 +165,7 @@ impl fmt::Debug for DeploymentOptions {
 async fn options_without_dns(uri: &str) -> Result<ClientOptions, DeploymentError> {
     let plain = uri.replacen("mongodb+srv://", "mongodb://", 1);
     let parsed = ClientOptions::parse(plain).await;
-    let mut options = parsed.map_err(|error| DeploymentError::Uri(Box::new(error)))?;
+    let mut options = parsed.map_err(|error| DeploymentError::of_rejected(uri, error))?;
     options
         .tls
         .get_or_insert(Tls::Enabled(TlsOptions::default()));
@@ -145,7 +182,7 @@ impl DeploymentOptions {
         let options = match ClientOptions::parse(uri).await {
             Ok(options) => Some(Box::new(options)),
             Err(error) if matches!(*error.kind, ErrorKind::DnsResolve { .. }) => None,
-            Err(error) => return Err(DeploymentError::Uri(Box::new(error))),
+            Err(error) => return Err(DeploymentError::of_rejected(uri, error)),
         };
         let written = match &options {
             Some(options) => options.clone(),
@@ -545,6 +582,30 @@ mod tests {
             let parsed = ClientOptions::parse(format!("mongodb://h:1/{query}")).await;
             let options = driver_options(parsed.unwrap(), Duration::from_secs(10));
             assert_eq!(options.server_monitoring_mode, Some(mode), "{query}");
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_about_tls_options_that_the_driver_rejects_name_the_alternative() {
+        for (option, instead) in [
+            ("tlsCRLFile=crl.pem", "use deployment.tls.crl_file"),
+            (
+                "tlsAllowInvalidHostnames=true",
+                "use deployment.tls.allow_invalid_hostnames",
+            ),
+            ("tlscrlfile=crl.pem", "use deployment.tls.crl_file"),
+            (
+                "tlsCertificateKeyFilePassword=secret",
+                "encrypted keys are not supported",
+            ),
+        ] {
+            for scheme in ["mongodb", "mongodb+srv"] {
+                let uri = format!("{scheme}://account:secret@h.example/?tls=true&{option}");
+                let parsed = DeploymentOptions::parse(&uri, Duration::from_secs(10)).await;
+                let text = parsed.unwrap_err().to_string();
+                assert!(text.contains(instead), "{uri}: {text}");
+                assert!(!text.contains("secret"), "{uri}: {text}");
+            }
         }
     }
 
