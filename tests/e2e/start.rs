@@ -177,6 +177,27 @@ async fn check_with_connect_trusts_the_authorities_that_a_running_seawall_trusts
 }
 
 #[tokio::test]
+async fn servers_of_an_authority_of_the_operating_system_are_trusted_without_a_ca_file() {
+    let options = Options {
+        tls: true,
+        ..Options::with_auth()
+    };
+    let server = Standalone::start(options).await.unwrap();
+    let scratch = Scratch::create().unwrap();
+    let toml = format!(
+        "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
+         deployment.uri = \"mongodb://{}/?tls=true\"\n",
+        server.address()
+    );
+    let file = scratch.write("seawall.toml", toml).unwrap();
+    let authorities = server.certificates().unwrap().ca_file();
+    let variables = [("SSL_CERT_FILE", authorities.to_str().unwrap())];
+    let process = Process::serve_with(&file, &variables).await;
+    let client = driver(&format!("mongodb://{}/", process.address())).await;
+    is_served(&client).await.unwrap();
+}
+
+#[tokio::test]
 async fn config_schema_prints_json_with_the_default_of_a_key() {
     let printed = run(&["config", "schema"]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
@@ -462,11 +483,38 @@ async fn process_with(toml: &str) -> Process {
 }
 
 #[tokio::test]
-async fn each_start_warns_about_unverified_certificates() {
-    let process = process_with("").await;
-    let warning = process.said("server certificates are not verified");
-    let warning = warning.unwrap_or_else(|| panic!("{}", process.log()));
-    assert_eq!(warning["level"], "WARN", "{warning}");
+async fn each_start_warns_about_server_certificates_that_are_not_fully_verified() {
+    let scratch = Scratch::create().unwrap();
+    let certificates = Certificates::generate().unwrap();
+    let list = certificates.authority().revocation_list(&[]).unwrap();
+    let list = scratch.write("crl.pem", list).unwrap();
+    let any_name = "deployment.tls.allow_invalid_hostnames = true\n";
+    let with_list = format!(
+        "deployment.tls.ca_file = {:?}\ndeployment.tls.crl_file = {list:?}\n",
+        certificates.ca_file()
+    );
+    let unverified = "server certificates are not verified";
+    let unverified_name = "host names in servers' certificates are not verified";
+    let unchecked_list = "connections of the service account do not check revocation lists";
+    for (user, options, toml, expected) in [
+        ("", "&tlsAllowInvalidCertificates=true", "", unverified),
+        ("", "&tlsInsecure=true", "", unverified),
+        ("", "", any_name, unverified_name),
+        ("account:secret@", "", with_list.as_str(), unchecked_list),
+    ] {
+        let toml = format!(
+            "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
+             deployment.uri = \"mongodb://{user}127.0.0.1:1/?tls=true{options}\"\n{toml}"
+        );
+        let file = scratch.write("seawall.toml", toml).unwrap();
+        let process = Process::serve(&file).await;
+        for warning in [unverified, unverified_name, unchecked_list] {
+            let line = process.said(warning);
+            let level = line.as_ref().and_then(|line| line["level"].as_str());
+            let expected = (warning == expected).then_some("WARN");
+            assert_eq!(level, expected, "{warning}: {}", process.log());
+        }
+    }
 }
 
 #[tokio::test]
