@@ -18,7 +18,7 @@ use seawall_tests::{
     mongod::{self, Standalone, shared_standalone},
     raw::RawClient,
     scratch::Scratch,
-    seawall::{Options, Seawall},
+    seawall::{Options, Seawall, http, sum_of},
 };
 use tokio::{net::TcpStream, sync::watch, task::JoinSet, time::timeout};
 use tokio_rustls::{
@@ -27,7 +27,12 @@ use tokio_rustls::{
     rustls::{ClientConfig, HandshakeKind, SignatureScheme, pki_types::ServerName},
 };
 
+use crate::served::Served;
+
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// The log message of a failed handshake.
+pub(crate) const HANDSHAKE_FAILED: &str = "TLS handshake with a client failed";
 
 /// A Seawall whose TLS files the test changes.
 pub(crate) struct Scene {
@@ -111,10 +116,7 @@ impl Scene {
     }
 
     async fn handshake(&self, config: &Arc<ClientConfig>, name: &str) -> io::Result<Tls> {
-        let stream = TcpStream::connect(self.seawall().address()).await?;
-        let name = ServerName::try_from(name.to_owned()).unwrap();
-        let connector = TlsConnector::from(Arc::clone(config));
-        connector.connect(name, stream).await
+        handshake(self.seawall().address(), config, name).await
     }
 
     /// Connects and sends a `hello`. Returns the kind of the TLS handshake (full or resumed), and
@@ -139,6 +141,13 @@ impl Scene {
 }
 
 type Tls = TlsStream<TcpStream>;
+
+async fn handshake(address: &str, config: &Arc<ClientConfig>, name: &str) -> io::Result<Tls> {
+    let stream = TcpStream::connect(address).await?;
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let connector = TlsConnector::from(Arc::clone(config));
+    connector.connect(name, stream).await
+}
 
 async fn is_served(client: &mut RawClient) -> bool {
     client.hello(doc! {}).await.is_ok_and(|reply| reply.is_ok())
@@ -227,6 +236,55 @@ async fn only_clients_with_a_valid_certificate_are_served_if_a_certificate_is_re
 
 async fn operations(seawall: &Seawall) -> u64 {
     seawall.api::<Status>("/api/v1/status").await.operations
+}
+
+/// Seawall logs each cause at most once a minute, and two cases have the same cause. So each case
+/// has a process of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_has_the_cause_of_each_refused_certificate_and_nothing_is_passed_on() {
+    let scene = Scene::new();
+    let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+    scene.write_server("server", &server);
+    let revoked = scene.client("revoked");
+    scene.write_list(&[&revoked]);
+    let other = Authority::generate("other").unwrap();
+    let foreign = other.client("foreign", YEAR).unwrap();
+    let expired = scene.clients.expired_client("expired").unwrap();
+    let self_signed = Identity::self_signed("self-signed").unwrap();
+    for (name, identity, cause) in [
+        ("none", None, "no certificate"),
+        (
+            "foreign",
+            Some(&foreign),
+            "certificate of an unknown authority",
+        ),
+        (
+            "self-signed",
+            Some(&self_signed),
+            "certificate of an unknown authority",
+        ),
+        ("expired", Some(&expired), "certificate has expired"),
+        ("revoked", Some(&revoked), "certificate is revoked"),
+    ] {
+        let served = Served::start(&scene.toml(REQUIRED)).await;
+        let process = &served.process;
+        let config = scene.config(identity);
+        if let Ok(stream) = handshake(process.address(), &config, "localhost").await {
+            assert!(!is_served(&mut RawClient::new(stream)).await, "{name}");
+        }
+        let logged = async || process.said(HANDSHAKE_FAILED);
+        let line = eventually(LIMIT, logged).await.unwrap();
+        let fields = &line["fields"];
+        assert_eq!(line["level"], "WARN", "{name}: {line}");
+        assert_eq!(fields["cause"], cause, "{name}: {line}");
+        let peer = fields["peer"].as_str().unwrap();
+        assert!(peer.starts_with("127.0.0.1:"), "{name}: {line}");
+        let status: Status = served.admin().ask("/api/v1/status").await.unwrap();
+        assert_eq!(status.operations, 0, "{name}");
+        let (_, metrics) = http(process.admin(), "GET", "/metrics", "").await;
+        let logins = sum_of(&metrics, "seawall_client_authentications_total", &[]);
+        assert_eq!(logins, 0.0, "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,13 +1,15 @@
 //! Drivers connect to Seawall with and without TLS, and with valid and invalid certificates. One
 //! server uses TLS, and another one does not.
 
-use std::process::Stdio;
+use std::{process::Stdio, time::Duration};
 
 use seawall_tests::{
     authority::{Authority, ECDSA, Identity, YEAR},
+    eventually::eventually,
     mongod::{self, ROOT, ROOT_PASSWORD, Standalone},
+    process::Process,
     scratch::Scratch,
-    seawall::{Options, Seawall},
+    seawall::{Options, Seawall, http, sum_of},
 };
 use serde_json::Value;
 use tokio::process::Command;
@@ -89,15 +91,21 @@ impl Scene {
         for (uri, outcome) in valid.iter().zip(run(&program, &valid).await) {
             assert_eq!(outcome["value"], 1, "{language:?} {uri}: {outcome}");
         }
-        let invalid = self.invalid();
-        let refused = async || {
-            let name = "seawall_client_connections_refused_total";
-            let [_, secure] = &self.deployments[0].1;
-            secure.metric(name, &["reason=\"tls\""]).await
-        };
-        let refused_before = refused().await;
-        let (names, uris): (Vec<_>, Vec<_>) = invalid.into_iter().unzip();
-        for (name, outcome) in names.iter().zip(run(&program, &uris).await) {
+        self.check_refusals(language, &program).await;
+        let written = f64::from(u32::try_from(valid.len()).unwrap());
+        let after = self.documents().await;
+        assert!(
+            (after - before - written).abs() < f64::EPSILON,
+            "{language:?}"
+        );
+    }
+
+    /// Runs a driver with connection strings that must fail. Checks that the log of Seawall has the
+    /// causes, and that Seawall passes on nothing.
+    async fn check_refusals(&self, language: Language, program: &Program) {
+        let process = self.refusing().await;
+        let (names, uris): (Vec<_>, Vec<_>) = self.invalid(process.address()).into_iter().unzip();
+        for (name, outcome) in names.iter().zip(run(program, &uris).await) {
             let error = outcome["error"].as_str().unwrap_or_default();
             assert!(!error.is_empty(), "{language:?} {name}: {outcome}");
             // The error of a driver that refuses Seawall's certificate must mention the
@@ -108,15 +116,39 @@ impl Scene {
                 assert!(is_clear, "{language:?} {name}: {error}");
             }
         }
-        let refused = refused().await - refused_before;
+        for cause in causes(language) {
+            let is_logged = async || {
+                let lines = process.all_said("TLS handshake with a client failed");
+                lines.iter().any(|line| line["fields"]["cause"] == cause)
+            };
+            let logged = eventually(LOG_LIMIT, is_logged).await;
+            logged.unwrap_or_else(|_| panic!("{language:?}: no {cause:?}: {}", process.log()));
+        }
+        let (_, metrics) = http(process.admin(), "GET", "/metrics", "").await;
+        let count = |name: &str, label: &str| sum_of(&metrics, name, &[label]);
+        let refused = count("seawall_client_connections_refused_total", "reason=\"tls\"");
+        let gone = count("seawall_clients_gone_total", "stage=\"tls\"");
         let expected = f64::from(u32::try_from(uris.len()).unwrap());
-        assert!(refused >= expected, "{language:?}: {refused}");
-        let written = f64::from(u32::try_from(valid.len()).unwrap());
-        let after = self.documents().await;
         assert!(
-            (after - before - written).abs() < f64::EPSILON,
-            "{language:?}"
+            refused + gone >= expected,
+            "{language:?}: {refused} + {gone}"
         );
+        let inserts = count("seawall_operations_total", "command=\"insert\"");
+        assert_eq!(inserts, 0.0, "{language:?}");
+    }
+
+    /// Starts a Seawall that requires TLS from clients, as a process whose log the test can read.
+    /// Each driver gets a new process, because Seawall logs each cause at most once a minute.
+    async fn refusing(&self) -> Process {
+        let (server, _) = &self.deployments[0];
+        let toml = format!(
+            "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
+             deployment.uri = {:?}\n{}",
+            deployment(server),
+            CLIENT_TLS.replace("DIR", self.scratch.path().to_str().unwrap())
+        );
+        let file = self.scratch.write("seawall.toml", toml).unwrap();
+        Process::serve(&file).await
     }
 
     /// The connection strings with which every driver connects.
@@ -126,16 +158,15 @@ impl Scene {
             for mechanism in MECHANISMS {
                 let options = format!("&authMechanism={mechanism}{LONG}");
                 uris.push(uri(plain.address(), &options));
-                uris.push(self.uri(secure, "127.0.0.1", "ca", Some("valid"), &options));
+                uris.push(self.uri(secure.address(), "127.0.0.1", "ca", Some("valid"), &options));
             }
         }
         uris
     }
 
-    /// Connection strings that must fail, with the reason.
-    fn invalid(&self) -> Vec<(&'static str, String)> {
-        let [_, secure] = &self.deployments[0].1;
-        let with = |identity| self.uri(secure, "127.0.0.1", "ca", identity, SHORT);
+    /// Connection strings that must fail at this address of Seawall, with the reason.
+    fn invalid(&self, address: &str) -> Vec<(&'static str, String)> {
+        let with = |identity| self.uri(address, "127.0.0.1", "ca", identity, SHORT);
         vec![
             ("no certificate", with(None)),
             ("expired", with(Some("expired"))),
@@ -143,19 +174,19 @@ impl Scene {
             ("self-signed", with(Some("self-signed"))),
             (
                 "foreign authority",
-                self.uri(secure, "127.0.0.1", "foreign", Some("valid"), SHORT),
+                self.uri(address, "127.0.0.1", "foreign", Some("valid"), SHORT),
             ),
             (
                 "other host",
-                self.uri(secure, "localhost", "ca", Some("valid"), SHORT),
+                self.uri(address, "localhost", "ca", Some("valid"), SHORT),
             ),
-            ("no TLS", uri(secure.address(), SHORT)),
+            ("no TLS", uri(address, SHORT)),
         ]
     }
 
     fn uri(
         &self,
-        seawall: &Seawall,
+        address: &str,
         host: &str,
         authority: &str,
         identity: Option<&str>,
@@ -167,7 +198,7 @@ impl Scene {
             let file = file(identity);
             tls.push_str(&format!("&tlsCertificateKeyFile={}", file.display()));
         }
-        let address = seawall.address().replace("127.0.0.1", host);
+        let address = address.replace("127.0.0.1", host);
         uri(&address, &format!("{tls}{options}"))
     }
 
@@ -183,6 +214,30 @@ impl Scene {
         sum
     }
 }
+
+/// The causes that the log of Seawall must have after a driver was refused.
+fn causes(language: Language) -> Vec<&'static str> {
+    let mut causes = vec![
+        "no certificate",
+        "certificate has expired",
+        "certificate is revoked",
+    ];
+    // The drivers for Java and Go send no certificate if Seawall does not trust its authority.
+    if !matches!(
+        language,
+        Language::Java | Language::JavaWith(_) | Language::Go | Language::GoWith(_)
+    ) {
+        causes.push("certificate of an unknown authority");
+    }
+    // The drivers for Node verify Seawall's certificate after the handshake.
+    if !matches!(language, Language::Node | Language::NodeWith(_)) {
+        causes.push("client refuses Seawall's certificate");
+    }
+    causes
+}
+
+/// Time limit for a line to reach the log.
+const LOG_LIMIT: Duration = Duration::from_secs(20);
 
 /// TLS for clients. Clients need a certificate. Seawall's certificate names only 127.0.0.1.
 const CLIENT_TLS: &str = "listen.tls.certificate_file = \"DIR/server.pem\"\n\

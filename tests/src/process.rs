@@ -171,11 +171,16 @@ impl Process {
         line.cloned()
     }
 
-    /// Number of lines of the log with this message.
-    pub fn said_times(&self, message: &str) -> usize {
+    /// All lines of the log with this message.
+    pub fn all_said(&self, message: &str) -> Vec<Value> {
         let lines = self.lines.lock();
         let said = |line: &&Value| field(line, "message").is_some_and(|said| said == message);
-        lines.iter().filter(said).count()
+        lines.iter().filter(said).cloned().collect()
+    }
+
+    /// Number of lines of the log with this message.
+    pub fn said_times(&self, message: &str) -> usize {
+        self.all_said(message).len()
     }
 
     /// The whole log as text.

@@ -79,11 +79,13 @@ impl App {
     /// Starts to accept the clients of each listener on its sockets.
     pub(super) fn accept_clients(&mut self, bound: Vec<Vec<Listener>>, data_plane: &Handle) {
         for (running, sockets) in self.listeners.iter().zip(bound) {
+            let handshake_log = Arc::default();
             for socket in sockets {
                 self.client_addresses.push(socket.local_address());
                 let acceptor = Acceptor {
                     shared: Arc::clone(&self.shared),
                     tls: running.tls.subscribe(),
+                    handshake_log: Arc::clone(&handshake_log),
                     proxy_protocol: running.proxy_protocol.clone(),
                     permits: running.permits.clone(),
                     compressors: Arc::clone(&running.compressors),

@@ -4,6 +4,7 @@
 //! handshake. Each has its own time limit.
 
 mod first_bytes;
+mod handshake_log;
 mod proxy_protocol;
 mod tls;
 
@@ -38,6 +39,7 @@ use crate::{
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
 use seawall_wire::Compressor;
 
+pub(crate) use self::handshake_log::HandshakeLog;
 pub(crate) use self::proxy_protocol::MAX_WAITING;
 pub use self::proxy_protocol::{ProxyProtocol, WaitingPlaces, parse as parse_proxy_header};
 pub use self::tls::ServerTlsError;
@@ -283,6 +285,8 @@ pub struct Acceptor {
     pub shared: Arc<Shared>,
     /// TLS for clients; `None` if clients connect without TLS.
     pub(crate) tls: watch::Receiver<Option<Arc<ClientTls>>>,
+    /// Logs failed TLS handshakes of the listener's clients.
+    pub(crate) handshake_log: Arc<HandshakeLog>,
     /// Reads the client's address from load balancers; `None` if clients connect directly.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Limits the clients of the listener; `None` if only the limit of all clients applies.
@@ -452,23 +456,14 @@ async fn prepare(
         (Accepted::Plain(stream), _) => stream,
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
         (Accepted::Tcp(stream), Some(tls)) => {
-            let heavy = acceptor.shared.limits.heavy(Sharer::at(peer.ip));
-            match timeout(TLS_LIMIT, Box::pin(begin_tls(&tls, stream, heavy))).await {
-                Ok(Ok(Some(stream))) => stream,
-                Ok(Ok(None)) => {
-                    acceptor.shared.recorder.client_left_unserved("tls");
-                    return None;
-                }
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, peer = %peer.text, "TLS handshake with a client failed");
-                    acceptor.shared.recorder.client_refused("tls");
-                    return None;
-                }
-                Err(_) => {
-                    acceptor.shared.recorder.client_refused("tls_timeout");
-                    return None;
-                }
-            }
+            secure(
+                &acceptor.shared,
+                &acceptor.handshake_log,
+                &tls,
+                stream,
+                &peer,
+            )
+            .await?
         }
     };
     let certificates = certificates_of(&stream);
@@ -489,6 +484,39 @@ async fn prepare(
             }
         }
     }))
+}
+
+/// Performs the TLS handshake with a client within its time limit. `None` if the handshake has
+/// failed; the failure is counted, and logged if the client has not just disconnected.
+async fn secure(
+    shared: &Shared,
+    log: &HandshakeLog,
+    tls: &ClientTls,
+    stream: TcpStream,
+    peer: &Peer,
+) -> Option<Stream> {
+    let heavy = shared.limits.heavy(Sharer::at(peer.ip));
+    match timeout(TLS_LIMIT, Box::pin(begin_tls(tls, stream, heavy))).await {
+        Ok(Ok(Some(stream))) => return Some(stream),
+        Ok(Ok(None)) => shared.recorder.client_left_unserved("tls"),
+        Ok(Err(error)) if is_departure(&error) => shared.recorder.client_left_unserved("tls"),
+        Ok(Err(error)) => {
+            log.record(&error, peer);
+            shared.recorder.client_refused("tls");
+        }
+        Err(_) => shared.recorder.client_refused("tls_timeout"),
+    }
+    None
+}
+
+/// True if a handshake failed because the client has disconnected.
+fn is_departure(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let kind = error.kind();
+    matches!(
+        kind,
+        BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof
+    )
 }
 
 /// Performs the TLS handshake. A client that begins without TLS is served without it, if the

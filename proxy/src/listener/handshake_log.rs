@@ -1,0 +1,200 @@
+//! Logs why TLS handshakes with clients failed. A storm of handshakes may fail, so each cause is
+//! logged at most once a minute.
+
+use std::{collections::HashMap, io};
+
+use tokio::time::Instant;
+use tokio_rustls::rustls::{self, AlertDescription, CertificateError};
+
+use crate::{client::Peer, runtime::OccasionalLog};
+use seawall_locks::Mutex;
+
+/// The log of the failed handshakes of one listener.
+#[derive(Debug, Default)]
+pub(crate) struct HandshakeLog(Mutex<HashMap<Cause, OccasionalLog>>);
+
+/// The cause of a failed handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Cause {
+    NoCertificate,
+    UnknownAuthority,
+    Expired,
+    NotYetValid,
+    Revoked,
+    NoRevocationList,
+    OutdatedRevocationList,
+    UnusableCertificate,
+    RefusedByClient,
+    Alert,
+    Incompatible,
+    Violation,
+}
+
+impl HandshakeLog {
+    /// Logs a failed handshake: as a warning if a warning with this cause is due, otherwise only
+    /// at the level `debug`.
+    pub(super) fn record(&self, error: &io::Error, peer: &Peer) {
+        let peer = &peer.text;
+        if let Some((cause, failures)) = self.due(error, Instant::now()) {
+            tracing::warn!(cause, %error, %peer, failures, "TLS handshake with a client failed");
+            return;
+        }
+        tracing::debug!(%error, %peer, "TLS handshake with a client failed");
+    }
+
+    /// Counts a failure. If a warning is due, returns its cause, and the number of failures with
+    /// this cause since the last warning.
+    fn due(&self, error: &io::Error, now: Instant) -> Option<(&'static str, u64)> {
+        let cause = Cause::of(error)?;
+        let failures = self.0.lock().entry(cause).or_default().count(now)?;
+        Some((cause.as_str(), failures))
+    }
+}
+
+impl Cause {
+    /// The cause of an error; `None` if the client has disconnected, or its bytes are not TLS.
+    fn of(error: &io::Error) -> Option<Self> {
+        match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+            rustls::Error::NoCertificatesPresented => Some(Self::NoCertificate),
+            rustls::Error::InvalidCertificate(error) => Some(Self::of_certificate(error)),
+            rustls::Error::InvalidCertRevocationList(_) => Some(Self::UnusableCertificate),
+            rustls::Error::AlertReceived(alert) => Some(Self::of_alert(*alert)),
+            rustls::Error::PeerIncompatible(_) => Some(Self::Incompatible),
+            rustls::Error::InvalidMessage(_)
+            | rustls::Error::InappropriateMessage { .. }
+            | rustls::Error::InappropriateHandshakeMessage { .. }
+            | rustls::Error::PeerSentOversizedRecord => None,
+            _ => Some(Self::Violation),
+        }
+    }
+
+    fn of_certificate(error: &CertificateError) -> Self {
+        match error {
+            CertificateError::UnknownIssuer => Self::UnknownAuthority,
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => Self::Expired,
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                Self::NotYetValid
+            }
+            CertificateError::Revoked => Self::Revoked,
+            CertificateError::UnknownRevocationStatus => Self::NoRevocationList,
+            CertificateError::ExpiredRevocationList
+            | CertificateError::ExpiredRevocationListContext { .. } => Self::OutdatedRevocationList,
+            _ => Self::UnusableCertificate,
+        }
+    }
+
+    fn of_alert(alert: AlertDescription) -> Self {
+        match alert {
+            AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA => Self::RefusedByClient,
+            _ => Self::Alert,
+        }
+    }
+
+    /// The cause as text, for the log.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::NoCertificate => "no certificate",
+            Self::UnknownAuthority => "certificate of an unknown authority",
+            Self::Expired => "certificate has expired",
+            Self::NotYetValid => "certificate is not valid yet",
+            Self::Revoked => "certificate is revoked",
+            Self::NoRevocationList => "no revocation list of the issuer",
+            Self::OutdatedRevocationList => "revocation list is outdated",
+            Self::UnusableCertificate => "certificate cannot be used",
+            Self::RefusedByClient => "client refuses Seawall's certificate",
+            Self::Alert => "alert of the client",
+            Self::Incompatible => "no common version, suite or signature",
+            Self::Violation => "violation of the protocol",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio_rustls::rustls::{InvalidMessage, PeerIncompatible};
+
+    use super::*;
+
+    fn failed(error: rustls::Error) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, error)
+    }
+
+    #[test]
+    fn each_failure_has_its_cause_unless_the_client_left_or_does_not_speak_tls() {
+        let certificate = rustls::Error::InvalidCertificate;
+        let alert = rustls::Error::AlertReceived;
+        for (error, cause) in [
+            (
+                rustls::Error::NoCertificatesPresented,
+                Some(Cause::NoCertificate),
+            ),
+            (
+                certificate(CertificateError::UnknownIssuer),
+                Some(Cause::UnknownAuthority),
+            ),
+            (certificate(CertificateError::Expired), Some(Cause::Expired)),
+            (
+                certificate(CertificateError::NotValidYet),
+                Some(Cause::NotYetValid),
+            ),
+            (certificate(CertificateError::Revoked), Some(Cause::Revoked)),
+            (
+                certificate(CertificateError::UnknownRevocationStatus),
+                Some(Cause::NoRevocationList),
+            ),
+            (
+                certificate(CertificateError::ExpiredRevocationList),
+                Some(Cause::OutdatedRevocationList),
+            ),
+            (
+                certificate(CertificateError::BadEncoding),
+                Some(Cause::UnusableCertificate),
+            ),
+            (
+                alert(AlertDescription::UnknownCA),
+                Some(Cause::RefusedByClient),
+            ),
+            (alert(AlertDescription::InternalError), Some(Cause::Alert)),
+            (
+                rustls::Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered),
+                Some(Cause::Incompatible),
+            ),
+            (rustls::Error::DecryptError, Some(Cause::Violation)),
+            (
+                rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType),
+                None,
+            ),
+        ] {
+            assert_eq!(Cause::of(&failed(error.clone())), cause, "{error}");
+        }
+        let left = io::Error::from(io::ErrorKind::UnexpectedEof);
+        assert_eq!(Cause::of(&left), None);
+    }
+
+    #[test]
+    fn each_cause_is_logged_at_most_once_a_minute() {
+        let (log, began) = (HandshakeLog::default(), Instant::now());
+        let missing = || failed(rustls::Error::NoCertificatesPresented);
+        let alert = || failed(rustls::Error::AlertReceived(AlertDescription::UnknownCA));
+        let due = [
+            (missing(), 0),
+            (missing(), 1),
+            (alert(), 2),
+            (missing(), 59),
+            (missing(), 60),
+            (alert(), 61),
+        ];
+        let due = due.map(|(error, seconds)| {
+            let due = log.due(&error, began + Duration::from_secs(seconds));
+            due.map(|(_, failures)| failures)
+        });
+        assert_eq!(due, [Some(1), None, Some(1), None, Some(3), None]);
+    }
+}
