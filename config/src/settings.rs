@@ -748,7 +748,7 @@ section! {
     "reload" => Reload;
 
     // Off by default, because with this key an edit of a file takes effect without a command.
-    /// Once a second, read the configuration file and all files that it names, and reload the
+    /// Twice a second, read the configuration file and all files that it names, and reload the
     /// configuration if a value or the content of a named file has changed.
     watch: bool = key("reload.watch",
         Kind::Boolean, Live, default false);

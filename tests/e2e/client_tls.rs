@@ -476,6 +476,35 @@ async fn the_expiry_of_each_certificate_is_in_the_metrics_and_in_the_status() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_watch_new_handshakes_get_a_replaced_certificate() {
+    let scene = Scene::new();
+    let [first, second] = [(); 2].map(|()| scene.servers.server(&["localhost"], &ECDSA).unwrap());
+    scene.write_server("server", &first);
+    let toml = format!("reload.watch = true\n{}", scene.toml(""));
+    let served = Served::start(&toml).await;
+    let gets = async |expected: &Identity| {
+        // Each handshake has a configuration of its own, because a resumed session has the
+        // certificate of the first handshake.
+        let config = scene.config(None);
+        let stream = handshake(served.process.address(), &config, "localhost").await;
+        stream.is_ok_and(|stream| {
+            let presented = stream.get_ref().1.peer_certificates();
+            expected.is_presented_by(presented.unwrap_or_default())
+        })
+    };
+    assert!(gets(&first).await);
+    // Each file is replaced by a rename, so no read sees a part of a file.
+    scene.write_server("next", &second);
+    for end in [".pem", "-key.pem"] {
+        let file = |name: &str| scene.scratch.join(&format!("{name}{end}"));
+        std::fs::rename(file("next"), file("server")).unwrap();
+    }
+    eventually(LIMIT, async || gets(&second).await)
+        .await
+        .unwrap();
+}
+
 /// Number of clients that run operations while certificates are replaced.
 const CLIENTS: usize = 500;
 

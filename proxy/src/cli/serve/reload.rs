@@ -18,8 +18,9 @@ use crate::{
     cli::check,
 };
 
-/// Time between two checks for changed configuration files (`reload.watch`).
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two checks for changed configuration files (`reload.watch`). A change is loaded at
+/// the second check that reads it, so new certificates are in use within two seconds.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time limit for resolving a changed connection string.
 const DNS_LIMIT: Duration = Duration::from_secs(5);
