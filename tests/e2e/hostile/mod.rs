@@ -3,5 +3,6 @@
 
 mod admin;
 mod connections;
+mod handshakes;
 mod logins;
 mod messages;
