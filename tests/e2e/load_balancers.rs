@@ -13,6 +13,8 @@ use seawall_tests::{
 };
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
+use crate::{client_tls::HANDSHAKE_FAILED, served::Served};
+
 const LIMIT: Duration = Duration::from_secs(20);
 
 const ACCEPT: &str =
@@ -130,6 +132,28 @@ async fn the_header_comes_before_tls_and_may_arrive_in_pieces() {
 }
 
 #[tokio::test]
+async fn failed_handshakes_are_logged_with_the_address_in_the_header() {
+    let certificates = Certificates::generate().unwrap();
+    let toml = format!(
+        "{ACCEPT}{}listen.tls.client_certificate = \"required\"\nlisten.tls.client_ca_file = {:?}\n",
+        certificates.listen_toml(),
+        certificates.ca_file()
+    );
+    let served = Served::start(&toml).await;
+    let mut stream = TcpStream::connect(served.process.address()).await.unwrap();
+    stream.write_all(VERSION_2).await.unwrap();
+    let config = certificates.client_config().unwrap();
+    if let Ok(mut client) = RawClient::begin_tls(stream, "localhost", config).await {
+        assert!(client.hello(doc! {}).await.is_err());
+    }
+    let logged = async || served.process.said(HANDSHAKE_FAILED);
+    let line = eventually(LIMIT, logged).await.unwrap();
+    let fields = &line["fields"];
+    assert_eq!(fields["cause"], "no certificate", "{line}");
+    assert_eq!(fields["peer"], "192.0.2.7:12345", "{line}");
+}
+
+#[tokio::test]
 async fn connections_without_a_valid_header_or_from_outside_proxy_networks_are_closed() {
     let seawall = start(ACCEPT).await;
     let too_long = [&VERSION_2[..14], &[0xff, 0xff], &[0; 4_000]].concat();
@@ -137,11 +161,13 @@ async fn connections_without_a_valid_header_or_from_outside_proxy_networks_are_c
         &b""[..],
         b"PROXY TCP4 no\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
+        // The beginning of a TLS handshake.
+        b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03",
         &too_long,
     ] {
         assert!(is_served(connect(&seawall, header).await).await.is_none());
     }
-    let is_counted = async || refused(&seawall, "proxy_header").await >= 4.0;
+    let is_counted = async || refused(&seawall, "proxy_header").await >= 5.0;
     eventually(LIMIT, is_counted).await.unwrap();
     let elsewhere = ACCEPT.replace("127.0.0.0/8", "192.0.2.0/24");
     let seawall = start(&elsewhere).await;
