@@ -15,7 +15,7 @@ use seawall_tests::{
     process::Process,
     raw::{Login, Outcome, RawClient},
     scratch::Scratch,
-    seawall::{Options, Seawall},
+    seawall::{Options, Seawall, http},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -308,6 +308,42 @@ async fn each_token_allows_only_what_its_role_allows() {
     assert_eq!(status("GET", "/api/v1/status", "old").await, 401);
     assert_eq!(status("GET", "/api/v1/status", "monitoring").await, 401);
     assert_eq!(status("POST", "/api/v1/drain", "new").await, 202);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn actions_are_logged_with_the_file_of_their_token_before_and_after_a_rotation() {
+    let scratch = Scratch::create().unwrap();
+    let [old, new, monitoring] = ["old", "new", "monitoring"].map(|name| {
+        let file = scratch.write(name, format!("{name} token\n")).unwrap();
+        file.display().to_string()
+    });
+    let tokens =
+        |act: &str| format!("admin.token_file = {act:?}\nadmin.read_token_file = {monitoring:?}\n");
+    let served = Served::start(&tokens(&old)).await;
+    let reload = async |name: &str| {
+        let header = format!("Authorization: Bearer {name} token\r\n");
+        let (status, _) = http(served.process.admin(), "POST", "/api/v1/reload", &header).await;
+        status
+    };
+    assert_eq!(reload("monitoring").await, 403);
+    // Refused actions are logged at most once a minute, so this one is not logged.
+    assert_eq!(reload("monitoring").await, 403);
+    served.write(&tokens(&new));
+    assert_eq!(reload("old").await, 200);
+    assert_eq!(reload("old").await, 401);
+    assert_eq!(reload("new").await, 200);
+    let expected = [(&monitoring, 403), (&old, 200), (&new, 200)];
+    let are_logged = async || served.process.said_times("admin action") >= expected.len();
+    eventually(LIMIT, are_logged).await.unwrap();
+    let lines = served.process.all_said("admin action");
+    assert_eq!(lines.len(), expected.len(), "{lines:?}");
+    for (line, (caller, status)) in lines.iter().zip(expected) {
+        let fields = &line["fields"];
+        assert_eq!(fields["action"], "POST /api/v1/reload", "{line}");
+        assert_eq!(fields["caller"], *caller, "{line}");
+        assert_eq!(fields["status"], status, "{line}");
+    }
+    assert_eq!(lines[0]["fields"]["refused"], 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

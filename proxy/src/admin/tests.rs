@@ -293,6 +293,32 @@ fn open_guard() -> Guard {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn each_refused_action_is_counted_for_the_log_line_that_is_written_once_a_minute() {
+    let window = Arc::new(window());
+    let token = Token {
+        name: "file".to_owned(),
+        secret: "secret".to_owned(),
+        role: Role::Read,
+    };
+    window.guard.store(Arc::new(Guard {
+        tokens: vec![Arc::new(token)],
+        ..open_guard()
+    }));
+    for (secret, status) in [("secret", 403), ("wrong", 401), ("secret", 403)] {
+        let request = Request::post("/api/v1/reload")
+            .header(header::AUTHORIZATION, format!("Bearer {secret}"))
+            .body(Body::empty())
+            .unwrap();
+        let response = router(Arc::clone(&window)).oneshot(request).await.unwrap();
+        assert_eq!(response.status().as_u16(), status);
+    }
+    // The first refusal was logged. A line that is due a minute later reports the other two
+    // refusals and its own.
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(window.refused_actions.count(Instant::now()), Some(3));
+}
+
 /// A window whose requests for a reload arrive at the returned receiver.
 fn window_with_reloads() -> (Window, mpsc::Receiver<ReloadRequest>) {
     let (reloads, requests) = mpsc::channel(1);
