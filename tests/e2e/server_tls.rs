@@ -470,22 +470,21 @@ async fn a_reload_with_unusable_files_is_counted_and_the_previous_files_stay_in_
     let own = scene.authority().client("seawall", YEAR).unwrap();
     let other = scene.authority().client("other", YEAR).unwrap();
     let mismatched = format!("{}{}", own.certificate, other.key);
-    let mut failures = 0;
-    for (file, content, problem) in [
+    let cases = [
         ("client.pem", "nothing", "client.pem"),
         ("client.pem", mismatched.as_str(), "client.pem"),
         ("ca.pem", "nothing", "ca.pem"),
         ("crl.pem", "nothing", "crl.pem"),
         ("listener.pem", "nothing", "listener.pem"),
         ("listener-key.pem", other.key.as_str(), "listener.pem"),
-    ] {
+    ];
+    for (failures, (file, content, problem)) in (1..).zip(cases) {
         let original = fs::read_to_string(scene.scratch.join(file)).unwrap();
         scene.write(file, content);
         let reload: Reload = admin.post("/api/v1/reload").await.unwrap();
         assert!(!reload.applied, "{file}: {reload:?}");
         let problems = reload.problems.join("\n");
         assert!(problems.contains(problem), "{file}: {problems}");
-        failures += 1;
         let is_reported = async || {
             let name = "seawall_reloads_total";
             let failed = metric(&process, name, "result=\"failed\"").await;

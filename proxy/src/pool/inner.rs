@@ -385,7 +385,12 @@ impl Inner {
             let count = self.turns.len().min(MAX_USERS_GROWN);
             let ids: Vec<_> = self.turns.iter().copied().take(count).collect();
             self.turns.rotate_left(count);
-            ids.into_iter().for_each(|id| self.grow(id, &mut todo));
+            for id in ids {
+                if let Some(user) = self.users.get_mut(&id) {
+                    user.note_late_command(now);
+                }
+                self.grow(id, &mut todo);
+            }
         }
         Some((update, todo))
     }

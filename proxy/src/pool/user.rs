@@ -10,7 +10,7 @@ use seawall_transport::connection::Connection;
 
 /// A command of Seawall itself that has waited for this time may use a connection of the reserve
 /// that must first be established.
-const LATE: Duration = Duration::from_millis(250);
+const LATE: Duration = Duration::from_millis(100);
 
 /// The slots and connections of a server that a user may use.
 #[derive(Clone, Copy, Debug)]

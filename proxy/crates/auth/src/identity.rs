@@ -70,6 +70,15 @@ impl Login {
             Self::Anonymous | Self::Unknown => None,
         }
     }
+
+    /// True if both logins have the same keys, or neither has keys for the same reason.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Anonymous, Self::Anonymous) | (Self::Unknown, Self::Unknown) => true,
+            (Self::Keys { keys, .. }, Self::Keys { keys: others, .. }) => keys == others,
+            _ => false,
+        }
+    }
 }
 
 /// A user of the deployment, identified by name, source and user id. A user that was dropped and
@@ -180,19 +189,19 @@ impl Identity {
         !matches!(*self.login.read(), Login::Unknown)
     }
 
-    /// The version of the login, which [`Identity::learn`] increases. Callers read the version
+    /// The version of the login, which [`Identity::learn`] increases if the login changes. Callers read the version
     /// before they call [`Identity::login`]. If a server refuses the login, the version shows
     /// whether a newer login has already replaced the refused one.
     pub fn login_version(&self) -> u64 {
         self.login_version.load(Ordering::Acquire)
     }
 
-    /// Replaces the login, unless the identity is unusable.
+    /// Replaces the login, unless the identity is unusable or the login is the same.
     pub fn learn(&self, login: Login) {
         // The status is read under the lock. `end` first changes the status, and then removes the
         // login under the same lock. So no login is set after `end` has removed the old one.
         let mut current = self.login.write();
-        if self.status() == IdentityStatus::Good {
+        if self.status() == IdentityStatus::Good && !current.is_same(&login) {
             *current = login;
             self.login_version.fetch_add(1, Ordering::AcqRel);
         }
@@ -202,6 +211,7 @@ impl Identity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scram::{DerivedKeys, derive_from_password};
 
     #[test]
     fn two_identities_of_the_same_user_have_different_ids() {
@@ -215,6 +225,22 @@ mod tests {
         assert_ne!(user.id().as_u64(), again.id().as_u64());
         assert!(!Arc::ptr_eq(user.in_flight(), again.in_flight()));
         assert!(Arc::ptr_eq(user.in_flight(), user.in_flight()));
+    }
+
+    #[test]
+    fn only_a_different_login_changes_the_version_of_the_login() {
+        let login = |password| {
+            let salt = [7; 28];
+            let derived = derive_from_password(Mechanism::ScramSha256, "u", password, &salt, 4096);
+            let DerivedKeys { client_key, keys } = derived.unwrap();
+            Login::Keys { client_key, keys }
+        };
+        let user = Identity::new("u", "admin", None, Login::Unknown);
+        let versions = [login("one"), login("one"), login("two"), Login::Unknown].map(|login| {
+            user.learn(login);
+            user.login_version()
+        });
+        assert_eq!(versions, [1, 1, 2, 3]);
     }
 
     #[test]

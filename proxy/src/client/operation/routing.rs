@@ -411,6 +411,8 @@ mod tests {
 
     use futures_util::FutureExt as _;
 
+    use tokio::time::advance;
+
     use super::*;
     use crate::{observe::Recorder, pool::tests::limits};
     use seawall_auth::{Login, NonceSource};
@@ -451,7 +453,11 @@ mod tests {
         let deadline = Instant::now() + LIMIT;
         let mut waiting = pin!(other_router(&topology, &identity, &refusals, deadline));
         assert!(waiting.as_mut().now_or_never().is_none());
+        // A login with the same keys does not end the wait.
         identity.learn(Login::Unknown);
+        advance(LIMIT / 2).await;
+        assert!(waiting.as_mut().now_or_never().is_none());
+        identity.learn(Login::Anonymous);
         assert!(matches!(waiting.await, Ok(None)));
     }
 
