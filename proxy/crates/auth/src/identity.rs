@@ -189,9 +189,9 @@ impl Identity {
         !matches!(*self.login.read(), Login::Unknown)
     }
 
-    /// The version of the login, which [`Identity::learn`] increases if the login changes. Callers read the version
-    /// before they call [`Identity::login`]. If a server refuses the login, the version shows
-    /// whether a newer login has already replaced the refused one.
+    /// The version of the login, which [`Identity::learn`] increases if the login changes. Callers
+    /// read the version before they call [`Identity::login`]. If a server refuses the login, the
+    /// version shows whether a newer login has already replaced the refused one.
     pub fn login_version(&self) -> u64 {
         self.login_version.load(Ordering::Acquire)
     }

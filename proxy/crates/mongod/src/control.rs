@@ -16,7 +16,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::error::Error;
-use super::process::Tls;
+use super::tls::Tls;
 
 /// Runs one command over a new connection without a login. Uses TLS if `tls` is set. A reply with
 /// `ok: 0` is an error.

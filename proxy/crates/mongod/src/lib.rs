@@ -23,8 +23,10 @@ mod find;
 mod process;
 mod replica_set;
 mod supervisor;
+mod tls;
 
 pub use error::Error;
 pub use find::{Progress, find_or_fetch};
-pub use process::{ClusterKey, Mongod, Options, Tls};
+pub use process::{ClusterKey, Mongod, Options};
 pub use replica_set::{Member, Settings, create_first_user, initiate_replica_set};
+pub use tls::Tls;

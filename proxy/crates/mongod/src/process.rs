@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::control::run_command;
 use super::error::Error;
 use super::supervisor::{Run, Supervisor};
+use super::tls::Tls;
 
 /// The options of a mongod.
 #[derive(Clone, Debug)]
@@ -67,18 +68,6 @@ impl Default for Options {
             arguments: Vec::new(),
         }
     }
-}
-
-/// The TLS files of a mongod and of its clients.
-#[derive(Clone, Debug)]
-pub struct Tls {
-    /// A PEM file with the server's certificate and private key.
-    pub certificate_key_file: PathBuf,
-    /// A PEM file with the certificate authority that signed the server's certificate.
-    pub ca_file: PathBuf,
-    /// A PEM file with a client's certificate and private key. If it is set, mongod requires a
-    /// certificate from each client. If it is `None`, clients need no certificate.
-    pub client_file: Option<PathBuf>,
 }
 
 /// The secret that the members of a replica set share.
