@@ -305,9 +305,14 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
 
     /// Removes and returns the newest waiter of the key with the most waiters.
     pub fn shed(&mut self) -> Option<T> {
-        let queues = self.0.queues.iter_mut();
-        let (&from, greediest) = queues.max_by_key(|(_, queue)| queue.len())?;
-        let newest = greediest.0.pop_back()?;
+        let queues = self.0.queues.iter();
+        let (&from, _) = queues.max_by_key(|(_, queue)| queue.len())?;
+        self.shed_from(from)
+    }
+
+    /// Removes and returns the newest waiter of the key `from`.
+    pub(crate) fn shed_from(&mut self, from: K) -> Option<T> {
+        let newest = self.0.queues.get_mut(&from)?.0.pop_back()?;
         self.0.waiter_removed(from);
         Some(newest)
     }

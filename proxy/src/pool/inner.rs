@@ -263,10 +263,10 @@ impl Inner {
     /// Removes a waiter from the full wait queue to make room for a waiter of user `id` with this
     /// demand. The removed waiter belongs to the user with the most waiters if this user has at
     /// least two waiters more than `id`. Otherwise it belongs to user `id`: for an operation that
-    /// others may wait for, it is a waiter with [`Need::Slot`], unless [`RESERVE`] such operations
-    /// of the same address wait already. In all other cases, it belongs to the address with the
-    /// most waiters if this address has at least two waiters more than the address of the new
-    /// waiter. Returns `None` if there is no such waiter.
+    /// others may wait for, it is a waiter with [`Need::Slot`]. If [`RESERVE`] such operations of
+    /// the same address wait already, it is a waiter of this address. In all other cases, it
+    /// belongs to the address with the most waiters if this address has at least two waiters more
+    /// than the address of the new waiter. Returns `None` if there is no such waiter.
     fn make_room_in_queue(&mut self, id: IdentityId, demand: Demand) -> Option<Waiter> {
         let own = self.users.get(&id).map_or(0, |user| user.waiters.len());
         // Other users are examined only while user `id` has less than an equal share of the queue.
@@ -280,8 +280,13 @@ impl Inner {
         }
         let waiters = &mut self.users.get_mut(&id)?.waiters;
         let Demand { need, from, .. } = demand;
-        let comes_first = need == Need::SlotOrReserve && waiters.len_from(from, need) < RESERVE;
-        let shed = comes_first.then(|| waiters.shed_of(Need::Slot)).flatten();
+        let shed = match need {
+            Need::SlotOrReserve if waiters.len_from(from, need) < RESERVE => {
+                waiters.shed_of(Need::Slot)
+            }
+            Need::SlotOrReserve => waiters.shed_from(from, Need::Slot),
+            Need::Nothing | Need::LanePermit | Need::Slot => None,
+        };
         shed.or_else(|| waiters.make_room(from))
     }
 

@@ -94,6 +94,11 @@ impl WaitQueue {
         self.queue_mut(need)?.shed()
     }
 
+    /// Removes the newest waiter of an address with this need.
+    pub(super) fn shed_from(&mut self, from: Sharer, need: Need) -> Option<Waiter> {
+        self.queue_mut(need)?.shed_from(from)
+    }
+
     /// Removes the newest waiter of the address with the most waiters in one queue. Waiters that
     /// other operations may wait for are removed last.
     pub(super) fn shed(&mut self) -> Option<Waiter> {

@@ -245,3 +245,27 @@ async fn at_most_eight_commits_of_an_address_replace_operations_of_other_address
     assert!(todo.fail.is_empty() && other.try_recv().is_err());
     inner.check_invariants();
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_ninth_commit_of_an_address_replaces_an_ordinary_operation_of_this_address() {
+    let (user, now) = (identity("u"), Instant::now());
+    let mut inner = inner(Limits {
+        max_pool_size: 2,
+        wait_queue_size: 9,
+        ..limits()
+    });
+    let _held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
+    let (mut ordinary, _) = wait(&mut inner, &user, CLIENT, now);
+    let _commits: Vec<_> = (0..8)
+        .map(|_| wait(&mut inner, &user, COMMIT, now))
+        .collect();
+    let (_ninth, mut todo) = wait(&mut inner, &user, COMMIT, now);
+    let (answer, error) = todo.fail.pop().expect("one operation is refused");
+    assert!(matches!(
+        error,
+        CheckOutError::Overload(Overload::QueueFull)
+    ));
+    drop(answer.send(Err(error)));
+    assert!(ordinary.try_recv().is_ok() && todo.fail.is_empty());
+    inner.check_invariants();
+}
