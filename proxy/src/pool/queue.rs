@@ -82,11 +82,12 @@ impl WaitQueue {
 
     /// Removes a waiter of another address to make room for a waiter of `from`. The other address
     /// must have, in the queue from which the waiter is removed, at least two waiters more than
-    /// `from` has for all needs. `None` if there is no such address.
+    /// `from` has for all needs. Waiters that other operations may wait for are removed only if no
+    /// address has so many other waiters. `None` if there is no such address.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         let own: usize = self.queues.iter().map(|queue| queue.len_of(from)).sum();
-        let queue = self.queue_to_shed();
-        (queue.longest() > own + 1).then(|| queue.shed())?
+        let mut queues = self.queues_to_shed().into_iter();
+        queues.find(|queue| queue.longest() > own + 1)?.shed()
     }
 
     /// Removes the newest waiter of the address with the most waiters for this need.
@@ -102,23 +103,20 @@ impl WaitQueue {
     /// Removes the newest waiter of the address with the most waiters in one queue. Waiters that
     /// other operations may wait for are removed last.
     pub(super) fn shed(&mut self) -> Option<Waiter> {
-        self.queue_to_shed().shed()
+        self.queues_to_shed().into_iter().find_map(TurnQueue::shed)
     }
 
-    /// The queue from which a waiter is removed to make room: of the queues for the lane and for
-    /// slots, the queue in which one address has the most waiters. If both are empty, the queue of
-    /// the operations that others may wait for. Never the queue of Seawall's own commands, because
-    /// they have no address.
-    fn queue_to_shed(&mut self) -> &mut TurnQueue<Sharer, Waiter> {
+    /// The queues from which a waiter is removed to make room. The first queue is preferred: of the
+    /// queues for the lane and for slots, the queue in which one address has the most waiters. The
+    /// second is the queue of the operations that others may wait for. The queue of Seawall's own
+    /// commands is not included, because they have no address.
+    fn queues_to_shed(&mut self) -> [&mut TurnQueue<Sharer, Waiter>; 2] {
         let [_own, lane, urgent, slot] = &mut self.queues;
         let ordinary = match lane.longest() > slot.longest() {
             true => lane,
             false => slot,
         };
-        match ordinary.is_empty() {
-            true => urgent,
-            false => ordinary,
-        }
+        [ordinary, urgent]
     }
 
     /// Arrival time of the oldest waiter; `None` if the queue is empty.
@@ -214,5 +212,18 @@ mod tests {
         let removed = std::iter::from_fn(|| queue.shed()).take(4);
         let numbers: Vec<_> = removed.map(|waiter| waiter.ticket.number).collect();
         assert_eq!(numbers, [10, 9, 12, 8]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_whose_operations_others_may_wait_for_fill_the_queue_makes_room() {
+        let mut queue = WaitQueue::default();
+        (0..9).for_each(|n| push(&mut queue, 1, Need::SlotOrReserve, n));
+        push(&mut queue, 2, Need::Slot, 9);
+        let removed = queue.make_room(address(3)).unwrap();
+        assert_eq!(removed.ticket.number, 8);
+        assert!(
+            queue.make_room(address(1)).is_none(),
+            "no room is made for the same address"
+        );
     }
 }
