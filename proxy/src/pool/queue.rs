@@ -121,7 +121,14 @@ impl WaitQueue {
 
     /// Arrival time of the oldest waiter; `None` if the queue is empty.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        let oldest = self.queues.iter().flat_map(TurnQueue::oldest);
+        self.oldest_of(|_| true)
+    }
+
+    /// Arrival time of the oldest waiter whose need is included; `None` if there is no such waiter.
+    pub(super) fn oldest_of(&self, is_included: impl Fn(Need) -> bool) -> Option<Instant> {
+        let needs = Need::ALL.into_iter().filter(|need| is_included(*need));
+        let queues = needs.filter_map(|need| self.queue(need));
+        let oldest = queues.flat_map(TurnQueue::oldest);
         oldest.map(|waiter| waiter.since).min()
     }
 

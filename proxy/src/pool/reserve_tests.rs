@@ -14,6 +14,12 @@ use super::{
 };
 use crate::observe::CloseReason;
 
+/// The demand of an operation that waits for data.
+const AWAITING: Demand = Demand {
+    need: Need::LanePermit,
+    ..CLIENT
+};
+
 #[tokio::test(start_paused = true)]
 async fn a_commit_runs_although_other_operations_of_its_user_use_max_pool_size_connections() {
     let (user, now) = (identity("u"), Instant::now());
@@ -169,10 +175,6 @@ async fn a_user_without_connections_gets_one_while_only_reserved_connections_are
 
 #[tokio::test(start_paused = true)]
 async fn a_commit_gets_a_reserved_connection_after_an_operation_that_waits_for_data() {
-    const AWAITING: Demand = Demand {
-        need: Need::LanePermit,
-        ..CLIENT
-    };
     let now = Instant::now();
     let [writer, other, listener] = ["writer", "other", "listener"].map(identity);
     let mut inner = inner(Limits {
@@ -194,6 +196,34 @@ async fn a_commit_gets_a_reserved_connection_after_an_operation_that_waits_for_d
     let generation = inner.generation();
     let todo = inner.established(&writer, connection(later, generation), later);
     assert_eq!(todo.hand_over.len(), 1);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_has_just_arrived_takes_no_connection_of_an_operation_that_waits_for_data() {
+    let now = Instant::now();
+    let [writer, other, listener] = ["writer", "other", "listener"].map(identity);
+    let mut inner = inner(Limits {
+        max_pool_size: 10,
+        max_server_connections: 8,
+        ..limits()
+    });
+    let _blocked: Vec<_> = (0..6).map(|_| obtain(&mut inner, &writer, now)).collect();
+    let _other = obtain(&mut inner, &other, now);
+    let awaiting = obtain_for(&mut inner, &listener, AWAITING, now);
+    let _next = [0, 1].map(|_| wait(&mut inner, &listener, AWAITING, now).0);
+    let _ordinary = wait(&mut inner, &writer, CLIENT, now);
+    let later = now + Duration::from_millis(100);
+    let _commit = wait(&mut inner, &writer, COMMIT, later);
+    let mut todo = inner.give_back(listener.id(), awaiting, None, later);
+    assert_eq!(reasons(&todo), []);
+    let next = todo.hand_over.pop().expect("the next operation begins");
+    inner.check_invariants();
+    let latest = later + Duration::from_millis(100);
+    let todo = inner.give_back(listener.id(), next.into(), None, latest);
+    assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
+    let users: Vec<_> = todo.establish.iter().map(|(user, _)| user.id()).collect();
+    assert_eq!(users, [writer.id()]);
     inner.check_invariants();
 }
 

@@ -50,13 +50,21 @@ impl Inner {
         // an operation returns to the reserve, even if the user that needs it has more connections.
         let is_of_reserve = need.is_some_and(|need| !need.may_use_reserve())
             && self.ordinary() >= self.limits.max_for_slots();
-        let may_replace = |other: &User| {
+        // Arrival time of the other user's oldest waiter for which the connection may be closed.
+        let waits_since = |other: &User| {
+            let is_first = !is_needed_here || has_less(other.total());
             let is_urgent = is_of_reserve && other.lacks_urgent_connection();
-            !is_needed_here || is_urgent || has_less(other.total())
+            other.waiters.oldest_of(|need| match need {
+                Need::Nothing | Need::SlotOrReserve => is_first || is_urgent,
+                Need::LanePermit => is_first,
+                Need::Slot => is_first && !is_of_reserve,
+            })
         };
-        let Some((other, since)) =
-            self.next_to_grow(|other| other.identity.id() != id && may_replace(other))
-        else {
+        let other = self.next_to_grow(|other| match other.identity.id() == id {
+            true => None,
+            false => waits_since(other),
+        });
+        let Some((other, since)) = other else {
             return false;
         };
         let is_over = |since: Instant| now.saturating_duration_since(since) >= MIN_TIME_PER_USER;
@@ -75,10 +83,10 @@ impl Inner {
     }
 
     /// Returns the next user in `turns` that needs another connection, may have one by its own
-    /// limits, and is eligible. Also returns the arrival time of this user's oldest waiter.
+    /// limits, and is eligible: `waits_since` returns a time. Also returns this time.
     fn next_to_grow(
         &mut self,
-        is_eligible: impl Fn(&User) -> bool,
+        waits_since: impl Fn(&User) -> Option<Instant>,
     ) -> Option<(IdentityId, Instant)> {
         for _ in 0..self.turns.len().min(MAX_USERS_TRIED) {
             let id = self.turns.pop_front()?;
@@ -91,8 +99,7 @@ impl Inner {
                 continue;
             }
             if user.wants_more(&self.limits, room)
-                && is_eligible(user)
-                && let Some(since) = user.waiters.oldest()
+                && let Some(since) = waits_since(user)
             {
                 self.turns.push_front(id);
                 return Some((id, since));
@@ -117,7 +124,7 @@ impl Inner {
     /// Establishes connections after the number of connections has fallen: first for the next user
     /// in turn, then for user `id`.
     pub(super) fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
-        if let Some((next, _)) = self.next_to_grow(|_| true) {
+        if let Some((next, _)) = self.next_to_grow(|user| user.waiters.oldest()) {
             self.grow(next, todo);
             self.turns.rotate_left(1);
         }
