@@ -268,7 +268,7 @@ fn difference_of_medians(times: &Times) -> u128 {
     most.unwrap_or(&0) - least.unwrap_or(&0)
 }
 
-/// The largest distance between the distributions of two reasons.
+/// The largest [`distance`] between the times of two reasons.
 fn largest_distance(times: &Times) -> f64 {
     let pairs = times
         .iter()

@@ -158,9 +158,9 @@ fn insert_of(bytes: usize) -> Vec<u8> {
     message
 }
 
-/// Reads a message as the client connection does. A message of up to 1 MiB is read as a whole. For
-/// a larger message, the head is read first, and the remaining bytes in pieces. Returns the number
-/// of bytes, plus the number of sequences if the message is read as a whole.
+/// Reads a message as Seawall reads it from a client's connection. A message of up to 1 MiB is read
+/// as a whole. For a larger message, the head is read first, and the remaining bytes in pieces.
+/// Returns the number of bytes, plus the number of sequences if the message is read as a whole.
 async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> usize {
     let mut reader = MessageReader::default();
     let read = reader.next(&mut stream, MAX_MESSAGE_BYTES, budget).await;

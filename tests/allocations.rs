@@ -1,5 +1,6 @@
-//! Counts the allocations of the steps of an operation. The inspection and the fingerprint of a
-//! command use only the stack, for a command of any size.
+//! Counts the allocations while Seawall reads, inspects and counts an operation, and while it takes
+//! a pooled connection. Inspecting a command and computing its fingerprint use only the stack, for
+//! a command of any size.
 
 #![allow(clippy::unwrap_used, reason = "this file contains only tests")]
 

@@ -21,7 +21,7 @@ const COMMENT_WIDTH: usize = 100;
 /// The level of the command line. Modules of this level may use every module.
 const TOP: u32 = 10;
 
-/// A module's row of the table.
+/// What the table in docs/ARCHITECTURE.md says about one module.
 struct Row {
     level: u32,
     may_use: BTreeSet<String>,
@@ -73,7 +73,7 @@ fn table() -> BTreeMap<String, Row> {
         let cell = format!("{cell}{}", rest.split(';').next().unwrap());
         let may_use = match cell.as_str().trim() {
             "nothing of ours" => BTreeSet::new(),
-            // All modules of lower levels. Modules of the top level may also use each other.
+            // "all" means all modules of lower levels and, in a row of the top level, all modules.
             all if all.starts_with("all") => {
                 let own: u32 = row[0].parse().unwrap();
                 let below = levels
@@ -430,7 +430,7 @@ fn words(path: &str) -> Vec<String> {
         .collect()
 }
 
-/// Adds the paths of a `use` tree, with its groups expanded.
+/// Adds the paths of a `use` tree to `paths`: `a::b` and `a::c` for `a::{b, c}`.
 fn expand(prefix: &[String], tree: &str, paths: &mut Vec<Vec<String>>) {
     let Some((head, group)) = tree.split_once('{') else {
         paths.push([prefix, &words(tree)].concat());
@@ -474,7 +474,8 @@ fn used_paths(source: &str) -> Vec<Vec<String>> {
 /// The files and folders of one folder, each with the siblings that it uses.
 fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let is_crate = folder.join("lib.rs").exists() && folder.ends_with("src");
-    // The modules in `proxy/src` have levels, which another test checks.
+    // A path that begins with `crate::` also names a sibling, if the folder is the root of a crate.
+    // In `proxy/src`, such paths are ignored, because another test checks them by their levels.
     let counts_roots = is_crate && !folder.ends_with("proxy/src");
     let root = folder.join(if is_crate { "lib.rs" } else { "mod.rs" });
     let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

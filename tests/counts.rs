@@ -57,10 +57,10 @@ const RUNS: usize = 20;
 /// The server delays its reply to a find with this `_id` until the test allows it.
 const HELD_ID: i32 = -1;
 
-/// With one connection and `pool.concurrency = 1`, a second operation waits for both. If a
-/// connection were free, the second operation could run before the first one ends, because a long
-/// operation becomes exempt from `pool.concurrency`. With the large threshold, all servers are
-/// suitable even if their round-trip times differ.
+/// The pool has one connection, so a second operation waits until the first one ends.
+/// `pool.concurrency = 1` alone would not suffice, because a long operation becomes exempt from
+/// this limit. With the large `local_threshold_ms`, all servers are suitable even if their
+/// round-trip times differ.
 const CONFIGURATION: &str = "auth.credentials = \"none\"
 deployment.local_threshold_ms = 60000
 pool.max_pool_size = 1
@@ -93,7 +93,7 @@ fn selection_between_two_servers_takes_two_additional_locks() {
     let mut client = scene.connect();
     let find = find_by_id(1);
     let locks = scene.lowest(async || client.exchange(&find).await);
-    // Selection takes one lock for the load of each of the two pools.
+    // Server selection compares the loads of the two pools, and takes one lock to read each load.
     let [recorder, servers, (pool, of_pool)] = LOCKS_OF_FIND;
     assert_locks(&locks, &[recorder, servers, (pool, of_pool + 2)]);
 }
@@ -359,7 +359,7 @@ async fn reply_to_all(mut stream: TcpStream, kind: Kind, held: Arc<HeldReplies>)
                 }
                 encode_op_msg_like(0, 1, id, &reply_to(command, kind).to_vec().unwrap())
             }
-            // The driver's monitor sends its first hello in this form.
+            // The driver's monitor sends its first hello as an OP_QUERY.
             _ => {
                 let hello = OpQuery::parse(&message.bytes).unwrap().query;
                 let reply = reply_to(RawDocument::from_bytes(hello).unwrap(), kind);
@@ -378,7 +378,7 @@ fn reply_to(command: &RawDocument, kind: Kind) -> Document {
         let cursor = doc! { "id": 0_i64, "ns": "shop.users", "firstBatch": [{ "_id": 1 }] };
         return doc! { "cursor": cursor, "ok": 1.0 };
     }
-    // The fields of `hello`. Other commands need no fields.
+    // The reply to `hello`. Other commands get it too, because their replies need no other fields.
     let mut hello = doc! {
         "isWritablePrimary": true, "ismaster": true, "helloOk": true,
         "minWireVersion": 0, "maxWireVersion": 17, "maxBsonObjectSize": 16_777_216,

@@ -42,8 +42,8 @@ fn every_metric_is_documented() {
     }
 }
 
-/// Each metric must be in a panel or a rule. The script `docker/prometheus/check` also queries each
-/// panel, but it runs rarely.
+/// Each metric must be in a Grafana panel or a Prometheus rule. The script
+/// `docker/prometheus/check` also queries each panel, but the script runs rarely.
 #[test]
 fn every_metric_is_in_a_panel_or_a_rule() {
     let docker = root().join("docker");

@@ -248,7 +248,7 @@ impl Values {
         }
     }
 
-    /// The line of the table.
+    /// The target's line in the table with the header [`Medians::HEADER`].
     fn line(&self, load: &str, target: &str) -> String {
         let ratio = |ratio: Option<Value>| ratio.map_or(f64::NAN, |ratio| ratio.median);
         format!(

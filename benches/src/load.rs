@@ -142,7 +142,7 @@ impl Expected {
     }
 }
 
-/// A number in the first document of a cursor's reply.
+/// The number in the field `name` of the first document in a cursor's reply.
 fn first(body: &[u8], name: &str) -> Option<i64> {
     let cursor = Elements::find(body, "cursor")?.value.as_document()?;
     let batch = Elements::find(cursor, "firstBatch")?;
@@ -153,7 +153,7 @@ fn first(body: &[u8], name: &str) -> Option<i64> {
     Elements::find(first, name)?.value.as_i64()
 }
 
-/// Result of a run.
+/// The result of a load.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Number of operations whose reply was right.

@@ -324,7 +324,7 @@ impl LoadReport {
             .unwrap_or(f64::NAN)
     }
 
-    /// The values of one field for all seconds of the timeline.
+    /// The values of one field in the report's timeline, one value for each second.
     pub fn seconds(&self, field: &str) -> Vec<f64> {
         let seconds = self.0.get("timeline").and_then(Value::as_array);
         let of_each = |second: &Value| second.get(field).and_then(Value::as_f64);

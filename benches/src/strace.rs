@@ -84,7 +84,8 @@ fn table(scratch: &Scratch) -> std::path::PathBuf {
     scratch.path().join("calls")
 }
 
-/// True if every thread of the process is traced.
+/// True if strace (or another tracer) is attached to every thread of the process. strace attaches
+/// to the threads one after another.
 fn all_threads_are_traced(process: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else {
         return false;

@@ -79,7 +79,7 @@ impl FromStr for PeerAddress {
     type Err = AddressError;
 
     /// Parses `host:port`, or a URL with this address. A URL with a user or a path is refused. The
-    /// token is not part of the URL; it is read from a file.
+    /// URL has no token; `admin.peer_token_file` names the file with the token for the instance.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
         let address = rest.strip_suffix('/').unwrap_or(rest);
@@ -175,8 +175,8 @@ fn check_host_and_port(text: &str) -> Result<(), AddressError> {
 
 fn is_loopback(address: &str) -> bool {
     if let Ok(address) = address.parse::<SocketAddr>() {
-        // Converts an IPv4 address that is written as an IPv6 address, such as
-        // `[::ffff:127.0.0.1]`.
+        // `is_loopback` is false for an IPv4 address that is written as an IPv6 address, such as
+        // `[::ffff:127.0.0.1]`. So such an address is converted to IPv4 first.
         let ip: IpAddr = address.ip().to_canonical();
         return ip.is_loopback();
     }

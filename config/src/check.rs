@@ -1,8 +1,8 @@
 //! Checks each value of a source against the schema.
 //!
-//! The check returns the table without wrong values. So one wrong value does not hide another wrong
-//! value, and the remaining values fit the types of the settings. Relations between values are not
-//! checked here.
+//! The check reports each wrong value, removes it from the table and continues. So all wrong values
+//! are reported at once, and the remaining values fit the types of the settings. Relations between
+//! values are not checked here.
 
 use toml::{Table, Value};
 

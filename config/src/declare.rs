@@ -145,7 +145,7 @@ macro_rules! words {
     };
 }
 
-/// Converts a literal to text. Strings lose their quotes.
+/// Converts an optional literal to an optional text. Strings lose their quotes.
 macro_rules! literal {
     () => {
         None

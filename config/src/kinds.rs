@@ -26,7 +26,8 @@ pub(crate) const ENTRIES: Kind = Kind::Integer {
     max: MAX_ENTRIES,
 };
 
-/// The minimum time between two exports of metrics. Each export collects all metrics.
+/// The minimum time between two exports of metrics. More frequent exports would cost much CPU time,
+/// because each export collects all metrics.
 pub(crate) const MIN_EXPORT_INTERVAL_MS: i64 = 100;
 
 /// A salt. Servers create salts of 16 and 28 bytes; other tools may use other lengths.
@@ -64,7 +65,8 @@ pub(crate) const MIN_MESSAGE_MEMORY_BYTES: i64 = 128 * 1024 * 1024;
 /// unit.
 pub(crate) const MAX_MEMORY_BYTES: i64 = 1024 * 1024 * 1024 * 1024;
 
-/// Minimum memory of the history. It is enough for some minutes of a few shapes.
+/// Minimum memory of the history. It is enough for the statistics of a few shapes over some
+/// minutes.
 pub(crate) const MIN_HISTORY_BYTES: i64 = 1024 * 1024;
 
 /// Minimum time between two samples of a server. More frequent samples would load the server.
@@ -81,15 +83,15 @@ pub(crate) const MAX_COMMAND_BYTES: i64 = 64 * 1024;
 /// Minimum size of a file of a capture. A smaller file would contain mostly headers.
 pub(crate) const MIN_CAPTURE_BYTES: i64 = 1024 * 1024;
 
-/// Minimum memory of the queue of a capture.
+/// Minimum memory of the queue of a capture. The largest message must fit into the queue.
 pub(crate) const MIN_CAPTURE_QUEUE_BYTES: i64 = 64 * 1024 * 1024;
 
-/// Minimum length of a key of pseudonyms, in bytes. A shorter key could be found by trying all
-/// keys.
+/// Minimum length of the key from which pseudonyms are computed, in bytes. A shorter key could be
+/// found by trying all keys.
 pub const MIN_REDACTION_KEY_BYTES: usize = 16;
 
 const _: () = assert!(MIN_CAPTURE_QUEUE_BYTES > LARGEST_MESSAGE_BYTES);
 
-// The reserve of the memory budget is at most half of the budget. The largest message, a command or
-// a reply, must fit into the reserve.
+// The memory budget has a reserve, with which one message at a time can always finish. The reserve
+// is at most half of the budget, and the largest message must fit into the reserve.
 const _: () = assert!(LARGEST_MESSAGE_BYTES <= MIN_MESSAGE_MEMORY_BYTES / 2);

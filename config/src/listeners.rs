@@ -28,8 +28,9 @@ section! {
     /// a file descriptor.
     max_client_connections: NonZeroUsize = key("listen.max_client_connections",
         CONNECTIONS, Live, default 18000, unit "connections");
-    // In a reconnect storm, connections wait in the backlog, and the kernel does not reset them.
-    // The kernel may limit the backlog further (`net.core.somaxconn`).
+    // The default is large, so that in a reconnect storm new connections wait in the backlog and
+    // are not dropped by the kernel. The kernel may limit the backlog further
+    // (`net.core.somaxconn`).
     /// Maximum number of connections that wait in the kernel, per address, until Seawall accepts
     /// them.
     backlog: NonZeroU32 = key("listen.backlog",

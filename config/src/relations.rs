@@ -240,7 +240,8 @@ fn telemetry_fits(telemetry: &Telemetry, problems: &mut Problems) {
 }
 
 /// Checks that ordered pseudonyms have a configured key, and that a configured key is long enough.
-/// With a random key, a capture and a redacted copy of the data would have different pseudonyms.
+/// Without a configured key, Seawall uses a random key, so a capture and a redacted copy of the
+/// data would have different pseudonyms.
 fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     let key = "capture.redact_key_file";
     match &capture.redaction_key {
@@ -256,8 +257,8 @@ fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     }
 }
 
-/// Checks that relay mode has no events that begin captures, because no client is captured in this
-/// mode.
+/// Checks that `capture.on` names no events in relay mode, because Seawall captures no client in
+/// this mode.
 fn events_have_clients(settings: &Settings, problems: &mut Problems) {
     if settings.deployment.mode == Mode::Relay && !settings.capture.on.is_empty() {
         let allowed = r#"must be absent if deployment.mode is "relay""#;

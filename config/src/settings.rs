@@ -159,8 +159,8 @@ section! {
     /// or limit their traffic.
     relay_encrypted: bool = key("deployment.relay_encrypted",
         Kind::Boolean, Restart, default false);
-    // The port is separate, because Seawall monitors each server on its usual port without a
-    // header.
+    // Relays have a separate port, because Seawall's monitoring connections use each server's usual
+    // port and send no header.
     /// In relay mode, connect relays to this port of a server, and begin with a header of the PROXY
     /// protocol, version 2, which contains the client's address; 0 for the server's usual port and
     /// no header.
@@ -290,8 +290,8 @@ section! {
     connections_per_second: Option<NonZeroU32> = key("pool.connections_per_second",
         Kind::Integer { min: 0, max: 100_000 }, Live,
         default 200, unit "connections a second");
-    // A server that runs fewer operations at a time uses less CPU for each, so more of them
-    // complete per second.
+    // A server that runs fewer operations at a time uses less CPU time for each operation, so it
+    // completes more operations per second.
     /// Maximum number of operations that run on one server at a time; further ones wait. `"auto"`
     /// finds the number by measuring the server's throughput, `"off"` sets no limit.
     concurrency: Concurrency = key("pool.concurrency",
@@ -314,8 +314,8 @@ section! {
     /// up.
     wait_queue_timeout: Duration = key("pool.wait_queue_timeout_ms",
         TIMEOUT, Live, default 10000, unit "ms");
-    // The default is above the default of `listen.max_client_connections`. So each client, which
-    // has at most one operation, can wait.
+    // The default is above the default of `listen.max_client_connections`. A client has at most one
+    // operation at a time, so the operations of all clients can wait.
     /// Maximum number of operations that wait for connections to one server.
     wait_queue_size: NonZeroUsize = key("pool.wait_queue_size",
         ENTRIES, Live, default 20000, unit "operations");
@@ -438,7 +438,7 @@ section! {
     memory_bytes: usize = key("history.memory_bytes",
         Kind::Integer { min: MIN_HISTORY_BYTES, max: MAX_MEMORY_BYTES }, Restart,
         default 134217728, unit "bytes");
-    // The default is the number of shapes in the metrics.
+    // The default equals the maximum number of shapes for which Seawall exports metrics.
     /// Maximum number of shapes with their own values in each step of the history; the heaviest
     /// shapes are kept, and the others are counted as `other`.
     max_series_shapes: NonZeroUsize = key("history.max_series_shapes",
@@ -457,7 +457,7 @@ section! {
     interval: Duration = key("pulse.interval_ms",
         Kind::Integer { min: MIN_PULSE_INTERVAL_MS, max: MAX_PULSE_MS }, Live,
         default 1000, unit "ms");
-    // The default is the time until the next sample is due.
+    // The default equals that of `pulse.interval_ms`: a sample may take until the next one is due.
     /// How long a sample may take; after that it counts as a sample without a reply.
     timeout: Duration = key("pulse.timeout_ms",
         Kind::Integer { min: 1, max: MAX_PULSE_MS }, Live, default 1000, unit "ms");

@@ -128,7 +128,7 @@ fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// True if the text is a valid name of a header, a token. Source: RFC 9110, section 5.6.2.
+/// True if the text is a valid name of a header: a `token` as defined in RFC 9110, section 5.6.2.
 fn is_token(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(is_part)

@@ -1,6 +1,7 @@
 //! The configured users, `[[auth.users]]`.
 //!
-//! A user's credential has one of three forms, so this module reads the tables of users itself.
+//! A user has a password, a file with the password, or SCRAM keys. `section!` cannot express that
+//! exactly one of the three is required, so this module reads the tables of users itself.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;

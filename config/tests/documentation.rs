@@ -141,7 +141,7 @@ fn commented_out(is_out: bool, line: &str) -> String {
     format!("{mark}{line}")
 }
 
-/// A comment in lines of at most 100 columns.
+/// The text as a TOML comment with the prefix `##`, in lines of at most 100 columns.
 fn comment(text: &str) -> String {
     let mut lines = vec!["##".to_owned()];
     for word in text.split(' ') {
@@ -177,7 +177,7 @@ fn a_file_with_the_default_of_every_key_gives_the_default_slow_log() {
 /// A file with the default of every key that `is_wanted` accepts.
 fn defaults_of(is_wanted: impl Fn(&Key) -> bool) -> String {
     let mut text = DEPLOYMENT.to_owned();
-    // These sections need files as soon as one of their keys is given.
+    // These sections require a certificate and a key as soon as one of their keys is given.
     let tls = ["listen.tls.", "admin.tls."];
     let is_tls = |key: &&Key| tls.iter().any(|section| key.path.starts_with(section));
     let is_optional = |key: &&Key| key.path.contains("[]") || is_tls(key);

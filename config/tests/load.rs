@@ -49,7 +49,8 @@ fn the_listen_section_describes_the_only_listener_if_listeners_is_absent() {
     assert_eq!(listeners[0].max_client_connections, None);
 }
 
-/// The file is `examples/full.toml` of an earlier version: it sets every key that the version had.
+/// `earlier/full.toml` is the `examples/full.toml` of an earlier version. It sets every key that
+/// this version had.
 #[test]
 fn a_full_file_of_an_earlier_version_loads_with_its_values() {
     let settings = Settings::from_toml(include_str!("earlier/full.toml")).unwrap();

@@ -80,7 +80,8 @@ fn every_configuration_in_the_manifests_is_valid() {
         let Some(mut configuration) = configuration else {
             continue;
         };
-        // These manifests give the connection string in a variable, not in the configuration file.
+        // A manifest without `uri` gives the connection string in a variable, not in the
+        // configuration file.
         if !configuration.contains("uri =") {
             configuration += "\n[deployment]\nuri = \"mongodb://server/\"\n";
         }

@@ -356,7 +356,8 @@ fn certificates_of_the_admin_address_follow_the_rules_of_listeners() {
         lines(&tls(required)),
         ["admin.tls.client_ca_file: must be given unless admin.tls.client_certificate is \"none\""]
     );
-    // A token can be absent only if certificates are required. Here they are optional.
+    // The admin token can be absent only if clients must send certificates. Here certificates are
+    // optional.
     let optional = lines(&tls(&format!(
         "client_certificate = \"optional\"\n{authority}"
     )));

@@ -70,7 +70,8 @@ const ADMIN_END_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum time that the last write of the history may take at the end of a drain.
 const HISTORY_CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Interval at which connections and pins are maintained and statistics are collected.
+/// Interval at which the pools, the stored credentials and the [`Pins`] (the server of each cursor
+/// and transaction) are maintained, and statistics are collected.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum number of waiting requests for a reload. They are handled one after another.
@@ -96,7 +97,8 @@ pub enum StartError {
     /// Metrics cannot be exported.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
-    /// There are several listeners, and none has the name of a socket of the service manager.
+    /// The service manager passed a socket whose name is not the name of any listener, and there
+    /// are several listeners.
     #[error("listeners: no listener has the name of the service manager's socket {name:?}")]
     SocketName {
         /// The name of the socket.
@@ -317,7 +319,8 @@ impl App {
             .set_info(config_hash, certificates.collect())
     }
 
-    /// The TLS files that can expire, including files that a later reload loads.
+    /// The TLS files that can expire. The returned value also shows files that a later reload
+    /// loads.
     fn expiries(&self) -> Expiries {
         let listeners = self.listeners.iter().map(|of| &of.tls);
         let all = listeners.chain([&self.admin_tls]);
@@ -631,8 +634,9 @@ fn routing(settings: &config::Settings, topology: Arc<Topology>) -> Routing {
     }
 }
 
-/// Adjusts the rates of the gates at each tick. The rate of the login gates depends on how long
-/// operations wait. The rate of the gate for new clients depends on the lateness of the data plane.
+/// Adjusts, at each tick of a timer, the rates at which the gates admit logins and new clients. The
+/// rate of logins depends on how long operations wait in the pools. The rate of new clients depends
+/// on how late the tasks of the data plane run.
 async fn tick_gates(shared: Arc<Shared>) {
     let (gates, arrivals) = (&shared.logins.gates, &shared.arrivals);
     let mut ticks = arrivals.activity.ticks();
@@ -655,20 +659,22 @@ fn has_operations(shared: &Shared) -> bool {
     shared.limits.operations().in_flight() > 0
 }
 
-/// Measures the lateness of the data plane, for the gate of new clients and for the metrics.
+/// Measures how late the tasks of the data plane run, for the gate that delays new clients and for
+/// the metrics.
 async fn watch_data_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
     let record = |late| exporter.event_loop_late("data", late);
     watch_lateness(&shared, &shared.arrivals.lateness, record).await;
 }
 
-/// Measures the lateness of the control plane, for the metrics.
+/// Measures how late the tasks of the control plane run, for the metrics.
 async fn watch_control_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
     let record = |late| exporter.event_loop_late("control", late);
     watch_lateness(&shared, &Lateness::new(Instant::now()), record).await;
 }
 
 async fn watch_lateness(shared: &Shared, lateness: &Lateness, record: impl Fn(Duration)) {
-    // Relayed operations have no permit, so `has_operations` does not count them.
+    // `has_operations` does not count the operations of relayed clients, because they need no
+    // permit.
     let is_relaying = || shared.settings().is_relay && shared.clients.count() > 0;
     let is_active = || has_operations(shared) || is_relaying();
     measure_lateness(&shared.arrivals.activity, lateness, is_active, record).await;

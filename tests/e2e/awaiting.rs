@@ -1,5 +1,5 @@
-//! Operations that wait for an event. Seawall splits each wait into slices, and limits the number
-//! of connections that waiting operations use.
+//! Operations that wait for an event. Seawall splits each wait into slices (a `getMore` of at most
+//! one second each), and limits the number of connections that waiting operations use.
 
 use std::{sync::Arc, time::Duration};
 

@@ -86,8 +86,8 @@ async fn after_a_password_change_at_most_one_of_many_concurrent_logins_is_refuse
             let authenticated = outcomes.iter().filter(|(_, o)| o.is_authenticated());
             assert_eq!(authenticated.count(), outcomes.len() - refused);
         }
-        // If the server returns the new keys too late, several logins use the cached old keys. On a
-        // busy machine, this may happen once.
+        // After a failed login, Seawall reads the user's keys again. If they arrive late, as on a
+        // busy machine, further logins fail with the cached old keys. This may happen once.
         assert!(
             late <= 1,
             "more than one login was refused after {late} of 4 password changes"

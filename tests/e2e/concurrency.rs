@@ -1,5 +1,5 @@
-//! The concurrency limit (`pool.concurrency`) in front of a real server, and the slots, connections
-//! and permits that are reserved for operations for which other operations may wait (commits).
+//! The limit of concurrent operations (`pool.concurrency`) in front of a real server. Other
+//! operations may wait for a commit, so a commit must run even if they have reached all limits.
 
 use std::time::Duration;
 
@@ -100,8 +100,8 @@ async fn a_commit_runs_although_operations_that_wait_for_this_commit_hold_all_pe
     commit_among_blocked_updates(toml, hold_all).await;
 }
 
-/// Commits a transaction after three other clients have sent updates that wait for this commit, and
-/// `hold_all` is true.
+/// Begins a transaction. Three other clients then send updates, which wait until the transaction is
+/// committed. When `hold_all` is true, commits the transaction.
 async fn commit_among_blocked_updates(toml: &str, hold_all: impl AsyncFn(&Scene) -> bool) {
     let scene = Scene::start_with(toml).await;
     let mut writer = scene.client().await;
@@ -151,7 +151,7 @@ async fn long_operations_over_the_limit_run_after_a_short_wait_and_are_counted()
         reads.push(scene.running(long_read()).await);
     }
     // While no operation completes, Seawall makes running reads exempt from the limit, one after
-    // another. Each time, a slot becomes free for a waiting read, so in the end no read waits.
+    // another. Each time, one of the waiting reads can begin, so in the end no read waits.
     eventually(LIMIT, async || {
         let now = scene.concurrency().await;
         (now.in_progress, now.exempt, now.waiting) == (2, 4, 0)

@@ -345,7 +345,7 @@ impl Chaos {
     }
 }
 
-/// The result of an exchange.
+/// The result of [`Chaos::exchange`]. `Failed` stands for the failures that a test may expect.
 enum Exchanged {
     Reply(RawReply),
     Failed { is_open: bool },

@@ -177,7 +177,8 @@ fn masked_document(document: Document) -> Document {
     fields.collect()
 }
 
-/// The part of a reply that is compared.
+/// A reply without what may differ. For a successful command in [`STATE`], only the names of the
+/// reply's fields; otherwise the reply without the values of the fields in [`VOLATILE`].
 fn compared(name: &str, reply: &RawReply) -> Document {
     if STATE.contains(&name) && reply.is_ok() {
         let names: BTreeSet<_> = reply.body.keys().cloned().collect();

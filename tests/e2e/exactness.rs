@@ -30,7 +30,7 @@ const ROUNDS: i32 = 65;
 const DB: &str = "exactness";
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Collection and command. Within one database, they identify a row of the profiler and of Seawall.
+/// Collection and command. The counts of the profiler and of Seawall are compared per such pair.
 type RowKey = (String, String);
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -164,8 +164,8 @@ async fn seawall_handles_malformed_large_commands_as_a_server_does_and_keeps_ser
         }
         assert_eq!(reactions[0], reactions[1], "{number}");
     }
-    // Seawall refuses a message with a third sequence, a second body and so on before the message
-    // has arrived completely. Such a refusal must not close a server connection.
+    // Seawall refuses some of these messages before they have arrived completely, for example a
+    // message with a second body. Such a refusal must not close a server connection.
     let reason = [r#"reason="error""#];
     let failed = seawall
         .metric("seawall_operations_total", &[r#"outcome="server_failed""#])

@@ -149,7 +149,7 @@ async fn heat_maps_and_gauges_show_the_last_minute() {
     let is_reported = async || scene.counted("?since=10m").await == 120;
     eventually(LIMIT, is_reported).await.unwrap();
     let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    // The period has ended, so all requests cover the same operations.
+    // The requested minute has ended, so all requests cover the same operations.
     let until = until.as_secs();
     let period = format!("from={}&until={until}&step=1s", until - 60);
     let heatmap = async |selection: String| -> Heatmap {

@@ -191,8 +191,8 @@ fn intervals(arrivals: &BTreeMap<i32, u64>) -> Vec<u64> {
     between.collect()
 }
 
-/// Prints how much the intervals at the target differ from those in the capture. Visible with
-/// `--nocapture`.
+/// Prints how much the intervals between reads in the replay differ from those in the capture.
+/// Visible with `--nocapture`.
 #[tokio::test]
 #[expect(clippy::print_stdout, reason = "the test's own report")]
 async fn a_replay_at_the_captured_speed_has_the_intervals_of_the_capture() {

@@ -40,7 +40,7 @@ impl Gate {
                     let header = read_header(&mut client).await;
                     seen.lock().push(header);
                     let mut server = TcpStream::connect(server).await.unwrap();
-                    // If one side ends, the connection ends. Errors are ignored.
+                    // An error is ignored: both connections are then closed.
                     drop(copy_bidirectional(&mut client, &mut server).await);
                 });
             }

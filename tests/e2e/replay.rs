@@ -512,8 +512,8 @@ async fn a_dropped_index_and_a_changed_document_are_reported_as_differences() {
     assert_verdicts(&target, &file, doc! {"_id": 63}).await;
 }
 
-/// Checks which changes are found between replays of [`reads`]: on the same data, without an index,
-/// and with a changed document. `changed` is the filter for that document.
+/// Replays the capture of [`reads`] on the same data, without an index, and with a changed document
+/// (the one that the filter `changed` finds). Checks that exactly these changes are reported.
 pub(super) async fn assert_verdicts(target: &Prepared, file: &Path, changed: Document) {
     let mut runs = Vec::new();
     for _ in 0..3 {

@@ -125,7 +125,8 @@ async fn serve(scratch: &Scratch, port: u16, toml: &str) -> Process {
     Process::serve(&scratch.write(&name, toml).unwrap()).await
 }
 
-/// Connects and logs in. `None` if the login fails. The first login of a user needs a server.
+/// Connects and logs in. `None` if the login fails. Seawall forwards a user's first login to a
+/// server, so that login also fails if Seawall cannot connect to a server.
 async fn logged_in(seawall: &Seawall) -> Option<RawClient> {
     logged_in_at(seawall.address()).await
 }
@@ -288,7 +289,8 @@ impl Unacceptable {
     }
 
     /// Starts Seawall with the files in `scratch`, in front of a server with this certificate.
-    /// Checks that both log the reason, and that Seawall sends the server no login.
+    /// Checks that Seawall logs the cause, that the server gets the alert, and that Seawall sends
+    /// the server no login.
     async fn check(&self, scratch: &Scratch) {
         let server = Presenter::start(&self.identity).await;
         let process = serve(scratch, server.port, FILES).await;
@@ -564,7 +566,7 @@ async fn the_expiry_of_each_file_is_in_the_log_the_metrics_and_the_status() {
         let expiry = metric(&process, name, &label).await;
         assert_eq!(format!("{expiry}"), certificate.not_after.to_string());
     }
-    // A reload replaces the times of files with a new certificate.
+    // After a reload, Seawall reports a later expiry only for the files with a new certificate.
     write_other_identities(&scene, YEAR);
     let reload: Reload = admin.post("/api/v1/reload").await.unwrap();
     assert!(reload.applied, "{reload:?}");

@@ -542,7 +542,7 @@ async fn actions_are_logged_with_the_caller() {
 }
 
 /// Opens connections from 127.0.0.`last`, and then begins a request for a session on each, in the
-/// reverse order. The body of such a request is read before its token is known.
+/// reverse order. Such a request has its token in the body, so Seawall must wait for the body.
 async fn slow_session_requests(process: &Process, last: u8, count: usize) -> Vec<TcpStream> {
     let mut slow = Vec::new();
     for _ in 0..count {
@@ -586,7 +586,7 @@ async fn slow_requests_for_sessions_do_not_block_other_requests() {
     );
 }
 
-/// Connections of another address take the place of the oldest of these requests.
+/// Seawall closes the oldest connections of the slow address to accept those of another address.
 #[tokio::test]
 async fn slow_requests_for_sessions_do_not_lock_out_another_address() {
     let process = process_with("").await;

@@ -346,9 +346,9 @@ async fn requests_of_disconnected_clients_are_not_served() {
     eventually(LIMIT, not_served).await.unwrap();
 }
 
-/// New clients must wait while the threads that serve clients are delayed. On a deployment without
-/// logins, a client may send an unacknowledged write as its first message and disconnect. Seawall
-/// must still forward this write.
+/// While the threads that serve clients are delayed, new clients wait before Seawall reads their
+/// first byte. On a deployment without logins, such a client may have sent an unacknowledged write
+/// and disconnected. Seawall must still forward this write.
 #[tokio::test]
 async fn an_unacknowledged_write_completes_if_it_was_sent_while_the_process_was_suspended() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();

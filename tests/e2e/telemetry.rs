@@ -174,7 +174,7 @@ impl Export {
         attribute(&resource.attributes, name)
     }
 
-    /// The points of `db.client.operation.duration` of one database.
+    /// The exported histograms of the metric `db.client.operation.duration` for one database.
     fn operations(&self, db: &str) -> Vec<ExponentialHistogramDataPoint> {
         let scopes = &self.message.resource_metrics[0].scope_metrics;
         let metrics = scopes.iter().flat_map(|scope| &scope.metrics);

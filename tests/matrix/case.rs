@@ -12,11 +12,12 @@ pub(crate) struct Case {
     pub(crate) mechanism: Option<Mechanism>,
     /// True if the deployment accepts only TLS.
     pub(crate) is_tls: bool,
-    /// The third argument of the program: `stable` or `plain`.
+    /// The program's third argument: with `stable`, the client uses the Stable API; or `plain`.
     pub(crate) api: &'static str,
-    /// Parameters of the connection string. The direct run uses the parameters of the first case.
+    /// Parameters of the connection string. All cases are compared with one run without Seawall,
+    /// which uses the parameters of the first case.
     pub(crate) parameters: &'static str,
-    /// Parameters only of the connection string through Seawall.
+    /// Additional parameters of the connection string for a run through Seawall.
     pub(crate) through: &'static str,
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::program::Step;
 
-/// All masks of the list.
+/// All masks in `drivers/masked.txt`.
 #[derive(Debug)]
 pub(crate) struct Masks(Vec<Mask>);
 
@@ -20,7 +20,7 @@ impl Masks {
         Self(lines.map(Mask::parse).collect())
     }
 
-    /// Replaces each masked value by its type.
+    /// Hides the masked parts of the step's values, so that equal remainders compare as equal.
     pub(crate) fn apply(&self, step: &mut Step) {
         let mut path = vec![step.name.clone()];
         self.walk(&mut path, &mut step.outcome);
@@ -48,7 +48,7 @@ impl Masks {
     }
 }
 
-/// One line of the list of masks.
+/// One line of `drivers/masked.txt`: the values at a path, and the part of them to hide.
 #[derive(Debug)]
 struct Mask {
     path: Vec<String>,

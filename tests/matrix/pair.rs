@@ -98,8 +98,8 @@ impl Pair {
             transactions, 0.0,
             "operations of another instance's transactions"
         );
-        // Each program sends one operation for a cursor that no server knows. If the load balancer
-        // sends this operation to the second instance, the instance counts it.
+        // Each program sends one operation for a cursor that no server knows. The second instance
+        // counts this operation if the load balancer forwards it there, so a count of 1 is allowed.
         let cursors = foreign("cursor").await;
         assert!(
             cursors <= 1.0,

@@ -101,7 +101,7 @@ impl Scene {
     }
 
     /// Runs a driver with connection strings that must fail. Checks that the log of Seawall has the
-    /// causes, and that Seawall passes on nothing.
+    /// causes of the failures, and that Seawall forwards no insert to the server.
     async fn check_refusals(&self, language: Language, program: &Program) {
         let process = self.refusing().await;
         let (names, uris): (Vec<_>, Vec<_>) = self.invalid(process.address()).into_iter().unzip();
@@ -164,7 +164,7 @@ impl Scene {
         uris
     }
 
-    /// Connection strings that must fail at this address of Seawall, with the reason.
+    /// Connection strings for this address of Seawall that must fail, each after its fault.
     fn invalid(&self, address: &str) -> Vec<(&'static str, String)> {
         let with = |identity| self.uri(address, "127.0.0.1", "ca", identity, SHORT);
         vec![

@@ -55,8 +55,8 @@ pub async fn create_user(administrator: &impl RunCommand, user: &NewUser) -> Res
         .collect();
     // `isMaster` is the legacy name of `hello`. Servers of all versions know it.
     let hello = administrator.run("admin", doc! { "isMaster": 1 }).await?;
-    // All members must acknowledge the command. After a majority write, one member might not know
-    // the user yet and refuse a read.
+    // All members must acknowledge the command. If only a majority did, another member might not
+    // know the user yet, and refuse the user's reads.
     let members = hello.get_array("hosts").map_or(1, Vec::len);
     let command = doc! {
         "createUser": &user.name,

@@ -1,4 +1,4 @@
-//! A load balancer for TCP: it forwards connections to its targets in turn.
+//! A load balancer for TCP: it forwards each new connection to the next of several addresses.
 
 use std::{
     io,
@@ -43,7 +43,7 @@ impl Balancer {
                 accepted.fetch_add(1, Ordering::Relaxed);
                 forwarded.spawn(async move {
                     if let Ok(mut server) = TcpStream::connect(target).await {
-                        // If one side ends, the connection ends. Errors are ignored.
+                        // An error is ignored: both connections are then closed.
                         drop(copy_bidirectional(&mut client, &mut server).await);
                     }
                 });

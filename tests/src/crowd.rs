@@ -2,7 +2,8 @@
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Waits until no other test of this process holds the lock. Dropping the guard releases the lock.
+/// Takes the only lock of this kind in the test process, and waits if another test holds it.
+/// Dropping the guard releases the lock.
 ///
 /// A test with hundreds of clients takes the lock first. Two such tests at the same time would be
 /// so slow that operations reach their timeouts.

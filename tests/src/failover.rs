@@ -18,7 +18,7 @@ pub const LIMIT: Duration = Duration::from_secs(90);
 /// Number of writers per client.
 pub const WRITERS: usize = 3;
 
-/// Number of operations that must succeed between two kills.
+/// Number of operations that must succeed after a kill, before the killed member is restarted.
 const PROGRESS: f64 = 50.0;
 
 /// Default number of kills. `SEAWALL_FAILOVERS` overrides it.
@@ -104,8 +104,9 @@ async fn write_one(things: &Collection<Document>, id: &str) -> Result<(), String
     }
 }
 
-/// Kills the primary, waits until writes succeed on another primary, and restarts the killed
-/// member. `progress` returns the number of operations since the start.
+/// Kills the primary, waits until operations succeed on another primary, and restarts the killed
+/// member. Returns when that member is a secondary. `progress` returns the number of operations
+/// since the start.
 pub async fn fail_over(set: &mut ReplicaSet, progress: impl AsyncFn() -> f64) {
     let primary = set.primary().await.expect("there is a primary");
     let killed = primary.address();

@@ -54,9 +54,11 @@ pub struct Options {
     pub parameters: Vec<(String, String)>,
     /// Further arguments for each mongod.
     pub arguments: Vec<String>,
-    /// The tags of each member, in the order of the members. Members beyond the list have none.
+    /// The tags of each member, in the order of the members. If the list is shorter, the last
+    /// members have no tags.
     pub tags: Vec<Vec<(String, String)>>,
-    /// The priority of each member, in the order of the members. Members beyond the list have 1.
+    /// The priority of each member, in the order of the members. If the list is shorter, the last
+    /// members have priority 1.
     pub priorities: Vec<u16>,
     /// Election timing of a set. The default times are shorter than mongod's own defaults.
     pub settings: Settings,

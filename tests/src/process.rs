@@ -111,8 +111,8 @@ impl Process {
         Self::start(&mut command).await
     }
 
-    /// Like [`Self::serve`], but the process is not in root's group, so that
-    /// [`Self::forbids_tracing`] works.
+    /// Like [`Self::serve`], but if the test runs as root, the process does not get root's group.
+    /// Otherwise [`Self::forbids_tracing`] would always return true.
     ///
     /// # Panics
     /// In the same cases as [`Self::serve`].

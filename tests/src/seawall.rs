@@ -161,8 +161,8 @@ impl Seawall {
         self.request("POST", path, &headers).await
     }
 
-    /// Starts a capture of at most ten minutes and returns its id. `members` is JSON with more
-    /// members of the request. The text begins with a comma, or is empty.
+    /// Starts a capture of at most ten minutes and returns its id. `members` is appended to the
+    /// request's JSON object: it is empty, or a comma and more members.
     pub async fn start_capture(&self, members: &str) -> String {
         let json = format!(r#"{{ "duration_ms": 600000{members} }}"#);
         let (status, body) = self.post("/api/v1/captures", &json).await;

@@ -25,14 +25,14 @@ const MAX_CHUNK_BYTES: usize = 8 * 1024;
 /// A disturbance of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Forwarding pauses for at most 50 ms.
+    /// Forwarding pauses for less than 50 ms in one direction.
     Delay,
     /// Half of the chunk is forwarded, then the connection is closed.
     Close,
     /// Half of the chunk is forwarded, then the connection is reset.
     Reset,
-    /// Nothing is forwarded for at most one second, and neither the client nor the server is
-    /// notified. Then the connection is reset.
+    /// Nothing is forwarded in one direction for less than one second, and neither the client nor
+    /// the server is notified. Then the connection is reset.
     HalfOpen,
 }
 

@@ -41,14 +41,14 @@ const MAX_PREPARING: usize = 16;
 pub enum Ending {
     /// The attempt ended with an error that has this code.
     Refused(i32),
-    /// The connection was closed.
+    /// The connection was closed, or the attacker got an invalid reply.
     Closed,
     /// The attempt ended with a reply that is not an error.
     Answered,
-    /// The attempt's connection was still open at the end of the attack.
+    /// The attempt did not end within its time limit, or its connection was still open at the end
+    /// of the attack.
     Held,
-    /// The attempt did not begin: the attacker could not connect, or could not log in as its own
-    /// user.
+    /// The attempt did not begin, for example because the attacker could not connect.
     NotBegun,
     /// The attacker got something that Seawall must deny.
     Breach(&'static str),
@@ -214,7 +214,8 @@ impl Arena {
         let enough = async {
             tokio::join!(self.wait_for_first_ending(), sleep(FINAL_CHECK_TIME));
         };
-        // If `enough` ends first, the attempts that still run are dropped.
+        // The wait for the other attempts ends when one attempt has ended as expected (see
+        // `enough`). The attempts that still run are dropped.
         tokio::select! {
             () = rest => {}
             () = enough => {}

@@ -229,7 +229,7 @@ impl Work {
         exchange(client, &find.message).await
     }
 
-    /// Starts a client at each tick. The client logs in, runs one find and disconnects.
+    /// Starts a client every [`LOGIN_EVERY`]. The client logs in, runs one find and disconnects.
     async fn keep_logging_in(mut self, pairs: [(Login, Ipv4Addr); 2], newcomers: Vec<Login>) {
         let mut under_way = JoinSet::new();
         let mut ticks = interval_at(Instant::now(), LOGIN_EVERY);

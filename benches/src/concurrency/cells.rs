@@ -1,4 +1,4 @@
-//! Measures one limit with one number of clients.
+//! Measures one value of `pool.concurrency` (a limit) with one number of clients.
 
 use std::time::Duration;
 

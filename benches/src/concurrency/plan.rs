@@ -1,4 +1,4 @@
-//! The settings of a run, and the situations.
+//! The settings of a run, and the situations in which limits are compared.
 
 use std::time::Duration;
 

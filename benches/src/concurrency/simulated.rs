@@ -15,7 +15,7 @@ mod sim;
 
 use self::sim::{Policy, outcome::Outcome, scenarios::Scenario};
 
-/// The highest limit. The controller's tests use the same value.
+/// The highest limit that the controller may set. The controller's tests use the same value.
 const CEILING: u32 = 512;
 
 /// The seed of the simulation. It is fixed, so two runs draw equal traces.
@@ -73,7 +73,8 @@ fn trace(scenario: &Scenario, to: f64) -> Trace {
     }
 }
 
-/// The samples of the first controller.
+/// The samples: the limits of one controller (of the first simulated proxy, for the first server),
+/// and the throughput of all proxies together.
 fn samples(outcome: &Outcome) -> Vec<Sample> {
     let mut decisions = outcome
         .decisions

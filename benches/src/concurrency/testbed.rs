@@ -77,8 +77,8 @@ impl Testbed {
     /// If the server refuses the command.
     pub async fn prepare(&self, situation: Situation) {
         let changed = match situation {
-            // An operation that is blocked in this way uses no CPU time at the server, and other
-            // operations do not wait for it.
+            // An operation that the fail point `failCommand` blocks uses no CPU time at the server,
+            // and other operations do not wait for it.
             Situation::Slow => {
                 let data = doc! {
                     "failCommands": ["find"], "namespace": format!("{DATABASE}.{}", SLOW.name),

@@ -37,8 +37,8 @@ const RATE: Rate = Rate {
 /// The field whose index is dropped.
 const DROPPED: usize = 17;
 
-/// Time before the first period. During this time, Seawall opens server connections, and the server
-/// caches query plans.
+/// Time before the first of the two compared periods. During this time, Seawall opens server
+/// connections, and the server caches query plans.
 const WARM_UP: Duration = Duration::from_secs(3);
 
 /// Runs the load three times without a change, and once with an index that is dropped. A quick run
@@ -126,8 +126,8 @@ async fn drop_index(client: &Client) {
     dropped.expect("an index can be dropped");
 }
 
-/// Runs the load in two periods, and runs `between` after the first one. Returns the changes that
-/// Seawall reports.
+/// Runs the load for two periods of length `window`, and runs `between` after the first period.
+/// Returns the changes between the two periods that Seawall reports.
 async fn watch(
     plan: &Plan,
     server: &Standalone,

@@ -37,7 +37,7 @@ const _: () = assert!(SHAPES == COLLECTIONS * 4 * FIELDS);
 /// Seawall's `shapes.max_shapes`.
 const MAX_SHAPES: u32 = 100;
 
-/// Number of heaviest shapes that must have a row.
+/// This many shapes, those with the largest total times, must have a row in the shape table.
 const HEAVIEST: usize = 50;
 
 const CONNECTIONS: u64 = 64;
@@ -45,12 +45,12 @@ const CONNECTIONS: u64 = 64;
 /// Number of documents in a collection. It is small, so that an operation without an index is fast.
 const DOCUMENTS: u32 = 100;
 
-/// The largest error of a shape's quantile. Shapes have eight buckets per octave, and the error is
-/// at most half a bucket: 2^(1/16) - 1.
+/// The largest error of a shape's quantile. The histogram of a shape has eight buckets per octave
+/// (a factor of two), and the error is at most half a bucket: 2^(1/16) - 1.
 const SHAPE_ERROR: f64 = 0.0443;
 
-/// The largest error of the quantile of a namespace or a server. They have 32 buckets per octave,
-/// and the error is at most half a bucket: 2^(1/64) - 1.
+/// The largest error of the quantile of a namespace or a server. Their histograms have 32 buckets
+/// per octave, and the error is at most half a bucket: 2^(1/64) - 1.
 const NAMESPACE_ERROR: f64 = 0.011;
 
 /// Reads one quantile from the latency that Seawall reports.
@@ -331,8 +331,9 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
         .iter()
         .filter(|(id, _)| !fine.contains_key(id.as_str()));
     let without = float(count(without.count()));
-    // In each second, at most one shape of each coarse row can replace the row of a lighter shape.
-    // A quick run is too short for all replacements.
+    // In each second, at most one shape of each coarse row (a row that counts several shapes) can
+    // get a row of its own. This row replaces the row of a shape with a smaller total time. A quick
+    // run is too short for all replacements.
     match plan.is_quick {
         true => say(&format!(
             "| heaviest shapes without a row | {HEAVIEST} | {without} | – |"

@@ -62,7 +62,8 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// Reads `expected` lines while Seawall writes them, and sorts the durations.
+    /// Reads lines while Seawall writes them, until `expected` operations are logged or counted as
+    /// dropped, or until no line is added for five seconds. Then sorts the durations.
     ///
     /// # Panics
     /// If the file cannot be read.

@@ -62,7 +62,7 @@ impl Seawall {
     /// Waits until Seawall knows where clients' credentials come from.
     ///
     /// # Panics
-    /// If it does not know within half a minute.
+    /// If Seawall does not know within half a minute.
     pub async fn wait_for_credential_source(&self) {
         let are_known = || async {
             let status: Status = self.api("/api/v1/status").await;

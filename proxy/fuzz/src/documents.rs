@@ -1,5 +1,5 @@
 //! Generates BSON documents from the grammar of the fingerprint tests, alters documents, and
-//! compares the walk over a document with the `bson` crate.
+//! compares how [`Elements`] and the `bson` crate read a document.
 
 use bson::{Bson, Document, RawBsonRef, RawDocument, doc, oid::ObjectId, spec::BinarySubtype};
 use seawall_wire::{ElementKind, Elements, document_at};
@@ -125,9 +125,9 @@ fn value(choices: &mut Choices<'_>) -> Bson {
     })
 }
 
-/// Walks a document and compares the walk with the `bson` crate: a document that the crate accepts
-/// is walked to its end, with the same names and values. Returns true if the crate accepts the
-/// document. Embedded documents are not checked.
+/// Reads a document with [`Elements`] and with the `bson` crate. If the `bson` crate accepts the
+/// document, [`Elements`] must read it to its end, with the same names and values. Returns true if
+/// the `bson` crate accepts the document. Embedded documents are not checked.
 pub(crate) fn check_walk(document: &[u8]) -> bool {
     let own: Vec<_> = Elements::of(document).collect();
     let failed = own.iter().filter(|element| element.is_err()).count();
@@ -170,7 +170,7 @@ fn is_same(own: ElementKind<'_>, theirs: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// Returns the type byte of a type that the walk does not distinguish.
+/// Returns the type byte of a BSON type that has no variant of its own in [`ElementKind`].
 fn other_kind(value: RawBsonRef<'_>) -> Option<u8> {
     Some(match value {
         RawBsonRef::Undefined => 0x06,

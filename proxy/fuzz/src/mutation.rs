@@ -41,7 +41,7 @@ const INTERESTING: [i32; 24] = [
     -1,
 ];
 
-/// Bytes with a meaning in the formats.
+/// Bytes with a meaning in the formats of inputs, such as BSON types and separators in texts.
 const INTERESTING_BYTES: &[u8] =
     b"\x00\x01\x02\x03\x04\x05\x0b\x0f\x10\x12\x7f\x80\xff,=.$\"'[]\n ";
 

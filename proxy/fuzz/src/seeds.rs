@@ -73,7 +73,7 @@ fn with_front(seeds: &[Seed], front: &[u8]) -> Vec<Seed> {
         .collect()
 }
 
-/// Returns bytes that select commands from the grammar.
+/// Returns seeds whose bytes select commands from the grammar of [`documents::command`].
 fn grammar(name: &str, front: &[u8]) -> Vec<Seed> {
     let choices = |start: u8| -> Vec<u8> {
         let numbers = (0..120_u8).map(|n| n.wrapping_mul(37).wrapping_add(start));
@@ -393,8 +393,8 @@ fn replies() -> Vec<Seed> {
         .collect()
 }
 
-/// Returns payloads of a conversation. The first bytes select the mechanism and the alterations of
-/// a message.
+/// Returns seeds with payloads of a SCRAM conversation. The first bytes of a seed select the
+/// mechanism and the changes to a message.
 fn scram(is_client: bool) -> Vec<Seed> {
     let payloads: &[(&str, &str)] = match is_client {
         true => &[

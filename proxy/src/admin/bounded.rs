@@ -1,8 +1,9 @@
 //! A listener for HTTP with a maximum number of connections. If another caller connects at this
-//! maximum, a connection of the address with the most connections is closed. So one address cannot
-//! lock out others, for example health checks. A connection notices its eviction each time its task
-//! runs, also while it waits for a handler. A connection on which nothing is read or written for
-//! some time is closed too. Other connections are accepted during a TLS handshake.
+//! maximum, [`accept`] closes a connection of the address with the most connections. So one address
+//! cannot lock out others, for example health checks. A connection notices that it was evicted each
+//! time its task runs, also while the task waits for a handler. A connection on which nothing is
+//! read or written for some time is closed too. While a caller performs its TLS handshake, the
+//! listener accepts further connections.
 
 use std::{
     fmt,

@@ -27,7 +27,7 @@ use super::{Window, guard};
 /// Time limit of a request for a session.
 const SESSION_REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
-/// Maximum size of the request that begins a session. It contains a token.
+/// Maximum size of the request that begins a session. The body of the request is one token.
 const MAX_SESSION_REQUEST_BYTES: usize = 8 << 10;
 
 /// The policy that limits what the page may load and do. Shapes and application names come from
@@ -54,9 +54,10 @@ const HEADERS: [(HeaderName, &str); 5] = [
 
 /// The routes of the dashboard, with their access rules.
 pub(super) struct Routes {
-    /// The requests for sessions. Callers may send their body slowly before Seawall knows their
-    /// token. So these requests have a limit of time and size, and no limit of their number, at
-    /// which slow ones would delay others. The number of connections limits their memory.
+    /// The route of sessions. Seawall reads the body of such a request before it knows the caller,
+    /// and the caller may send the body slowly. If the number of these requests were limited, slow
+    /// callers would block all others. So only the time and size of each request are limited, and
+    /// the maximum number of connections limits the memory.
     pub(super) sessions: Router<Arc<Window>>,
     /// All other routes.
     pub(super) others: Router<Arc<Window>>,

@@ -73,8 +73,8 @@ pub struct Guard {
     /// Host names, in lower case, that requests without a token may name in addition to IP
     /// addresses and `localhost`.
     pub allowed_hosts: Vec<String>,
-    /// True if callers need a certificate. Each request is checked, because its connection may be
-    /// older than this rule.
+    /// True if callers need a certificate. The certificate is checked at each request and not only
+    /// at the handshake, because a reload may set this field while a connection is open.
     pub requires_certificate: bool,
 }
 

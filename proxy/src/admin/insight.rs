@@ -147,8 +147,9 @@ impl Past {
         }
     }
 
-    /// The names of a shape, and when it was first and last seen: since the start if there is a
-    /// `row` (the figures since the start), otherwise in this period.
+    /// The id, namespace and text of a shape, and when the shape was first and last seen. If there
+    /// is a `row` with the figures since the start, these are the times since the start, otherwise
+    /// the times in this period.
     fn shape_name(&self, label: &Arc<Label>, row: Option<&ShapeRow>) -> seawall_api::Shape {
         if let Some(row) = row {
             return json::shape_name(row);

@@ -213,7 +213,8 @@ pub(super) fn step(at: u64, seconds: u64, figures: &Figures, is_full: bool) -> s
     }
 }
 
-/// The names of a row's shape, and when the shape was first and last seen. All figures are 0.
+/// The id, namespace and text of a row's shape, and when the shape was first and last seen. All
+/// figures of the returned value are 0.
 pub(super) fn shape_name(row: &ShapeRow) -> seawall_api::Shape {
     let shape = &row.shape;
     seawall_api::Shape {
@@ -229,7 +230,7 @@ pub(super) fn shape_name(row: &ShapeRow) -> seawall_api::Shape {
     }
 }
 
-/// The names of a shape in the history. All figures are 0.
+/// The id, namespace and text of a shape in the history. All figures of the returned value are 0.
 pub(super) fn past_shape_name(label: &Label) -> seawall_api::Shape {
     let Label::Shape {
         level,

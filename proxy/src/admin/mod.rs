@@ -80,7 +80,7 @@ const MAX_LIMIT: usize = 10_000;
 
 /// The state that requests read.
 pub struct Window {
-    /// The counters and tables.
+    /// The statistics of operations, clients and servers.
     pub exporter: Arc<Exporter>,
     /// The connected clients.
     pub clients: Arc<ClientDirectory>,

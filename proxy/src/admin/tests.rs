@@ -136,8 +136,8 @@ fn gauges(at: u64) -> Gauges {
     gauges
 }
 
-/// The second that begins `at` seconds after the start. `known` is the id of the shape that also
-/// has figures since the start.
+/// The figures of the second that begins `at` seconds after the start of the history. `known` is
+/// the id of the shape that also has figures since the start of Seawall.
 fn second(at: u64, known: &str) -> Second {
     let is_late = at >= SECONDS / 2;
     let is_stall = is_late && at.is_multiple_of(60);
@@ -313,8 +313,8 @@ async fn each_refused_action_is_counted_for_the_log_line_that_is_written_once_a_
         let response = router(Arc::clone(&window)).oneshot(request).await.unwrap();
         assert_eq!(response.status().as_u16(), status);
     }
-    // The first refusal was logged. A line that is due a minute later reports the other two
-    // refusals and its own.
+    // The first refusal was logged, and the next two were not. A minute later, the log line of a
+    // further refusal reports all three.
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(window.refused_actions.count(Instant::now()), Some(3));
 }

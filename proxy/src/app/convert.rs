@@ -20,7 +20,7 @@ use seawall_auth::{Key, Mechanism, NonceSource, ScramKeys};
 use seawall_transport::connection::{Connector, ServerTls};
 use seawall_wire::Compressor;
 
-/// The rules for requests to the admin address.
+/// The guard that decides which requests the admin address admits.
 pub(super) fn guard(admin: &config::Admin) -> admin::Guard {
     let tokens = |files: &[config::SecretFile], role| {
         let tokens = files.iter().map(move |file| admin::Token {

@@ -1,5 +1,6 @@
-//! The HTTP addresses: binds and serves them. If an address is in use at the start, Seawall serves
-//! clients without it and binds it later.
+//! The HTTP addresses: binds and serves them. If an address cannot be bound at the start because it
+//! is in use or this host does not have it, Seawall serves clients without this address and tries
+//! to bind it again every second.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -55,7 +56,7 @@ pub(super) struct Http<'a> {
 
 impl Http<'_> {
     /// Binds an address and starts to serve it. Returns the bound address; `None` if the address is
-    /// off, or in use and thus bound later.
+    /// off, or if [`is_taken`] applies, so that it is bound later.
     ///
     /// # Errors
     /// If the address cannot be bound for another reason.
@@ -97,7 +98,8 @@ impl Http<'_> {
     }
 }
 
-/// True if the address cannot be bound now, but perhaps later.
+/// True if the address is in use or this host does not have it, so that it can perhaps be bound
+/// later.
 fn is_taken(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -181,8 +183,8 @@ async fn handshake(
 async fn bind_later(address: &str) -> TcpListener {
     loop {
         sleep(BIND_INTERVAL).await;
-        // Do not log this failure: the first failure was logged, and all failures have the same
-        // cause.
+        // Do not log this failure: the first failure was logged, and further failures usually have
+        // the same cause.
         if let Ok(listener) = TcpListener::bind(address).await {
             tracing::info!(address, "HTTP address bound");
             return listener;

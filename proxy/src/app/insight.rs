@@ -131,7 +131,8 @@ impl Feed {
 
     /// Passes the measurements since the last call to the insight. If there are new events, starts
     /// a task on another thread that begins a capture because of these events. While such a task
-    /// still runs, further events wait for its end, because it may begin no capture.
+    /// still runs, further events are kept for a later call: they begin a capture if that task has
+    /// begun none.
     fn push(&self, now: SystemTime) {
         self.add_second(now);
         let Some(captures) = self.captures.get() else {

@@ -32,8 +32,8 @@ pub(super) struct RunningListener {
 /// If TLS cannot be set up.
 pub(super) fn start(settings: &config::Settings) -> Result<Vec<RunningListener>, StartError> {
     let places = WaitingPlaces::default();
-    // The listener of `[listen]` needs no limit of its own, because the limit of all clients
-    // applies to it.
+    // If the listener of `[listen]` is the only one, it needs no limit of its own: the limit of all
+    // clients has the same effect.
     let has_limits = !settings.listeners.is_empty();
     let listeners = settings.listeners();
     let listeners = listeners

@@ -102,9 +102,9 @@ impl Found {
 }
 
 impl App {
-    /// Applies the live values of a new configuration. `access` is the new access to servers, which
-    /// has already been tried. `found` has the problems so far. `thread` opens files, because
-    /// opening a file may hang.
+    /// Applies the live values of a new configuration. `access` has changed TLS files and a changed
+    /// password for connections to servers; both have already been tried at the servers. `found`
+    /// has the problems so far. `thread` opens files, because opening a file may hang.
     pub(super) async fn reload_with(
         &self,
         new: &Loaded,
@@ -229,7 +229,8 @@ impl App {
         }
     }
 
-    /// The changed TLS configuration of each listener. A reload keeps the number of listeners.
+    /// The changed TLS configuration of each listener. A reload cannot change the number of
+    /// listeners, so the new and the running listeners are compared by position.
     fn prepare_tls(
         &self,
         settings: &config::Settings,

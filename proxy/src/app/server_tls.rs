@@ -254,8 +254,8 @@ impl App {
 
     /// Reads the TLS files for connections to servers again; `None` if TLS is off.
     ///
-    /// Only a restart can switch TLS on. So if TLS is off and the connection string is new, the
-    /// files are not read.
+    /// Only a restart can switch TLS on. So if TLS is off and the connection string has changed,
+    /// the files that the new string names are not needed, and are not read.
     ///
     /// # Errors
     /// See [`DeploymentTlsError`].

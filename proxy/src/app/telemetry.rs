@@ -98,7 +98,8 @@ impl RunningTelemetry {
         let Some(destination) = self.destination.send_replace(None) else {
             return;
         };
-        // With the limit `now`, `export` makes only one attempt: a drain has no time for more.
+        // The time limit is now, so `export` makes only one attempt: a drain has no time for a
+        // second one.
         let ended = destination.export(exporter, Instant::now());
         if let Ok(exported) = timeout(LAST_EXPORT_LIMIT, ended).await {
             note(exporter, &exported, &mut false);

@@ -32,7 +32,7 @@ pub struct CapturedClient {
     membership: Option<Box<Membership>>,
 }
 
-/// The decision about a client in one session.
+/// The decision about a client in one [`Session`] of the captures.
 #[derive(Debug)]
 struct Membership {
     session: Arc<Session>,
@@ -74,8 +74,8 @@ impl Captures {
     pub(crate) fn needs_whole_message(&self, client: &CapturedClient) -> bool {
         match self.running.number.load(Ordering::Relaxed) {
             0 => false,
-            // No capture runs yet while a session waits for an event. So large messages are not
-            // read whole, and are omitted.
+            // Large messages are read whole only for a running capture. While a session waits for
+            // an event, it omits them.
             _ if self.running.is_armed.load(Ordering::Relaxed) => false,
             number => client.membership.as_ref().is_none_or(|membership| {
                 membership.session.number != number || membership.state != MemberState::Outside
@@ -146,8 +146,8 @@ impl Membership {
         })
     }
 
-    /// The client's number in the capture. Adds the client to the capture at its first operation
-    /// that matches the selection.
+    /// Returns the client's number in the capture; `None` if the client is not captured. Adds the
+    /// client to the capture at its first operation that matches the selection.
     fn captured(&mut self, arrived: &Arrived<'_>, was_active: bool) -> Option<u64> {
         match self.state {
             MemberState::Captured(client) => return Some(client),
@@ -250,7 +250,7 @@ impl ReplyCopy {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns the copy. Its room in the queue stays reserved.
+    /// Returns the copy. The memory that the queue has reserved for it stays reserved.
     fn into_bytes(mut self) -> Bytes {
         self.reserved = 0;
         Bytes::from(mem::take(&mut self.bytes))
@@ -276,8 +276,9 @@ impl Ended<'_> {
 }
 
 impl Recording {
-    /// Begins a copy of a reply of `length` bytes. `None` if only facts are recorded, or if there
-    /// is no room for the copy. A copy without room is counted as an omission.
+    /// Begins a copy of a reply of `length` bytes. `None` if only facts are recorded. `None` too if
+    /// the queue is full or the limit of bytes per second is reached; the queue then counts an
+    /// omission.
     pub(crate) fn copy_of_reply(&self, length: usize) -> Option<ReplyCopy> {
         let session = &self.session;
         let is_wanted = session.replies == ReplyDetail::Whole;
@@ -313,7 +314,8 @@ impl Recording {
         });
     }
 
-    /// Reserves room for the message of the reply. False if there is no room.
+    /// Reserves memory in the queue for the message of the reply. False if the queue is full or the
+    /// limit of bytes per second is reached.
     fn has_room(&self, bytes: usize, now: Instant) -> bool {
         let Session { queue, totals, .. } = &*self.session;
         queue.reserve_message(bytes, self.session.at_us(now), now, totals)

@@ -182,12 +182,13 @@ pub struct Captures {
     servers: Box<dyn Fn() -> Vec<Server> + Send + Sync>,
     /// When a thread last searched for expired captures; `None` before the first search.
     cleaned_at: Mutex<Option<Instant>>,
-    /// Number of sessions since the start of the process. Locked while a capture starts or is
+    /// Number of [`Session`]s since the start of the process. Locked while a capture starts or is
     /// deleted.
     starts: Mutex<u64>,
 }
 
-/// The running capture, or the session that waits for an event.
+/// The running capture, or the [`Session`] that keeps operations in memory until an event begins a
+/// capture.
 #[derive(Debug, Default)]
 struct Running {
     /// The number of the session. If it is 0, there is no session, and operations read no other
@@ -214,8 +215,8 @@ impl Running {
     }
 
     fn clear(&self) {
-        // A session without `written` waits for an event. The session is removed first, so that an
-        // ended session is never seen without `written`.
+        // A session without `written` counts as waiting for an event. So the session is removed
+        // first: otherwise another thread could find the ended session without `written`.
         self.set_session(None);
         self.written.store(None);
     }

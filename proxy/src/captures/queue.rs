@@ -1,10 +1,10 @@
-//! The queue between the clients and the writer of a capture. It is bounded by bytes, and limits
-//! the bytes per second. It never blocks: if there is no room for a record, the record is omitted
+//! The queue between the clients and the writer of a capture. Its memory and the bytes per second
+//! are limited. A client never waits for the queue: if a limit is reached, the record is omitted
 //! and counted.
 //!
 //! Memory is reserved for each command, whole reply and client before its record is added. All
-//! other records are small, and each belongs to a command or client for which there was room. So
-//! the number of these records is limited too.
+//! other records are small, and each belongs to a command or client for which memory was reserved.
+//! So the number of these records is limited too.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -374,9 +374,9 @@ impl Queue {
         Some(operation)
     }
 
-    /// Reserves room for the message of a reply. The caller must then use the room with
-    /// [`Self::reply`] or return it with [`Self::release`]. If there is no room, counts an omission
-    /// and returns false.
+    /// Reserves memory for the message of a reply. The caller must then use this memory with
+    /// [`Self::reply`] or return it with [`Self::release`]. If the queue is full or the limit of
+    /// bytes per second is reached, counts an omission and returns false.
     pub(super) fn reserve_message(
         &self,
         bytes: usize,
@@ -396,7 +396,8 @@ impl Queue {
         false
     }
 
-    /// Adds a reply. If the reply has a message, room for the message must have been reserved.
+    /// Adds a reply. If the reply has a message, [`Self::reserve_message`] must have reserved
+    /// memory for it.
     pub(super) fn reply(&self, reply: Reply) {
         let bytes = RECORD_BYTES + reply.message.len();
         self.used_bytes.fetch_add(RECORD_BYTES, Ordering::Relaxed);
@@ -422,8 +423,8 @@ impl Queue {
         state.omit(reason, operations, bytes, at_us, totals);
     }
 
-    /// Like [`Self::omit`], for one operation of a client. If there is room, adds a record whose
-    /// position shows where the operation is missing.
+    /// Like [`Self::omit`], for one operation of a client. If the queue is not full, adds a record
+    /// whose position shows where the operation is missing.
     pub(super) fn omit_command(
         &self,
         client: u64,
@@ -484,7 +485,8 @@ impl Queue {
         mem::take(&mut state.records)
     }
 
-    /// Counts recorded operations as omitted, because their block was not written.
+    /// Counts recorded operations as omitted, because the compressed block with their records was
+    /// not written.
     pub(super) fn lose(&self, operations: u64, totals: &Totals) {
         self.state.lock().lose(operations, totals);
     }
@@ -625,7 +627,8 @@ impl State {
         }
     }
 
-    /// Counts the omissions that the records of a former ring report.
+    /// Counts the omissions that kept records report. They were not counted before, because the
+    /// event that begins a capture had not happened.
     fn count_kept_omissions(&mut self, totals: &Totals) {
         let omitted = self.records.iter().filter_map(|record| match record {
             Content::Omitted(omitted) => Some((omitted.reason(), omitted.operations.max(1))),
@@ -659,7 +662,8 @@ impl State {
         dropped
     }
 
-    /// Adds a record for each gap: at most one for each reason.
+    /// Adds a record for each gap, so that the capture reports its omissions: at most one record
+    /// for each reason.
     fn report_gaps(&mut self) {
         for (reason, gap) in REASONS.into_iter().zip(&mut self.gaps) {
             if gap.bytes > 0 {
@@ -705,9 +709,10 @@ fn time_of(content: &Content) -> u64 {
     }
 }
 
-/// The limit of bytes per second. It admits a record while some allowance is left. So a record may
-/// be larger than the allowance of one second. The records after it are then omitted until some
-/// allowance is left again.
+/// The limit of bytes per second: an allowance that grows with time, and from which the bytes of
+/// each record are subtracted. A record is admitted while the allowance is above 0, so a record may
+/// be larger than the allowance of one second. The next records are then omitted until the
+/// allowance is above 0 again.
 #[derive(Debug)]
 struct Rate {
     bytes_per_second: Option<u64>,

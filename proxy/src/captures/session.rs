@@ -26,8 +26,8 @@ pub struct Plan {
     pub trigger: &'static str,
 }
 
-/// Records the operations of clients, for a capture that is being written or that waits for an
-/// event.
+/// A session of this module (not a session of MongoDB): records the operations of clients, either
+/// for a capture that is being written, or in memory until an event begins a capture.
 #[derive(Debug)]
 pub(super) struct Session {
     /// Differs between all sessions of the process, and is never 0.

@@ -345,7 +345,7 @@ fn every_action_is_refused_while_captures_are_off() {
     assert!(!captures.is_cleaning_due());
 }
 
-/// A destination that has no room.
+/// A destination whose writes fail, because its disk is full.
 struct FullDisk;
 
 impl writer::Parts for FullDisk {
@@ -426,7 +426,7 @@ fn redacted(queue_bytes: usize, redacting: Redacting) -> Written {
     Written::new(Arc::new(session), beginning)
 }
 
-/// Adds a command of 100 bytes. Returns false if the queue omits the command.
+/// Adds a command of 100 bytes to the queue. Returns false if the queue omits the command.
 fn command(capture: &Written) -> bool {
     let Session { queue, totals, .. } = &*capture.session;
     let operation = queue.command(1, 0, &[0; 100], Instant::now(), totals);

@@ -112,7 +112,7 @@ struct Output<'s, P: Parts> {
     ended_bytes: u64,
     /// Number of bytes that the metrics have already counted.
     reported_bytes: u64,
-    /// Operations that no written block contains yet.
+    /// Operations whose records are in the current compressed block, which is not written yet.
     pending_operations: u64,
 }
 

@@ -68,8 +68,8 @@ pub(super) async fn parse_deployment(settings: &Settings) -> Result<DeploymentOp
     parsed.map_err(|error| format!("deployment.uri: {error}"))
 }
 
-/// Problems of the TLS files for servers, and of `auth.credentials`. The files may be on a file
-/// system that hangs.
+/// Problems of the TLS files for servers, and of `auth.credentials`. Blocks while the files are
+/// read, which may take long on a network file system.
 pub(super) fn deployment_problems(
     deployment: &DeploymentOptions,
     settings: &Settings,

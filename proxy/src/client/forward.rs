@@ -36,13 +36,14 @@ pub(super) enum Reply {
     /// The reply is held, and the client has not received any byte of it. The `Instant` is the time
     /// at which the last byte of the reply arrived.
     Held(HeldReply, ReplyFacts, Instant),
-    /// The reply was forwarded as it arrived. Only its backlog must still be sent.
+    /// The reply was forwarded as it arrived. Only the bytes that the client has not read yet (the
+    /// backlog) must still be sent.
     Forwarded(Forwarded),
 }
 
 /// Reads the awaited reply. A large reply is forwarded as it arrives if it is compressed neither by
-/// the server nor for the client. The server counts as failed if `interrupt` is raised before the
-/// first byte of the reply.
+/// the server nor for the client. If `interrupt` is raised before the first byte of the reply,
+/// because the server counts as hung, the result is [`RelayError::Server`].
 pub(super) async fn relay_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,

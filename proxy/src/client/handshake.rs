@@ -267,7 +267,8 @@ impl Client {
         }
     }
 
-    /// Begins a login by `speculativeAuthenticate`; `None` if the user's keys are not fresh.
+    /// Begins a login by `speculativeAuthenticate`; `None` unless cached keys of the user can be
+    /// used at once.
     fn speculate(&mut self, command: &RawDocument) -> Option<RawDocumentBuf> {
         let shared = Arc::clone(&self.shared);
         let (login, reply) = Login::speculate(&self.login_context(&shared), command)?;

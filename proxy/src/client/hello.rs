@@ -349,8 +349,9 @@ impl Greeting<'_> {
         if let Some(speculative) = self.speculative {
             reply.append(cstr!("speculativeAuthenticate"), speculative);
         }
-        // A driver in load-balanced mode sends `txnNumber`, which a standalone refuses. Without
-        // `serviceId`, the driver reports that the deployment does not support load balancing.
+        // In front of a standalone, the reply has no `serviceId`, so a driver in load-balanced mode
+        // reports that the deployment does not support load balancing. With `serviceId`, the driver
+        // would send `txnNumber`, which the standalone refuses.
         if hello.is_load_balanced && !is_standalone {
             reply.append(cstr!("serviceId"), self.service_id);
         }

@@ -42,7 +42,8 @@ enum KeySource {
 }
 
 impl KeySource {
-    /// Releases this login's claim on cached keys, so that other logins may use them.
+    /// Releases this login's claim on cached keys. While a login has the claim, the user's other
+    /// logins must not use these keys before a new reading.
     fn without_claim(self) -> Self {
         match self {
             Self::Server(known) => Self::Server(known.without_claim()),
@@ -232,8 +233,9 @@ impl Login {
         }
     }
 
-    /// Handles `speculativeAuthenticate` in a hello. `None` if the user's keys are not fresh,
-    /// because the reply to a hello must not wait for a reading.
+    /// Handles `speculativeAuthenticate` in a hello. `None` unless cached keys can be used at once
+    /// ([`Credentials::fresh`]), because the reply to a hello must not wait until a server is asked
+    /// for the keys.
     pub(super) fn speculate(
         context: &LoginContext<'_>,
         command: &RawDocument,
@@ -448,7 +450,7 @@ impl LoginContext<'_> {
         delayed.ok_or(LoginError::Gone { is_ok: Some(is_ok) })
     }
 
-    /// Runs a step of a login before the proof. Fails if the client disconnects.
+    /// Runs `step`, a part of a login before its proof is checked. Fails if the client disconnects.
     async fn unless_gone<T>(
         &mut self,
         step: Pin<&mut impl Future<Output = Result<T, CredentialError>>>,

@@ -191,7 +191,7 @@ struct Client {
     eviction: Eviction,
     /// The address or user towards which the client counts when Seawall divides limited resources.
     sharer: Sharer,
-    /// The client's state in the running capture.
+    /// The client's state in the running capture, which records the messages of some clients.
     captured: CapturedClient,
     /// Counts the client towards the limit of all clients.
     client_permit: ClientPermit,
@@ -280,8 +280,8 @@ impl Client {
         }
     }
 
-    /// Waits until the arrivals gate lets the client pass. While the data plane is late, new
-    /// clients wait here, before Seawall reads their first byte.
+    /// Waits until the arrivals gate lets the client pass. While the data plane (the threads that
+    /// serve clients) runs late, new clients wait here, before Seawall reads their first byte.
     async fn wait_for_admission(&self) -> Result<(), End> {
         self.shared.recorder.arrival_delayed();
         let arrivals = &self.shared.arrivals.gate;
@@ -314,8 +314,9 @@ impl Client {
     /// Returns the future that serves a message. The future is boxed, so that it uses memory only
     /// while a message is served. Most of the time, most clients are idle.
     fn begin_message(&mut self, message: Message) -> Result<Serving<'_>, End> {
-        // In a storm, many clients leave before Seawall reads their first message. Seawall does not
-        // serve the message of a client that has left, because the reply would reach no client.
+        // In a reconnect storm, many clients leave before Seawall reads their first message.
+        // Seawall does not serve the message of a client that has left, because the reply would
+        // reach no client.
         if self.identity.is_none() && self.stream.peer_has_left() {
             self.connected.record_left_unserved();
             return Err(End::Gone);
@@ -399,8 +400,8 @@ impl Client {
         read.or_else(|error| self.unreadable(&error))
     }
 
-    /// When the client's time for its login or for the current introduction ends, whichever is
-    /// earlier. `None` if neither is limited.
+    /// The earlier of two deadlines: for the client's login, and for the client's proof if a server
+    /// verifies this proof ([`Login::deadline`]). `None` if the client has neither deadline.
     fn read_deadline(&self) -> Option<Instant> {
         let handshake = self.handshake.as_ref().map(|due| due.deadline);
         let introduction = self.login.as_ref().and_then(|login| login.deadline());
@@ -420,7 +421,8 @@ impl Client {
         if handshake.is_some_and(|deadline| deadline <= until) {
             return self.close("authentication_timeout");
         }
-        // The introduction timed out. The client stays connected and may log in again.
+        // Only the time for the client's proof is over. The client stays connected and may log in
+        // again.
         self.login = None;
         Box::pin(self.read()).await
     }
@@ -549,8 +551,9 @@ impl Client {
         }
         match self.operator(&command) {
             Some(identity) => {
-                // Ends an introduction in progress. Otherwise the introduction would use a server
-                // connection, and one of the limited conversations, while the operation runs.
+                // Ends an introduction (a login that a server verifies) that waits for the client's
+                // proof. Otherwise the introduction would use a server connection, and one of the
+                // limited conversations, while the operation runs.
                 self.login.take_if(|login| login.deadline().is_some());
                 self.connected.reached(Stage::Operation);
                 if command.spec.is_about_seawall && self.shared.settings().serves_own_commands {

@@ -28,10 +28,10 @@ use seawall_transport::{Sharer, connection::reply_is_ok};
 /// How long a server may take to list the rights of a user.
 const RIGHTS_LIMIT: Duration = Duration::from_secs(5);
 
-/// Number of rows in a reply if the command has no `limit`.
+/// Number of entries (for example, clients) that a reply lists if the command has no `limit`.
 const DEFAULT_LIMIT: usize = 50;
 
-/// Maximum number of rows in a reply, so that the reply fits into a message.
+/// Maximum number of entries that a reply lists, so that the reply fits into a message.
 const MAX_LIMIT: usize = 1_000;
 
 /// Maximum number of commands about Seawall at a time.
@@ -45,7 +45,7 @@ const MAX_REPLY_BYTES: usize = 16_000_000;
 pub struct OwnCommand {
     /// The information to show, or the action to run.
     pub topic: Topic,
-    /// Maximum number of rows.
+    /// Maximum number of entries (for example, clients) that the reply lists.
     pub limit: usize,
     /// True if a reload only reports what would change.
     pub is_dry_run: bool,

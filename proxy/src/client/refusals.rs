@@ -1,5 +1,5 @@
-//! The routers that have refused a user's keys, while an operation or a reading looks for a router
-//! that accepts them.
+//! The routers that have refused a user's keys, while an operation, or a request to read the keys
+//! again, looks for a router that accepts them.
 
 use seawall_transport::connection::ServerAddress;
 
@@ -27,7 +27,7 @@ impl Refusals {
         self.login_version
     }
 
-    /// The routers.
+    /// The routers that have refused the keys.
     pub(super) fn routers(&self) -> &[ServerAddress] {
         &self.routers
     }

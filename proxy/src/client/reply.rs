@@ -67,7 +67,7 @@ pub(super) struct Awaited<'a> {
     pub(super) must_compress: bool,
     pub(super) budget: &'a MemoryBudget,
     pub(super) limits: &'a Limits,
-    /// The address or user towards which the memory of the reply and its forwarding turns count.
+    /// The address or user towards which the memory of the reply and the work to forward it count.
     pub(super) sharer: Sharer,
     /// Returns true if other operations wait for the server connection.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),

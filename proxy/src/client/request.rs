@@ -2,7 +2,8 @@
 //!
 //! - `moreToCome` and `exhaustAllowed` are cleared, so that each request has one reply.
 //! - `$client` is added, if the message has room for it.
-//! - `maxTimeMS` is set to the remaining time of the operation, or to the time of a slice.
+//! - `maxTimeMS` is set to the remaining time of the operation. For one slice of a wait for data,
+//!   `maxTimeMS` is set to the length of the slice.
 //! - If the request has a checksum, the checksum is recomputed.
 
 use std::{

@@ -34,7 +34,7 @@ pub struct Shared {
     pub captures: Arc<Captures>,
     /// Limits on clients, logins, operations and CPU-heavy work.
     pub limits: Limits,
-    /// Delays new clients while the data plane is late.
+    /// Delays new clients while the data plane (the threads that serve clients) runs late.
     pub arrivals: Arrivals,
     /// The parts of Seawall that check logins.
     pub logins: Logins,
@@ -56,14 +56,15 @@ impl Shared {
     }
 }
 
-/// Delays new clients while the data plane is late.
+/// Delays new clients while the data plane (the threads that serve clients) runs late.
 #[derive(Debug)]
 pub struct Arrivals {
     /// The gate that new clients pass.
     pub gate: Gate,
-    /// How late the data plane is.
+    /// How late the tasks on the threads that serve clients run.
     pub lateness: Lateness,
-    /// Records arrivals of clients. After an arrival, periodic tasks run frequently again.
+    /// Records arrivals of clients. Periodic tasks run rarely in quiet times, and frequently again
+    /// after an arrival.
     pub activity: Activity,
 }
 
@@ -94,7 +95,7 @@ pub struct Routing {
     pub(crate) foreign_cursors: OccasionalLog,
     /// Logs operations in transactions that this instance does not know.
     pub(crate) foreign_transactions: OccasionalLog,
-    /// Logs logins at servers that failed for a reason other than the user's keys.
+    /// Logs failures of logins at servers, except refusals of the user's keys.
     pub(crate) failed_logins: OccasionalLog,
 }
 

@@ -3,8 +3,8 @@
 //! An address with a thousand waiters gets as many turns as an address with one. [`Waiters`], the
 //! queue of logins, also serves the users of an address in turn. It serves each user's newest
 //! waiter first, because impatient clients give up and retry. At every fourth turn, it serves the
-//! user's oldest waiter, so that old waiters are served too. [`TurnQueue`] keeps the order of
-//! arrival within each key.
+//! user's oldest waiter, so that old waiters are served too. [`TurnQueue`], which is used for
+//! operations, serves the waiters of each key (for example of each address) in order of arrival.
 
 use std::{
     cmp::Ordering,
@@ -26,7 +26,7 @@ pub struct Origin {
     pub user: Option<NameHash>,
 }
 
-/// The oldest waiter gets one turn in every `OLDEST_EVERY` turns.
+/// Of `OLDEST_EVERY` waiters that a [`NewestFirst`] queue serves, one is the oldest waiter.
 const OLDEST_EVERY: u64 = 4;
 
 /// A queue of waiters.
@@ -87,8 +87,8 @@ impl<T> OldestFirst<T> {
     }
 }
 
-/// A queue that serves its newest waiter first. One turn in [`OLDEST_EVERY`] goes to its oldest
-/// waiter.
+/// A queue that serves its newest waiter first, but its oldest waiter every [`OLDEST_EVERY`]th
+/// time.
 #[derive(Debug)]
 pub(super) struct NewestFirst<T> {
     waiters: VecDeque<T>,

@@ -1,20 +1,21 @@
-//! Gates of two kinds. Gates for logins slow down logins while operations wait for connections. The
-//! gate for new clients slows down new clients while the machine is overloaded.
+//! Gates limit the rate of logins while operations wait for connections, and the rate of new
+//! clients while the machine is overloaded.
 //!
-//! The clients of a storm log in to run operations, and their operations wait in the same queues as
-//! the operations of all other clients. So while operations wait for connections longer than a
-//! target, a gate admits logins at a limited rate. At each tick, the rate falls by a factor if the
-//! waits exceed the target, and rises by a factor if they do not. No login is refused: each login
-//! waits for its turn. Addresses are served in turn, and the users of each address in turn
-//! ([`super::fair`]).
+//! If many clients log in at once, their operations wait in the same queues as the operations of
+//! all other clients. So while operations wait for connections longer than a *target* (20 ms), a
+//! gate admits logins at a limited rate. At each tick, the gate compares the longest wait with the
+//! target: if the wait exceeds the target, the target counts as *missed*, and the rate falls by a
+//! factor. Otherwise the rate rises by a factor. No login is refused: each login waits for its
+//! turn. Addresses are served in turn, and the users of each address in turn ([`super::fair`]).
 //!
 //! If operations wait because their user already has `max_pool_size` connections, only the logins
 //! of that user are slowed down. All other waits slow down the logins of all users, through a
 //! common gate ([`LoginGates`]).
 //!
-//! While the data plane is late, new clients wait in the same way, before Seawall reads their first
-//! byte. The machine then lacks CPU time, and the clients that Seawall already serves come first. A
-//! client that disconnects during the wait has caused almost no work.
+//! While the data plane runs its tasks late, the machine lacks CPU time. New clients then wait in
+//! the same way, before Seawall reads their first byte, so that Seawall has more CPU time for the
+//! clients that it already serves. A client that disconnects during the wait has caused almost no
+//! work.
 //!
 //! The target, and the rule that it must be missed for a whole interval, follow CoDel: K. Nichols
 //! and V. Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012. Serving the newest waiter
@@ -32,13 +33,14 @@ use crate::runtime::TICK;
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// If operations wait longer than this for a connection, logins are slowed down.
+/// The target of gates for logins: if operations wait longer for a connection, logins are slowed
+/// down.
 const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
 
-/// If the lateness of the data plane exceeds this, new clients are slowed down.
+/// The target of the gate for new clients: if the data plane is later, new clients are slowed down.
 const LATENESS_TARGET: Duration = Duration::from_millis(50);
 
-/// How long a target must be missed before its gate begins to limit the rate.
+/// How long waits must exceed the target of a gate before the gate begins to limit the rate.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The limit on logins per second never falls below this value, so clients can log in even if a
@@ -53,8 +55,8 @@ const MIN_ARRIVALS_PER_SECOND: f64 = 500.0;
 /// A gate opens fully when its rate per second reaches this value.
 const OPEN_RATE: f64 = 20_000.0;
 
-/// At each tick, the rate is multiplied by `SLOWER` if the target is missed, and by `FASTER` if the
-/// target is met.
+/// At each tick, the rate is multiplied by `SLOWER` if the wait exceeds the target, else by
+/// `FASTER`.
 const SLOWER: f64 = 0.9;
 const FASTER: f64 = 1.15;
 
@@ -82,7 +84,7 @@ struct GateState {
     passed: u32,
     /// Moving average of the number of logins or clients that pass per second.
     average_rate: f64,
-    /// How long the target has been missed without interruption.
+    /// How long each tick has reported a wait that exceeds the target.
     missed_for: Duration,
 }
 
@@ -139,7 +141,7 @@ impl Gate {
         waiting.until_admitted().await;
     }
 
-    /// Gives a token back that was used by a pass of this gate.
+    /// Gives back a token that a caller used to pass this gate.
     fn give_back(&self) {
         let mut state = self.state.lock();
         if let Some(rate) = state.rate {
@@ -207,7 +209,7 @@ fn most_tokens(rate: f64) -> f64 {
 struct UsedToken(Option<Arc<Gate>>);
 
 impl UsedToken {
-    /// Keeps the token used, because the login has passed all gates.
+    /// Does not give the token back, because the login has passed all gates.
     fn keep(mut self) {
         self.0 = None;
     }
@@ -236,7 +238,8 @@ impl GateState {
         let rate = f64::from(std::mem::take(&mut self.passed)) / seconds;
         self.average_rate += (rate - self.average_rate) * 0.1;
         self.missed_for = match is_missed {
-            // One tick that is very late does not prove that the target was missed all the time.
+            // A tick that comes very late does not prove that waits exceeded the target since the
+            // last tick.
             true => self.missed_for + elapsed.min(TICK * 2),
             false => Duration::ZERO,
         };
@@ -561,7 +564,7 @@ mod tests {
             }
         }
         // The 50 ticks take one second. The minimum rate lets 50 callers pass in this time, and
-        // each token saved before lets one more pass.
+        // each token that was left before lets one more caller pass.
         assert!((48..=60).contains(&passed), "{passed}");
         // The gate then opens fully in less than a second.
         tick(&gate, Duration::ZERO, 45);
@@ -675,8 +678,8 @@ mod tests {
     }
 
     proptest! {
-        /// No waiter passes twice or after it has left. Once the target has been met for a second,
-        /// each waiter that stays has passed. Until then, no more waiters pass than the rates
+        /// No waiter passes twice or after it has left. After a second of ticks that report no
+        /// wait, each waiter that stays has passed. Until then, no more waiters pass than the rates
         /// allow.
         #[test]
         fn each_waiter_that_does_not_leave_passes_a_gate_exactly_once(events in events()) {
@@ -713,7 +716,8 @@ mod tests {
                         passed += released;
                         let limit = gate.state.lock().rate;
                         if let Some(rate) = limit {
-                            // Each waiter that passes uses a saved token or a token of this tick.
+                            // Each waiter that passes uses a token that earlier ticks left, or a
+                            // token of this tick.
                             let most = rate.mul_add(0.1, 1.0) + rate * 0.04;
                             let released = u32::try_from(released).unwrap();
                             prop_assert!(f64::from(released) <= most + 1.0, "{released} at {rate}");

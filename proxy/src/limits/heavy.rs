@@ -1,7 +1,7 @@
 //! Runs heavy work on other threads, because heavy work would keep a thread from serving clients.
 //! Heavy work is: compressing and decompressing large messages, passes over all bytes of a large
-//! message, and TLS handshakes. Handshakes have a lower priority than everything else, because a
-//! storm of handshakes may come from clients that have not logged in.
+//! message, and TLS handshakes. Handshakes have a lower priority than everything else, because
+//! clients that have not logged in may begin thousands of handshakes at once.
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -52,8 +52,8 @@ impl HandshakeLine {
 }
 
 impl HeavyWork {
-    /// For each type of job (messages and handshakes), allows half of `workers` jobs at a time, but
-    /// at least one. `workers` is the number of threads that serve clients.
+    /// Allows at a time half of `workers` jobs on messages and the same number of handshakes, but
+    /// at least one of each. `workers` is the number of threads that serve clients.
     pub(super) fn new(workers: usize) -> Self {
         let count = (workers / 2).max(1);
         Self {

@@ -32,8 +32,8 @@ use seawall_locks::Mutex;
 /// together get about a tenth of the CPU time of one thread that serves clients.
 const NICE: i32 = 10;
 
-/// Period in which the idle threads must make progress. If they do not, tasks that have not begun
-/// move to the fallback threads.
+/// If the idle threads make no progress within this time, tasks that have not begun move to the
+/// fallback threads.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The idle threads make progress if their tasks take at least this number of turns in

@@ -51,7 +51,7 @@ pub struct Limits {
     logins: ArcSwapOption<Rates<NameHash>>,
     names: NameHasher,
     next_close: Mutex<Option<Instant>>,
-    /// The turns to close clients that are idle in a drain.
+    /// Lets only one caller of [`Self::drain_turn`] at a time close a client.
     drain_closes: Turns,
 }
 
@@ -353,8 +353,8 @@ impl Limits {
         self.heavy.of(sharer)
     }
 
-    /// Returns the time at which the caller may close a client. Closes are spread over time, so
-    /// that the reconnects do not become a storm.
+    /// Returns the time at which the caller may close a client. The times of two callers differ by
+    /// at least [`CLOSE_INTERVAL`], so that not all clients reconnect at once.
     pub(crate) fn closing_turn(&self, now: Instant) -> Instant {
         let mut next = self.next_close.lock();
         let turn = next.map_or(now, |next| next.max(now));
@@ -362,9 +362,9 @@ impl Limits {
         turn
     }
 
-    /// Waits until the caller may close a client that is idle in a drain. Returns false if the
-    /// client is no longer idle then, in which case other clients do not wait for it. Closes in a
-    /// drain are spread over time too, but do not delay the closes of [`Self::closing_turn`].
+    /// Waits until the caller may close a client that is idle while Seawall drains. Returns false
+    /// if the client is no longer idle then. At most one client is closed in each
+    /// [`CLOSE_INTERVAL`]. These closes do not delay the closes of [`Self::closing_turn`].
     pub(crate) async fn drain_turn(&self, is_idle: impl Fn() -> bool) -> bool {
         let _turn = self.drain_closes.take(Sharer::Local).await;
         if !is_idle() {

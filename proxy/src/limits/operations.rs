@@ -31,8 +31,8 @@ pub struct OperationPermits {
 #[derive(Debug)]
 struct SharedPermits {
     all: AtomicUsize,
-    /// True if each user gets at most its share. Then these permits count as the user's operations
-    /// in flight.
+    /// True for [`OperationPermits::common`]: each user gets at most its share, and each permit is
+    /// counted in [`Operator::in_flight`].
     has_shares: bool,
     /// Number of permits that are taken. May exceed `all` after `all` was reduced.
     taken: AtomicUsize,

@@ -7,8 +7,8 @@
 //! permits, but it never locks out another address. Among handshakes and among monitors, the oldest
 //! connection is closed. Among clients, a silent connection is closed.
 //!
-//! An active monitor is never closed for another address. So an address gets at most its share of
-//! the permits for monitors.
+//! A monitor that has sent a `hello` in the last ten minutes is never closed for another address.
+//! So an address gets at most its share ([`is_within_share`]) of the permits for monitors.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -279,7 +279,7 @@ impl PermitTable {
         None
     }
 
-    /// True if the connection with this number belongs to the share that must be closed.
+    /// True if the connection with this number is one of the `closing_percent` that must be closed.
     fn must_close(&self, number: u64) -> bool {
         number % 100 < self.closing_percent
     }

@@ -1,5 +1,6 @@
-//! Bounded resources that several holders share. Each holder gets only its share, so that no holder
-//! can use the whole resource.
+//! Bounded resources that several holders share. A holder gets a further unit only while it holds
+//! fewer units than a multiple of the free units ([`is_within_share`]). So no holder can use the
+//! whole resource.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

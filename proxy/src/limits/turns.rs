@@ -1,5 +1,5 @@
 //! Turns: permits to run long work. Long work runs only while it has a turn. The number of turns is
-//! limited, so a short operation waits behind only a few long tasks.
+//! limited, so that only a few long tasks at a time can delay short operations.
 
 use std::{
     fmt,

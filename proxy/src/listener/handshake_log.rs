@@ -1,5 +1,5 @@
-//! Logs why TLS handshakes with clients failed. A storm of handshakes may fail, so each cause is
-//! logged at most once a minute.
+//! Logs why TLS handshakes with clients failed. Thousands of handshakes may fail within seconds, so
+//! each cause is logged at most once a minute.
 
 use std::{collections::HashMap, io};
 

@@ -419,8 +419,9 @@ fn admit_client(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
     };
     let eviction = newcomer.eviction.clone();
     let recorder = Arc::clone(&acceptor.shared.recorder);
-    // The task holds only a pointer to the current stage of the connection. So the memory of the
-    // TLS handshake is freed before the client is idle.
+    // The task holds only a pointer to the future of the handshake, and later to the future that
+    // serves the client. So the memory of the TLS handshake is freed as soon as the handshake has
+    // ended.
     let prepared = Box::pin(prepare(acceptor.clone(), stream, peer, newcomer));
     let mut served = prepared.then(OptionFuture::from);
     acceptor.tracker.spawn(async move {
@@ -550,9 +551,9 @@ pub(crate) fn certificates_of(stream: &Stream) -> Arc<[CertificateDer<'static>]>
 }
 
 /// Waits until a new configuration refuses this certificate chain, and then until the connection
-/// may be closed. Closes are spread over time, so that the reconnects of many clients do not become
-/// a storm. The chain is verified on a thread of low priority, because a reload makes all
-/// connections verify their chains at once.
+/// may be closed. The closes are spread over time, so that not all closed clients reconnect at
+/// once. The chain is verified on a thread of low priority, because a reload makes all connections
+/// verify their chains at once.
 async fn until_refused(
     limits: &Limits,
     sharer: Sharer,
@@ -579,8 +580,8 @@ async fn until_refused(
             continue;
         }
         sleep_until(limits.closing_turn(Instant::now())).await;
-        // The operator may have corrected the configuration during the sleep. Then the new
-        // configuration decides.
+        // The operator may have corrected the configuration during the sleep. Then the chain is
+        // verified again, by the new configuration.
         if !tls.has_changed().unwrap_or_default() {
             return;
         }

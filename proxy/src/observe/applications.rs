@@ -19,8 +19,8 @@ pub struct ApplicationCounts {
 }
 
 impl ApplicationCounts {
-    /// Adds one operation of an application; `None` if the client has no name. Names are compared
-    /// by their memory address.
+    /// Adds one operation of an application; `None` if the client has no name. Clients with the
+    /// same name share one copy of it, so names are compared by their memory address.
     pub(super) fn add(&mut self, application: Option<&Arc<str>>) {
         let Some(application) = application else {
             self.unnamed += 1;

@@ -217,16 +217,16 @@ impl ConnectedClient {
         self.update(|row| row.driver = Some(driver));
     }
 
-    /// Sets the stage that the client has reached.
+    /// Sets the [`Stage`] of the connection that the client has reached.
     pub(crate) fn reached(&mut self, stage: Stage) {
         self.stage = stage;
     }
 
-    /// Records that the client got the reply to its `hello`. Later `hello`s do not change the
-    /// stage.
+    /// Records that the client got the reply to its `hello`. A later `hello` never returns the
+    /// client to an earlier stage.
     pub fn greeted(&mut self, is_monitor: bool) {
-        // A driver's monitor never logs in. It is ready after its `hello`, so that its end does not
-        // count as a client that gave up.
+        // A driver's monitoring connection never logs in. Its last stage is `Ready`, so that the
+        // end of the connection does not count as a client that gave up.
         let stage = if is_monitor {
             Stage::Ready
         } else {
@@ -236,7 +236,7 @@ impl ConnectedClient {
     }
 
     /// Sets how the connection ends. Only the first call counts. If this function is never called,
-    /// the client ended the connection.
+    /// Seawall called [`close`] or the client ended the connection.
     pub(crate) fn set_departure(&mut self, how: Departure) {
         self.how.get_or_insert(how);
     }
@@ -248,8 +248,9 @@ impl ConnectedClient {
         metrics.count(MetricName::ClientsGoneTotal, &labels);
     }
 
-    /// How the connection ended. If nothing was set, the client ended it: in [`Stage::Ready`] this
-    /// is a clean end, and in any other stage the client gave up.
+    /// How the connection ended. If [`Self::set_departure`] was not called, either [`close`] is
+    /// running, or the client ended the connection: in [`Stage::Ready`] this is a clean end, and in
+    /// any other stage the client gave up.
     fn departure(&self) -> Departure {
         self.how.unwrap_or(match self.stage {
             _ if IS_CLOSING.get() => Departure::Closed,

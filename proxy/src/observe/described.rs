@@ -10,7 +10,8 @@ use super::{
     sums::{NamespaceIndex, Record},
 };
 
-/// The level that the log shows for an operation whose row was evicted while the operation ran.
+/// The value of `level` in the slow log line of an operation whose row was evicted while the
+/// operation ran.
 const EVICTED: &str = "evicted";
 
 /// The description of an operation for the slow log, taken from the rows that count the operation.
@@ -22,7 +23,8 @@ pub(super) struct LoggedOperation {
     pub(super) shape: ShapeId,
     /// The id of the operation's own shape, if it differs from `shape`.
     pub(super) fine: Option<ShapeId>,
-    /// The level of the row that counts the operation; `None` if shapes are not counted.
+    /// What the row that counts the operation contains: one shape (`fine`), shapes with the same
+    /// coarse shape (`coarse`) or other shapes (`rest`); `None` if shapes are not counted.
     pub(super) level: Option<&'static str>,
     pub(super) text: Arc<str>,
 }

@@ -297,25 +297,25 @@ impl Exporter {
         (std::mem::take(&mut collected.second), whole)
     }
 
-    /// Connections and logins since the last call.
+    /// Connections, logins and refusals since the last call.
     pub(crate) fn take_traffic(&self) -> Traffic {
         let mut traffic = self.recorder.clients.take_traffic();
         self.recorder.logins.add_to(&mut traffic);
         traffic
     }
 
-    /// Counts a storm that began, and sets the gauge of active storms to 1.
+    /// Counts a client storm that began, and sets the gauge `seawall_storm_active` to 1.
     pub(crate) fn storm_began(&self) {
         self.metrics.count(MetricName::StormsTotal, &[]);
         self.set_storm_active(true);
     }
 
-    /// Sets the gauge of active storms to 0.
+    /// Sets the gauge `seawall_storm_active` to 0.
     pub(crate) fn storm_ended(&self) {
         self.set_storm_active(false);
     }
 
-    /// Sets the gauge of recurring stalls to a number of servers.
+    /// Sets the gauge of servers whose stalls recur at a regular interval.
     pub(crate) fn set_recurring_stalls(&self, servers: usize) {
         let gauge = self.metrics.gauge(MetricName::RecurringStalls, vec![]);
         gauge.set(seawall_stats::float(
@@ -323,7 +323,7 @@ impl Exporter {
         ));
     }
 
-    /// Sets the gauge of readiness.
+    /// Sets the gauge that shows if Seawall can serve operations.
     pub(crate) fn set_ready(&self, is_ready: bool) {
         let gauge = self.metrics.gauge(MetricName::Ready, vec![]);
         gauge.set(f64::from(u8::from(is_ready)));
@@ -562,7 +562,7 @@ impl Exporter {
     }
 }
 
-/// Row data copied under the registry's lock and used after its release.
+/// Data that is copied from the rows while the registry is locked, and used after it is unlocked.
 struct FreshRows {
     namespaces: Vec<Namespace>,
     shapes: Vec<FreshShape>,
@@ -579,8 +579,9 @@ struct FreshShape {
     sums: ShapeSums,
 }
 
-/// True if the series of a shape contain these sums. The series contain no awaiting operations, and
-/// no rows that are empty because each `getMore` was counted with the shape that opened its cursor.
+/// True if the metric series of a shape count operations of these sums. They do not if all
+/// operations are awaiting, or if the row is empty because each `getMore` was counted with the
+/// shape that opened its cursor.
 fn is_exported(sums: &ShapeSums) -> bool {
     sums.figures.count > 0 || !sums.figures.more_time.is_zero()
 }

@@ -1,8 +1,8 @@
 //! Histograms that are rendered from distributions.
 //!
-//! The histograms of the library `metrics-exporter-prometheus` keep each sample until the next
-//! upkeep. This costs CPU time for each operation. A distribution already has buckets, so it needs
-//! no samples.
+//! The histograms of the library `metrics-exporter-prometheus` keep each sample until the next call
+//! of `run_upkeep` counts it in a bucket. This costs CPU time for each operation. A distribution
+//! counts each duration in a bucket at once, so it keeps no samples.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,7 +18,7 @@ use super::{
 };
 use seawall_stats::{Distribution, octave_bound_seconds};
 
-/// A format of histograms.
+/// A format in which distributions are exported as histograms.
 pub(super) trait Histograms {
     /// Adds one series. All series of a metric must follow one another.
     fn add<const PER_OCTAVE: usize>(
@@ -83,8 +83,8 @@ impl Histograms for HistogramText<'_> {
     }
 }
 
-/// Writes a counter of seconds in Prometheus' text format. Each series has a label's name, its
-/// value, and a time. The counters of the library are whole numbers.
+/// Writes a counter of seconds in Prometheus' text format, because the counters of the library only
+/// have whole numbers. Each of `series` has the name of a label, its value, and a time.
 pub(super) fn write_seconds<'s>(
     text: &mut String,
     metric: MetricName,

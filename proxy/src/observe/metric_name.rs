@@ -98,7 +98,8 @@ metrics! {
     ShapeGetmoreSecondsTotal: Counter = "seawall_shape_getmore_seconds_total", "Time of the getMores on cursors that a shape opened.";
     /// Description of a shape; the value is always 1.
     ShapeInfo: Gauge = "seawall_shape_info", "Description of a shape: command, namespace and text; always 1.";
-    /// Operations waiting for a connection to a server, or for a slot.
+    /// Operations that wait for a connection to a server, or because the concurrency limit is
+    /// reached.
     WaitQueueLength: Gauge = "seawall_wait_queue_length", "Operations waiting for a connection to a server, or for a slot.";
     /// Maximum number of operations in progress on a server; absent if there is no limit.
     ConcurrencyLimit: Gauge = "seawall_concurrency_limit", "Maximum number of operations in progress on a server; absent if there is no limit.";
@@ -154,7 +155,7 @@ metrics! {
     FingerprintEvictedTotal: Counter = "seawall_fingerprint_evicted_total", "Shape rows evicted for heavier shapes.";
     /// Prefixes of field paths below which all names now count as data.
     FingerprintNamesLearnedTotal: Counter = "seawall_fingerprint_names_learned_total", "Prefixes of field paths below which all names now count as data.";
-    /// How late a periodic task of a runtime woke up, by `plane`.
+    /// How late a periodic task of a runtime woke up, by `plane` (`data` or `control`).
     EventLoopDelaySeconds: Histogram = "seawall_event_loop_delay_seconds", "How late a periodic task of a runtime woke up.";
     /// Memory for each `owner`, in bytes.
     MemoryBytes: Gauge = "seawall_memory_bytes", "Memory for each owner, in bytes. The owner process is the resident memory of the whole process.";
@@ -162,7 +163,8 @@ metrics! {
     ThreadCpuSeconds: Gauge = "seawall_thread_cpu_seconds", "CPU time since Seawall started, by thread name.";
     /// Slow log lines that were not written.
     SlowLogLeftOutTotal: Counter = "seawall_slow_log_left_out_total", "Slow log lines that were not written.";
-    /// Steps of the history dropped early because their memory limit was reached.
+    /// Steps of the history (a step has the figures of a second or of a longer interval) that were
+    /// dropped early because their memory limit was reached.
     HistoryDroppedTotal: Counter = "seawall_history_dropped_total", "Steps of the history dropped early because their memory limit was reached.";
     /// Failed writes of the history file.
     HistoryWriteFailuresTotal: Counter = "seawall_history_write_failures_total", "Failed writes of the history file.";

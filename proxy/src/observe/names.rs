@@ -24,7 +24,7 @@ const MAX_WATCHED: usize = 1_024;
 /// and only the size of the shape table limits the number of shapes.
 const MAX_LEARNED: usize = 4_096;
 
-/// The learned prefixes, and the names counted below other prefixes.
+/// The prefixes below which names are known to be data, and the names counted below other prefixes.
 #[derive(Debug, Default)]
 pub(super) struct NameTable {
     state: Mutex<NameState>,
@@ -37,7 +37,7 @@ struct NameState {
 }
 
 impl NameTable {
-    /// The learned prefixes, if there are any.
+    /// The prefixes below which all names count as data; `None` if there are none.
     pub(super) fn learned(&self) -> Option<Arc<LearnedNames>> {
         self.state.lock().learned.clone()
     }

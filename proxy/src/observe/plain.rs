@@ -43,8 +43,9 @@ struct PlainSums {
 }
 
 impl PlainTally {
-    /// Adds an operation of an application if the operation is plain and there is room for its
-    /// shape and server. Returns false if the operation was not added.
+    /// Adds an operation of an application if the operation is plain, and if the table contains its
+    /// namespace, shape and server or has fewer than [`PAIRS`] entries. Returns false if the
+    /// operation was not added.
     pub(super) fn add(&mut self, record: &Record, application: Option<&Arc<str>>) -> bool {
         let Some(key) = key_of(record) else {
             return false;
@@ -62,7 +63,8 @@ impl PlainTally {
 
     /// Removes everything that was added, and adds it to `sums`.
     pub(super) fn move_to(&mut self, sums: &mut Sums) {
-        // Remove pairs without operations, to make room for other pairs.
+        // Remove pairs that had no operation since the last collection, so that other pairs can be
+        // added.
         self.0.retain(|_, plain| plain.count > 0);
         for ((namespace, shape, server), plain) in &mut self.0 {
             plain.move_to(*namespace, *shape, *server, sums);

@@ -35,10 +35,11 @@ pub struct CaptureCounts {
     pub kept_bytes: u64,
 }
 
-/// Counts of lost steps and failed writes of the history since Seawall started.
+/// Losses of the history since Seawall started. The history consists of steps: a step has the
+/// figures of a second or of a longer interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLosses {
-    /// Steps dropped before the end of their retention.
+    /// Steps that were dropped before the end of their retention, because of the memory limit.
     pub dropped_early: u64,
     /// Failed writes of the history file.
     pub failed_writes: u64,

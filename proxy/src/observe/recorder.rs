@@ -264,8 +264,8 @@ impl Recorder {
         self.metrics.count(MetricName::LoginsDelayedTotal, &[]);
     }
 
-    /// Counts a new client that waits before its first byte is read, because the data plane is
-    /// late.
+    /// Counts a new client that waits before its first byte is read, because the threads that serve
+    /// clients are overloaded.
     pub(crate) fn arrival_delayed(&self) {
         self.metrics.count(MetricName::ArrivalsDelayedTotal, &[]);
     }
@@ -358,7 +358,7 @@ fn without_names<'a>(fingerprint: &Fingerprint<'a>) -> Fingerprint<'a> {
 
 #[cfg(test)]
 impl Recorder {
-    /// A recorder for tests in which shapes do not matter.
+    /// A recorder that does not count shapes, for tests.
     pub(crate) fn without_shapes() -> Arc<Self> {
         let settings = Settings {
             counts_shapes: false,

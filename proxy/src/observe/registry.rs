@@ -2,10 +2,11 @@
 //! of shapes.
 //!
 //! Every operation is counted in exactly one shape row, so the sum of all rows is the sum of all
-//! operations. A shape without a row is *folded*: it is counted in the row of its *coarse* shape.
-//! The coarse shape lacks parts that do not select documents, such as a projection. If the row of
-//! the coarse shape would exceed a limit, the shape is counted in the `other` row of its namespace.
-//! A namespace without a row is counted in the `other` row of its command.
+//! operations. A row that counts one shape is *fine*. A shape without a row is *folded*: it is
+//! counted in the row of its *coarse* shape. The coarse shape lacks parts that do not select
+//! documents, such as a projection. If the row of the coarse shape would exceed a limit, the shape
+//! is counted in the `other` row of its namespace. A namespace without a row is counted in the
+//! `other` row of its command.
 //!
 //! The heaviest shapes keep their rows: a shape's weight is the time of its operations. The
 //! registry watches the weights of shapes without a row. If a shape without a row becomes heavier

@@ -25,7 +25,8 @@ pub enum CloseReason {
     Expired,
     /// The connection belonged to an earlier generation of its pool.
     Stale,
-    /// Seawall closed the connection to make room for another user's connection.
+    /// A limit of the pool was reached: Seawall closed the connection so that another user could
+    /// have one, or did not add this connection, which was established outside the pool.
     GaveWay,
     /// The server or the kernel closed the connection while the connection was available.
     Ended,
@@ -257,7 +258,8 @@ impl ServerMetrics {
         );
     }
 
-    /// Sets the gauges of awaiting operations: how many run, and how many wait for a connection.
+    /// Sets the gauges of awaiting operations, which wait on the server for an event: how many run,
+    /// and how many wait for a connection.
     pub(crate) fn show_lane(&self, running: usize, queued: usize) {
         self.awaiting.set(count(running));
         self.lane_queue.set(count(queued));

@@ -25,9 +25,10 @@ pub(super) struct Shards(Vec<Mutex<Shard>>);
 #[derive(Default)]
 pub(super) struct Shard {
     pub(super) rows: HashMap<(ShapeId, bool), RowIndexes, RandomState>,
-    /// The recorder's generation when the shard filled its cache.
+    /// The value of `Recorder::generation` when the shard began to fill `rows`, its cache of
+    /// look-ups.
     pub(super) generation: u64,
-    /// The learned prefixes, if there are any.
+    /// The field path prefixes below which all names count as data; `None` if there are none.
     pub(super) names: Option<Arc<LearnedNames>>,
     /// Number of cache hits. Each time the number wraps to 0, the text of a shape is checked.
     pub(super) hits: u16,

@@ -128,13 +128,15 @@ impl Recorder {
         }
     }
 
-    /// Adds the dropped lines of a log that is no longer in use to those of all earlier logs.
+    /// Adds the number of lines that `log`, which is no longer in use, dropped to the number of
+    /// lines that all earlier logs dropped.
     fn keep_left_out(&self, log: &SlowLog) {
         let left_out = log.left_out();
         self.left_out_before.fetch_add(left_out, Ordering::Relaxed);
     }
 
-    /// Number of lines that the slow log dropped.
+    /// Number of lines that the slow logs of this process dropped: the current log and all earlier
+    /// logs.
     pub(crate) fn slow_log_left_out(&self) -> u64 {
         let log = self.slow_log.load();
         let current = log.as_ref().map_or(0, |log| log.left_out());

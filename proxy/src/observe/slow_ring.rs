@@ -31,7 +31,7 @@ const KEPT: usize = 1_000;
 /// Maximum number of operations that are noted in a second.
 const NOTED_PER_SECOND: NonZeroU32 = NonZeroU32::new(200).expect("not zero");
 
-/// The threshold if there is no slow log.
+/// Minimum duration of an operation in the list, if there is no slow log whose threshold applies.
 pub(super) const DEFAULT_THRESHOLD: Duration = Duration::from_millis(100);
 
 /// A slow operation, without values from its command.

@@ -228,7 +228,8 @@ pub(super) struct Sums {
     pub(super) checkouts: Vec<Option<Box<Distribution>>>,
 }
 
-/// The total time of an operation.
+/// The total time of an operation, with its bucket in distributions, so that the bucket is computed
+/// once for several distributions.
 #[derive(Clone, Copy)]
 struct Total {
     time: Duration,

@@ -1,5 +1,5 @@
-//! Builds the figures of an export to an OpenTelemetry collector. They are the same figures as in
-//! `/metrics`, read from the same sums.
+//! Builds the figures of an export to an OpenTelemetry collector. `/metrics` shows the same
+//! figures, from the same sums.
 //!
 //! A metric for which OpenTelemetry has a convention gets the convention's name, unit and
 //! attributes. All other metrics keep their names.

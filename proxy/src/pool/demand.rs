@@ -2,22 +2,23 @@
 
 use seawall_transport::Sharer;
 
-/// The resource that an operation needs besides a connection. Each user's wait queue has a separate
-/// queue for each need.
+/// The resource that an operation needs besides a connection. Each user has a separate wait queue
+/// for each need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Nothing: the operation is a command of Seawall itself. A user has only a few such operations
     /// at a time. They are served before the operations of the user's clients, and may use the
     /// reserved connections (see `super::reserve`).
     Nothing,
-    /// A permit of the lane (see `super::lane`). The operation waits for data, and already has the
-    /// permit.
+    /// A permit of the lane (see `super::lane`), which the operation already has. This is the need
+    /// of operations that wait for data, such as a `getMore` on a change stream.
     LanePermit,
     /// A slot, or a reserved slot while all slots are taken. The operation may also use the
     /// reserved connections (see `super::reserve`). This is the need of operations that other
     /// operations may wait for, for example the commit of a transaction that holds locks.
     SlotOrReserve,
-    /// A slot and a connection that are not reserved.
+    /// A slot and a connection, neither of which is reserved. This is the need of all other
+    /// operations.
     Slot,
 }
 

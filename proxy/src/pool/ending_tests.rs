@@ -56,8 +56,8 @@ fn requested_connections(command: &RawDocument) -> Option<Vec<i64>> {
     Some(connections.filter_map(|id| id.ok()?.as_i64()).collect())
 }
 
-/// A row of a `$currentOp` reply. As in a server's reply, a number that fits into an `int` is an
-/// `int`.
+/// The document of one operation in a `$currentOp` reply. As in a server's reply, a number that
+/// fits into an `int` is an `int`.
 fn row(connection: i64) -> RawDocumentBuf {
     let operation = operation_of(connection);
     match i32::try_from(connection) {
@@ -158,8 +158,8 @@ async fn the_extra_connection_for_kill_op_is_replaced_after_a_minute() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
-    // Each pause is shorter than the idle limit of the extra connection. Only at the last read, the
-    // connection is a minute old.
+    // Each pause is shorter than the ten seconds after which an unused extra connection is closed.
+    // Only at the last read, the extra connection is a minute old, and is replaced.
     let steps = [9_000, 9_000, 9_000, 9_000, 9_000, 9_000, 5_999, 1];
     for (count, step) in (2..).zip(steps) {
         advance(millis(step)).await;

@@ -102,8 +102,8 @@ pub(super) struct Inner {
     ready: [VecDeque<IdentityId>; Need::ALL.len()],
     /// True if the last slot went to an operation that other operations may wait for.
     was_urgent: bool,
-    /// The position in a list of `ready` at which the search for users that may exceed the limit
-    /// continues.
+    /// The position in a list of `ready` at which the search for users that may exceed the
+    /// concurrency limit continues.
     examined: usize,
     /// Number of all users' waiters.
     waiting: usize,
@@ -261,12 +261,12 @@ impl Inner {
     }
 
     /// Removes a waiter from the full wait queue to make room for a waiter of user `id` with this
-    /// demand. The removed waiter belongs to the user with the most waiters if this user has at
-    /// least two waiters more than `id`. Otherwise it belongs to user `id`: for an operation that
-    /// others may wait for, it is a waiter with [`Need::Slot`]. If [`RESERVE`] such operations of
-    /// the same address wait already, it is a waiter of this address. In all other cases, it
-    /// belongs to the address with the most waiters if this address has at least two waiters more
-    /// than the address of the new waiter. Returns `None` if there is no such waiter.
+    /// demand. If user `id` has less than an equal share of the queue, and another user has at
+    /// least two waiters more than `id`, a waiter of the user with the most waiters is removed.
+    /// Otherwise a waiter of user `id` is removed. For an operation that others may wait for, this
+    /// is a waiter with [`Need::Slot`]; if [`RESERVE`] such operations of the new waiter's address
+    /// already wait, the removed waiter must have the same address. For other operations, or if no
+    /// such waiter exists, see [`WaitQueue::make_room`](super::queue::WaitQueue::make_room).
     fn make_room_in_queue(&mut self, id: IdentityId, demand: Demand) -> Option<Waiter> {
         let own = self.users.get(&id).map_or(0, |user| user.waiters.len());
         // Other users are examined only while user `id` has less than an equal share of the queue.
@@ -459,8 +459,8 @@ impl Inner {
         }
     }
 
-    /// Discards what was learned about the server's concurrency limit, because the server has a new
-    /// role.
+    /// Discards what was learned about the server's concurrency limit, because the server has
+    /// changed its type, for example from secondary to primary.
     pub(super) fn reset_limit(&mut self, now: Instant) {
         self.slots.reset(now);
     }

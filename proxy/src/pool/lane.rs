@@ -3,7 +3,8 @@
 //! A `getMore` on a change stream or a tailable cursor uses its server connection until data
 //! arrives or its `maxTimeMS` expires. A server cannot be made to release the connection earlier.
 //! So only a part of the connections may be used for such waits, and each wait is split into
-//! slices. The more operations wait, the shorter the slices are.
+//! slices. Each slice needs a permit. The more operations wait for a permit, the shorter the slices
+//! are.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},

@@ -1,9 +1,9 @@
 //! The connections to one server: one pool for each user, and one limit for all users.
 //!
-//! The terms and rules are those of the connection monitoring and pooling specification (CMAP): a
-//! connection is pending, available, in use or perished; a pool is paused, ready or closed; a pool
-//! has a generation. `Inner` is plain data behind a mutex: it gets `now` as an argument, makes
-//! every decision, and does no I/O. This module does the I/O. A user never gets another user's
+//! The terms are those of the connection monitoring and pooling specification (CMAP): a connection
+//! is pending, available, in use or perished; a pool is paused, ready or closed; a pool has a
+//! generation. `Inner` is plain data behind a mutex: it gets `now` as an argument, makes every
+//! decision, and does no I/O. This module does the I/O. A user never gets another user's
 //! connection.
 //!
 //! Source:
@@ -194,8 +194,8 @@ pub struct Cost {
 
 impl Cost {
     /// True if the server with the cost `other` is the better choice. If the latencies differ by a
-    /// factor of at most two, only the loads are compared. Otherwise a random difference in latency
-    /// could keep operations away from a server.
+    /// factor of at most two, only the numbers of operations in flight or waiting are compared,
+    /// because a small difference in latency may be random.
     pub(crate) fn exceeds(self, other: Self) -> bool {
         let weight = |cost: Self| {
             cost.latency_seconds * f64::from(u32::try_from(cost.load + 1).unwrap_or(u32::MAX))
@@ -524,7 +524,7 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Counts a new connection.
+    /// Counts a new connection, and registers it so that [`Self::give_up`] ends its waits.
     fn created(&self, connection: Connection) -> Box<Connection> {
         self.metrics.connection_created();
         self.interrupts.add(&connection.interrupt);
@@ -557,8 +557,9 @@ impl ServerPool {
     }
 
     /// Records that a connection of `generation` ended during an operation of `identity`. The pool
-    /// then hands out no connection until [`ServerPool::recover`] or [`ServerPool::clear`] is
-    /// called with the result of a probe.
+    /// then hands out no connection until the result of a probe is known and
+    /// [`ServerPool::recover`] or [`ServerPool::clear`] is called. If the pool was suspect shortly
+    /// before, it continues to hand out connections.
     pub fn suspect(&self, generation: Generation, identity: &Identity) -> Suspicion {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let mut inner = self.inner.lock();
@@ -566,7 +567,7 @@ impl ServerPool {
     }
 
     /// Records that the server replied to a probe that was sent at `asked_at`. A paused pool
-    /// becomes ready, and a suspicion that is older than the probe ends.
+    /// becomes ready. So does a suspect pool, unless it became suspect after `asked_at`.
     pub fn recover(&self, asked_at: Instant) {
         let todo = self.inner.lock().recover(asked_at, Instant::now());
         self.perform(todo);
@@ -577,8 +578,8 @@ impl ServerPool {
         self.inner.lock().suspected_for(now)
     }
 
-    /// Discards what was learned about the server's concurrency limit, because the server has a new
-    /// role.
+    /// Discards what was learned about the server's concurrency limit, because the server has
+    /// changed its type, for example from secondary to primary.
     pub(crate) fn reset_limit(&self) {
         self.inner.lock().reset_limit(Instant::now());
     }

@@ -82,8 +82,8 @@ impl WaitQueue {
 
     /// Removes a waiter of another address to make room for a waiter of `from`. The other address
     /// must have, in the queue from which the waiter is removed, at least two waiters more than
-    /// `from` has for all needs. Waiters that other operations may wait for are removed only if no
-    /// address has so many other waiters. `None` if there is no such address.
+    /// `from` has for all needs. A waiter that other operations may wait for is removed only if no
+    /// address has that many waiters with another need. `None` if no address has that many waiters.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         let own: usize = self.queues.iter().map(|queue| queue.len_of(from)).sum();
         let mut queues = self.queues_to_shed().into_iter();

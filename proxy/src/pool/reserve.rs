@@ -10,8 +10,9 @@
 //! - The last few of `max_server_connections` are not used by operations with
 //!   [`Need::Slot`](super::Need::Slot). A small `max_server_connections` has no reserve.
 //!
-//! For a command of Seawall itself, a further connection is established only after a short wait,
-//! because such commands get the next connection that is given back.
+//! For a command of Seawall itself, a further connection is established only after the command has
+//! waited for a short time, because usually an operation of the same user ends earlier, and the
+//! command gets that operation's connection.
 //!
 //! A connection above `max_pool_size` is kept like all others: until it has been unused for
 //! `max_idle_time`, until another user needs it, or until `max_pool_size` is lowered. Otherwise

@@ -122,7 +122,8 @@ async fn lower_maximums_close_the_connections_that_have_been_unused_for_longest(
         let todo = inner.set_limits(after, now + Duration::from_secs(5));
         let mut closed: Vec<_> = todo.close.iter().map(|(c, _)| c.id()).collect();
         closed.sort_unstable();
-        // The connections are numbered in the order in which they are established.
+        // The two connections that have been unused for longest are closed. They were established
+        // first, so they have the lowest ids.
         assert_eq!(closed, ids[..2]);
         inner.check_invariants();
     }

@@ -34,8 +34,8 @@ pub(super) const RESERVE: usize = 8;
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// An operation whose client has left counts as late only if it took at least this many times the
-/// median time of recent operations. Otherwise it counts as completed. Without this rule, a server
-/// would look overloaded if many clients left at once.
+/// median time of recent operations. Otherwise it counts as completed. If all such operations
+/// counted as late, a server would look overloaded whenever many clients leave at once.
 const LATE_FACTOR: u32 = 4;
 
 /// How Seawall determines the number of slots of a server.
@@ -341,8 +341,9 @@ impl Slots {
     /// True if a user may run an operation although all slots are taken. This is allowed in two
     /// cases. In the first case, the user has fewer slots than its share, and another user has more
     /// slots than this share. In the second case, the user has no slot, and another user has
-    /// several. Without this rule, long operations of one user could block all other users. The
-    /// limit is exceeded until operations of the other users end, and is at most doubled.
+    /// several. Otherwise long operations of one user could block all other users. The limit is
+    /// exceeded until operations of the other users end. At twice the limit, no user may exceed it
+    /// further.
     pub(super) fn may_exceed(&self, user: IdentityId) -> bool {
         let (share, held) = (self.share_of(user), self.held_by(user));
         let fair = if held == 0 { 1 } else { share };

@@ -1,4 +1,4 @@
-//! Tests of the rules of `Inner`, on a clock that only the test advances.
+//! Tests of the decisions of `Inner`, with times that the tests choose.
 
 use std::{sync::Arc, time::Duration};
 
@@ -311,7 +311,7 @@ async fn an_ended_connection_stops_checkouts_until_the_server_replies_to_a_probe
     let todo = inner.give_back(user.id(), held.next().unwrap(), None, now);
     assert!(todo.hand_over.is_empty() && todo.close.is_empty());
     inner.check_invariants();
-    // The reply to a probe that was sent before the suspicion does not end the suspicion.
+    // A probe that was sent before the pool became suspect does not make the pool ready.
     let todo = inner.recover(now.checked_sub(Duration::from_millis(1)).unwrap(), now);
     assert!(todo.hand_over.is_empty());
     let todo = inner.recover(now, now);

@@ -8,8 +8,8 @@ use super::{Limits, demand::Need, queue::WaitQueue, slots::RESERVE};
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_transport::connection::Connection;
 
-/// A command of Seawall itself that has waited for this time may use a connection of the reserve
-/// that must first be established.
+/// After a command of Seawall itself has waited for this time, a connection of the reserve may be
+/// established for the command.
 const LATE: Duration = Duration::from_millis(100);
 
 /// The slots and connections of a server that a user may use.
@@ -25,7 +25,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// The room for operations that begin now.
+    /// What the user may use for operations that begin now: only the free slots count, not the
+    /// slots that the user could get later (`missing`).
     pub(super) fn now(self) -> Self {
         Self { missing: 0, ..self }
     }
@@ -90,8 +91,8 @@ impl User {
         self.identity.status() == IdentityStatus::Gone
     }
 
-    /// True if the user's waiters need another connection and the user's own limits allow one. The
-    /// limit of the server is not checked here.
+    /// True if the user's waiters need another connection and the user's own limits allow one.
+    /// [`Limits::max_server_connections`] is not checked here.
     pub(super) fn wants_more(&self, limits: &Limits, room: Room) -> bool {
         let needed = self.needed(limits, room);
         let missing = needed.saturating_sub(self.available.len());
@@ -134,16 +135,16 @@ impl User {
         urgent > self.available.len() + self.pending
     }
 
-    /// Records whether a command of Seawall itself waits for too long. Usually such a command gets
-    /// the next connection that is given back, so it needs no further connection.
+    /// Records whether a command of Seawall itself waits for too long. Usually such a command soon
+    /// gets the connection of an operation that ends, so no further connection is needed.
     pub(super) fn note_late_command(&mut self, now: Instant) {
         let next = self.waiters.peek(Need::Nothing);
         self.has_late_command =
             next.is_some_and(|waiter| now.saturating_duration_since(waiter.since) >= LATE);
     }
 
-    /// True if an operation with this need may use one more connection of the user. The limit of
-    /// the server is not checked here.
+    /// True if an operation with this need may use one more connection of the user.
+    /// [`Limits::max_server_connections`] is not checked here.
     pub(super) fn may_use(&self, need: Need, limits: &Limits) -> bool {
         need.may_use_reserve() || self.ordinary() < limits.max_pool_size
     }

@@ -3,8 +3,8 @@
 //!
 //! Each server has one task and one connection, which uses the service account. A task never sends
 //! a second command while it waits for the reply to the first. Until a late reply arrives, the task
-//! records a sample without a reply at every interval; after ten seconds it abandons the command.
-//! This module does not detect stalls.
+//! records a sample without a reply at every interval. After ten seconds, or after the timeout if
+//! it is longer, the task abandons the command. This module does not detect stalls.
 
 mod counters;
 
@@ -34,8 +34,8 @@ use seawall_stats::{Counters, ServerSample};
 /// at the shortest interval. A sample is about 400 bytes.
 const MAX_SAMPLES: usize = 600;
 
-/// After this time without a reply, a command is abandoned and the next command uses a new
-/// connection.
+/// After this time without a reply (or after [`Settings::timeout`], if that is longer), a command
+/// is abandoned and the next command uses a new connection.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// How servers are sampled.
@@ -102,8 +102,8 @@ impl Pulse {
         self.servers.lock().clear();
     }
 
-    /// Changes the times of the samples. The next call of [`Self::set_servers`] connects to all
-    /// servers again.
+    /// Changes the interval and the timeout of the sampling. The next call of [`Self::set_servers`]
+    /// connects to all servers again.
     pub(crate) fn configure(&self, settings: Settings) {
         // The lock of `settings` must not be held here while `servers` is locked: `set_servers`
         // takes the two locks in the other order.
@@ -321,7 +321,8 @@ fn options_for(
     options.max_pool_size = Some(1);
     options.min_pool_size = Some(0);
     options.max_connecting = Some(1);
-    // Without streaming there is one monitoring connection per server, not two.
+    // Without the streaming protocol, the driver's monitoring uses one connection per server, not
+    // two.
     options.server_monitoring_mode = Some(ServerMonitoringMode::Poll);
     // The timeout is short, so that Seawall tries an unavailable server again at the next interval.
     options.server_selection_timeout = Some(timeout / 2);
@@ -352,8 +353,8 @@ fn server_status_command() -> Document {
 /// The section `metrics`. Seawall uses only a part of this section and excludes [`UNREAD_METRICS`].
 const METRICS: &str = "metrics";
 
-/// Codes of a server that shuts down: `ShutdownInProgress`, `InterruptedAtShutdown` and
-/// `InterruptedDueToReplStateChange`.
+/// Codes of a server that shuts down or changes its role: `ShutdownInProgress`,
+/// `InterruptedAtShutdown` and `InterruptedDueToReplStateChange`.
 const SHUTDOWN_CODES: [i32; 3] = [91, 11_600, 11_602];
 
 /// The server's error code `Unauthorized`: the user lacks a privilege.

@@ -20,8 +20,8 @@ const QUIET_TICK: Duration = Duration::from_millis(500);
 /// The proxy is quiet when nothing has happened for this time.
 const QUIET_AFTER: Duration = Duration::from_secs(1);
 
-/// The arrivals of clients. Periodic tasks run frequently again after the first arrival that
-/// follows a quiet time.
+/// Counts the arrivals of clients. After a quiet time, the first arrival makes periodic tasks run
+/// frequently again.
 #[derive(Debug, Default)]
 pub struct Activity {
     arrivals: AtomicU64,

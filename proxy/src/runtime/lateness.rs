@@ -1,4 +1,5 @@
-//! The lateness of a runtime: the time between the moment when a task is due and its start.
+//! The lateness of a runtime: the time between the moment when a task is due to run and the moment
+//! when the runtime runs the task.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

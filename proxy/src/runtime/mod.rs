@@ -1,6 +1,6 @@
-//! The threads of Seawall: two runtimes, the sleep of their workers, their ticks and their
-//! lateness. The module also raises the limit of descriptors, and limits how often frequent events
-//! are logged.
+//! The threads of Seawall: two runtimes, when their workers sleep, periodic ticks, and how late the
+//! runtimes run their tasks. The module also raises the limit of descriptors, and limits how often
+//! frequent events are logged.
 
 mod activity;
 mod descriptors;

@@ -8,9 +8,9 @@ use tokio::runtime::{Builder, Runtime};
 use super::parking::gather_wake_ups;
 
 /// Number of scheduler ticks after which a busy thread of the data plane polls its sockets. In one
-/// tick, a thread runs one task and at most three tasks that this task wakes. In a storm of TLS
-/// handshakes, many tasks accept or close clients. With tokio's default of 61, operations whose
-/// sockets are ready would wait for all these tasks.
+/// tick, a thread runs one task and at most three tasks that this task wakes. When thousands of
+/// clients connect at once, many tasks accept or close clients. With tokio's default of 61,
+/// operations whose sockets are ready would wait for all these tasks.
 const EVENT_INTERVAL: u32 = 16;
 
 /// The runtimes of the data plane and the control plane.

@@ -131,7 +131,7 @@ pub struct Topology {
     data_plane: Handle,
     control_plane: Handle,
     stop: CancellationToken,
-    /// A counter that determines which two suitable servers are compared next.
+    /// A counter that determines which two suitable servers the next selection compares.
     rotation: AtomicUsize,
     /// The official driver's client that monitors the deployment.
     monitoring_client: Mutex<Option<mongodb::Client>>,
@@ -483,8 +483,8 @@ impl Topology {
 
     /// Handles a state-change error (`code`) in a server's reply. A server that is shutting down
     /// counts as failed. A primary counts as demoted. A secondary counts as demoted only if the
-    /// code says that the secondary is recovering, because clients can cause the other state-change
-    /// codes, for example with a write on a secondary.
+    /// code says that it is leaving or has left the state `SECONDARY`, because clients can cause
+    /// the other state-change codes, for example with a write on a secondary.
     pub(crate) fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
         let is_shutting_down = matches!(code, 91 | 11600);
         if is_shutting_down {

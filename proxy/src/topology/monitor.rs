@@ -274,7 +274,8 @@ pub(super) async fn watch(
         events: Mutex::default(),
         changed: Notify::new(),
     });
-    // A client monitors the deployment until it is dropped. So the current client is kept here.
+    // A client of the driver stops to monitor the deployment when the client is dropped. So the
+    // current client is kept here.
     let mut current: Option<(Client, u64)> = None;
     for number in 0_u64.. {
         let changed = changeable.borrow_and_update().clone();
@@ -350,8 +351,8 @@ async fn resolved(mut deployment: DeploymentOptions) -> ClientOptions {
 }
 
 /// Applies the topology descriptions from one client of the driver at a time. A new client begins
-/// without servers. So the earlier client stays in use until the new client has found the same
-/// servers; otherwise the pools of all servers would be cleared or closed.
+/// without servers, and its first descriptions would clear or close the pools of all servers. So
+/// the earlier client stays in use until the new client has found the same servers.
 struct Source {
     topology: Weak<Topology>,
     events: Mutex<Events>,
@@ -379,7 +380,8 @@ impl Source {
             return;
         }
         let mut options = options.clone();
-        // Without streaming there is one monitoring connection per server, not two.
+        // Without the streaming protocol, the driver's monitoring uses one connection per server,
+        // not two.
         options.server_monitoring_mode = Some(ServerMonitoringMode::Poll);
         match Client::with_options(options) {
             Ok(client) => *topology.control_client.lock() = Some(client),

@@ -63,8 +63,8 @@ pub(super) async fn keep_probing(
 }
 
 /// Returns when the prober is notified. `unaware` is the driver's client if the driver has not
-/// noticed the current state of the server. The client then checks its servers until it notices
-/// this state, and the resulting event notifies the prober.
+/// noticed the current state of the server. That client is then made to check its servers until it
+/// notices this state, and the resulting event notifies the prober.
 async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
     let Some(driver) = unaware else {
         return wake.notified().await;

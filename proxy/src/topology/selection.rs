@@ -369,7 +369,8 @@ mod tests {
             }
         }
         // `select_only` decides in eleven cases: for two topology types in all five modes, and for
-        // the primary of a replica set. In each case, three lists have exactly one usable server.
+        // the primary of a replica set. In each case, three of the six lists of servers have
+        // exactly one usable server.
         assert_eq!(decided, 3 * (2 * 5 + 1));
     }
 

@@ -52,7 +52,7 @@ async fn silent_connections_block_no_other_address(mode: &str) {
         let mut client = logged_in(&seawall, &user.login()).await;
         assert!(find(&mut client, &user.name).await.is_ok());
     }
-    // Seawall closed the oldest silent connections to make room for the logins above.
+    // The clients above could log in because Seawall closed the oldest silent connections.
     assert!(silent.remove(0).read_to_close().await.unwrap().is_empty());
     assert!(refused(&seawall, "gave_way").await >= 1.0);
     // After its silent connections have ended, the same address can log in.

@@ -151,8 +151,8 @@ async fn a_server_runs_the_command_that_seawall_recognises() {
     );
 }
 
-/// Commands that the next test ignores, because Seawall itself sends them too, or because the
-/// server counts them for other reasons.
+/// Commands that the test of pooled mode ignores. Not only the messages of the test run them, but
+/// also Seawall, [`Sender`] and [`Counters`], so the server's counters prove nothing about them.
 const COUNTED_OTHERWISE: &[&str] = &[
     "buildInfo",
     "connectionStatus",

@@ -96,7 +96,7 @@ const SENT_BY_SEAWALL: &[&str] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relay {
     Forwards,
-    /// The relay refuses the command. Clients do not need it, for this reason.
+    /// The relay refuses the command. The text says why clients do not need the command.
     Refuses(&'static str),
 }
 

@@ -369,7 +369,7 @@ async fn client_metadata_is_accepted_only_in_the_first_hello() {
         (rig.direct().await, "server"),
         (rig.through().await, "seawall"),
     ] {
-        // A `hello` that follows another command still counts as the first one.
+        // The first `hello` may contain metadata even if it is not the first command.
         assert!(
             connection
                 .command("admin", doc! {"ping": 1})

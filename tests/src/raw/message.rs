@@ -227,7 +227,8 @@ impl RawReply {
     /// Parses a whole message. `None` if the message is malformed, or is neither OP_MSG nor
     /// OP_REPLY.
     ///
-    /// A server sends the body as the first section. A test that expects sequences must read `raw`.
+    /// Parses only the first section, in which servers send the body. A test that expects document
+    /// sequences must read `raw`.
     pub fn parse(raw: Vec<u8>) -> Option<Self> {
         let header = Header::parse(&raw)?;
         let (_, content) = raw.split_at_checked(HEADER_BYTES)?;
@@ -336,7 +337,7 @@ fn length_of(length: usize) -> i32 {
     i32::try_from(length).expect("a message that a test has built fits into memory")
 }
 
-/// The opcode of all messages except legacy handshakes.
+/// The opcode of all messages except legacy handshakes and compressed messages.
 pub const OP_MSG: i32 = 2013;
 /// The opcode of a legacy handshake's request.
 pub const OP_QUERY: i32 = 2004;

@@ -242,7 +242,7 @@ pub enum RawError {
     /// The server or proxy closed the connection inside a message.
     #[error("the connection was closed inside a message")]
     Truncated,
-    /// Within the test's time limit, no byte was received or sent.
+    /// The connection was not made, or a message was not completely sent or received, in time.
     #[error("no byte was sent or received within {limit:?}")]
     TimedOut {
         /// The time limit that was exceeded.
@@ -251,7 +251,7 @@ pub enum RawError {
     /// A message is not a reply, or its length is invalid.
     #[error("the message is not a reply")]
     Malformed,
-    /// The reply belongs to another message.
+    /// The reply's `responseTo` is not the `requestID` of the message that was sent.
     #[error("the reply is for request {response_to}, not {request_id}")]
     OtherReply {
         /// The `requestID` of the sent message.

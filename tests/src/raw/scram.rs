@@ -128,7 +128,8 @@ impl Mechanism {
                 pbkdf2::pbkdf2_hmac_array::<Sha1, 20>(hex.as_bytes(), salt, iterations).to_vec()
             }
             Self::ScramSha256 => {
-                // If SASLprep refuses the password, it is sent unchanged, and the server decides.
+                // If SASLprep refuses the password, the client uses the unchanged password, and the
+                // server decides if the proof is right.
                 let prepared = stringprep::saslprep(&login.password);
                 let prepared = prepared.as_deref().unwrap_or(&login.password).as_bytes();
                 pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(prepared, salt, iterations).to_vec()
@@ -447,8 +448,8 @@ impl Answer {
         let salt = salt.ok_or("no salt in the challenge")?;
         let iterations = field("i=").and_then(|iterations| iterations.parse().ok());
         let iterations = iterations.ok_or("no iterations in the challenge")?;
-        // Drivers have the same minimum. With fewer iterations, a false server could find out the
-        // password.
+        // Drivers have the same minimum. With fewer iterations, a false server could compute the
+        // password from the client's proof by trial.
         if iterations < MIN_ITERATIONS {
             return Err("too few iterations in the challenge");
         }

@@ -41,7 +41,8 @@ const LEARNING_TIME: Duration = Duration::from_secs(25);
 /// Maximum error of the reported period and length, in seconds.
 const ERROR_SECONDS: f64 = 1.0;
 
-/// Time without a stall after which Seawall ends an episode, plus a reserve.
+/// Time that Seawall needs after the last slow operation to consider a stall as ended (five
+/// seconds), and three seconds more.
 const QUIET: Duration = Duration::from_secs(8);
 
 /// Interval of the checks for a reported recurring stall.

@@ -43,10 +43,11 @@ pub struct Capture {
     pub operations: u64,
     /// Number of the capture's files.
     pub parts: u64,
-    /// The mode of redaction, which replaces values in commands and replies by pseudonyms: `none`,
-    /// `equality` or `ordered`. `None` if the mode is not known.
+    /// How values in commands and replies are recorded: unchanged (`none`), or as pseudonyms that
+    /// keep the equality of values (`equality`) or also their order (`ordered`). `None` if not
+    /// known.
     pub redact: Option<String>,
-    /// The part of the replies that is recorded: `facts` or `whole`.
+    /// What is recorded of each reply: `facts` for its errors, counts and cursor, or `whole`.
     pub replies: String,
     /// True while the capture runs.
     pub running: bool,
@@ -69,11 +70,12 @@ pub struct NewCapture {
     /// Namespaces, each as `database.collection`, or as `database` for all its collections. A
     /// client is captured from its first operation on one of them. Empty for all clients.
     pub namespaces: Vec<String>,
-    /// The mode of redaction, which replaces values in commands and replies by pseudonyms: `none`,
-    /// `equality` or `ordered`. The mode cannot be weaker than `capture.redact`. The default is
-    /// `capture.redact`.
+    /// How values in commands and replies are recorded: unchanged (`none`), or as pseudonyms that
+    /// keep the equality of values (`equality`) or also their order (`ordered`). The default is
+    /// `capture.redact`, and values cannot be recorded with less protection than this key requires.
     pub redact: Option<String>,
-    /// The part of the replies that is recorded: `facts` or `whole`. The default is `facts`.
+    /// What is recorded of each reply: `facts` for its errors, counts and cursor, or `whole`. The
+    /// default is `facts`.
     pub replies: Option<String>,
     /// Share of the clients that are captured, above 0 and at most 1. The default is 1.
     pub sample: Option<f64>,

@@ -63,13 +63,13 @@ pub struct Span {
 pub struct SpanFigures {
     /// The figures of all operations together.
     pub all: Other,
-    /// The figures of all shapes without a series of their own, together.
+    /// The figures of all other shapes together. The history does not keep them for each shape.
     pub other: Other,
-    /// The shapes with a series of their own.
+    /// The shapes for which the history keeps separate figures.
     pub shapes: Vec<Shape>,
 }
 
-/// A change of one series from the baseline to the current period.
+/// A change of one series (see [`SeriesName`]) from the baseline to the current period.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Change {
@@ -117,9 +117,9 @@ pub struct Rates {
     pub count: u64,
     /// Documents returned, written or counted per operation.
     pub documents_per_operation: f64,
-    /// The median of durations.
+    /// The median duration.
     pub p50_ms: f64,
-    /// The 99th percentile of durations.
+    /// The 99th percentile of the durations.
     pub p99_ms: f64,
     /// Operations per second.
     pub per_second: f64,
@@ -147,7 +147,8 @@ pub struct SeriesName {
     /// The id of a shape, 16 hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The level of a shape: `fine` for one shape, `coarse` or `rest` for several.
+    /// `fine` if the series counts one shape; `coarse` or `rest` if it counts several shapes
+    /// together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
     /// The text of a shape, without values. The series of all operations and the series of the

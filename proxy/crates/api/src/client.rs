@@ -249,7 +249,8 @@ impl AdminClient {
         Ok(body)
     }
 
-    /// Sends a request, and returns the head of its response.
+    /// Sends a request, and returns the response as soon as its head has arrived. The caller reads
+    /// the body.
     async fn send(
         &self,
         request: request::Builder,
@@ -271,7 +272,7 @@ impl AdminClient {
     }
 }
 
-/// Checks the status of a response.
+/// Returns an error unless the status of a response is 200, 201, 202 or 422.
 fn accepted(path: &str, status: StatusCode, body: &[u8]) -> Result<(), ClientError> {
     match status {
         // If Seawall refuses a reload, the response has the status 422 and a normal reply in its

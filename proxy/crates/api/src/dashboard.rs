@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{as_integer, deployment::Connections, figures::Bucket};
 
-/// The most important numbers of the proxy, sent once a second.
+/// The most important numbers of the proxy. The dashboard receives them once a second.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tick {
@@ -19,7 +19,7 @@ pub struct Tick {
     pub concurrency_limit: Option<u64>,
     /// True during a drain.
     pub draining: bool,
-    /// True if the history is on.
+    /// True if Seawall keeps a history.
     pub history: bool,
     /// Number of operations that run on servers.
     pub in_progress: u64,
@@ -32,10 +32,10 @@ pub struct Tick {
     /// The time since Seawall started.
     #[serde(serialize_with = "as_integer")]
     pub uptime_seconds: f64,
-    /// Number of operations that wait for a server connection or for a slot of the concurrency
-    /// limit.
+    /// Number of operations that wait for a server connection, or until the concurrency limit
+    /// allows them to run.
     pub wait_queue: u64,
-    /// Number of operations in `wait_queue` that need a slot of the concurrency limit.
+    /// Number of operations in `wait_queue` to which the concurrency limit applies.
     pub waiting: u64,
 }
 
@@ -76,7 +76,8 @@ pub struct Session {
     pub token_required: bool,
 }
 
-/// The server load of each shape in each step of a period.
+/// The server load of each shape in each step of a period: the time of its operations and of the
+/// `getMore`s on their cursors.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sparklines {

@@ -37,8 +37,8 @@ pub struct Status {
     pub uptime_seconds: f64,
     /// The version of Seawall.
     pub version: String,
-    /// The number of operations that wait for a server connection or for a slot of the concurrency
-    /// limit.
+    /// The number of operations that wait for a server connection, or until the concurrency limit
+    /// allows them to run.
     pub wait_queue: u64,
 }
 
@@ -112,7 +112,7 @@ pub struct Pool {
     pub state: String,
     /// The users with connections or waiting operations.
     pub users: Vec<PoolUser>,
-    /// Operations that wait for a connection or for a slot of the concurrency limit.
+    /// Operations that wait for a connection, or until the concurrency limit allows them to run.
     pub wait_queue: u64,
 }
 
@@ -120,8 +120,7 @@ pub struct Pool {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Concurrency {
-    /// Number of long operations that no longer count toward the limit. Other operations may run in
-    /// their slots.
+    /// Number of operations that have run for so long that they no longer count toward the limit.
     pub exempt: u64,
     /// Number of operations that run and count toward the limit.
     pub in_progress: u64,
@@ -129,16 +128,17 @@ pub struct Concurrency {
     pub limit: Option<u64>,
     /// `auto`, `fixed` or `off`; empty if the proxy does not report this member.
     pub mode: String,
-    /// The reason of the last decision, as a sentence; `None` before the first decision, and if the
-    /// mode is not `auto`.
+    /// Why Seawall last changed or kept the limit, as a sentence; `None` before Seawall has first
+    /// decided this, and if the mode is not `auto`.
     pub reason: Option<String>,
-    /// Number of operations that use a reserved slot: later statements of transactions, and
-    /// commands that end transactions, sessions, cursors or operations.
+    /// Number of operations that run although the limit is reached: later statements of
+    /// transactions, and commands that end transactions, sessions, cursors or operations.
     pub reserved: u64,
-    /// The limit that applies again after the current trial of another limit. Outside trials, it
-    /// equals `limit`. `None` if there is no limit.
+    /// While Seawall tries another limit for a short time: the limit that applies again afterwards.
+    /// At other times, it equals `limit`. `None` if there is no limit.
     pub settled: Option<u64>,
-    /// Number of operations that need a slot of the limit, and wait for it or for a connection.
+    /// Number of operations to which the limit applies, and that wait because of the limit or for a
+    /// connection.
     pub waiting: u64,
 }
 
@@ -154,9 +154,9 @@ pub struct PoolUser {
     pub name: String,
     /// Connections that are being established.
     pub pending: u64,
-    /// The database of the user.
+    /// The database in which the user was created (the authentication database).
     pub source: String,
-    /// Operations that wait for a connection or for a slot of the concurrency limit.
+    /// Operations that wait for a connection, or until the concurrency limit allows them to run.
     pub wait_queue: u64,
 }
 

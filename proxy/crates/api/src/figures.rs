@@ -53,7 +53,8 @@ pub struct Phases {
     pub permit: f64,
     /// From the first to the last byte of the reply.
     pub receive: f64,
-    /// Writing the rest of the reply to the client, after the last byte has arrived.
+    /// Writing the rest of the reply to the client, after its last byte has arrived from the
+    /// server.
     pub send: f64,
     /// From the last written byte of the command to the first byte of the reply.
     pub server: f64,

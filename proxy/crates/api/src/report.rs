@@ -30,7 +30,7 @@ pub struct Report {
     pub instances: Vec<Instance>,
     /// The end of the period, in seconds since the epoch.
     pub made_at: f64,
-    /// The sums of the shapes that are not listed.
+    /// The figures of all shapes that are not listed, together.
     pub other: Other,
     /// The pools at the end of the period.
     pub pools: Vec<Pool>,

@@ -1,4 +1,5 @@
-//! The operations by shape: `/api/v1/shapes` and `shapes/{id}`.
+//! The operations by shape: `/api/v1/shapes` and `shapes/{id}`. "Shape table" means the counters
+//! since Seawall started: a row counts one shape, or several rare shapes together.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use super::{
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shapes {
-    /// The sums of the shapes that are not listed.
+    /// The figures of all shapes that are not listed, together.
     pub other: Other,
     /// The listed shapes.
     pub shapes: Vec<Shape>,
@@ -61,7 +62,8 @@ pub struct Shape {
     pub command: String,
     /// Operations that ended.
     pub count: u64,
-    /// The shape's cursors that were exhausted. Absent if the figures come from the history.
+    /// The shape's cursors that were read to their end. Absent if the figures come from the
+    /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursors: Option<Cursors>,
     /// The database.
@@ -90,8 +92,8 @@ pub struct Shape {
     pub last_seen: Option<Moment>,
     /// The operations' durations.
     pub latency_ms: Latency,
-    /// The level of detail: `fine` for one shape, `coarse` or `rest` for several. Empty if not
-    /// reported.
+    /// `fine` if the figures are of one shape; `coarse` or `rest` if they are of several shapes
+    /// together. Empty if not reported.
     pub level: String,
     /// The server load: the time of the operations and of the `getMore`s on their cursors.
     pub load_ms: f64,
@@ -169,7 +171,7 @@ pub struct CodeCount {
 pub struct SinceStart {
     /// Operations that ended.
     pub count: u64,
-    /// The shape's cursors that were exhausted.
+    /// The shape's cursors that were read to their end.
     pub cursors: Cursors,
     /// The distribution of the operations' durations. Present if the request has
     /// `distributions=true`.
@@ -214,7 +216,7 @@ pub struct Cursors {
     pub open_ms: Latency,
 }
 
-/// The sums of the shapes that are not listed.
+/// The figures of all shapes that are not listed, together.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Other {

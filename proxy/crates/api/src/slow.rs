@@ -41,7 +41,7 @@ pub struct SlowOperation {
     /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// How the operation ended.
+    /// How the operation ended, as [`Outcome::as_str`](seawall_stats::Outcome::as_str) writes it.
     pub outcome: String,
     /// The time in each phase.
     pub phases_ms: Phases,

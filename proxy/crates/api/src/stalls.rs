@@ -56,9 +56,9 @@ pub struct Episode {
     pub instance: Option<String>,
     /// The server's counters that differed most from their usual values.
     pub moved: Vec<Moved>,
-    /// Number of operations that waited.
+    /// Number of operations that took far longer than usual.
     pub operations: u64,
-    /// The phase in which the operations waited longest.
+    /// The phase in which the operations spent the most time beyond the usual time.
     pub phase: String,
     /// The length of the stall.
     pub seconds: f64,
@@ -72,7 +72,7 @@ pub struct Episode {
     pub unanswered_pulses: u64,
     /// The usual 99th percentile of durations.
     pub usual_p99_ms: f64,
-    /// The total time that operations waited.
+    /// The sum of the durations of the operations that `operations` counts.
     pub waited_ms: f64,
     /// The longest duration.
     pub worst_ms: f64,
@@ -90,7 +90,7 @@ pub struct WaitingShape {
     pub db: String,
     /// The shape's id: 16 hexadecimal digits.
     pub id: String,
-    /// `fine` for one shape, `coarse` or `rest` for several.
+    /// `fine` if one shape is counted; `coarse` or `rest` if several shapes are counted together.
     pub level: String,
     /// Number of the shape's operations that took more than twice the usual time.
     pub operations: u64,
@@ -116,7 +116,7 @@ pub struct Moved {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recurring {
-    /// The server counter that changes most during the stalls.
+    /// The server counter whose value during the stalls differs most from its usual value.
     pub counter: Option<String>,
     /// True if the stall still recurs. `None` if the proxy does not report this member.
     pub current: Option<bool>,
@@ -130,7 +130,7 @@ pub struct Recurring {
     pub length_seconds: f64,
     /// The time between the starts of two consecutive stalls.
     pub period_seconds: f64,
-    /// The phase in which operations wait longest.
+    /// The most frequent [`Episode::phase`] of the stalls.
     pub phase: String,
     /// The server's address. `None` means all servers.
     pub server: Option<String>,

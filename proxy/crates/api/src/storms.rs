@@ -18,7 +18,8 @@ pub struct Storms {
     pub storms: Vec<Storm>,
 }
 
-/// One storm. Times are in seconds since the epoch.
+/// One reconnect storm: a sudden rise in the number of short-lived client connections, which end
+/// within 10 s. Times are in seconds since the epoch.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Storm {

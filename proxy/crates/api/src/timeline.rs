@@ -7,7 +7,7 @@ use super::{
     figures::{Bucket, Latency, More, Phases},
 };
 
-/// The steps of a period. Each step has the sums of all selected series.
+/// The steps of a period. Each step has the figures of all selected operations together.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timeline {

@@ -13,7 +13,7 @@ pub enum Topic {
     Shapes,
     /// The reconnect storms: sudden rises in the number of short-lived client connections.
     Storms,
-    /// The stalls.
+    /// The stalls: periods in which operations took far longer than usual.
     Stalls,
     /// The values of the configuration.
     Config,

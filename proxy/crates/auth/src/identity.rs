@@ -17,7 +17,7 @@ use seawall_locks::RwLock;
 pub struct IdentityId(u64);
 
 impl IdentityId {
-    /// The number of the identity.
+    /// The id as a plain number, which no other identity of this process has.
     pub fn as_u64(self) -> u64 {
         self.0
     }
@@ -71,7 +71,7 @@ impl Login {
         }
     }
 
-    /// True if both logins have the same keys, or neither has keys for the same reason.
+    /// True if both logins have the same keys, or are the same variant without keys.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Anonymous, Self::Anonymous) | (Self::Unknown, Self::Unknown) => true,

@@ -58,7 +58,8 @@ pub enum ReadPreferenceError {
 /// The minimum of `maxStalenessSeconds` (max staleness specification).
 const MIN_STALENESS_SECONDS: i64 = 90;
 
-/// Maximum size of the document. Decoded, short tag sets need up to 16 times their size in memory.
+/// Maximum size of a `$readPreference` document, in bytes. The limit bounds the memory for decoded
+/// tag sets: short tag sets need up to 16 times as much memory as their BSON has bytes.
 const MAX_BYTES: usize = 4096;
 
 impl ReadPreference {

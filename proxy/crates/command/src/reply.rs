@@ -42,7 +42,7 @@ pub struct ReplyFacts {
 }
 
 impl ReplyFacts {
-    /// The facts of a complete reply document.
+    /// Scans a complete reply document.
     pub fn of(form: ReplyForm, document: &[u8]) -> Self {
         let mut scanner = ReplyScanner::new(form);
         scanner.feed(document);

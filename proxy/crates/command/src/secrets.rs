@@ -24,9 +24,9 @@ const NAMESPACES: &str = "nsInfo";
 /// True if the values of the command and of its reply cannot be secrets. In the databases `admin`
 /// and `local`, servers store users and record changes of users, so a reply may contain keys of
 /// users. For these databases, the result is false if the command's first field may name a
-/// collection, or if the command is a `getMore`, `aggregate` or `explain`. The result is also false
-/// for an `aggregate` on any database that reads the oplog by `$lookup`. A `getMore` on the cursor
-/// of such an `aggregate` is not recognised.
+/// collection, or if the command is a `getMore`, `aggregate` or `explain`. On any database, the
+/// result is also false for an `aggregate` or `explain` that contains the name of the oplog, for
+/// example in a `$lookup`. A `getMore` on the cursor of such an `aggregate` is not recognised.
 pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((spec, target)) = named(command.body) else {
         return false;
@@ -41,8 +41,8 @@ pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
         // A `getMore` names its collection in another field: its first field is the cursor's id.
         Syntax::GetMore | Syntax::Aggregate | Syntax::Explain => true,
         _ if spec.is_secret => return false,
-        // No call of `command_may_be_shown` is necessary: for the other commands, this function is
-        // at least as strict.
+        // No call of `command_may_be_shown` is necessary for the other commands: if it returns
+        // false for such a command, this function also returns false.
         _ => may_name_collection(target),
     };
     !reads_documents || !is_on(command.body, &[USERS_DATABASE, OPLOG_DATABASE])

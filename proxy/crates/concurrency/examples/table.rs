@@ -1,5 +1,5 @@
 //! Compares the controller with the best fixed limit in every scenario, for several seeds. Prints a
-//! Markdown table. Each cell has the median and, in brackets, the worst value.
+//! Markdown table. Each cell has the median of all seeds and, in brackets, the worst value.
 //!
 //! ```sh
 //! cargo run -p seawall-concurrency --example table               # seeds 1 to 8

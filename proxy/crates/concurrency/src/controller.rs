@@ -1,4 +1,7 @@
-//! The controller: evaluates each window and applies its rules in a fixed order.
+//! The controller. In each window it checks, in this order: a stall, late replies, a crowded
+//! server, and then the trial of another limit. The *base limit* is the best limit found so far. A
+//! *slice* is a number of consecutive windows at one limit. The *noise* is how much the values of
+//! slices at the same limit differ.
 
 use std::time::Duration;
 
@@ -29,7 +32,7 @@ const SEARCH_SLICE: Duration = Duration::from_millis(100);
 const SETTLED_SLICE: Duration = Duration::from_millis(200);
 const LATENCY_SLICE: Duration = Duration::from_millis(500);
 
-/// Maximum numbers of slices at the tried limit: during the search, and after the search.
+/// Maximum numbers of slices at the tried limit in one trial: during the search, and after it.
 const SEARCH_ROUNDS: usize = 3;
 const SETTLED_ROUNDS: usize = 5;
 
@@ -64,15 +67,16 @@ const STALL_MEANS: f64 = 5.0;
 /// For this time after a stall, the controller does not compare samples.
 const RECOVERY: Duration = Duration::from_secs(1);
 
-/// The limit is halved if at least nine of ten replies in a period of this length are late. In this
-/// period, at least as many replies as the limit must have arrived.
+/// Late replies are counted for at least this time, and until as many replies as the limit have
+/// arrived. If at least nine of ten replies were late, the limit is halved. Then the count begins
+/// again.
 const LATE: Duration = Duration::from_millis(500);
 const MOST: u64 = 9;
 
 /// Constants of a trial while the rate of arriving operations limits the throughput: the factor by
-/// which the trial raises the limit, the number of rounds, and the time between two trials.
-/// Operation times vary in this state, so a trial takes long. Therefore the time between trials
-/// doubles after each trial that shows no gain.
+/// which the trial raises the limit, the maximum number of slices at the tried limit, and the time
+/// between two trials: the first value and the maximum. Operation times vary in this state, so a
+/// trial takes long. Therefore the time between trials doubles after each trial that shows no gain.
 const LATENCY_STEP: f64 = 1.19;
 const LATENCY_ROUNDS: usize = 2;
 const LATENCY_INTERVAL: Duration = Duration::from_secs(8);
@@ -86,7 +90,7 @@ const TOLERANCE: Duration = Duration::from_millis(1);
 const RATE_CHANGE: f64 = 0.25;
 const CHANGED_SLICES: u32 = 8;
 
-/// Decisions allow no exemptions while operations wait all the time and the rate of completed
+/// [`Decision::may_exempt`] is false while operations wait all the time and the rate of completed
 /// operations is below this share of the usual rate.
 const FALLING: f64 = 0.5;
 
@@ -131,7 +135,7 @@ pub struct Controller {
     last_error: f64,
 }
 
-/// Numbers of late and timely replies in the current period, which began at `since`.
+/// Numbers of late and timely replies since `since`. See [`LATE`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Replies {
     since: Duration,
@@ -195,9 +199,9 @@ impl Controller {
         self.epoch
     }
 
-    /// Starts again with a limit of 32, after a clear of the pool, an election or a change of mode.
-    /// Everything learned about the server is forgotten. Samples of earlier epochs are ignored from
-    /// now on.
+    /// Starts again with a limit of 32: after the pool was cleared, the server changed its type
+    /// (for example from secondary to primary), or the configured kind of limit changed. Everything
+    /// learned about the server is forgotten. Samples of earlier epochs are ignored from now on.
     pub fn reset(&mut self) {
         let epoch = Epoch(self.epoch.0.wrapping_add(1));
         let random = self.random.clone();

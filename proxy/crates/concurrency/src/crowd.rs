@@ -32,8 +32,9 @@ const CAP_STEP_TIME: Duration = Duration::from_secs(1);
 /// long, so a short stall does not lower the limit.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Mean time between two steps, and the bounds of a step's factor. Within these bounds, the factor
-/// is `CROWDED` divided by the crowding.
+/// While the controller yields: the mean time between two reductions of the limit, and the bounds
+/// of the factor of one reduction. Within these bounds, the factor is `CROWDED` divided by the
+/// crowding.
 const STEP_TIME: Duration = Duration::from_millis(400);
 const LEAST_STEP: f64 = 0.85;
 const LARGEST_STEP: f64 = 0.5;

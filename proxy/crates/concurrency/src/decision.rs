@@ -112,7 +112,7 @@ pub struct Inputs {
     pub load: Load,
     /// Completed operations per second in the window.
     pub completed_per_second: f64,
-    /// Mean wait of the completed operations for a slot.
+    /// Mean time that the completed operations waited because of the limit.
     pub mean_wait: Duration,
     /// Mean server time of the completed operations.
     pub mean_server_time: Duration,
@@ -143,7 +143,9 @@ pub struct Decision {
     pub settled: u32,
     /// The reason for the limit.
     pub reason: Reason,
-    /// True if long operations may become exempt ([`Exemption`](crate::Exemption)).
+    /// True if long operations may become exempt while other operations complete
+    /// ([`Exemption`](crate::Exemption)). If false, one operation per fixed interval becomes exempt
+    /// while none completes.
     pub may_exempt: bool,
     /// The measurements that led to the decision.
     pub inputs: Inputs,

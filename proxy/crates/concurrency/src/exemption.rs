@@ -1,11 +1,11 @@
 //! The exemption of long operations: an exempt operation no longer counts toward the limit.
 //!
 //! An operation that runs much longer than the recent median mostly waits: for a lock, a disk,
-//! other servers or its own deadline. If it kept its slot, a few such operations would block all
+//! other servers or its own deadline. If it still counted, a few such operations would block all
 //! others. Exempt operations have a separate bound. While the server completes nothing, operations
 //! become exempt one at a time, at a fixed interval: in a stall all operations are long, and each
 //! exemption sends one more operation to the server. If the server has not stalled, the operation
-//! that gets the free slot completes, and then others can become exempt.
+//! that begins in place of the exempt one completes, and then others can become exempt.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use std::time::Duration;
 /// in 256 takes longer.
 const LONG: f64 = 8.0;
 
-/// Minimum time after which an operation is long. A slot that is blocked for a shorter time is not
-/// worth an exemption.
+/// Minimum time after which an operation is long. A shorter operation delays the waiting operations
+/// too little to be worth an exemption.
 const MIN_LONG: Duration = Duration::from_millis(10);
 
 /// While nothing completes, one operation becomes exempt per interval.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Number of buckets: four per octave, from 1 µs to 18 minutes.
+/// Number of buckets: four per octave (factor of two), from 1 µs to 18 minutes.
 const BUCKETS: usize = 120;
 
 /// When this number of server times has been counted, all counts are halved, so that old times lose
@@ -93,7 +93,7 @@ fn upper_bound(bucket: usize) -> Duration {
     Duration::from_micros((quarters << (bucket / 4)).div_ceil(4))
 }
 
-/// The rule by which running operations become exempt.
+/// The conditions under which running operations become exempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exemption {
     /// An operation is long after this time.
@@ -102,13 +102,14 @@ pub struct Exemption {
     pub bound: u32,
     /// The limit of the operations that are not exempt.
     pub limit: u32,
-    /// False before the first operation completes, and while decisions allow no exemptions
-    /// ([`Decision::may_exempt`](crate::Decision::may_exempt)).
+    /// False before the first operation completes, and while
+    /// [`Decision::may_exempt`](crate::Decision::may_exempt) is false. While `is_open` is false,
+    /// one operation per fixed interval becomes exempt if none completes.
     pub is_open: bool,
 }
 
 impl Exemption {
-    /// The rule for a limit. `may_exempt` is the value in the last decision
+    /// The conditions for this limit and this bound. `may_exempt` is the value in the last decision
     /// ([`Decision::may_exempt`](crate::Decision::may_exempt)).
     pub fn new(times: &ServerTimes, may_exempt: bool, limit: u32, bound: u32) -> Self {
         let median = times.median();

@@ -135,7 +135,7 @@ pub(crate) struct Like {
 }
 
 impl Like {
-    /// Learns from a window at this limit.
+    /// Learns the usual and the unloaded server times from a window that ran with this limit.
     pub(crate) fn learn(&mut self, sample: &Sample, limit: u32) {
         let is_unloaded = u64::from(limit) > Sample::QUIET || sample.time_with_waiting.is_zero();
         let ageing = AGEING_PER_SECOND * sample.window.as_secs_f64();

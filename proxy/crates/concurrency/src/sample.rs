@@ -42,7 +42,8 @@ pub struct Sample {
     pub groups: [GroupSample; GROUPS],
     /// Sum of the squares of all server times in `groups`, in square seconds. This sum, divided by
     /// the sum of the server times, is the mean server time of the operations that are in progress
-    /// at a random moment. Long operations dominate this mean, because they fill slots for longer.
+    /// at a random moment. Long operations dominate this mean, because each of them is in progress
+    /// for longer.
     pub server_time_squares: f64,
     /// Number of replies that arrived too late to be useful: the operation had exceeded its time
     /// limit, or its client had left. Operations that end with another error count as completed.
@@ -50,11 +51,11 @@ pub struct Sample {
     /// Number of replies whose times cannot be compared, for example because a slow client decided
     /// how long the operation took. They show only that the server replies.
     pub uncompared: u64,
-    /// The sum of the times that operations waited for a slot. The time of each wait is added when
-    /// the wait ends.
+    /// The sum of the times that operations waited because of the limit. The time of each wait is
+    /// added when the wait ends.
     pub wait_time: Duration,
-    /// The part of the window in which at least one operation waited for a slot. An operation that
-    /// waits until a connection is established also counts as waiting for a slot.
+    /// The part of the window in which at least one operation waited because of the limit, or until
+    /// a connection was established.
     pub time_with_waiting: Duration,
     /// Number of operations that wait at the end of the window.
     pub waiting: u64,

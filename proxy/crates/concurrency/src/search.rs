@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::{random::Random, rounded, trial::Gain};
 
-/// The steps of the search, as factors. Doubling from 32 visits the powers of two; the smaller
-/// steps find an optimum between them.
+/// The factors by which the trials of a search change the limit, in this order. Doubling from 32
+/// visits the powers of two; the smaller steps find an optimum between them.
 const STEPS: [f64; 3] = [2.0, std::f64::consts::SQRT_2, 1.19];
 
 /// A search ends after this time, with the best limit that it found. With few or very different
@@ -17,8 +17,8 @@ const MAX_SEARCH: Duration = Duration::from_secs(8);
 const SMALL_STEP: f64 = 1.1;
 
 /// Mean time between trials after the limit has settled: the first value and the maximum. A trial
-/// of five rounds takes about 2 s and changes the limit by a tenth, so it costs well under 1 % of
-/// throughput.
+/// with five slices at the tried limit takes about 2 s and changes the limit by a tenth, so it
+/// costs well under 1 % of throughput.
 const FIRST_INTERVAL: Duration = Duration::from_secs(4);
 const MAX_INTERVAL: Duration = Duration::from_secs(16);
 

@@ -63,9 +63,10 @@ pub(crate) enum Verdict {
 /// The size of a gain, compared with the change of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gain {
-    /// The tried limit may be the best limit.
+    /// The gain is below the share [`STEEP`] of the change. The tried limit may be the best limit.
     Small,
-    /// The best limit is some steps away.
+    /// The gain is at least the share [`STEEP`] of the change. The best limit is probably some
+    /// steps away.
     Steep,
     /// The gain was certainly at least half of the change of the limit, so the best limit must be
     /// far away.

@@ -50,8 +50,8 @@ impl Bench {
         };
         sample.groups[0].completed = completed;
         sample.groups[0].server_time = WINDOW * limit;
-        // The squares divided by the sum give 0.1 ms. Operations are thus so short that a change of
-        // the limit takes effect at once.
+        // The controller divides the squares by the sum of the server times, and gets 0.1 ms. So a
+        // change of the limit takes effect at once.
         sample.server_time_squares = 0.0001 * WINDOW.as_secs_f64() * f64::from(limit);
         sample
     }

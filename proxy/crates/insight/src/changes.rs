@@ -42,7 +42,7 @@ pub struct Change {
     pub ratio: f64,
     /// Share of pairs (an earlier and a later operation) in which the later operation takes longer.
     /// A pair with equal durations counts half. 0.5 if nothing changed or nothing can be compared.
-    /// For [`Label::Whole`], the effect of the median shape.
+    /// For [`Label::Whole`], the median of the shapes' effects.
     pub effect: f64,
     /// Additional operation time per second of the later period; zero if the time decreased.
     pub cost_per_second: Duration,
@@ -91,7 +91,8 @@ impl ChangeKind {
 /// Minimum number of operations in each period for a comparison.
 const MIN_OPERATIONS: u64 = 30;
 
-/// The spread is computed only from shapes with at least this number of operations in each period.
+/// The standard deviation of the shapes' ratios ([`spread`]) is computed only from shapes with at
+/// least this number of operations in each period.
 const STEADY_OPERATIONS: u64 = 100;
 
 /// Minimum number of other shapes needed to compute the drift: the change that all shapes have in
@@ -102,8 +103,8 @@ const MIN_OTHERS: usize = 3;
 const MIN_RATIO: f64 = 1.5;
 
 /// Minimum slowdown if the drift is unknown, and minimum drift that is reported as a change of all
-/// shapes. A machine that is a third faster in one period and a third slower in the other causes a
-/// ratio of 1.9, which must not be reported.
+/// shapes. A machine that is 30 % faster in one period and 30 % slower in the other causes a ratio
+/// of 1.9, which must not be reported.
 const MIN_DRIFT: f64 = 2.5;
 
 /// Minimum distance of a shape's ratio from the drift, in standard deviations of the other shapes'
@@ -375,9 +376,9 @@ impl<'a> Comparison<'a> {
 
     /// True if the shape may not really have changed: in the period with fewer operations,
     /// [`Label::OtherShapes`] or a group row of the namespace may have counted the missing
-    /// operations. Only the heaviest shapes have their own rows and series, so a shape that just
-    /// got its own row must not be reported as new. `is_more` is true if the earlier period has
-    /// fewer operations.
+    /// operations. Only the shapes with the greatest server load have their own rows and series, so
+    /// a shape that just got its own row must not be reported as new. `is_more` is true if the
+    /// earlier period has fewer operations.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let ((less, lesser), (more, greater)) = match is_more {
             true => ((pair.before, self.before), (pair.now, self.now)),
@@ -441,8 +442,8 @@ impl<'a> Comparison<'a> {
         (is_relevant && is_significant()).then(|| mean_now * n_before / float(before.max(1)))
     }
 
-    /// Changes of all shapes at once, measured by the median shape. The sums of all operations are
-    /// not used, because they also change when the mix of shapes changes.
+    /// Changes of all shapes at once, measured by the median of the shapes' ratios. The sums of all
+    /// operations are not used, because they also change when the mix of shapes changes.
     fn whole(&self) -> Vec<(f64, Change)> {
         let Some((label, _)) = self.now.series.get_key_value(&Label::Whole) else {
             return Vec::new();

@@ -3,8 +3,8 @@
 //!
 //! The crate gets one [`Second`] per second. It knows neither the code that counts operations nor
 //! the code that samples servers. The detectors are pure: they read no clock and get the time as an
-//! argument. Everything runs in the control plane and never delays an operation. Queries of the
-//! HTTP API run on threads that may block.
+//! argument. Everything runs on threads that handle no operations (the control plane), so it never
+//! delays an operation. Queries of the HTTP API run on threads that may block.
 
 mod annotations;
 mod baseline;
@@ -140,7 +140,7 @@ pub struct Settings<'a> {
     pub max_shapes: usize,
 }
 
-/// Memory use of the history, and its losses.
+/// Memory use of the history, and the numbers of its dropped steps and failed writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Bytes in memory.
@@ -286,7 +286,7 @@ impl Insight {
         }
     }
 
-    /// Keeps an annotation.
+    /// Adds an annotation. The next write of the history file stores it.
     pub fn annotate(&self, annotation: Annotation) {
         let mut annotations = self.annotations.lock();
         annotations.add(annotation);
@@ -400,7 +400,7 @@ impl Insight {
         *self.unwritten.lock() = None;
     }
 
-    /// Selects the frames between two times. The caller unpacks the selected frames.
+    /// Selects the frames (packed steps) between two times. The caller unpacks the selected frames.
     pub fn select(&self, from: SystemTime, to: SystemTime) -> Selection {
         let (from, to) = (seconds(from), seconds(to));
         self.history.lock().select(from, to, 1)
@@ -508,7 +508,7 @@ impl Insight {
         self.is_on
     }
 
-    /// The memory use of the history, and its losses.
+    /// The memory use of the history, and the numbers of its dropped steps and failed writes.
     pub fn size(&self) -> Size {
         let history = self.history.lock();
         Size {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use seawall_stats::{Distribution, Figures, Gauge, GaugeSpan, Gauges, PhaseTimes};
 
-/// Limit of the unpacked bytes: enough for 10,000 series of 1 KiB. The series of a frame must not
-/// have more [`unpacked_bytes`].
+/// Limit of the unpacked bytes: enough for 10,000 series of 1 KiB. The sum of the
+/// [`unpacked_bytes`] of a frame's series must not exceed this limit.
 pub(super) const MAX_UNPACKED_BYTES: usize = 16 << 20;
 
 /// The bytes are not a packed period.

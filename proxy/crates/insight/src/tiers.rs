@@ -141,8 +141,9 @@ impl History {
         }
     }
 
-    /// Adds the second that began at `start`. The heaviest shapes keep their own series; all other
-    /// shapes are summed in [`Label::OtherShapes`].
+    /// Adds the second that began at `start`. The shapes with the greatest weights (see
+    /// [`WeighedSeries`](seawall_stats::WeighedSeries)) keep their own series; all other shapes are
+    /// summed in [`Label::OtherShapes`].
     pub fn add(
         &mut self,
         start: u64,
@@ -505,7 +506,7 @@ fn is_future(frame: &Frame, now: u64) -> bool {
     !is_running && frame.start.saturating_add(length) > now
 }
 
-/// Numbers of the frames that [`History::restore`] did not load.
+/// How many frames [`History::restore`] did not load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
     /// Frames that cannot be read.
@@ -644,9 +645,10 @@ impl Selection {
     }
 }
 
-/// The series of a frame: those of a step, as far as they certainly fit into `max_bytes` before the
-/// compression. If there are more, the lightest shapes and namespaces have no series. The sums of
-/// these shapes are part of [`Label::OtherShapes`].
+/// The series that the frame of a step gets: all series of the step, if their
+/// [`packed::unpacked_bytes`] are at most `max_bytes` together. Otherwise, the shapes and
+/// namespaces with the smallest server load get no series. The figures of these shapes are added to
+/// [`Label::OtherShapes`].
 fn fitting(
     series: &BTreeMap<Arc<Label>, Figures>,
     max_bytes: usize,
@@ -681,7 +683,8 @@ fn fitting(
     Cow::Owned(kept)
 }
 
-/// Estimated memory of a label in bytes: its texts, and its entries in both maps.
+/// Estimated memory of a label in bytes: its texts, and its entries in the maps `numbers` and
+/// `labels` of [`History`].
 fn label_bytes(label: &Label) -> usize {
     let texts = match label {
         Label::Shape {

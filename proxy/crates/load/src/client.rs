@@ -28,9 +28,9 @@ pub(super) struct Client {
     random: StdRng,
 }
 
-/// The next operation of a client that sends operations on a schedule. This value is dropped at the
-/// end of the load. Operations that were due but not sent then count as missed: the client was not
-/// connected, or waited for a reply.
+/// The next operation of a client that sends operations on a schedule. It is dropped when the load
+/// ends. It then counts as missed the operations that were due but not sent, because the client was
+/// not connected or waited for a reply.
 struct NextOperation {
     shared: Arc<Shared>,
     due: Instant,
@@ -90,7 +90,8 @@ impl Client {
         }
     }
 
-    /// Connects, runs one operation and closes the connection. The client was to arrive at `due`.
+    /// Connects, runs one operation and closes the connection. `due` is the time at which the
+    /// client should begin to connect.
     pub(super) async fn run_arrival(mut self, due: Instant) {
         match self.connect().await {
             Some(mut link) => drop(self.ask(&mut link, due).await),

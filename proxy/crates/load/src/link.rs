@@ -38,7 +38,7 @@ pub enum Failure {
     Wrong(&'static str),
 }
 
-/// A connection without a driver.
+/// A raw connection, which sends messages without the help of a driver.
 pub struct Link {
     stream: Stream,
     buffer: Vec<u8>,

@@ -53,7 +53,7 @@ impl Tally {
     }
 }
 
-/// The results of one second, or the sum of several seconds.
+/// The results of one second, or of several seconds together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Second {
     connect: Tally,

@@ -2,7 +2,7 @@
 //! folder `proxy/dashboard/`. The admin address serves them one by one. A report contains the
 //! modules and styles that it shares with the dashboard, so both draw the same charts.
 
-/// A file of the page.
+/// A file of the dashboard or of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct File {
     /// The name, without a folder.

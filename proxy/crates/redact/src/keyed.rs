@@ -28,7 +28,7 @@ pub(crate) enum Purpose {
     Expansion,
 }
 
-/// The keyed function.
+/// HMAC-SHA-256 with a key that is derived from the user's key and the mode.
 #[derive(Clone)]
 pub(crate) struct Keyed(Hmac<Sha256>);
 

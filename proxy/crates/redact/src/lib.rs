@@ -3,7 +3,7 @@
 //! A value becomes a pseudonym that depends on a key. Field names, operators, options and limits
 //! stay unchanged, so a redacted command has the same fingerprint, with the exceptions in
 //! `docs/capture-format.md`. [`seawall_shape::Place`] decides which elements are values; an element
-//! without a rule is a value. This crate does no I/O.
+//! that it does not know is a value. This crate does no I/O.
 //!
 //! | module | purpose |
 //! |---|---|

@@ -22,11 +22,12 @@ use crate::{Exclusion, Kind, Report, ShapeResult};
 /// LockTimeout, NoSuchTransaction, SnapshotUnavailable.
 const CHANCE_CODES: [i32; 4] = [112, 24, 251, 246];
 
-/// Additional errors with one of [`CHANCE_CODES`] are ignored up to about this share of a shape's
-/// operations.
+/// The number of ignored additional errors is [`CHANCE_COUNT`], doubled until it is at least this
+/// share of the shape's operations.
 const CHANCE_SHARE: f64 = 0.01;
 
-/// Number of additional errors with one of [`CHANCE_CODES`] that are ignored for every shape.
+/// Minimum number of additional errors that are ignored, for each shape and each of the
+/// [`CHANCE_CODES`].
 const CHANCE_COUNT: u64 = 5;
 
 /// The error code Unauthorized: the account of the replay lacks a right.

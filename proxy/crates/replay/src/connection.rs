@@ -30,8 +30,8 @@ pub(crate) struct Job {
     /// The digest excludes ObjectIds, dates and timestamps whose time is this time or later. In
     /// seconds since 1970; `None` for no digest.
     pub digest_until_s: Option<u64>,
-    /// Events to fetch before the command is sent, because the command closes the cursors of these
-    /// events.
+    /// Events to fetch before the command is sent, because the command closes the cursors that
+    /// return these events.
     pub catch_up: Vec<CatchUp>,
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn exclusion(
     found.find_map(|document| search(document, is_redacted, 0))
 }
 
-/// The documents of a sequence.
+/// The documents of a document sequence of an `OP_MSG`.
 fn split(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let document = seawall_wire::document_at(bytes).ok()?;

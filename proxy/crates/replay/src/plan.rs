@@ -1,7 +1,8 @@
 //! Decides what a replay does with each captured command: send it, or skip it for a reason.
 //!
-//! The same rules apply to a capture that is compared with a replay, so both count the same
-//! operations. The planner sees the records in their order. It remembers only sessions and cursors.
+//! If a capture is compared with a replay, the planner selects the commands of both, so both count
+//! the same operations. The planner sees the records in their order. It remembers only sessions and
+//! cursors.
 
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ pub(crate) enum SkipReason {
 }
 
 impl SkipReason {
-    /// The name in results.
+    /// The name of the reason in a report (`Report::skipped`).
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -103,7 +104,7 @@ pub(crate) enum CursorUse {
 /// The properties of a command that is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Planned {
-    /// The fingerprint.
+    /// The shape of the command: equal for commands that differ only in their values.
     pub shape: ShapeId,
     /// The operation that opened the command's cursor: for a `getMore`, an earlier command; for all
     /// other commands, the command itself.

@@ -5,8 +5,8 @@ use std::{collections::HashMap, hash::Hash, mem};
 use foldhash::fast::RandomState;
 
 /// A map with at most twice `limit` entries. It has two generations. New and used entries are in
-/// the young one. When the young generation is full, it becomes the old one, and the old one is
-/// forgotten.
+/// the young generation. When the young generation is full, the entries of the old generation are
+/// forgotten, and the young generation becomes the old one.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V> {
     young: HashMap<K, V, RandomState>,

@@ -31,15 +31,16 @@ const MAX_QUEUED: usize = 4096;
 const _: () =
     assert!(seawall_capture::MAX_BLOCK_BYTES / 1024 + EACH_KIB + RETURNED_KIB < 64 * 1024);
 
-/// A record, with its share of the window.
+/// A record, with the memory that it reserves in the window ([`WINDOW_KIB`]).
 #[derive(Debug)]
 pub(crate) struct Read {
     pub record: Prepared,
-    /// The share of the window that a command uses; `None` for other records.
+    /// The memory that a command reserves; `None` for other records.
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Collects the shares of commands that have ended, and returns many of them at once.
+/// Collects the permits of commands that have ended. Returns them to the window when they add up to
+/// [`RETURNED_KIB`].
 #[derive(Debug, Default)]
 pub(crate) struct Shares(Option<OwnedSemaphorePermit>);
 
@@ -54,7 +55,7 @@ impl Shares {
     }
 }
 
-/// The last item: how the capture ended.
+/// The last [`Item`] of the channel: how the capture ended.
 #[derive(Debug)]
 pub(crate) struct Last {
     pub end: Option<End>,
@@ -93,7 +94,8 @@ pub(crate) fn read_ahead(mut source: Source, mut preparer: Preparer) -> mpsc::Re
     receiver
 }
 
-/// Waits for room in the window, prepares a record, and sends it. `None` if the receiver is gone.
+/// Waits until the window has enough unused memory for the record, prepares the record, and sends
+/// it. `None` if the receiver was dropped.
 async fn send(
     sender: &mpsc::Sender<Item>,
     window: &Arc<Semaphore>,

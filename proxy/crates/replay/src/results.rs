@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Planned, digest::Exclusion, plan::op_msg, timing::Timing};
 
-/// Maximum number of shapes with their own results. All other shapes share one row.
+/// Maximum number of shapes with results of their own (a [`Row`]). All other shapes share one row.
 const MAX_SHAPES: usize = 5_000;
 
 /// Maximum number of error codes per shape. Errors with further codes are counted under the code 0.
@@ -91,7 +91,7 @@ pub struct Settings {
     pub with_writes: bool,
     /// The shapes that were chosen; all if empty.
     pub only: Vec<String>,
-    /// True if the strict order was kept.
+    /// True if each command waited for all operations that had ended before it in the capture.
     pub strict_order: bool,
     /// True if results have digests.
     pub digest: bool,
@@ -220,14 +220,15 @@ impl Report {
 }
 
 impl ShapeResult {
-    /// Number of errors: failed operations, failed writes and failed connections.
+    /// Number of errors: replies that were errors, failed writes, and operations without a reply.
     pub fn error_count(&self) -> u64 {
         let codes = self.errors.values().chain(self.write_errors.values());
         codes.sum::<u64>() + self.failures
     }
 }
 
-/// Identifies a row of the results.
+/// Identifies the results of one shape, or the common results of all shapes without a row of their
+/// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowId(usize);
 
@@ -441,7 +442,7 @@ impl Results {
         }
     }
 
-    /// Counts an operation whose connection failed.
+    /// Counts an operation without a reply: its connection failed, or its time limit was reached.
     pub(crate) fn fail(&mut self, row: RowId, request_bytes: usize) {
         if let Some(row) = self.at(row) {
             row.result.count += 1;
@@ -450,16 +451,16 @@ impl Results {
         }
     }
 
-    /// Counts a `getMore` on an awaiting cursor whose connection failed, in the row of the
-    /// operation that opened the cursor. It does not count as an operation: see
-    /// [`Self::end_await`].
+    /// Counts a failed `getMore` on an awaiting cursor, in the row of the operation that opened the
+    /// cursor. The `getMore` does not count as an operation: see [`Self::end_await`].
     pub(crate) fn fail_await(&mut self, row: RowId) {
         if let Some(row) = self.at(row) {
             row.result.failures += 1;
         }
     }
 
-    /// Writes the results into a report.
+    /// Adds the results to `report`, which already has the settings and the properties of the
+    /// capture.
     pub(crate) fn finish(self, report: Report) -> Report {
         let has_digest = report.settings.digest;
         let shapes = self.rows.into_iter().map(|row| ShapeResult {

@@ -38,10 +38,11 @@ use crate::{
     timing::Sent,
 };
 
-/// Records are read at most about this long before they are due.
+/// A command is added to the schedule at most about this long before it is due.
 const HORIZON: Duration = Duration::from_secs(1);
 
-/// The time before the first command is due. Connections are established in this time.
+/// Time from the start of a replay until its first record is due. Connections are established in
+/// this time.
 const LEAD: Duration = Duration::from_millis(200);
 
 /// Maximum number of ended operations whose captured reply has not been read yet.
@@ -53,7 +54,8 @@ const MAX_CURSORS: usize = 50_000;
 /// Minimum number of ended operations before the share of errors can stop the replay.
 const MIN_FOR_ERROR_SHARE: u64 = 100;
 
-/// Maximum number of ended operations that are handled one after another before other work.
+/// About this many ended operations, or records, are taken from their channel at once. Then the
+/// conductor starts the commands that are due.
 const BATCH: usize = 256;
 
 /// The description of a replay.
@@ -214,8 +216,8 @@ struct Operation {
 /// The end of an operation in the replay.
 #[derive(Clone, Copy)]
 struct ReplayedEnd {
-    /// The error code of the reply; 0 if the reply is not an error; `None` if the connection
-    /// failed.
+    /// The error code of the reply; 0 if the reply is not an error; `None` if the operation failed
+    /// without a reply.
     code: Option<i32>,
     cursor_id: i64,
     documents: u64,
@@ -312,13 +314,13 @@ impl Conductor {
         self.last.is_some() && self.schedule.is_empty()
     }
 
-    /// True if the next record may be read: the capture has not ended, and the last added operation
-    /// is due at `horizon` or earlier.
+    /// True if the next record may be accepted: the capture has not ended, and all operations in
+    /// the schedule are due at `horizon` or earlier.
     fn wants_more(&self, horizon: Duration) -> bool {
         self.last.is_none() && self.schedule.last_due().is_none_or(|due| due <= horizon)
     }
 
-    /// Time since the replay began; zero before the beginning.
+    /// Time since the first record was due; zero before that.
     fn now(&self) -> Duration {
         Instant::now().saturating_duration_since(self.began)
     }
@@ -329,7 +331,7 @@ impl Conductor {
         Some(self.began + due.min(Duration::from_hours(24 * 365)))
     }
 
-    /// Accepts the records that were read, up to the horizon.
+    /// Accepts the read records, until one operation is due later than [`HORIZON`] from now.
     fn accept_all(&mut self) {
         let horizon = self.now() + HORIZON;
         while self.wants_more(horizon)
@@ -506,7 +508,7 @@ impl Conductor {
         self.results.sent += 1;
         self.in_flight += 1;
         let (slot, request_bytes) = (entry.slot, job.message.len());
-        // The lane of the connection lets one operation run at a time, so this channel is empty.
+        // A connection has one operation at a time ([`Lane`]), so this channel is empty.
         let connection = self.connections.get(&slot);
         if connection.is_none_or(|connection| connection.jobs.try_send(job).is_err()) {
             self.fail_to_send(operation, slot, request_bytes);
@@ -598,8 +600,7 @@ impl Conductor {
         self.check_errors();
     }
 
-    /// Completes and forgets an operation that has ended both in the replay and in the capture.
-    /// Does nothing before that.
+    /// Calls [`Self::forget`] if the operation has ended both in the replay and in the capture.
     fn match_ends(&mut self, operation: OperationId) {
         let Some(entry) = self.operations.get(&operation) else {
             return;
@@ -756,7 +757,8 @@ fn waiting_only(waiting: usize, in_flight: u64) -> u64 {
         .saturating_sub(in_flight)
 }
 
-/// Adds the end of an operation to the results.
+/// Counts an operation that ended in the replay. Returns the facts that are compared with its end
+/// in the capture.
 fn record(results: &mut Results, entry: &Operation, done: &Done) -> ReplayedEnd {
     let Ok(received) = &done.result else {
         match entry.planned.is_await() {

@@ -4,7 +4,7 @@
 //! same cursor. In strict order, it also follows all operations that had ended before it began in
 //! the capture. Other commands start when they are due, even if earlier commands have not ended.
 //!
-//! Times are durations since the replay began.
+//! Times are durations since the first record of the capture was due.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},

@@ -1,7 +1,8 @@
 //! Assigns the clients of a capture to the connections of the replay.
 //!
-//! Each client has a connection of its own, as long as the limit allows. Further clients share
-//! connections. A slot is a connection, or room for a connection.
+//! Each client has a connection of its own, until the number of connections reaches the limit.
+//! Further clients share connections. A slot is the index of a connection, even if the connection
+//! is not established yet.
 
 use std::collections::HashMap;
 
@@ -39,7 +40,8 @@ impl Slots {
         }
     }
 
-    /// The slot of a client. A new client gets a free slot, or shares one.
+    /// The slot of a client. A new client gets a slot that no client uses. If all slots are used,
+    /// it shares a slot with other clients.
     pub(crate) fn of(&mut self, client: u64) -> usize {
         if let Some(slot) = self.by_client.get(&client) {
             return *slot;
@@ -68,7 +70,8 @@ impl Slots {
         self.change(slot, |slot| slot.operations += 1);
     }
 
-    /// Notes that an operation ended. Returns true if the slot is free now.
+    /// Notes that an operation ended. Returns true if the slot is free now: no client uses it, and
+    /// all its operations have ended.
     pub(crate) fn end(&mut self, slot: usize) -> bool {
         self.change(slot, |slot| {
             slot.operations = slot.operations.saturating_sub(1);

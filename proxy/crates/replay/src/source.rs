@@ -84,7 +84,7 @@ pub struct Source {
     /// The name of the file that is being read.
     name: String,
     input: Option<Input>,
-    /// The stream, while no part is read from it.
+    /// The stream from which the next part is read. While a part is read, `input` has the stream.
     stream: Option<Stream>,
     header: Header,
     next_part: u32,

@@ -66,8 +66,8 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Notes a captured `getMore`, which waits for `max_time`. `row` is the row of the operation
-    /// that opened the cursor.
+    /// Notes a captured `getMore`, which waits for `max_time`. `row` counts the events: it is the
+    /// row of the operation that opened the cursor.
     pub(crate) fn ask(&mut self, cursor: i64, row: RowId, message: &Bytes, max_time: Duration) {
         match self.0.find(cursor) {
             Some(stream) => {

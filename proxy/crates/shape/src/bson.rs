@@ -1,5 +1,5 @@
-//! Reads the fields of documents. A [`Value`] distinguishes only the types and values that the
-//! rules of shapes distinguish.
+//! Reads the fields of documents. A [`Value`] distinguishes only the types and values that make a
+//! difference in a shape or in redaction.
 //!
 //! [`RawElement`] finds the fields. Invalid bytes (a length past the end, an unknown type, a name
 //! without its NUL) end the walk of that document, as if it had no more fields. Only the server
@@ -8,7 +8,7 @@
 use seawall_wire::RawElement;
 
 /// One field of a document, or one element of an array. The name of an array element is its index,
-/// which the rules ignore.
+/// which is not part of a shape.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Field<'a> {
     pub(super) name: &'a [u8],
@@ -17,29 +17,29 @@ pub(super) struct Field<'a> {
     pub(super) value: Value<'a>,
 }
 
-/// A value, reduced to what the rules of shapes distinguish. Every payload is eight bytes or a
-/// slice, so the compiler copies a value in whole words. With narrower payloads, it would copy a
-/// value in several small moves, which slows the reads that follow.
+/// A value, reduced to what makes a difference in a shape or in redaction. The content of each
+/// variant is eight bytes or a slice, so the compiler copies a value in whole words. With narrower
+/// content, it would copy a value in several small moves, which slows the reads that follow.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Value<'a> {
     Document(Document<'a>),
     Array(Array<'a>),
     String(&'a [u8]),
     Regex(Regex<'a>),
-    /// Null, and the deprecated type undefined: the rules treat them alike.
+    /// Null, or the deprecated type undefined. Both look the same in a shape.
     Null,
     True,
     False,
-    /// An int32 or an int64: the rules treat them alike.
+    /// An int32 or an int64. Both look the same in a shape.
     Integer(i64),
     Double(f64),
     /// A Decimal128 in the wire's byte order.
     Decimal(&'a [u8; 16]),
-    /// Any type whose content no rule uses.
+    /// A value of any other type. A shape never depends on its content.
     Other,
 }
 
-/// The classes of numbers that the rules of shapes distinguish.
+/// The classes of numbers that look different in a shape, or that redaction treats differently.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Number {
     Zero,
@@ -70,7 +70,7 @@ impl Value<'_> {
         }
     }
 
-    /// The value as a flag, by the server's rule: false, null, undefined and zero are false, and
+    /// The value as a boolean, as servers read it: false, null, undefined and zero are false, and
     /// all other values are true.
     pub(super) fn truth(&self) -> bool {
         match *self {

@@ -27,8 +27,8 @@ struct Clause {
     content: Content,
 }
 
-/// The rule for a field's value. Unless a variant says otherwise, a shape lacks a clause if the
-/// field is absent, is empty, or has a type that the rule does not expect.
+/// What the field of a clause contains, which decides how a shape shows the field's value. Unless a
+/// variant says otherwise, a shape lacks a clause if the field is absent, empty or of another type.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Content {
     Filter,
@@ -112,7 +112,7 @@ impl<'a> Slots<'a> {
 }
 
 impl Table {
-    /// The rule for the value of a field; `None` if the field is not a clause.
+    /// What this field contains; `None` if the field belongs to no clause of the table.
     pub(super) fn content_of(&self, field: &[u8]) -> Option<Content> {
         let clause = self
             .clauses
@@ -123,7 +123,7 @@ impl Table {
 }
 
 impl<F: Form> Walk<'_, F> {
-    /// The shape of one statement at `depth`.
+    /// The shape of one statement. `depth` is its nesting level in the command.
     pub(super) fn statement(
         &mut self,
         statement: Document<'_>,
@@ -138,7 +138,7 @@ impl<F: Form> Walk<'_, F> {
         self.clauses(table, &slots, &[], depth)
     }
 
-    /// The shape of a document at `depth`, from the fields in `slots`.
+    /// The shape of a document, from the fields in `slots`. `depth` is its nesting level.
     pub(super) fn clauses(
         &mut self,
         table: &Table,

@@ -5,7 +5,7 @@ use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
 use super::walk::{MAX_DEPTH, Walk, meta, plain_value};
 
 impl<F: Form> Walk<'_, F> {
-    /// The form of an expression at `depth`.
+    /// Turns an expression into a part of the shape. `depth` is its nesting level in the command.
     pub(super) fn expression(&mut self, value: &Value<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
@@ -66,7 +66,7 @@ impl<F: Form> Walk<'_, F> {
         items.close(Bracket::List)
     }
 
-    /// The form of a projection at `depth`.
+    /// Turns a projection into a part of the shape. `depth` is its nesting level in the command.
     pub(super) fn projection(&mut self, projection: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();

@@ -6,7 +6,7 @@ use super::form::{Bracket, Conjuncts, Form, Node, Role, Set, word};
 use super::walk::{MAX_DEPTH, Walk, filter_value, operator};
 
 impl<F: Form> Walk<'_, F> {
-    /// The form of a filter at `depth`.
+    /// Turns a filter into a part of the shape. `depth` is its nesting level in the command.
     pub(super) fn filter(&mut self, filter: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();

@@ -485,8 +485,9 @@ impl<F: Form> ConjunctList<F> {
     }
 }
 
-/// A fine container and a coarse copy of it. The copy is made when the first member is added whose
-/// two versions differ. The caller owns both containers, so they are never moved.
+/// The fine and the coarse version of a set or filter while members are added. The coarse version
+/// is `None` until a member is added whose two versions differ; then it begins as a copy of the
+/// fine version. Both versions are borrowed, because moving them would copy large arrays.
 struct Pair<'s, C> {
     fine: &'s mut C,
     coarse: &'s mut Option<C>,

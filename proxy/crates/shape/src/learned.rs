@@ -63,7 +63,7 @@ pub(super) struct Names<'n> {
 }
 
 impl<'n> Names<'n> {
-    /// For a walk that prints names. With a key, the walk prints hashes of names instead.
+    /// Creates the value for a walk that prints names or, with a key, hashes of names.
     pub(super) fn new(learned: &'n LearnedNames, key: Option<&'n NameKey>) -> Self {
         Self {
             learned,
@@ -73,7 +73,7 @@ impl<'n> Names<'n> {
         }
     }
 
-    /// For a walk that collects the names directly below prefixes.
+    /// Creates the value for a walk that collects the names directly below prefixes.
     pub(super) fn collecting(learned: &'n LearnedNames) -> Self {
         Self {
             collected: Some(RefCell::default()),

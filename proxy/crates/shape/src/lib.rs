@@ -113,15 +113,15 @@ impl<'a> Collection<'a> {
 pub struct ShapeId(u64);
 
 impl ShapeId {
-    /// The id of the row that counts the fine shapes of a coarse shape. This id differs from the id
-    /// of the coarse shape, because the coarse shape may also be a fine shape with a row of its
-    /// own. Different coarse shapes have different row ids.
+    /// The id under which statistics count together all fine shapes of this coarse shape. The id
+    /// differs from `self`, because the coarse shape may also be the fine shape of a command, which
+    /// is counted separately. Different coarse shapes give different ids.
     pub const fn of_coarse_row(self) -> Self {
         Self(self.0.wrapping_mul(ODD).rotate_left(32))
     }
 
-    /// The id of the row for the remaining shapes of a command on a collection: the shapes that no
-    /// other row counts.
+    /// The id under which statistics count together all shapes of a command on a collection that
+    /// they do not count under an id of their own.
     pub fn of_other_row(op: &str, db: &str, collection: &str) -> Self {
         let name = |text: &str| Digest::of_bytes(text.as_bytes());
         let names = name(op).then(name(db).then(name(collection)));
@@ -266,5 +266,6 @@ impl Description {
 /// The multiplier is odd, so no two numbers have the same product modulo 2^64.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The version of the rules. It is part of every hash. A changed rule needs a new version.
+/// The version of the rules that turn a command into a shape. Every hash covers the version. After
+/// a change of a rule, the version must change too, so that old and new hashes never match.
 const VERSION: &[u8] = b"fp1";

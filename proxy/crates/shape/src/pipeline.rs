@@ -1,11 +1,11 @@
-//! Turns pipelines into parts of a shape: sequences of stages, each with a rule for its argument.
+//! Turns pipelines into parts of a shape. A stage's name decides how its argument is shown.
 
 use super::bson::{Array, Document, Field, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
 use super::name::Name;
 use super::walk::{MAX_DEPTH, Walk, plain_value};
 
-/// The rule for the argument of a stage.
+/// How the shape shows the argument of a stage.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Stage {
     Match,
@@ -18,12 +18,12 @@ pub(super) enum Stage {
     Search,
     /// Any argument; only its field names are printed.
     Opaque,
-    /// A document in which each key has its own rule.
+    /// A document. How a value in it is shown depends on the key: see [`Argument`].
     Keyed(KeyedStage),
     Expression,
 }
 
-/// Stages with their own rule for each key of the argument.
+/// Stages whose argument can be a document with keys that the server defines, such as `from`.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum KeyedStage {
     Lookup,
@@ -54,7 +54,7 @@ pub(super) enum Argument {
 }
 
 impl<F: Form> Walk<'_, F> {
-    /// The form of a pipeline at `depth`.
+    /// Turns a pipeline into a part of the shape. `depth` is its nesting level in the command.
     pub(super) fn pipeline(&mut self, pipeline: Array<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();

@@ -6,7 +6,8 @@ use super::form::{Form, Node, word};
 use super::walk::Walk;
 
 impl<F: Form> Walk<'_, F> {
-    /// The form of a statement's update at `depth`; `None` if the value cannot be an update.
+    /// Turns the update of a statement into a part of the shape; `None` if the value cannot be an
+    /// update. `depth` is the nesting level of the value in the command.
     pub(super) fn update(&mut self, value: &Value<'_>, depth: u32) -> Option<Node<F>> {
         match *value {
             Value::Array(pipeline) => pipeline

@@ -1,4 +1,4 @@
-//! The walk over one command: its limits, and the rules that several parts of a command share.
+//! The walk over one command: its limits, and the forms of values that occur in several clauses.
 //!
 //! The command has depth 0. A value in a document or array is one level deeper than its container.
 //! Every recursive function takes the depth of its argument and stops at [`MAX_DEPTH`].
@@ -150,7 +150,7 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// The form of keys in their order, each with its direction or index type.
+    /// The form of a sort or an index: the keys in their order, each with direction or index type.
     pub(super) fn keys(&mut self, document: Document<'_>) -> Node<F> {
         let mut keys = Ordered::new();
         let mut fields = document.fields();
@@ -169,7 +169,7 @@ impl<'n, F: Form> Walk<'n, F> {
         keys.close(Bracket::Document)
     }
 
-    /// The form of keys in their order if the value is a document, otherwise `?`.
+    /// The form of a sort or an index if the value is a document, otherwise `?`.
     pub(super) fn keys_or_value(&mut self, value: &Value<'_>) -> Node<F> {
         match *value {
             Value::Document(document) => self.keys(document),
@@ -177,7 +177,7 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// The form of keys in their order, without their values.
+    /// The form of the bounds of an index scan: the keys in their order, without their values.
     pub(super) fn bounds(&mut self, document: Document<'_>) -> Node<F> {
         let mut keys = Ordered::new();
         let mut fields = document.fields();

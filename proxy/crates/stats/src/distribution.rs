@@ -1,11 +1,11 @@
 //! A base-2 exponential histogram of durations. Empty buckets take no memory.
 //!
-//! The bounds of octaves are powers of two, in seconds. The upper bound of a bucket is inclusive.
-//! With 8 buckets per octave, the bounds are 2^(i/8) seconds, and a quantile is within 4.4 % of the
-//! recorded value. This is scale 3 of Prometheus' native histograms and of OpenTelemetry's
-//! exponential histograms. With 32 buckets per octave (scale 5), a quantile is within 1.1 %. A
-//! bucket of scale 3 covers exactly four buckets of scale 5. Sums are exact and kept per octave, so
-//! the classic histogram of octaves can be exported with exact sums.
+//! An octave is the range from one power of two to the next, in seconds. The upper bound of a
+//! bucket is inclusive. With 8 buckets per octave, the bounds are 2^(i/8) seconds, and a quantile
+//! is within 4.4 % of the recorded value. This is scale 3 of Prometheus' native histograms and of
+//! OpenTelemetry's exponential histograms. With 32 buckets per octave (scale 5), a quantile is
+//! within 1.1 %. A bucket of scale 3 covers exactly four buckets of scale 5. Sums are exact and
+//! kept per octave, so the classic histogram of octaves can be exported with exact sums.
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otel/metrics/data-model/#exponentialhistogram>.
 
@@ -43,7 +43,7 @@ pub type FineDistribution = Distribution<32>;
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     ns: u64,
-    /// The bucket of the finest scale.
+    /// Index of the duration's bucket in a distribution with [`FINEST`] buckets per octave.
     bucket: usize,
 }
 

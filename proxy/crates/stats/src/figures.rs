@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{Distribution, Label, PhaseTimes};
 
-/// Sums of one series. All fields can be added up, so no mean and no percentile is stored.
+/// Sums of one series (see [`Label`]). All fields can be added up, so no mean and no percentile is
+/// stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Operations that ended.

@@ -33,21 +33,24 @@ gauges! {
     ClientConnections = "client_connections";
     /// Clients that have logged in.
     ClientsAuthenticated = "clients_authenticated";
-    /// Server connections that can be checked out.
+    /// Established server connections that no operation uses.
     ServerConnectionsAvailable = "server_connections_available";
     /// Server connections in use.
     ServerConnectionsInUse = "server_connections_in_use";
     /// Server connections that are being established.
     ServerConnectionsPending = "server_connections_pending";
-    /// Operations that wait for a server connection, or for a slot of the concurrency limit.
+    /// Operations that wait for a server connection, or until the concurrency limit allows them to
+    /// run.
     WaitQueueLength = "wait_queue_length";
-    /// Operations with a permit.
+    /// Operations in flight: each has one of the permits that limit their number.
     OperationsInFlight = "operations_in_flight";
-    /// The sum of the concurrency limits of all servers; missing if no server has one.
+    /// The sum of the servers' concurrency limits. Servers without a limit are omitted. Missing if
+    /// no server has a limit.
     ConcurrencyLimit = "concurrency_limit";
     /// Operations that count toward the concurrency limits.
     ConcurrencyInProgress = "concurrency_in_progress";
-    /// Operations that wait because of the concurrency limits.
+    /// Operations to which a concurrency limit applies, and that wait because of the limit or for a
+    /// server connection.
     ConcurrencyWaiting = "concurrency_waiting";
     /// Logins of clients at Seawall, per second.
     LoginsHere = "logins_here";
@@ -63,11 +66,11 @@ gauges! {
     CpuCores = "cpu_cores";
     /// Resident memory of the process, in bytes.
     ResidentMemoryBytes = "resident_memory_bytes";
-    /// Delay with which the data plane wakes up, in seconds.
+    /// Delay with which the threads that handle operations (the data plane) wake up, in seconds.
     DataPlaneDelaySeconds = "data_plane_delay_seconds";
     /// Memory for messages in use, in bytes.
     MessageMemoryBytes = "message_memory_bytes";
-    /// Cursors with a pin.
+    /// Open cursors for which Seawall stores the server that gets their `getMore`s.
     PinnedCursors = "pinned_cursors";
     /// Open descriptors of the process.
     OpenDescriptors = "open_descriptors";
@@ -87,7 +90,7 @@ pub struct GaugeSpan {
 }
 
 impl GaugeSpan {
-    /// The span of a single value.
+    /// The values of a gauge that was measured once.
     pub fn of(value: f64) -> Self {
         Self {
             count: 1,

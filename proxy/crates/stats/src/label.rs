@@ -8,7 +8,7 @@ use super::Phase;
 pub enum Label {
     /// All operations.
     Whole,
-    /// A row of the table of shapes.
+    /// The operations that one row of the shape table counts.
     Shape {
         /// The row's level: the row counts one shape or several shapes.
         level: Level,
@@ -23,7 +23,7 @@ pub enum Label {
         /// The text of the shape.
         text: Box<str>,
     },
-    /// The sum of the shapes without a series of their own. Only the shapes with the highest weight
+    /// All shapes without a series of their own, together. Only the shapes with the highest weight
     /// (see `WeighedSeries`) have a series of their own.
     OtherShapes,
     /// The operations of one command on one collection.

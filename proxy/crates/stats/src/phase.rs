@@ -9,7 +9,7 @@ use std::{
 /// The parts of an operation's time, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// Waiting for a permit.
+    /// Waiting for a permit. Permits limit the number of operations in flight.
     Permit,
     /// Selecting a server and getting a connection to it.
     Checkout,
@@ -19,7 +19,8 @@ pub enum Phase {
     Server,
     /// From the first to the last byte of the reply.
     Receive,
-    /// Writing the rest of the reply to the client, after the last byte has arrived.
+    /// Writing the rest of the reply to the client, after its last byte has arrived from the
+    /// server.
     Send,
 }
 

@@ -251,7 +251,7 @@ mod tests {
         all.merge(&later);
         assert_eq!(all.ranked()[..2], [("b", 9), (OTHERS, 3)]);
         assert_eq!(all.ranked().len(), NAMES + 1);
-        // `other` does not count towards the limit.
+        // `other` takes the place of no name, because `merge` adds it last.
         let mut again = Names::default();
         again.merge(&all);
         assert_eq!(again.ranked(), all.ranked());

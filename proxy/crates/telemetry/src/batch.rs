@@ -35,7 +35,7 @@ const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 /// Names and values that identify a series within its metric. Each name occurs once.
 pub type Attributes = Vec<(String, String)>;
 
-/// The kind of a metric with numbers.
+/// The kind of a metric whose points are single numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A sum that only rises.
@@ -46,7 +46,7 @@ pub enum Kind {
     Gauge,
 }
 
-/// A metric.
+/// The name, the unit and the help text of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instrument<'a> {
     /// The metric's name.

@@ -90,9 +90,9 @@ pub(crate) enum Response {
         /// The collector's explanation or warning; empty if there is none.
         message: String,
     },
-    /// The request may be sent again.
+    /// The request failed for a reason that may be temporary, so it may be sent again.
     Retryable {
-        /// The cause.
+        /// The cause of the failure.
         reason: String,
         /// The wait that the collector asked for; `None` if it asked for none.
         after: Option<Duration>,
@@ -143,7 +143,8 @@ impl Collector {
         })
     }
 
-    /// Prepares the body of a request from a message.
+    /// Returns the body of a request: the message, compressed if this collector gets compressed
+    /// requests.
     pub(crate) fn body(&self, message: Vec<u8>) -> Bytes {
         if !self.compresses {
             return message.into();

@@ -42,8 +42,8 @@ use seawall_locks::Mutex;
 /// Minimum time between two searches for holders to evict.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A holder without a new byte for this time counts as silent. It may be evicted, and it loses the
-/// reserve.
+/// A holder whose peer has sent or read no byte for this time counts as silent. A silent holder may
+/// be evicted, and loses the reserve if another message waits.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// Error: a holder was evicted, because other messages needed its memory.
@@ -255,7 +255,8 @@ impl Inner {
         self.all.saturating_sub(self.used - self.reserve_used)
     }
 
-    /// True if `more` bytes are free, and this sharer (an address or a user) is below its limit.
+    /// True if `more` bytes are free outside the reserve, and the sharer may get more memory
+    /// ([`is_within_share`]). Zero bytes always fit.
     fn fits(&self, sharer: Sharer, more: usize) -> bool {
         let free = self.free();
         more == 0 || more <= free && is_within_share(self.held_by(sharer), free)
@@ -436,8 +437,8 @@ impl Inner {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes the first waiting message after memory was released. If memory is left, that message
-    /// wakes the next waiting message.
+    /// Wakes the task of the first waiting message after memory was released. This task takes its
+    /// memory and, if memory is left, wakes the task of the next waiting message.
     fn wake_first(&mut self) {
         let first = self.waiting.first().map(|(_, _, id)| id);
         self.wake(first);
@@ -469,7 +470,7 @@ impl MemoryBudget {
         inner.wake_first();
     }
 
-    /// Returns an empty share for a connection of this sharer: an address or a user.
+    /// Returns a share without bytes. Memory that the share gets later is charged to `sharer`.
     pub fn open(&self, sharer: Sharer) -> MemoryShare {
         let id = self.shared.inner.lock().open(sharer, Instant::now());
         MemoryShare {

@@ -53,7 +53,7 @@ pub enum PemError {
 /// A PEM file that has been read.
 #[derive(Clone, Copy)]
 pub struct Pem<'a> {
-    /// The path, for errors.
+    /// The path of the file. It appears in [`PemError`].
     pub path: &'a Path,
     /// The content. It may be a private key, so it must not appear in a log.
     pub content: &'a str,

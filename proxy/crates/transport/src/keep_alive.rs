@@ -49,8 +49,8 @@ pub(crate) fn keep_server_alive(socket: &impl AsFd) -> io::Result<()> {
 }
 
 /// Makes the kernel end a connection if sent bytes stay unacknowledged for 30 s. Must not be called
-/// for relays: a relayed client may send bytes while a long operation runs, and the server reads
-/// them only when the operation ends.
+/// if Seawall relays all bytes of one client to the server. Such a client may send bytes while a
+/// long operation runs, and the server reads these bytes only when the operation ends.
 ///
 /// # Errors
 /// If the system refuses the option.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// Minimum number of bytes that a peer must send or read per second, on average.
 pub(super) const LEAST_BYTES_PER_SECOND: usize = 8 * 1024;
 
-/// The time over which the average is computed.
+/// How long Seawall waits for a peer, in total, before the average rate of the peer is computed.
 pub(super) const RATE_WINDOW: Duration = Duration::from_secs(30);
 
 /// Maximum time to receive or send one message, even if no other client waits.
@@ -56,7 +56,7 @@ impl Progress {
         }
     }
 
-    /// True if the peer's rate has been below the minimum rate for a whole window.
+    /// True if the peer's average rate, over at least 30 s of waiting, is below the minimum rate.
     pub fn is_slow(&self, now: Instant) -> bool {
         let waits = self
             .owing_since

@@ -58,7 +58,8 @@ pub const STREAMED_MESSAGE_BYTES: usize = 1024 * 1024;
 /// Minimum size of the head of a message over [`STREAMED_MESSAGE_BYTES`].
 const HEAD_BYTES: usize = SCRATCH_BYTES;
 
-/// Memory for a streamed message, in bytes: its head, the bytes read ahead, and one piece.
+/// Memory for a streamed message, in bytes: its head, the bytes read ahead, and one piece. The head
+/// may be almost twice as large as [`HEAD_BYTES`], because the last read may add a full buffer.
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
 /// Maximum number of bytes that each reader may hold without a charge: the beginning of a message,
@@ -208,7 +209,8 @@ impl MessageReader {
                     }
                     let is_headed = self.is_headed(header);
                     if is_headed && self.buffer.len() >= HEAD_BYTES {
-                        // `left` includes the memory for the pieces that are read later.
+                        // `left` is less than the rest of the message: the caller can read the rest
+                        // in pieces, and this share has memory for only one piece.
                         let left = STREAM_SHARE_BYTES - HEAD_BYTES;
                         let share = self.share(budget);
                         Box::pin(share.grow(STREAM_SHARE_BYTES, left)).await?;
@@ -470,9 +472,9 @@ impl MessageReader {
         &self.buffer
     }
 
-    /// Ready when the peer has closed the stream. Callers poll it while an operation of the client
-    /// runs. The reader keeps bytes that arrive during the operation, up to a limit. When it holds
-    /// as many bytes as the limit allows, it does not notice that the peer has closed the stream.
+    /// Ready when the peer has closed the stream, or reading has failed. Callers poll this function
+    /// while an operation of the client runs. The reader keeps up to 4 KiB that arrive during the
+    /// operation. While it holds 4 KiB, it does not notice that the peer has closed the stream.
     pub fn poll_gone<S: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,5 +1,5 @@
-//! Sharers: groups of clients. Seawall divides a bounded resource between these groups, and limits
-//! each of them.
+//! Sharers: groups of clients. Seawall divides a bounded resource, such as memory, between these
+//! groups, and limits how much of the resource one group gets.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -83,7 +83,8 @@ impl<'a> ElementKind<'a> {
         })
     }
 
-    /// The value as an integer, if it is a number without a fraction.
+    /// The value as an integer; `None` if it is not a number, or if it is a double with a fraction
+    /// or with an absolute value over 2^53.
     pub fn as_i64(&self) -> Option<i64> {
         match *self {
             Self::Int32(value) => Some(i64::from(value)),
@@ -93,8 +94,8 @@ impl<'a> ElementKind<'a> {
         }
     }
 
-    /// The value as a boolean, by MongoDB's rules: false, null and zero are false, and all other
-    /// values are true.
+    /// The value as a boolean, as servers read it: false, null and zero are false, and all other
+    /// values are true. Unlike in a server, the deprecated type undefined is also true.
     pub fn is_truthy(&self) -> bool {
         match *self {
             Self::Bool(value) => value,

@@ -12,8 +12,8 @@ use seawall_wire::{encode_op_msg_like, encode_request};
 use super::{Seed, seed};
 use crate::documents;
 
-/// Returns seeds for the target `capture`: whole parts, records without a part, and bytes that
-/// select records.
+/// Returns seeds for the target `capture`: whole parts (a part is one file of a capture), encoded
+/// records that the target puts into a part, and bytes that select records.
 pub(super) fn parts() -> Vec<Seed> {
     let of = |name: &str, kind: u8, bytes: &[u8]| {
         let alterations = [4, 2, 60, 0, 3, 9];

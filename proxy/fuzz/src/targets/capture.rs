@@ -1,4 +1,4 @@
-//! Parts of captures: arbitrary bytes, and parts that the writer wrote.
+//! Parts of captures (a part is one file): arbitrary bytes, and parts that [`Writer`] wrote.
 //!
 //! Input, in this order:
 //!

@@ -1,4 +1,4 @@
-//! The body of a command: the walk over its elements, and the fields that decide how it is served.
+//! The body of a command: its elements, and the fields that decide how Seawall serves the command.
 //!
 //! Input, in this order:
 //!
@@ -17,8 +17,8 @@ use crate::{
     documents,
 };
 
-/// Checks that the inspected fields equal the fields of the body, and that the walk over the body
-/// agrees with the `bson` crate.
+/// Checks that `Command::inspect` returns the fields of the body, and that Seawall and the `bson`
+/// crate read the same elements in the body.
 pub fn command(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
@@ -155,7 +155,8 @@ fn check_fields(command: &Command<'_>) {
     }
 }
 
-/// Checks that the documents of a sequence give the same count in one piece as in many pieces.
+/// Checks that Seawall counts the same number of statements in a document sequence, whether the
+/// sequence arrives in one piece or in many.
 fn check_statements(body: &[u8], pieces: Pieces) {
     let none = statements(&CommandBytes {
         body,

@@ -23,9 +23,9 @@ use crate::{
 /// Maximum length of a shape's text.
 const MAX_TEXT_BYTES: usize = 4_096;
 
-/// Checks that values are neither printed nor hashed, and that the order of a set's members changes
-/// neither hash nor text. Checks that two commands have the same hash if and only if they have the
-/// same text.
+/// Checks that values are neither printed nor hashed, and that the order of the members of a set
+/// (such as the fields of a filter) changes neither hash nor text. Checks that two commands have
+/// the same hash if and only if they have the same text.
 pub fn fingerprint(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
@@ -119,7 +119,8 @@ fn check_pair(one: &Shaped, other: &Shaped) {
     }
 }
 
-/// Checks the same command with other values, and with its sets in another order.
+/// Checks that a command keeps its hashes and its text if its values change, or if the members of
+/// its sets change their order.
 fn check_grammar(choices: &[u8], change: u8) {
     let command = documents::command(choices, 0, false);
     let body = documents::encode(&command);

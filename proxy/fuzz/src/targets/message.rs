@@ -13,7 +13,7 @@ use crate::choices::{Choices, Pieces};
 /// Offset of the first section.
 const SECTIONS_OFFSET: usize = HEADER_BYTES + 4;
 
-/// Longest identifier that the walk over sections accepts.
+/// Longest identifier of a document sequence that [`SectionWalk`] accepts.
 const MAX_IDENTIFIER_BYTES: usize = 256;
 
 /// Checks that the parts of a parsed message add up to its length. Checks that a message that is
@@ -106,7 +106,8 @@ fn with_right_checksum(message: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Checks that the parts of a head equal the parts of the whole message, up to the end of the head.
+/// Checks that the parts of a head (the first bytes of a message) equal the parts of the whole
+/// message, up to the end of the head.
 fn check_heads(message: &[u8], pieces: u8) {
     let whole = OpMsg::parse(message);
     let cut = usize::from(pieces) * message.len() / 256;
@@ -126,7 +127,8 @@ fn check_heads(message: &[u8], pieces: u8) {
     }
 }
 
-/// Checks that the walk over pieces agrees with the parser of the whole message.
+/// Checks that [`SectionWalk`], which reads a message in pieces, agrees with [`OpMsg::parse`],
+/// which reads the whole message.
 fn check_section_walk(message: &[u8], pieces: Pieces) {
     let flags = message.get(HEADER_BYTES..).and_then(|r| r.first_chunk());
     let flags = flags.map(|bytes| u32::from_le_bytes(*bytes));

@@ -1,5 +1,5 @@
-//! A server's reply: the facts that the scanner finds in it, and the rewriting of state-change
-//! errors.
+//! A server's reply: the facts that [`ReplyScanner`] finds in it, and the rewriting of errors that
+//! report a state change of the server (such as `NotWritablePrimary`).
 //!
 //! Input, in this order:
 //!
@@ -16,7 +16,8 @@ use crate::{
     documents,
 };
 
-/// Maximum length of an element's head that is kept across pieces.
+/// Maximum length of the beginning of an element (type, name, fixed-size value) that
+/// [`ReplyScanner`] keeps until the next piece arrives.
 const MAX_HEAD_BYTES: usize = 96;
 
 /// Checks that every split of the bytes into pieces gives the same facts, and that the facts agree

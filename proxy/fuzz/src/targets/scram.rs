@@ -1,4 +1,5 @@
-//! Both sides of SCRAM, and a conversation that Seawall carries between a client and a server.
+//! Both sides of SCRAM, and a carried conversation: Seawall passes the messages of such a
+//! conversation on between a client and a server.
 //!
 //! Input, in this order:
 //!
@@ -90,8 +91,8 @@ pub fn scram_client(data: &[u8]) {
     }
 }
 
-/// Checks that a carried conversation reveals the client's key only if none of its messages was
-/// changed.
+/// Checks that Seawall learns the client's key from a carried conversation only if none of the
+/// conversation's messages was changed.
 pub fn scram_carried(data: &[u8]) {
     let Case {
         honest,

@@ -122,7 +122,8 @@ impl Parameters {
         time(self.window.as_deref())
     }
 
-    /// The baseline, as a value and as the text of the request.
+    /// The earlier period with which a period is compared (`against`), parsed and as the text of
+    /// the request.
     pub(super) fn against(&self) -> Result<(Against, String), Refused> {
         let text = self.against.as_deref().unwrap_or("yesterday");
         let against = text.parse().map_err(wrong)?;

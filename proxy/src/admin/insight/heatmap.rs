@@ -104,7 +104,7 @@ pub(in crate::admin) async fn heatmap_shapes(
 /// Number of listed shapes if the request has no `limit`.
 const DEFAULT_SHAPES: usize = 20;
 
-/// An area of a heat map.
+/// A rectangle of a heat map: a time range and a range of durations.
 struct Area {
     range: Range,
     /// Bounds of the durations in seconds: the lower is exclusive, the upper inclusive.

@@ -37,8 +37,9 @@ pub(in crate::admin) async fn report(
     reply(&window, report).await
 }
 
-/// The report on the last `since` (a duration), with the changes against a baseline. `text` is the
-/// baseline as written in the request. `is_full` adds the distributions that a merged report needs.
+/// The report on the last `since` (a duration), with the changes against an earlier period,
+/// `against`. `text` is `against` as written in the request. `is_full` adds the distributions that
+/// a merged report needs.
 fn report_on(
     window: &Window,
     since: Duration,

@@ -67,7 +67,7 @@ fn handed_over(settings: &config::Settings) -> String {
     )
 }
 
-/// The settings with one of two values of a key.
+/// The settings with one of two values of a key, number `variant` (0 or 1).
 fn settings(key: &Key, variant: usize) -> config::Settings {
     let (section, name) = key.path.rsplit_once('.').unwrap_or_default();
     let needed = match section {
@@ -119,7 +119,7 @@ fn tls(section: &str, name: &str) -> String {
     text
 }
 
-/// One of two allowed values of a key, as TOML.
+/// Value number `variant` (0 or 1) of two allowed values of a key, as TOML.
 fn value(key: &Key, variant: usize) -> String {
     let numbers = |min: i64, max: i64| {
         // Use few clients, because the limit of descriptors may reduce a larger number.

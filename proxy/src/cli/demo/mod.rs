@@ -175,7 +175,7 @@ async fn start_seawall(deployment: &Deployment) -> Result<App, Failure> {
     Ok(app)
 }
 
-/// The only address for clients, on a free loopback port.
+/// The address for clients. The demonstration has only this one, on a free loopback port.
 fn address_of(app: &App) -> &str {
     app.client_addresses()
         .first()
@@ -189,8 +189,9 @@ async fn client_options(app: &App, deployment: &Deployment) -> Result<ClientOpti
     Ok(options)
 }
 
-/// Returns the counts of driver and Seawall as soon as they agree, or after [`SETTLE_LIMIT`]. A
-/// client receives its reply shortly before Seawall counts the operation.
+/// Returns the counts of driver and Seawall as soon as they agree, or after [`SETTLE_LIMIT`]. They
+/// may differ for a moment, because a client receives its reply shortly before Seawall counts the
+/// operation.
 async fn settled_figures(app: &App, sent: &SentCommands) -> Figures {
     let deadline = Instant::now() + SETTLE_LIMIT;
     loop {

@@ -1,4 +1,4 @@
-//! The report of the demonstration as lines for a terminal. Computes and formats; prints nothing.
+//! The report of the demonstration as lines for a terminal. This module prints nothing itself.
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 

@@ -46,8 +46,8 @@ pub(super) fn counted(options: &ClientOptions, sent: &Arc<SentCommands>) -> Clie
     options
 }
 
-/// Runs all operations through one client. The client is shut down at the end, so that it ends its
-/// sessions.
+/// Runs each kind of operation of the demonstration through one client. The client is shut down at
+/// the end, so that it ends its sessions.
 pub(super) async fn drive(options: ClientOptions) -> Result<(), Failure> {
     let client = Client::with_options(options)?;
     let orders = client.database(DATABASE).collection::<Document>(ORDERS);

@@ -71,8 +71,8 @@ impl<T: Clone + PartialEq> Watch<T> {
         is_settled && (is_retry || *read != self.attempted)
     }
 
-    /// Records that a check could not read the contents. Returns true if the check before could, so
-    /// that a failure that recurs is reported once.
+    /// Records that a check could not read the contents. Returns true if the previous check has
+    /// read them, so that a failure that recurs is reported once.
     fn record_failure(&mut self) -> bool {
         !mem::replace(&mut self.has_failed, true)
     }
@@ -113,7 +113,7 @@ impl Files {
         read.map_err(|error| format!("cannot read the configuration: {error}"))
     }
 
-    /// Problems of a changed deployment.
+    /// The problems of a changed section `[deployment]`, for example of its connection string.
     async fn deployment_problems(&mut self, settings: &Settings) -> Vec<String> {
         let parsed = timeout(DNS_LIMIT, check::parse_deployment(settings)).await;
         let deployment = match parsed {

@@ -50,15 +50,15 @@ fn send(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Maximum time between two checks of the threads. Each check gives a task to the threads, and
-/// feeds the watchdog only if the threads have run the tasks of earlier checks. With frequent
-/// checks, a stop of the threads is measured more exactly.
+/// Maximum time between two checks of the threads of the runtimes. Each check gives a task to these
+/// threads, and feeds the watchdog only if they have run the tasks of earlier checks. With frequent
+/// checks, the time for which the threads are stopped is measured more exactly.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a thread that feeds the watchdog while the threads of `app` make progress, if the service
-/// manager has a watchdog. The thread is separate, so that a busy machine does not delay it more
-/// than necessary. Checks are at most one second apart, so the service manager ends the process
-/// only if the threads stop for nearly the whole time limit of the watchdog.
+/// manager has a watchdog. This is a thread of its own and not a task of a runtime, so that busy
+/// runtimes do not delay it. Checks are at most one second apart, so the service manager ends the
+/// process only if the threads stop for nearly the whole time limit of the watchdog.
 ///
 /// # Errors
 /// If the thread cannot be started.

@@ -112,8 +112,8 @@ impl<T> Conversations<T> {
         Some(Conversation { all, number })
     }
 
-    /// Ends a conversation of another address to make room for one of `sharer`, as soon as this is
-    /// allowed. Returns the turn of the ended conversation.
+    /// Ends a conversation of another address to make room for one of `sharer`, as soon as
+    /// [`Self::end_another`] allows this. Returns the turn of the ended conversation.
     async fn turn_of_another(&self, sharer: Sharer) -> Turn {
         loop {
             let now = Instant::now();

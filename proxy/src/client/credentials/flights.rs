@@ -42,7 +42,8 @@ struct UserFlights {
     leads: usize,
     /// The addresses with waiting logins.
     waiting: HashMap<Sharer, Waiters>,
-    /// Notified when the user becomes known or unknown.
+    /// Notified when Seawall learns the user's keys (the user becomes known), or that a server does
+    /// not know the user (the user becomes unknown).
     resolved: Arc<Notify>,
 }
 
@@ -177,8 +178,8 @@ impl State {
 
 impl UserFlights {
     /// The notifications for the waiting logins, one for each address without an introduction in
-    /// progress. The logins of another address continue when the introduction of their address
-    /// ends.
+    /// progress. The logins of an address with an introduction in progress continue when this
+    /// introduction ends.
     fn notifies_without_flight(&self) -> Vec<Arc<Notify>> {
         let waiting = self.waiting.iter();
         let waiting = waiting.filter(|(sharer, _)| !self.in_progress.contains_key(*sharer));
@@ -387,7 +388,7 @@ mod tests {
         assert!(cancelled.as_mut().now_or_never().is_none());
         assert!(next.as_mut().now_or_never().is_none());
         drop(first);
-        // The login was notified, and is dropped before it is polled again.
+        // The end of `first` notified this login, which is dropped before it is polled again.
         drop(cancelled);
         assert!(next.now_or_never().is_some());
         assert!(flights.0.lock().users.is_empty());

@@ -62,9 +62,9 @@ pub(in crate::client) struct Carried {
 }
 
 impl Credentials {
-    /// Begins an introduction as soon as the limits allow it. Fails if the limits still do not
-    /// allow it at `deadline`. If another login introduces the user during the wait, returns the
-    /// keys.
+    /// Begins an introduction as soon as the limits on conversations and on exchanges with servers
+    /// allow it. Fails if they still do not allow it at `deadline`. If another login introduces the
+    /// user during the wait, returns the keys.
     pub(super) async fn introduce(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -151,7 +151,8 @@ impl Credentials {
         spare
     }
 
-    /// Keeps an unauthenticated connection for reuse. Closes it if it is outdated.
+    /// Keeps an unauthenticated connection for reuse. Closes the connection instead if its server
+    /// has left the deployment or if the TLS configuration has changed.
     pub(super) fn keep_spare(&self, pool: &ServerPool, connection: Connection) {
         let is_current = self.current_connections();
         if !is_current(pool.address(), &connection) {
@@ -165,7 +166,8 @@ impl Credentials {
         drop((replaced, outdated));
     }
 
-    /// Closes the outdated connections that are kept for reuse. Called once a second.
+    /// Closes outdated connections that are kept for reuse (see
+    /// [`super::spares::Spares::remove_outdated`]). Called once a second.
     pub(crate) fn maintain(&self) {
         let is_current = self.current_connections();
         let mut spares = self.spares.lock();
@@ -186,8 +188,8 @@ impl Credentials {
     }
 
     /// Handles an error reply to a step of a first login. Returns the reason why the login fails.
-    /// If the server refused the login, keeps the connection for reuse. Another error says nothing
-    /// about the user, and closes the connection.
+    /// If the server refused the login, keeps the connection for reuse. Any other error says
+    /// nothing about the user, and the connection is closed.
     fn failed_step(
         &self,
         pool: &ServerPool,
@@ -387,8 +389,9 @@ impl Introduction {
                 let credentials = &self.credentials;
                 let error = credentials.failed_step(&pool, connection, code, &reason);
                 if error == CredentialError::Refused {
-                    // The lead is dropped only afterwards, so that the next login of this user does
-                    // not send another request.
+                    // `self.lead` is dropped only after this call. Its drop lets the next login of
+                    // this user continue, which then finds the user unknown and sends no request to
+                    // a server.
                     credentials.remember_unknown(self.lead.user(), mechanism);
                 }
                 return Err(error);

@@ -1,8 +1,8 @@
 //! The identities that are in use, by user name.
 //!
 //! Keys expire and are evicted from their table, but clients and pools keep the identity of their
-//! user. A later login of the user must get the same identity: limits, pins of transactions and the
-//! end of a user apply to an identity.
+//! user. A later login of the user must get the same identity, because limits, pins of
+//! transactions, and the refusal of a dropped user's operations apply to one identity.
 
 use std::{
     collections::HashMap,
@@ -15,8 +15,9 @@ use seawall_auth::{Identity, IdentityStatus};
 /// Minimum number of entries before unused entries are removed.
 const MIN_ENTRIES: usize = 64;
 
-/// The identities in use, at most one for each user. Unused entries are removed when the table has
-/// twice as many entries as after the last removal, and at least 64.
+/// The identities in use, at most one for each user. Unused entries, whose identity no client and
+/// no pool uses, are removed when the table has twice as many entries as after the last removal,
+/// and at least 64.
 #[derive(Debug, Default)]
 pub(super) struct LiveIdentities {
     by_name: HashMap<NameHash, Weak<Identity>>,

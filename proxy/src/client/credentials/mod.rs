@@ -253,8 +253,8 @@ impl Credentials {
         }
     }
 
-    /// Returns a user's keys without waiting, if they are fresh and no other login uses them. If
-    /// the keys are known but not fresh, starts a reading and returns `None`.
+    /// Returns a user's keys without waiting, if they are fresh ([`Known::is_fresh`]) and no other
+    /// login uses them. If the keys are known but not fresh, starts a reading and returns `None`.
     pub(super) fn fresh(self: &Arc<Self>, user: &UserName, now: Instant) -> Option<Known> {
         if !self.may_be_known(user) {
             return None;
@@ -342,8 +342,8 @@ impl Credentials {
             if let Some(last) = last {
                 sleep_until(last.confirmed_at + READING_PACE).await;
             }
-            // If a proof fails while the first reading runs, a second reading must begin after the
-            // failure.
+            // If a proof fails while the first reading runs, this reading may return keys from
+            // before a change of the password. So a second reading begins after the failure.
             for _ in 0..2 {
                 let asked_at = Instant::now();
                 let reading = timeout(QUESTION_LIMIT, me.read(&user, &identity)).await;
@@ -445,9 +445,9 @@ impl Credentials {
         self.apply_reading(&user, identity, reading, Instant::now());
     }
 
-    /// Records that a server with possibly outdated users refused an identity's keys. Waits until
-    /// the keys have been read again on the primary or on a router, or until `deadline`. If the
-    /// primary or all routers refuse the keys too, the identity ends.
+    /// Records that a server refused an identity's keys, but that the server's data about users may
+    /// be outdated. Waits until the keys have been read again on the primary or on a router, or
+    /// until `deadline`. If the primary or all routers refuse the keys too, the identity ends.
     pub(super) async fn keys_refused_by_lagging_server(
         self: &Arc<Self>,
         identity: &Arc<Identity>,

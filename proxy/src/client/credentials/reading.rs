@@ -74,9 +74,9 @@ impl Credentials {
     }
 
     /// Checks out a connection of a user to the primary or to a router. A router may refuse the
-    /// user's keys only because its own data about users is outdated, so another router is tried.
-    /// If another router has just failed, this router may accept the keys. If there is no
-    /// connection, the error is the result of the reading.
+    /// user's keys only because its own data about users is outdated, so another router is tried. A
+    /// router that has just failed cannot be asked, but may accept the keys. If there is such a
+    /// router, the error is [`Reading::RefusedSoFar`]. The error is the result of the reading.
     async fn check_out_to_read(&self, identity: &Arc<Identity>) -> Result<Checkout, Reading> {
         let deadline = Instant::now() + QUESTION_LIMIT;
         let preference = ReadPreference::PRIMARY;

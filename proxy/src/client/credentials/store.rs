@@ -405,8 +405,8 @@ impl Store {
             Reading::Refused(version) if version != identity.login_version() => {
                 return Confirmed::default();
             }
-            // A failed proof shows that the keys may be outdated. They verify no further login, so
-            // the next login introduces the user.
+            // A failed proof shows that the keys may be outdated. So they are removed, and a server
+            // verifies the user's next login.
             Reading::RefusedSoFar(version) => {
                 let is_doubted = current.is_some_and(Known::is_doubted);
                 if is_doubted && version == identity.login_version() {

@@ -19,7 +19,7 @@ use seawall_stats::Outcome;
 use seawall_transport::{Message, Sharer};
 use seawall_wire::{Elements, OpMsg};
 
-/// An operation's context, borrowed by its steps.
+/// One operation: its command, its client and its user, borrowed by all functions that serve it.
 pub(super) struct Operation<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) identity: &'a Arc<Identity>,
@@ -41,7 +41,8 @@ pub(super) enum AttemptEnd {
     Reply(HeldReply, Outcome, u64),
     /// The client gets this error from Seawall.
     Error(ErrorReply, Outcome),
-    /// The reply was forwarded as it arrived. Only the backlog must still be sent.
+    /// The reply was forwarded as it arrived. Only the bytes that the client has not read yet (the
+    /// backlog) must still be sent.
     Forwarded(Box<Forwarded>, Outcome),
     /// The client has left.
     Gone,
@@ -49,7 +50,7 @@ pub(super) enum AttemptEnd {
     Close(Outcome),
 }
 
-/// Result of one attempt at a server.
+/// Result of one attempt to run the operation at a server.
 pub(super) enum Attempt {
     /// The operation has ended.
     Ended(AttemptEnd),

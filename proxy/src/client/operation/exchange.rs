@@ -43,7 +43,8 @@ use seawall_transport::{
 };
 use seawall_wire::encode_op_msg_like;
 
-/// Shortest wait that is subtracted from `maxTimeMS`.
+/// An operation's wait before it is sent is subtracted from `maxTimeMS` if the wait takes at least
+/// this long.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 impl Operation<'_> {
@@ -195,7 +196,7 @@ impl Operation<'_> {
     }
 
     /// Sends the request. Returns the number of statements in a streamed request. Returns 0 for a
-    /// request that was read whole, because its statements were counted before.
+    /// request that was read whole, because its statements were counted before it was sent.
     async fn send_request(
         &self,
         end: &mut ClientEnd<'_>,

@@ -83,7 +83,8 @@ impl Operation<'_> {
                     let asked = end.unless_gone(pin!(self.kill(checkout, &cursors))).await;
                     match asked {
                         None => return AttemptEnd::Gone,
-                        // The server may not have received the command.
+                        // Without a reply, it is unknown if the server has run the command. So the
+                        // cursors are listed as alive.
                         Some(reply) => reply.ok_or(ALIVE),
                     }
                 }
@@ -125,7 +126,8 @@ impl Operation<'_> {
         Some(reply)
     }
 
-    /// Ends the operation with a server's error. Reports and conceals a state-change error.
+    /// Ends the operation with a server's error. Reports a state-change error to the topology. With
+    /// `repeats`, also conceals it from the client.
     fn pass_error(
         &self,
         pool: &Arc<ServerPool>,

@@ -9,7 +9,9 @@
 //!                                          and exchange (the reply)
 //! ```
 //!
-//! `context` has the values that all steps use, and `failure` maps a failure to its error reply.
+//! A server's lane limits how many connections to the server are used by operations that wait for
+//! data ([`LanePermit`]). `context` has the values that all steps use, and `failure` maps a failure
+//! to its error reply.
 
 mod capture;
 mod context;
@@ -388,7 +390,8 @@ pub(super) fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; seawall_wire::
     sequences
 }
 
-/// Returns the input of the fingerprint. `all` are the [`sequences`] of the message.
+/// Returns the parts of the command from which its fingerprint is computed. `all` are the
+/// [`sequences`] of the message.
 pub(super) fn input<'a>(
     parsed: &OpMsg<'a>,
     all: &'a [Sequence<'a>; seawall_wire::MAX_SEQUENCES],

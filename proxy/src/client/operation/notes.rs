@@ -23,7 +23,7 @@ enum Foreign {
 }
 
 impl Foreign {
-    /// The value of the label `kind`.
+    /// The value of the metric label `kind`.
     fn as_str(self) -> &'static str {
         match self {
             Self::Cursor => "cursor",
@@ -61,8 +61,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Counts and logs a statement whose transaction must be pinned but has no pin. Ignores the
-    /// first statement of a transaction, because its transaction has no pin yet.
+    /// Counts and logs a statement of a transaction that must have a pin (the record of its router)
+    /// but has none. Ignores the first statement of a transaction, because the pin is created when
+    /// a router has been selected for this statement.
     pub(super) fn note_unknown_transaction(&self, now: Instant) {
         if self.command.starts_transaction {
             return;

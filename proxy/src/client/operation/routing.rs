@@ -39,8 +39,9 @@ pub(super) enum CheckOutFailure {
     Overload(Overload),
     /// A server refused the user's keys, so the client has to log in again.
     KeysRefused,
-    /// A server with possibly outdated users refused the user's keys, and the operation cannot use
-    /// another server. The primary or another router accepts the keys, or did not reply in time.
+    /// A server whose data about users may be outdated refused the user's keys, and the operation
+    /// cannot use another server. The primary or another router accepts the keys, or did not reply
+    /// in time.
     LoginRefused,
     /// The client has not logged in, but the server requires a login.
     Unauthenticated,
@@ -59,7 +60,7 @@ struct CheckOutAttempt {
 impl Operation<'_> {
     /// Selects a server and checks out a connection to it. After a failure, tries again until the
     /// time limit, as long as another attempt can succeed. `is_slice` is true if the connection is
-    /// for one slice of a wait for data. Such a slice has a permit of the server's lane.
+    /// for one slice of a wait for data. Such a slice has a [`crate::pool::LanePermit`].
     pub(super) async fn check_out(
         &self,
         observation: &Observation<'_>,

@@ -63,7 +63,9 @@ impl Operation<'_> {
         })
     }
 
-    /// Waits for a permit of the server's lane. Returns the next slice and the permit. Cancel safe.
+    /// Waits for a [`LanePermit`]. The number of permits limits how many connections to the server
+    /// are used by operations that wait for data. Returns the next slice and the permit. Cancel
+    /// safe.
     pub(super) async fn next_slice(&self, wait: &Wait) -> (Slice, LanePermit) {
         let from = (self.identity.id().as_u64(), self.sharer);
         let permit = wait.pool.lane().enter(from).await;

@@ -51,7 +51,7 @@ pub(super) struct Relay<'a> {
     watch: Mutex<Watch<'a>>,
     /// Notified when a reply is complete, so that another request may be sent.
     has_room: Notify,
-    /// Number of requests.
+    /// Number of requests that the client has sent so far.
     requests: AtomicU64,
     /// True from the first byte of a request until Seawall has forwarded or refused the request.
     has_request: AtomicBool,

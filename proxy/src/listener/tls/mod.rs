@@ -184,7 +184,7 @@ async fn accept(
     if peer_has_left(&hello.io) {
         return Ok(None);
     }
-    // Only this call needs the turn, because it computes the keys and the signature.
+    // Only `into_stream` needs the turn, because it computes the keys and the signature.
     let accepting = hello.into_stream(config);
     drop(turn);
     let (stream, session) = accepting.await?.into_inner();

@@ -61,8 +61,8 @@ impl Verifier {
         let builder =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), super::provider())
                 .with_crls(revocation_lists.clone())
-                // The rule is the same as in a server: only the issuer of the client's own
-                // certificate needs a list, and the list must not be outdated.
+                // As in a mongod, only the issuer of the client's own certificate needs a
+                // revocation list, and this list must not be outdated.
                 .only_check_end_entity_revocation()
                 .enforce_revocation_expiration();
         let builder = match settings.is_required {

@@ -20,7 +20,8 @@ pub struct Entry<'a> {
     pub at: SystemTime,
     /// The id of the shape, or group of shapes, that `text` describes.
     pub shape: u64,
-    /// The level of the row that counts the operation.
+    /// What the row that counts the operation contains: `fine` is one shape, `coarse` and `rest`
+    /// are groups of shapes. It is `evicted` if the row was removed while the operation ran.
     pub level: Option<&'static str>,
     /// The id of the operation's own shape, if it differs from [`Entry::shape`].
     pub fine_shape: Option<u64>,

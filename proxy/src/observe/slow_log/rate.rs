@@ -10,8 +10,8 @@ use std::{
 const GROUPS: usize = 1 << GROUP_BITS;
 const GROUP_BITS: u32 = 8;
 
-/// In each second, a user may write another line only while the number of this user's lines is
-/// below `SHARE` times the number of lines that are still free.
+/// In each second, a user may write another line only while the number of lines of the user's group
+/// is below `SHARE` times the number of lines that all users may still write.
 const SHARE: u64 = 8;
 
 /// Limits the number of lines per second, of all users together and of each group of users.
@@ -59,8 +59,8 @@ fn group_of(user: u64) -> usize {
     usize::try_from(hash).unwrap_or_default()
 }
 
-/// Upper half: the last second with a line, in seconds since 1970. Lower half: the number of lines
-/// in that second.
+/// Counts lines. The upper 32 bits are the last second with a line, in seconds since 1970. The
+/// lower 32 bits are the number of lines in that second.
 #[derive(Debug, Default)]
 struct Lines(AtomicU64);
 

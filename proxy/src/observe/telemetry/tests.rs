@@ -26,7 +26,7 @@ fn observer() -> Observer {
     Observer::new(settings, None).unwrap()
 }
 
-/// Records an operation that takes this time.
+/// Records an operation that takes `ms` milliseconds.
 fn record(observer: &Observer, command: &Document, outcome: Result<&Document, Outcome>, ms: u64) {
     let body = command.to_vec().unwrap();
     let input = CommandBytes {

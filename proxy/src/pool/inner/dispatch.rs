@@ -8,8 +8,8 @@ use super::{super::demand::Need, HandOver, Inner, PoolState, Todo};
 use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
 
-/// A search for users that may exceed the limit examines at most this number of users for each
-/// need.
+/// A search for users that may exceed the concurrency limit examines at most this number of users
+/// for each need.
 const MAX_USERS_TRIED: usize = 8;
 
 /// The needs whose waiters are in the lists of `Inner::ready`.
@@ -17,8 +17,8 @@ const LIMITED: [Need; 2] = [Need::SlotOrReserve, Need::Slot];
 
 impl Inner {
     /// True if an operation that has just arrived may begin, provided that a connection is
-    /// available. If long operations become exempt during this call, waiters get the freed slots
-    /// first.
+    /// available. If this call makes long operations exempt from the concurrency limit, waiters get
+    /// the freed slots before the new operation.
     pub(super) fn may_begin(
         &mut self,
         id: IdentityId,
@@ -43,8 +43,8 @@ impl Inner {
         may_run && self.server_allows(need)
     }
 
-    /// True if an operation with this need may use one more connection to the server. The limit of
-    /// its user is not checked here.
+    /// True if an operation with this need may use one more connection to the server. The user's
+    /// own limit, `max_pool_size`, is not checked here.
     pub(super) fn server_allows(&self, need: Need) -> bool {
         need != Need::Slot || self.ordinary() < self.limits.max_for_slots()
     }
@@ -66,8 +66,8 @@ impl Inner {
         }
         self.list(id);
         self.fill_slots(now, todo);
-        // Waiters for slots cannot use the connections that are left now, so waiters with a permit
-        // of the lane get them.
+        // After `fill_slots`, this call serves no more waiters for slots. So waiters with a permit
+        // of the lane get the connections that are still available.
         let need = Need::LanePermit;
         while let Some(user) = self.users.get(&id)
             && user.is_ready(need, &self.limits)
@@ -111,7 +111,8 @@ impl Inner {
         }
     }
 
-    /// Gives free slots to the ready users in turn. Then serves users that may exceed the limit.
+    /// Gives free slots to the users in `ready` in turn. Then serves users that may exceed the
+    /// concurrency limit.
     pub(super) fn fill_slots(&mut self, now: Instant, todo: &mut Todo) {
         while let Some(need) = self.next_need(now) {
             self.serve_ready(need, 0, now, todo);

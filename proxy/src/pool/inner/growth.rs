@@ -26,9 +26,10 @@ const MAX_USERS_TRIED: usize = 8;
 
 impl Inner {
     /// True if `connection`, which user `id` no longer uses, must be closed so that another user
-    /// can get a connection. This happens only at `max_server_connections`, or if user `id` could
-    /// use the last connection that the server allows for operations with `Need::Slot`. `need` is
-    /// the need of the operation that used the connection; `None` if no operation used it.
+    /// can get a connection. This happens only at `max_server_connections`, or if at most one more
+    /// connection may be used by operations with `Need::Slot` (see [`Limits::max_for_slots`]).
+    /// `need` is the need of the operation that used the connection; `None` if no operation used
+    /// it.
     pub(super) fn must_close_for_other_user(
         &mut self,
         id: IdentityId,
@@ -46,8 +47,10 @@ impl Inner {
         // The user's total no longer includes `connection`, so 1 is added.
         let (own, is_needed_here) = (user.total() + 1, !user.waiters.is_empty());
         let has_less = |total: usize| total == 0 || total + 1 < own;
-        // Operations with a permit of the lane may use the server's reserve. The connection of such
-        // an operation returns to the reserve, even if the user that needs it has more connections.
+        // Operations with a permit of the lane may use the last connections of
+        // `max_server_connections`, which are reserved. When such an operation ends, its connection
+        // may be closed for an urgent operation of another user, even if that user has more
+        // connections than user `id`.
         let is_of_reserve = need.is_some_and(|need| !need.may_use_reserve())
             && self.ordinary() >= self.limits.max_for_slots();
         // Arrival time of the other user's oldest waiter for which the connection may be closed.
@@ -122,7 +125,7 @@ impl Inner {
     }
 
     /// Establishes connections after the number of connections has fallen: first for the next user
-    /// in turn, then for user `id`.
+    /// in `turns` that needs one, then for user `id`.
     pub(super) fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
         if let Some((next, _)) = self.next_to_grow(|user| user.waiters.oldest()) {
             self.grow(next, todo);
@@ -150,8 +153,8 @@ impl Inner {
     }
 
     /// Establishes connections up to [`Limits::min_pool_size`]. Does not close connections of other
-    /// users for this. Otherwise, if the server has no room for all minimums, users would close
-    /// each other's connections again and again.
+    /// users for this. Otherwise, if the minimums of all users together exceed
+    /// `max_server_connections`, users would close each other's connections again and again.
     pub(super) fn refill(&mut self, id: IdentityId, now: Instant, todo: &mut Todo) {
         while self.state == PoolState::Ready
             && self.total < self.limits.max_server_connections
@@ -177,9 +180,9 @@ impl Inner {
 
     /// Makes room for a connection of user `id`: closes an available connection that belongs to
     /// another user and that no waiter can use. If the connection is for an operation that may use
-    /// the reserve, also closes a connection that a waiter can use only later, because the waiter
-    /// may wait for that operation. Of several such connections, closes the connection that has
-    /// been unused for longest. Returns false if there is no such connection.
+    /// the reserve, also closes a connection that a waiter can use only later, because this waiter
+    /// may itself have to wait until that operation ends. Of several such connections, closes the
+    /// connection that has been unused for longest. Returns false if there is no such connection.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
         let user = self.users.get(&id);
         let is_urgent = user.is_some_and(User::lacks_urgent_connection);

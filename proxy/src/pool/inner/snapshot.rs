@@ -14,8 +14,8 @@ use seawall_auth::Identity;
 /// The longest current waits for a connection or a slot.
 #[derive(Debug, Default)]
 pub struct Waits {
-    /// The longest wait of each user that already has its full share of the slots or
-    /// `max_pool_size` connections. The waiting operations of such a user wait for other operations
+    /// The longest wait of each user that has `max_pool_size` connections, or its full share of the
+    /// slots while no slot is free. The waiting operations of such a user wait for other operations
     /// of the same user.
     pub for_own: Vec<(Arc<Identity>, Duration)>,
     /// The longest wait of all other users' operations. These operations wait for the server, or

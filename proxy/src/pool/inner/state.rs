@@ -9,8 +9,9 @@ use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
 use seawall_transport::connection::{Connection, Generation};
 
-/// Minimum time between two suspicions that pause the hand-out of connections. Without this
-/// minimum, a client that repeatedly makes a server close connections could block all clients.
+/// Minimum time between two moments at which the pool becomes suspect, and so stops to hand out
+/// connections. Without this minimum, a client whose commands repeatedly make the server close the
+/// connection could block all clients.
 const MIN_TIME_BETWEEN_PAUSES: Duration = Duration::from_millis(100);
 
 /// The pool's states in the CMAP specification, and `Suspect`, which is between ready and paused.
@@ -61,10 +62,10 @@ impl Inner {
         }
     }
 
-    /// Records that a connection of `generation` ended during an operation of `user`. The first end
-    /// of a connection pauses the hand-out of connections until the server replies to a probe. The
-    /// server counts as failed if an available connection has ended too, or if a connection of
-    /// another user ends during the pause.
+    /// Records that a connection of `generation` ended during an operation of `user`. The pool then
+    /// hands out no connection until the server replies to a probe, unless it last became suspect
+    /// less than [`MIN_TIME_BETWEEN_PAUSES`] ago. The server counts as failed if an available
+    /// connection has ended too, or if a connection of another user ends while the pool is suspect.
     pub(in super::super) fn suspect(
         &mut self,
         generation: Generation,
@@ -96,7 +97,7 @@ impl Inner {
     }
 
     /// Records that the server replied to a probe that was sent at `asked_at`. The pool then
-    /// becomes ready, unless it is closed or a suspicion began after `asked_at`.
+    /// becomes ready, unless it is closed or became suspect after `asked_at`.
     pub(in super::super) fn recover(&mut self, asked_at: Instant, now: Instant) -> Todo {
         let mut todo = Todo::default();
         let was_suspect = match self.state {

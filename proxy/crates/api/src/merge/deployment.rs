@@ -31,7 +31,8 @@ impl Merge for Status {
     }
 }
 
-/// Adds the versions of `others` that are not in the list yet.
+/// Appends the versions in `others` that `versions` does not contain. Both are comma-separated
+/// lists.
 fn merge_versions(versions: &mut String, others: &str) {
     for version in others.split(", ").filter(|version| !version.is_empty()) {
         if versions.is_empty() {

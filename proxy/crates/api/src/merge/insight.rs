@@ -65,7 +65,7 @@ impl Merge for Pulse {
     }
 }
 
-/// The mean over all samples that got a reply.
+/// The mean time until a reply, over the samples of both instances that got a reply.
 fn mean_ms(a: &Pulse, b: &Pulse) -> Option<f64> {
     let sum = |of: &Pulse| Some((of.mean_ms?, seawall_stats::float(of.answered?)));
     match (sum(a), sum(b)) {

@@ -3,8 +3,8 @@
 use super::{Merge, merge_text};
 use crate::{Annotations, Clients, Configuration, Pools, Servers, SlowOperations, Topology};
 
-/// A reply about the connections of one instance, such as its pools. The elements are listed by
-/// instance and not added.
+/// A reply with one element per server, such as its pool. A merge lists the elements of all
+/// instances one after another, and does not add the figures of the same server.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Listed<T>(pub T);

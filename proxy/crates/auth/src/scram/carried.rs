@@ -108,7 +108,8 @@ impl CarriedOutcome {
     ///
     /// # Errors
     /// [`ScramError::KeysOutdated`] means that the password was changed between the login and the
-    /// reading of the keys. Any other error means that the keys belong to another user.
+    /// reading of the keys. [`ScramError::MechanismMismatch`] means that the keys belong to another
+    /// mechanism. Any other error means that the keys belong to another user.
     pub fn prove(&self, keys: &ScramKeys) -> Result<ClientKey, ScramError> {
         let CarriedProof {
             auth_message,

@@ -284,7 +284,7 @@ impl PartialEq for ScramKeys {
 
 impl Eq for ScramKeys {}
 
-/// All keys of a user for one mechanism, derived from its password.
+/// All keys of a user for one mechanism, derived from the user's password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DerivedKeys {
     /// The key with which a client authenticates as the user.

@@ -1,4 +1,4 @@
-//! The common grammar of the four messages: `name=value` attributes, separated by commas.
+//! The grammar of all messages of a conversation: `name=value` attributes, separated by commas.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

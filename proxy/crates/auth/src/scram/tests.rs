@@ -484,7 +484,7 @@ fn server_nonce_with_a_comma_panics() {
 }
 
 proptest! {
-    // The number of cases is low, because each needs some thousand rounds of PBKDF2.
+    // The number of cases is low, because each case needs some thousand rounds of PBKDF2.
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]

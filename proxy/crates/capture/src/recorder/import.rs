@@ -194,7 +194,8 @@ impl Import {
         sessions.map(|session| session.pending.len()).sum()
     }
 
-    /// The session with this number. [`Self::make_room`] must have been called for it.
+    /// The session with this number. The caller must have called [`Self::make_room`] with this
+    /// number.
     fn session(&mut self, number: u64) -> &mut Session {
         self.sessions.entry(number).or_default()
     }

@@ -5,7 +5,7 @@
 //! are known. The reader finds the layout of a file from its first packet.
 //!
 //! ```text
-//! packet    = size(4) head message                          integers little-endian, size of all
+//! packet    = size(4) head message           integers little-endian; size of the whole packet
 //! addresses : head = session(8) local\0 remote\0 milliseconds(8) order(8)       MongoDB 6.0
 //! sessions  : head = session(8) text\0 microseconds(8) order(8)                 MongoDB 8.0
 //! events    : head = event(1) session(8) text\0 microseconds(8) order(8)        newer servers

@@ -80,8 +80,8 @@ const fn make_names() -> [Name; NAME_COUNT] {
     names
 }
 
-/// The slot at which the search for a name with the head `head` begins. Names with the same head
-/// share their first slot.
+/// The slot at which the search for a name begins. `head` is the first eight bytes of the name (see
+/// [`head_of`]), so names that begin with the same eight bytes have the same first slot.
 #[inline]
 #[expect(
     clippy::as_conversions,

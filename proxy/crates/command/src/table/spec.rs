@@ -24,10 +24,10 @@ pub struct CommandSpec {
     /// replies itself; no server receives the command. Commands of the class [`Class::Handshake`]
     /// have their own replies.
     pub reply_before_login: ReplyBeforeLogin,
-    /// True if a relay forwards the command for a client that has not logged in: the handshake, and
-    /// harmless commands that drivers send with it. The list is short on purpose. Before the first
-    /// user exists, a server lets clients on its own host run `createUser` and similar commands,
-    /// and a relay may be on the server's host.
+    /// True if a relay (a server connection of only one client) carries the command before this
+    /// client has logged in: the handshake, and harmless commands that drivers send with it. Other
+    /// commands may be dangerous: before the first user exists, a server lets clients on its own
+    /// host run commands such as `createUser`, and Seawall may run on the server's host.
     pub passes_relay_before_login: bool,
     /// True if the values of the command or of its reply may be secrets: neither the slow log nor a
     /// capture contains them.
@@ -228,7 +228,7 @@ pub enum ReplyBeforeLogin {
     GetLastError,
 }
 
-/// A row with default properties: forwarded, with an empty shape.
+/// The row of a command with default properties: Seawall forwards it, and its shape is empty.
 pub(super) const fn command(name: &'static str) -> CommandSpec {
     CommandSpec {
         name,

@@ -24,7 +24,7 @@ pub fn json(document: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(document).map(|text| text + "\n")
 }
 
-/// True if the path is a capture: a directory, standard input, or a file that begins like a part of
+/// True if the path is a capture: a directory, standard input, or a file that begins like a file of
 /// a capture or like a recording of mongod.
 pub(crate) fn is_capture(path: &Path) -> bool {
     path.is_dir()

@@ -132,7 +132,7 @@ pub(super) fn title(kind: ChangeKind) -> &'static str {
     }
 }
 
-/// The facts of a change in one line.
+/// The ratio of a change, and its other facts, in one line.
 pub(super) fn facts(change: &Change) -> String {
     let ratio = change.ratio.map(|ratio| format!("×{ratio:.2}"));
     let facts = ratio.into_iter().chain(change.facts.iter().cloned());

@@ -191,8 +191,8 @@ fn timeline(report: &Report) -> Vec<String> {
     let width = steps.len().div_ceil(TIMELINE_CHARACTERS);
     let step_seconds = report.timeline.step_seconds.max(1e-3);
     let column = |figure: fn(&[Step]) -> f64| steps.chunks(width).map(figure).collect::<Vec<_>>();
-    // Each character of the timeline stands for `width` steps. It shows their average rate, the
-    // highest of their 99th percentiles, or the sum of their errors.
+    // Each character of a timeline stands for `width` steps. The three timelines show the average
+    // rate of these steps, the highest of their 99th percentiles, and the sum of their errors.
     let rate = column(|steps| {
         let count: u64 = steps.iter().map(|step| step.count).sum();
         float(count) / steps.iter().map(|step| step.seconds).sum::<f64>().max(1e-3)

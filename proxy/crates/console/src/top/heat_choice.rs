@@ -23,7 +23,8 @@ impl Dimension {
         Self::Shape,
     ];
 
-    /// The parameter of the API; empty for all operations.
+    /// The name of the query parameter that selects operations by this dimension; empty for all
+    /// operations.
     pub(super) fn parameter(self) -> &'static str {
         match self {
             Self::All => "",
@@ -34,7 +35,8 @@ impl Dimension {
         }
     }
 
-    /// True if the history has the phases of this selection.
+    /// True if the history has the time in each phase for operations that are selected by this
+    /// dimension.
     pub(super) fn has_phases(self) -> bool {
         matches!(self, Self::All | Self::Server)
     }
@@ -47,7 +49,7 @@ pub(super) struct HeatChoice {
     /// The selected server, namespace or command, or the id of the selected shape. `None` selects
     /// the first name.
     pub(super) name: Option<String>,
-    /// The phase; `None` for the whole duration.
+    /// The phase whose time the heat map shows; `None` for the whole duration.
     pub(super) phase: Option<Phase>,
 }
 

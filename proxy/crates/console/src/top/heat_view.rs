@@ -222,7 +222,8 @@ fn time_axis(grid: &Grid, wide: usize) -> [Line<'static>; 2] {
     ]
 }
 
-/// The counts of the characters: `░ 1–3  ▒ 4–15  ▓ 16–63  █ 64–255 operations in a cell of 5 s`.
+/// The legend. For each character, it shows the counts of the cells that have this character:
+/// `░ 1–3  ▒ 4–15  ▓ 16–63  █ 64–255 operations in a cell of 5 s`.
 fn legend(grid: &Grid, colours: Colours) -> Line<'static> {
     let lowest = grid.lowest_counts();
     let mut spans = vec![Span::raw(" ".repeat(AXIS))];

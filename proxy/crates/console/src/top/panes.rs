@@ -335,8 +335,8 @@ pub(crate) fn pools(pools: &[Pool]) -> Vec<String> {
     lines
 }
 
-/// The concurrency limit of each server, with the last decision below it. Empty if the proxy does
-/// not report limits.
+/// The concurrency limit of each server. The line below it has the reason of the last decision on
+/// the limit. Empty if the proxy does not report limits.
 fn limits(pools: &[Pool]) -> Vec<String> {
     let is_reported = |pool: &&Pool| !pool.concurrency.mode.is_empty();
     let pools: Vec<_> = pools.iter().filter(is_reported).collect();

@@ -27,7 +27,7 @@ pub(super) struct EndedOperations {
     pub(super) at: u64,
 }
 
-/// A period in which operations waited.
+/// A period in which operations of one series took far longer than usual.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Episode {
     /// Start, in seconds since the epoch. It may be up to one second late, because an operation's
@@ -35,11 +35,11 @@ pub struct Episode {
     pub started_at: f64,
     /// Time from the start to the end of the last second with slow operations.
     pub length: Duration,
-    /// Number of operations that waited.
+    /// Number of operations that took far longer than usual.
     pub operations: u64,
     /// Sum of the durations of these operations, with an error of at most 4.4 %.
     pub waited: Duration,
-    /// The phase in which the operations lost the most time.
+    /// The phase in which the operations spent the most time beyond the usual time.
     pub phase: Phase,
     /// The usual 99th percentile of durations.
     pub usual: Duration,
@@ -50,8 +50,8 @@ pub struct Episode {
 /// Detects the stalls of one series. Must be called once a second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StallDetector {
-    /// Logarithms of the 99th percentile (in seconds) of each of the last calm seconds with
-    /// operations.
+    /// Logarithms of the 99th percentile (in seconds) of each of the last seconds outside of
+    /// episodes (calm seconds) that had operations.
     p99s: VecDeque<f64>,
     /// Number of operations in each of the last calm seconds.
     counts: VecDeque<u64>,
@@ -82,7 +82,8 @@ const SPREADS: f64 = 4.0;
 /// Minimum duration of a slow operation, in seconds.
 const FLOOR_SECONDS: f64 = 0.02;
 
-/// An episode ends when all durations are below this share of the limit for slow operations.
+/// During an episode, the limit for slow operations is reduced to this share, but not below
+/// [`FLOOR_SECONDS`].
 const CALM_SHARE: f64 = 0.5;
 
 /// A second with at least this many slow operations may be part of a stall.
@@ -113,10 +114,11 @@ const NOTABLE_LIMITS: f64 = 2.0;
 /// hundreds is an outlier, not a stall.
 const FEW_OF: u64 = 10;
 
-/// Number of consecutive calm seconds that end an episode.
+/// An episode ends after this many consecutive seconds that are not part of a stall.
 const QUIET: u32 = 5;
 
-/// An episode that lasts longer than this ends, and its durations become the usual ones.
+/// An episode that lasts longer than this ends, and the usual values are learned again from the
+/// seconds after it.
 const LASTING_SECONDS: f64 = 120.0;
 
 impl StallDetector {

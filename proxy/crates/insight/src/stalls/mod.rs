@@ -71,14 +71,15 @@ pub struct RecurringStall {
     pub is_unanswered: bool,
 }
 
-/// Seconds without a reply after which a server is no longer watched.
+/// A server is no longer watched after this many seconds in which none of its operations ended.
 const FORGOTTEN_AFTER: u64 = 3_600;
 
 #[derive(Default)]
 struct Watched {
     detector: StallDetector,
     stalls: VecDeque<Stall>,
-    /// Time of the server's last reply, in seconds since the epoch.
+    /// Start of the last second in which an operation on the server ended, in seconds since the
+    /// epoch.
     seen_at: u64,
 }
 
@@ -138,7 +139,7 @@ impl Stalls {
     }
 
     /// Drops the stalls after `start`, because the clock was set back to this second. The detectors
-    /// begin again.
+    /// learn the usual values again.
     pub(super) fn rewind(&mut self, start: u64) {
         let now = float_seconds(UNIX_EPOCH + Duration::from_secs(start));
         for watched in self.servers.values_mut().chain([&mut self.all]) {

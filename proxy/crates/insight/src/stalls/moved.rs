@@ -19,7 +19,7 @@ pub(super) struct Sample {
     pub(super) values: BTreeMap<&'static str, f64>,
 }
 
-/// A counter that moved: its values during episodes differ significantly from its usual values.
+/// A counter whose values during episodes differ significantly from its usual values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
     /// The name of the counter.
@@ -48,7 +48,8 @@ const MIN_SCORE: f64 = 5.0;
 const MAX_SCORE: f64 = 100.0;
 
 /// Minimum difference, as a share of the usual value. This minimum is low, because the average
-/// during an episode includes the margins and so shows only part of the real difference.
+/// during an episode includes the calm time within [`MARGIN_SECONDS`] of the episode, and so shows
+/// only part of the real difference.
 const MIN_CHANGE: f64 = 0.3;
 
 /// Minimum of the standard deviation, as a share of the usual value.

@@ -21,10 +21,10 @@ pub struct Recurrence {
     /// Start of the last episode, in seconds since the epoch.
     pub last_at: f64,
     /// The most frequent phase of these episodes. The phase of an episode is the one in which its
-    /// operations lost the most time.
+    /// operations spent the most time beyond the usual time.
     pub phase: Phase,
     /// True if another episode can be expected, because at most three periods have passed since the
-    /// last episode.
+    /// end of the last episode.
     pub is_current: bool,
 }
 
@@ -120,7 +120,8 @@ struct Chain {
 }
 
 impl Chain {
-    /// Builds a chain from two episodes that are `steps` periods apart.
+    /// Builds a chain that begins with two episodes, of which the second starts `steps` periods
+    /// after the first.
     fn from_pair(episodes: &[&Episode], first: usize, second: usize, steps: u64) -> Option<Self> {
         let (origin, next) = (start(episodes, first)?, start(episodes, second)?);
         let mut chain = Self {

@@ -2,10 +2,10 @@
 //!
 //! *Churn* is the number of client connections per second that end soon after they were accepted. A
 //! deploy brings many clients that stay connected, and ends old connections. A daily peak brings
-//! more connections slowly. Clients connect and disconnect again and again only if they time out.
-//! The detector compares the churn with its average over the last minutes. That average follows a
-//! slow rise, but a short burst hardly changes it. So an application that opens a connection for
-//! each operation does not cause a storm report: only a sudden rise of churn does.
+//! more connections slowly. If the churn suddenly rises, clients usually time out and connect again
+//! and again. The detector compares the churn with its average over the last minutes. That average
+//! follows a slow rise, but a short burst hardly changes it. So an application that has always
+//! opened a connection for each operation causes no storm.
 
 /// The client connections of one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,10 +40,11 @@ pub(super) struct StormDetector {
 /// normal churn is far lower.
 const MIN_CHURN: f64 = 20.0;
 
-/// A storm begins when the churn is this many times the normal churn.
+/// Churn is high, and may begin a storm, if it is more than this many times the normal churn.
 const FACTOR: f64 = 4.0;
 
-/// A storm ends when the churn falls below this many times the normal churn.
+/// During a storm, churn is low if it is less than this many times the normal churn, or less than
+/// [`MIN_CHURN`].
 const CALM_FACTOR: f64 = 2.0;
 
 /// Averaging time of the normal churn, in seconds.
@@ -63,7 +64,8 @@ impl StormDetector {
     /// Number of consecutive seconds with low churn that end a storm.
     pub(super) const ENDS_AFTER: u32 = 10;
 
-    /// Adds one second. Returns a change if a storm began or ended.
+    /// Adds one second. Its churn is at most the number of accepted connections, because clients
+    /// that only disconnect are not a reconnect storm. Returns a change if a storm began or ended.
     pub(super) fn second(&mut self, seen: Churn) -> Option<StormChange> {
         let churn = f64::from(
             u32::try_from(seen.short_lived.min(seen.arrivals.max(1))).unwrap_or(u32::MAX),

@@ -1,5 +1,5 @@
-//! Client storms: when they happened, which clients connected, how their connections ended, and how
-//! many client connections and logins caused no connection or login at a server.
+//! Reconnect storms: when they happened, which clients connected, how their connections ended, and
+//! how many client connections and logins caused no connection or login at a server.
 
 use std::{
     collections::VecDeque,

@@ -123,7 +123,8 @@ const NAMES: [&str; 9] = [
     "viewOn",
 ];
 
-/// Fields with a limit, a size, a time or an id that the server or the driver chose.
+/// Fields with a limit, a size, a time or an id that the server or the driver chose. Redaction
+/// keeps the numbers in them.
 const NUMBERS: [&str; 60] = [
     "abortOnError",
     "allowDiskUse",
@@ -238,7 +239,8 @@ const OTHERS: [&str; 33] = [
 
 #[test]
 fn redaction_keeps_only_names_and_options_of_the_expected_type_in_other_fields() {
-    // The rules of these fields depend only on the syntax, so one command of each syntax is enough.
+    // The syntax of a command decides which values of these fields are kept, so one command of each
+    // syntax is enough.
     let mut rows: Vec<&CommandSpec> = Vec::new();
     for spec in COMMANDS {
         if rows.iter().all(|row| row.syntax != spec.syntax) {

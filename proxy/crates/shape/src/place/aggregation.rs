@@ -8,7 +8,8 @@ use crate::bson::{Array, Field, Value};
 use crate::pipeline::{Argument, KeyedStage, Stage};
 use crate::walk::META_NAMES;
 
-/// A part of a pipeline or expression whose elements have rules of their own.
+/// A document or array in a pipeline, expression or update. It decides how redaction treats the
+/// elements in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     /// A document whose names are operators.
@@ -177,7 +178,7 @@ pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of one key of a stage's argument, if the keys have rules of their own.
+/// The treatment of the value of the key `name` in a stage's argument.
 pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatment {
     match (stage, name) {
         (KeyedStage::Out, b"timeseries") => {

@@ -74,7 +74,8 @@ enum Inner {
     Reply(ReplyForm, reply::Part),
 }
 
-/// The modifiers of an update, grouped by the rule for the changes in their argument.
+/// The modifiers of an update, such as `$push`. Redaction treats the values in the arguments of
+/// modifiers with the same variant in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Modifier {
     Push,
@@ -146,8 +147,8 @@ impl Place {
     }
 }
 
-/// The treatment of a command's first field, whose value is a target, an option, a list of sessions
-/// or another command.
+/// The treatment of a command's first field. The kind of its value ([`FirstField`]) depends on the
+/// command.
 fn first_field(known: &'static KnownCommand, value: &Value<'_>) -> Treatment {
     match (known.first_field, value) {
         (FirstField::Command, &Value::Document(inner)) => {
@@ -307,7 +308,7 @@ fn update(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of the changes of one modifier of an update.
+/// The treatment of the argument of a modifier (such as `$push`) in an update.
 fn changes(modifier: &[u8], value: &Value<'_>) -> Treatment {
     let modifier = match modifier {
         b"$rename" => return names(value),

@@ -137,7 +137,7 @@ pub(super) fn of_command(name: &[u8], kind: u8, value: &Value<'_>) -> Treatment 
     }
 }
 
-/// The part for an option that is a document; `None` for all other fields.
+/// The [`Part`] for an option whose value must be a document; `None` for all other fields.
 fn part_of(name: &[u8]) -> Option<Part> {
     Some(match name {
         b"lsid" => Part::Session,

@@ -4,7 +4,7 @@ use super::{Inner, Treatment, inside_array, inside_document, kept_unless};
 use crate::bson::Value;
 use seawall_command::ReplyForm;
 
-/// A part of a reply whose elements have rules of their own.
+/// A document or array in a reply. It decides how redaction treats the elements in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     /// The body.

@@ -57,7 +57,7 @@ proptest! {
             prop_assert_eq!(names.fingerprint(input), fingerprint(input));
             prop_assert_eq!(names.describe(input, None), describe(input));
         }
-        // Below a learned prefix, further prefixes can be learned.
+        // After a prefix is learned, names at a deeper level may be found, so the loop continues.
         while let Some((prefix, _)) = inputs.iter().flat_map(|input| names.child_names(input)).next() {
             names.learn(prefix);
         }

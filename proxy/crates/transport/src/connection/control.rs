@@ -101,7 +101,7 @@ impl Connection {
     }
 }
 
-/// Returns `Ok` for a reply with `ok: 1`.
+/// Returns `Ok` if the field `ok` of the reply is true or a number other than zero.
 ///
 /// # Errors
 /// The reply's error code and message. The code is 0 if the reply has none.

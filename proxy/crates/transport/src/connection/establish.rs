@@ -121,8 +121,8 @@ pub enum EstablishError {
 }
 
 impl EstablishError {
-    /// True if the identity has no keys or the server refuses them. A client must then log in
-    /// again.
+    /// True if the identity has no keys, the server refuses them, or the server has newer keys. A
+    /// client must then log in again.
     pub fn refuses_keys(&self) -> bool {
         match self {
             Self::Refused {
@@ -549,8 +549,9 @@ async fn requires_authentication(
     }
 }
 
-/// Like [`requires_authentication`], for relays. If the server's reply does not show if it requires
-/// a login, the relay treats its client as one that must log in.
+/// Like [`requires_authentication`], for a connection that relays the messages of one client.
+/// Returns true if the server's reply does not show if the server requires a login, so Seawall then
+/// treats the client as one that must log in.
 async fn may_require_authentication(
     address: &ServerAddress,
     connection: &mut Connection,

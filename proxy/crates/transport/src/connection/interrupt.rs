@@ -47,8 +47,8 @@ impl Interrupt {
 pub struct Interrupts(Mutex<Vec<Weak<Interrupt>>>);
 
 impl Interrupts {
-    /// Adds a connection's interrupt. It is removed from the list some time after its connection
-    /// was closed.
+    /// Adds a connection's interrupt. After the connection was closed, a later call of `add` or
+    /// `raise` removes the interrupt from the list.
     pub fn add(&self, interrupt: &Arc<Interrupt>) {
         let mut all = self.0.lock();
         if all.len() == all.capacity() {
@@ -62,7 +62,7 @@ impl Interrupts {
         let mut all = self.0.lock();
         let current: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
         *all = current.iter().map(Arc::downgrade).collect();
-        // The lock is released first, because a woken task may need it.
+        // The lock is released first, because a woken task may need the lock to add an interrupt.
         drop(all);
         current.iter().for_each(|interrupt| interrupt.raise());
     }

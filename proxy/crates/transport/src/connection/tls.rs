@@ -193,8 +193,8 @@ fn verifier(
     let verifier =
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
             .with_crls(lists)
-            // The rule is the same as in a server: only the issuer of the peer's own certificate
-            // needs a list, and the list must not be outdated.
+            // Servers check in the same way: only the issuer of the peer's own certificate needs a
+            // list, and the list must not be outdated.
             .only_check_end_entity_revocation()
             .enforce_revocation_expiration()
             .build()?;

@@ -68,7 +68,8 @@ impl Message {
     /// `sharer`.
     ///
     /// # Errors
-    /// See [`InflateError`]. The caller must close the stream.
+    /// See [`InflateError`]. [`InflateError::Bytes`] means that the message was evicted, because
+    /// other messages needed its memory. The caller must close the stream.
     pub async fn reserve_inflated(
         mut self,
         max_message_bytes: usize,
@@ -86,7 +87,8 @@ impl Message {
     /// message stays unchanged.
     ///
     /// # Errors
-    /// See [`InflateError`].
+    /// See [`InflateError`]. [`InflateError::Bytes`] means that the reserved memory was evicted,
+    /// because other messages needed it.
     pub async fn reserve_for_inspection(
         &self,
         max_message_bytes: usize,

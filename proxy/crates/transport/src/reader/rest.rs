@@ -21,8 +21,7 @@ use crate::progress::{MESSAGE_LIMIT, Progress};
 /// Maximum size of a piece, in bytes.
 pub(super) const PIECE_BYTES: usize = 256 * 1024;
 
-/// Interval between two checks while no byte arrives. A check fails if the sender is too slow and
-/// other clients wait for the resource that the message holds.
+/// Interval between two calls of [`RestOfMessage::check`] while no byte arrives.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The rest of a message. While the rest is read, the message holds memory and another resource,
@@ -118,9 +117,9 @@ impl<'a> RestOfMessage<'a> {
         read.map_err(|error: io::Error| error.into())
     }
 
-    /// Fails if the share was evicted, or if the sender is slow while other clients wait. Also
-    /// fails if the sender has been silent for [`PARTIAL_MESSAGE_IDLE`], or if the message has
-    /// taken longer than its limit.
+    /// Fails if the memory share was evicted, or if the sender is slow while other clients wait.
+    /// Also fails if the sender has been silent for [`PARTIAL_MESSAGE_IDLE`], or if the message is
+    /// incomplete after its time limit.
     fn check(&self, now: Instant) -> Result<(), ReadError> {
         if self.share.is_some_and(MemoryShare::is_evicted) {
             return Err(ReadError::Evicted);

@@ -196,7 +196,7 @@ async fn a_login_does_not_wait_if_its_user_became_known_just_before_the_wait() {
     let _introducing = lead().unwrap();
     let (known, _) = credentials.store.lock().learn(&u, read, None, now);
     assert!(known.is_some());
-    // The notification of the waiting logins has already ended when this login begins to wait.
+    // The user became known before this login begins to wait, so the login is not notified of it.
     let wait = *lead().err().unwrap();
     let waited = credentials.wait_unless_known(&request, wait, now + LIMIT);
     assert!(matches!(waited.now_or_never(), Some(Ok(Some(_)))));

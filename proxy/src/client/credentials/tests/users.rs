@@ -15,7 +15,7 @@ use seawall_auth::{
 };
 use seawall_locks::Mutex;
 
-/// Database of all users.
+/// The database in which all users of these tests are defined.
 pub(super) const SOURCE: &str = "admin";
 
 /// The keys that a server stores for a password.

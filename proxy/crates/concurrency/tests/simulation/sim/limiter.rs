@@ -70,7 +70,8 @@ impl Limiter {
         self.waiting + u64::from(self.in_progress + self.exempt)
     }
 
-    /// Adds the time since the last change to the sample.
+    /// Before the numbers of running and waiting operations change: adds them to the sample,
+    /// weighted by the time since their last change.
     fn touch(&mut self, now: f64) {
         let passed = now - self.touched_at;
         self.integral += f64::from(self.in_progress) * passed;

@@ -57,9 +57,9 @@ impl Outcome {
     }
 
     /// Compares the limit with its median from `settled_at` to `to`. Returns the seconds from
-    /// `begin` until the limit last differed from the median by more than 20 % and more than one
-    /// slot. Also returns the largest relative difference after `settled_at`; differences of up to
-    /// one slot do not count.
+    /// `begin` until the limit last differed from the median by more than 20 % and by more than 1.
+    /// Also returns the largest relative difference after `settled_at`; differences of up to 1 do
+    /// not count.
     pub(crate) fn settling(&self, begin: f64, settled_at: f64, to: f64) -> (f64, f64) {
         let median = self.median_limit(settled_at, to);
         let (mut last_off, mut swing) = (begin, 0.0f64);

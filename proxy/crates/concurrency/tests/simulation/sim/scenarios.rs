@@ -46,8 +46,8 @@ pub(crate) struct Scenario {
     pub(crate) users: usize,
     pub(crate) mixes: Vec<Vec<Kind>>,
     pub(crate) network_ms: f64,
-    /// The clients' timeout. A client disconnects after it has waited for a slot for this time. A
-    /// reply that takes this long counts as late.
+    /// The clients' timeout. A client disconnects after its operation has waited this long because
+    /// of the limit. A reply that takes this long counts as late.
     pub(crate) timeout_ms: f64,
     /// Changes of conditions by time in seconds.
     pub(crate) changes: Vec<(f64, Change)>,
@@ -64,8 +64,9 @@ pub(crate) struct Scenario {
     pub(crate) fixed_s: f64,
 }
 
-/// CPU time of a small operation at best cost: four times that of mongod, so that the simulation is
-/// fast. The best throughput of two cores is then 11,111 operations per second.
+/// CPU time of a small operation at best cost (the number of runnable operations at which it is
+/// lowest): four times that of mongod, so that the simulation is fast. The best throughput of two
+/// cores is then 11,111 operations per second.
 const SMALL_US: f64 = 180.0;
 
 const SMALL: Kind = Kind {
@@ -215,9 +216,9 @@ fn delays() -> Vec<Scenario> {
             fixed_s: 60.0,
             // The 75 long operations per second determine the result, and each takes 1 to 3 s. The
             // controller measured a noise of 12 %. Halving the limit gains 25 %, a logarithm of
-            // 0.22. Three rounds have a standard error of 12 % * (1/3 + 1/4)^0.5 = 9 %, and 2.5
-            // standard errors are 0.23. This is more than the gain, so some seeds find the best
-            // limit late.
+            // 0.22. Three values at the tried limit, compared with four at the base limit, have a
+            // standard error of 12 % * (1/3 + 1/4)^0.5 = 9 %, and 2.5 standard errors are 0.23.
+            // This is more than the gain, so some seeds find the best limit late.
             least: Least {
                 ratio: 0.87,
                 swing: 0.5,

@@ -23,7 +23,7 @@ const COST_US: [(f64, f64); 12] = [
     (4096.0, 120.0),
 ];
 
-/// CPU time of a small operation at best cost, in µs.
+/// The best cost: the lowest CPU time in [`COST_US`].
 pub(crate) const BEST_COST_US: f64 = 45.0;
 
 /// A floating-point number with a total order.
