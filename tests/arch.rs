@@ -487,7 +487,8 @@ fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
         first.trim_end_matches(".rs").to_owned()
     };
     let siblings: BTreeSet<_> = files.iter().map(|file| name_of(file)).collect();
-    // Maps each name that the folder's root file re-exports to the sibling that defines it.
+    // Maps each name that the folder's root file imports or re-exports from a sibling to this
+    // sibling.
     let mut definers = BTreeMap::new();
     for path in used_paths(&fs::read_to_string(&root).unwrap_or_default()) {
         if let [first, sibling, .., name] = path.as_slice()

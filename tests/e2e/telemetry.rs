@@ -421,7 +421,8 @@ async fn exports_over_tls_verify_the_receiver_and_present_a_client_certificate()
         key.unwrap()
     );
     let receiver = Receiver::with_tls(&certificates).await;
-    // The operating system does not trust the authority, so the first exports fail.
+    // Without `telemetry.ca_file`, Seawall trusts the authorities of the operating system. The
+    // receiver's authority is not one of them, so the first exports fail.
     let seawall = seawall(receiver.toml(&files)).await;
     let refused = || async {
         let label = "result=\"overtaken\"";

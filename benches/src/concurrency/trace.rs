@@ -1,4 +1,4 @@
-//! A trace: the limit and the throughput over time.
+//! A trace: Seawall's concurrency limit and its throughput over time.
 
 use std::{convert::Infallible, time::Duration};
 

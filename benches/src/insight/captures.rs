@@ -93,7 +93,8 @@ fn report(rivals: &[Rival]) {
         let ratio = |(with, without): (&Round, &Round)| with.cpu_us() / without.cpu_us();
         let spread = Spread::of(pairs.map(ratio));
         say(&format!(
-            "\nRatio of {} to none, all CPU: median {:.3} of {} rounds ({:.3} to {:.3}).",
+            "\nCPU time with capture `{}` divided by the CPU time without: median {:.3} of {} \
+             rounds (from {:.3} to {:.3}).",
             other.name, spread.median, spread.count, spread.least, spread.most
         ));
     }

@@ -716,8 +716,8 @@ mod tests {
                         passed += released;
                         let limit = gate.state.lock().rate;
                         if let Some(rate) = limit {
-                            // Each waiter that passes uses a token that earlier ticks left, or a
-                            // token of this tick.
+                            // Each waiter that passes uses a token. A tick has at most
+                            // `rate * 0.1 + 1` tokens; the rest of the bound is tolerance.
                             let most = rate.mul_add(0.1, 1.0) + rate * 0.04;
                             let released = u32::try_from(released).unwrap();
                             prop_assert!(f64::from(released) <= most + 1.0, "{released} at {rate}");

@@ -187,7 +187,8 @@ impl<'a> Observation<'a> {
 
     /// Sets the client that sent the operation. The operation is counted for the application of
     /// `client`. `user` is the user's number: each user gets a limited share of the slow log's
-    /// lines. `command` contains the values that a line of the slow log may contain.
+    /// lines. `command` is the source of the values in such a line; `None` for a line without
+    /// values.
     pub(crate) fn set_sender(
         &mut self,
         client: &'a ConnectedClient,

@@ -83,7 +83,7 @@ pub(super) fn of_documents() -> Vec<Twist> {
     twists
 }
 
-/// Changes to an OP_MSG outside of its command: `$db`, flags and sections.
+/// Changes to the parts of an OP_MSG that are not specific to a command: `$db`, flags and sections.
 pub(super) fn of_msgs() -> Vec<Twist> {
     use DatabasePlace::{BehindName, First, FirstAndLast, Nowhere};
     let mut twists = Vec::new();

@@ -310,7 +310,8 @@ async fn alter(arena: Arena, number: u32) -> Result<Ending, RawError> {
 }
 
 pub(super) async fn confused(arena: Arena) {
-    // After one login Seawall has the user's keys, and then verifies proofs itself.
+    // One login gives Seawall the keys of the attackers' user. So Seawall, and not a server,
+    // verifies the proofs of the attempts below.
     drop(arena.logged_in().await);
     arena.attempts(100, confuse).await;
 }

@@ -183,7 +183,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A report with the properties of a capture, but without results.
 pub(crate) fn captured(header: &Header) -> Report {
     let id = &header.capture;
-    // The ids of Seawall's captures are text. The ids of converted recordings are not.
+    // The id of a capture by Seawall is text. The id of a converted file of mongod's traffic
+    // recorder is binary, so it is printed as hex.
     let capture = match str::from_utf8(id) {
         Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => text.to_owned(),
         _ => id.iter().map(|byte| format!("{byte:02x}")).collect(),

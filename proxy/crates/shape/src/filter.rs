@@ -30,8 +30,8 @@ impl<F: Form> Walk<'_, F> {
         })
     }
 
-    /// The form of an operator document (such as `{$gt: 1}`) in the argument of `$pull` or of
-    /// another operator, for example `$not`. The form is the set of the document's operators.
+    /// The form of an operator document, such as `{$gt: 1}`: the set of its operators, each with
+    /// the form of its argument. Used below another operator, such as `$not` or `$pull`.
     pub(super) fn operators(&mut self, operators: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();

@@ -1,4 +1,5 @@
-//! The source of users' keys, and how Seawall determines it for mode `auto`.
+//! The credential mode: the source of users' SCRAM keys. In the mode `auto`, Seawall asks the
+//! servers.
 
 use std::{
     collections::HashMap,

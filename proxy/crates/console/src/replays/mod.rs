@@ -54,7 +54,7 @@ pub(crate) fn capture(path: &Path, now: &Report) -> std::result::Result<Report, 
     Ok(captured_results(source, &choice, now.settings.digest))
 }
 
-/// The text of a missed objective; `None` if none was missed.
+/// One text about all shapes that exceed the maximum slowdown; `None` if there is no such shape.
 pub(crate) fn missed(comparison: &Comparison) -> Option<String> {
     let shapes = comparison.missed.iter().map(|missed| {
         let name = text::name(&missed.shape);

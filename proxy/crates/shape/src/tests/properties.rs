@@ -22,7 +22,7 @@ proptest! {
     })]
 
     #[test]
-    fn texts_are_equal_if_and_only_if_hashes_are_equal(
+    fn hashes_are_equal_if_and_only_if_command_collection_and_text_are_equal(
         seeds in vec(vec(any::<u8>(), 0..40), 12),
     ) {
         let commands: Vec<_> = seeds.iter().map(|seed| Dice::new(seed).command()).collect();

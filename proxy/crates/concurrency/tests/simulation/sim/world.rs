@@ -31,8 +31,9 @@ impl Dice {
 pub(crate) struct Kind {
     /// Share of a user's operations.
     pub(crate) share: f64,
-    /// Mean CPU time at best cost, in µs. The times are distributed uniformly from 0.5 to 1.5 times
-    /// the mean.
+    /// Mean CPU time of an operation, in µs, while the server runs the number of operations that
+    /// costs the least CPU time. The times are distributed uniformly from 0.5 to 1.5 times the
+    /// mean.
     pub(crate) cpu_us: f64,
     /// Time on the server without CPU, in µs: a disk, a lock, replication.
     pub(crate) delay_us: f64,
