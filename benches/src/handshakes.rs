@@ -327,7 +327,7 @@ fn yield_to_others() {
 }
 
 /// Runs a task, and lets this thread yield after each poll. Otherwise a thread that wakes up would
-/// sometimes wait until the next tick of the scheduler, for up to 4 ms.
+/// sometimes wait for milliseconds, probably until the next tick of the scheduler.
 async fn yielding<F: Future>(task: F) -> F::Output {
     let mut task = pin!(task);
     poll_fn(|cx| {

@@ -124,9 +124,9 @@ impl LowPriority {
 
 /// Runs a task, and lets this thread yield after each poll.
 ///
-/// When another thread wakes up, Linux 6.6 and later do not always interrupt an idle thread at
-/// once. Sometimes the other thread waits until the next tick of the scheduler, for up to 4 ms. A
-/// yield lets it run at once, so it waits only for one step of a handshake.
+/// When another thread wakes up, Linux (6.18, for example) does not always interrupt an idle thread
+/// at once. Sometimes the other thread waits for milliseconds, probably until the next tick of the
+/// scheduler. After a yield it runs, so it waits only for one step of a handshake.
 async fn yielding<F: Future>(task: F) -> F::Output {
     let mut task = pin!(task);
     poll_fn(|cx| {
