@@ -21,7 +21,11 @@ use seawall_tests::{
     process::binary,
     raw::{Login, Mechanism, RawClient},
 };
-use tokio::{runtime::Builder, task::JoinSet, time::Instant};
+use tokio::{
+    runtime::Builder,
+    task::{JoinSet, yield_now},
+    time::Instant,
+};
 
 /// Number of clients that log in through Seawall at the same time. Seawall delays refusals by 50
 /// ms, so these clients mostly wait.
@@ -246,6 +250,7 @@ async fn log_in_repeatedly(
         }
         for (reason, times) in order {
             let login = logins.of(reason, format!("nobody-{client_number}-{number}"));
+            leave_step(number * 617 + client_number * 131).await;
             let began = Instant::now();
             let outcome = client.login(&login).await;
             times.push(began.elapsed());
@@ -254,6 +259,17 @@ async fn log_in_repeatedly(
         }
     }
     times
+}
+
+/// Waits for up to a millisecond, depending on `number`. Seawall's timer has a resolution of one
+/// millisecond, so refusals arrive in step with this timer. If the next login began at once, it
+/// would always begin at the same time in such a millisecond, and so would those of other clients.
+async fn leave_step(number: usize) {
+    let micros = u64::try_from(number % 1000).unwrap_or(0);
+    let until = Instant::now() + Duration::from_micros(micros);
+    while Instant::now() < until {
+        yield_now().await;
+    }
 }
 
 /// A percentile of sorted times, in microseconds.
