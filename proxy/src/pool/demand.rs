@@ -17,7 +17,7 @@ pub enum Need {
     /// reserved connections (see `super::reserve`). This is the need of operations that other
     /// operations may wait for, for example the commit of a transaction that holds locks.
     SlotOrReserve,
-    /// A slot and a connection, neither of which is reserved. This is the need of all other
+    /// A slot and a connection, both not reserved. This is the need of all other
     /// operations.
     Slot,
 }

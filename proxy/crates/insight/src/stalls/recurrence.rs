@@ -120,8 +120,8 @@ struct Chain {
 }
 
 impl Chain {
-    /// Builds a chain that begins with two episodes, of which the second starts `steps` periods
-    /// after the first.
+    /// Builds a chain that begins with two episodes. The second one starts `steps` periods after
+    /// the first.
     fn from_pair(episodes: &[&Episode], first: usize, second: usize, steps: u64) -> Option<Self> {
         let (origin, next) = (start(episodes, first)?, start(episodes, second)?);
         let mut chain = Self {
