@@ -310,6 +310,16 @@ async fn idle_relayed_clients_are_closed_at_the_beginning_of_a_drain() {
     assert!(idle.hello(doc! {}).await.is_err());
 }
 
+/// Drains `seawall` while `work` runs. `work` must end the connections of all clients, or let them
+/// become idle: the drain has no time limit of its own.
+async fn drain_beside(seawall: &Seawall, work: impl Future<Output = ()>) {
+    let draining = seawall.app.drain(std::future::pending());
+    let (drained, ()) = timeout(LIMIT, async { tokio::join!(draining, work) })
+        .await
+        .unwrap();
+    assert_eq!(drained.closed_clients, 0);
+}
+
 /// Starts a relay, and connects two clients that have logged in.
 async fn relay_with_two_clients(uri: &str) -> (Seawall, [RawClient; 2]) {
     let options = seawall::Options {
@@ -353,11 +363,7 @@ async fn a_relayed_client_that_sends_a_request_slowly_is_not_closed_in_a_drain()
         let reply = slow.read_reply().await.unwrap();
         assert!(reply.is_ok(), "{}", reply.body);
     };
-    let draining = seawall.app.drain(std::future::pending());
-    let (drained, ()) = timeout(LIMIT, async { tokio::join!(draining, sending) })
-        .await
-        .unwrap();
-    assert_eq!(drained.closed_clients, 0);
+    drain_beside(&seawall, sending).await;
 }
 
 #[tokio::test]
@@ -384,11 +390,7 @@ async fn a_drain_waits_for_replies_to_operations_of_relayed_clients_but_not_to_t
         let reply = busy.read_reply().await.unwrap();
         assert!(reply.is_ok(), "{}", reply.body);
     };
-    let draining = seawall.app.drain(std::future::pending());
-    let (drained, ()) = timeout(LIMIT, async { tokio::join!(draining, replying) })
-        .await
-        .unwrap();
-    assert_eq!(drained.closed_clients, 0);
+    drain_beside(&seawall, replying).await;
 }
 
 #[tokio::test]

@@ -300,16 +300,22 @@ mod tests {
         socket.connect(to).await.unwrap()
     }
 
-    #[tokio::test]
-    async fn one_address_with_all_connections_does_not_lock_out_another_address() {
+    /// A listener with at most two connections. Both are from the address 127.0.0.2. Also returns
+    /// these connections and their callers.
+    async fn full_listener() -> (Bounded, SocketAddr, [Connection; 2], [TcpStream; 2]) {
         let (mut listener, address) = listener().await;
         listener.permits = EvictablePermits::new(2);
-        let _greedy = [
+        let callers = [
             connect_from(2, address).await,
             connect_from(2, address).await,
         ];
-        let (mut first, _) = listener.accept().await;
-        let (mut second, _) = listener.accept().await;
+        let accepted = [listener.accept().await.0, listener.accept().await.0];
+        (listener, address, accepted, callers)
+    }
+
+    #[tokio::test]
+    async fn one_address_with_all_connections_does_not_lock_out_another_address() {
+        let (mut listener, address, [mut first, mut second], _greedy) = full_listener().await;
         // The address 127.0.0.2 has all connections, so its third connection is closed.
         let mut third = connect_from(2, address).await;
         let _other = connect_from(1, address).await;
@@ -323,14 +329,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_evicted_connection_that_is_only_flushed_ends() {
-        let (mut listener, address) = listener().await;
-        listener.permits = EvictablePermits::new(2);
-        let _greedy = [
-            connect_from(2, address).await,
-            connect_from(2, address).await,
-        ];
-        let (mut first, _) = listener.accept().await;
-        let (mut second, _) = listener.accept().await;
+        let (mut listener, address, [mut first, mut second], _greedy) = full_listener().await;
         let _other = connect_from(1, address).await;
         let _accepted = listener.accept().await;
         let evicted = first.flush().await.unwrap_err();

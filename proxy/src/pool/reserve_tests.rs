@@ -1,24 +1,46 @@
 //! Tests of the reserved connections: which operations may use them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     CheckOutError, Demand, Limits, Need, Overload,
-    inner::Start,
+    inner::{Inner, Start, Todo},
     tests::{
         CLIENT, COMMIT, WAIT, connection, deliver, from, identity, inner, limits, obtain,
         obtain_for, reasons, use_once, wait,
     },
 };
 use crate::observe::CloseReason;
+use seawall_auth::Identity;
 
 /// The demand of an operation that waits for data.
 const AWAITING: Demand = Demand {
     need: Need::LanePermit,
     ..CLIENT
 };
+
+/// A server that allows eight connections. A user may have more, so this limit applies first.
+fn inner_with_eight_connections() -> Inner {
+    inner(Limits {
+        max_pool_size: 10,
+        max_server_connections: 8,
+        ..limits()
+    })
+}
+
+/// Asserts that a connection was closed so that `user` can get one, and that a waiter of this user
+/// gets the new connection.
+fn assert_gave_way(inner: &mut Inner, todo: &Todo, user: &Arc<Identity>, now: Instant) {
+    assert_eq!(reasons(todo), [CloseReason::GaveWay]);
+    let users: Vec<_> = todo.establish.iter().map(|(user, _)| user.id()).collect();
+    assert_eq!(users, [user.id()]);
+    let generation = inner.generation();
+    let todo = inner.established(user, connection(now, generation), now);
+    assert_eq!(todo.hand_over.len(), 1);
+    inner.check_invariants();
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_commit_runs_although_other_operations_of_its_user_use_max_pool_size_connections() {
@@ -97,11 +119,7 @@ async fn a_late_command_of_seawall_itself_may_use_the_reserve_of_its_user() {
 async fn a_commit_may_replace_an_available_connection_of_a_user_whose_operations_wait() {
     let now = Instant::now();
     let [busy, waiting, other, writer] = ["busy", "waiting", "other", "writer"].map(identity);
-    let mut inner = inner(Limits {
-        max_pool_size: 10,
-        max_server_connections: 8,
-        ..limits()
-    });
+    let mut inner = inner_with_eight_connections();
     use_once(&mut inner, &waiting, now);
     let _held: Vec<_> = (0..7).map(|_| obtain(&mut inner, &busy, now)).collect();
     // A connection of the user `waiting` is available. But `busy` uses all connections that are not
@@ -153,35 +171,21 @@ async fn statements_of_a_transaction_keep_their_connection_at_the_limit_of_the_s
 async fn a_user_without_connections_gets_one_while_only_reserved_connections_are_left() {
     let now = Instant::now();
     let [busy, other] = ["busy", "other"].map(identity);
-    let mut inner = inner(Limits {
-        max_pool_size: 10,
-        max_server_connections: 8,
-        ..limits()
-    });
+    let mut inner = inner_with_eight_connections();
     let mut held: Vec<_> = (0..7).map(|_| obtain(&mut inner, &busy, now)).collect();
     let _busy_waits = wait(&mut inner, &busy, CLIENT, now);
     let (_other_waits, todo) = wait(&mut inner, &other, CLIENT, now);
     assert!(todo.establish.is_empty());
     let later = now + Duration::from_millis(100);
     let todo = inner.give_back(busy.id(), held.pop().unwrap(), None, later);
-    assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
-    let users: Vec<_> = todo.establish.iter().map(|(user, _)| user.id()).collect();
-    assert_eq!(users, [other.id()]);
-    let generation = inner.generation();
-    let todo = inner.established(&other, connection(later, generation), later);
-    assert_eq!(todo.hand_over.len(), 1);
-    inner.check_invariants();
+    assert_gave_way(&mut inner, &todo, &other, later);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_commit_gets_a_reserved_connection_after_an_operation_that_waits_for_data() {
     let now = Instant::now();
     let [writer, other, listener] = ["writer", "other", "listener"].map(identity);
-    let mut inner = inner(Limits {
-        max_pool_size: 10,
-        max_server_connections: 8,
-        ..limits()
-    });
+    let mut inner = inner_with_eight_connections();
     let _blocked: Vec<_> = (0..6).map(|_| obtain(&mut inner, &writer, now)).collect();
     let _other = obtain(&mut inner, &other, now);
     let awaiting = obtain_for(&mut inner, &listener, AWAITING, now);
@@ -190,24 +194,14 @@ async fn a_commit_gets_a_reserved_connection_after_an_operation_that_waits_for_d
     assert_eq!((todo.close.len(), todo.establish.len()), (0, 0));
     let later = now + Duration::from_millis(100);
     let todo = inner.give_back(listener.id(), awaiting, None, later);
-    assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
-    let users: Vec<_> = todo.establish.iter().map(|(user, _)| user.id()).collect();
-    assert_eq!(users, [writer.id()]);
-    let generation = inner.generation();
-    let todo = inner.established(&writer, connection(later, generation), later);
-    assert_eq!(todo.hand_over.len(), 1);
-    inner.check_invariants();
+    assert_gave_way(&mut inner, &todo, &writer, later);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_commit_that_has_just_arrived_takes_no_connection_of_an_operation_that_waits_for_data() {
     let now = Instant::now();
     let [writer, other, listener] = ["writer", "other", "listener"].map(identity);
-    let mut inner = inner(Limits {
-        max_pool_size: 10,
-        max_server_connections: 8,
-        ..limits()
-    });
+    let mut inner = inner_with_eight_connections();
     let _blocked: Vec<_> = (0..6).map(|_| obtain(&mut inner, &writer, now)).collect();
     let _other = obtain(&mut inner, &other, now);
     let awaiting = obtain_for(&mut inner, &listener, AWAITING, now);
