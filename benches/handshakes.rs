@@ -4,16 +4,19 @@
 //!   with ECDSA and RSA keys.
 //! - The latency of clients without TLS during a storm of full handshakes.
 //! - The memory of a client that has logged in and is idle, with and without TLS.
+//! - The time until replaced certificates, authorities and revocation lists have an effect, while
+//!   500 clients run operations.
 //!
 //! In each round of the parts `counts` and `storms`, Seawall and HAProxy are measured in turn.
 //!
 //! - `--rounds N` sets the number of rounds.
 //! - `--seawall NAME=BINARY` also measures another binary of Seawall in the parts `counts` and
 //!   `storms`, and shows it as NAME.
-//! - `--only PART` runs only one part: `idle`, `counts` or `storms`.
+//! - `--only PART` runs only one part: `idle`, `counts`, `rotations` or `storms`.
 //! - `--quick` makes one short round, for CI.
 //!
-//! The bench asserts numbers of handshakes and operations, but no speed, latency or memory.
+//! The bench asserts numbers of handshakes and operations, and that no operation fails. It asserts
+//! no speed, latency or memory.
 
 use std::{path::Path, time::Duration};
 
@@ -23,6 +26,7 @@ use seawall_benches::{
     options::{option, options},
     output::say,
     process::{cpu_time, resident_bytes},
+    rotation::{self, RotationTestbed, RotationTimes},
     run::Run,
     setup::{Clients, server},
     spread::Spread,
@@ -39,7 +43,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-const PARTS: [&str; 3] = ["idle", "counts", "storms"];
+const PARTS: [&str; 4] = ["idle", "counts", "rotations", "storms"];
 
 /// Number of clients whose handshakes are counted. They keep a core of the target busy.
 const CLIENTS: usize = 8;
@@ -64,6 +68,10 @@ struct Plan {
     storm: Duration,
     /// Number of idle clients.
     idle: usize,
+    /// Number of clients that run operations while files are replaced.
+    rotation_clients: usize,
+    /// Number of times that the files are replaced.
+    rotations: usize,
 }
 
 struct Bench {
@@ -84,6 +92,8 @@ fn main() {
             calm: Duration::from_millis(500),
             storm: Duration::from_millis(500),
             idle: 50,
+            rotation_clients: 20,
+            rotations: 1,
         },
         false => Plan {
             rounds: rounds.unwrap_or(5),
@@ -91,6 +101,8 @@ fn main() {
             calm: Duration::from_secs(4),
             storm: Duration::from_secs(6),
             idle: 4_000,
+            rotation_clients: 500,
+            rotations: 20,
         },
     };
     let runtime = Builder::new_current_thread().enable_all().build();
@@ -119,6 +131,9 @@ async fn run(plan: Plan) {
     let is_wanted = |part: &str| only.as_ref().is_none_or(|only| only == part);
     if is_wanted("idle") {
         idle(&clients, plan.idle, &scratch, &server).await;
+    }
+    if is_wanted("rotations") {
+        rotations(&clients, plan, &server).await;
     }
     let mut targets = vec![seawall("Seawall", binary(), &scratch, &server)];
     for other in options("--seawall") {
@@ -165,6 +180,35 @@ async fn idle(clients: &Clients, count: usize, scratch: &Scratch, server: &str) 
         say(&format!("| {name} | {} KiB | {each} |", before / 1024));
         drop(open);
     }
+}
+
+/// Measures the time until replaced files have an effect, while clients run operations.
+async fn rotations(clients: &Clients, plan: Plan, server: &str) {
+    let (count, rotations) = (plan.rotation_clients, plan.rotations);
+    say(&format!(
+        "\n## {rotations} rotations of all TLS files with `reload.watch`, while {count} clients \
+         run {} finds/s\n",
+        rotation::RATE
+    ));
+    let mut testbed = RotationTestbed::start(server);
+    let times = testbed.measure(clients, count, rotations).await;
+    say("| time from the replacement of the files | median, s | most, s |\n|---|---|---|");
+    let row = |name: &str, of: fn(&RotationTimes) -> Duration| {
+        let spread = Spread::of(times.iter().map(|times| of(times).as_secs_f64()));
+        say(&format!(
+            "| {name} | {:.2} | {:.2} |",
+            spread.median, spread.most
+        ));
+    };
+    row("until a handshake gets the new certificate", |times| {
+        times.certificate
+    });
+    row("until a client of the new authority is served", |times| {
+        times.authority
+    });
+    row("until a revoked client's connection is closed", |times| {
+        times.revocation
+    });
 }
 
 /// The rate of handshakes at a target: per second of its CPU time, and per second of elapsed time.

@@ -12,6 +12,7 @@ pub mod options;
 pub mod output;
 pub mod process;
 pub mod relay;
+pub mod rotation;
 pub mod run;
 pub mod setup;
 pub mod spread;

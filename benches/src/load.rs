@@ -1,4 +1,4 @@
-//! A load over many connections that checks each reply.
+//! A load generator: runs operations on many connections and checks each reply.
 
 use std::{
     sync::{

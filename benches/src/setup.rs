@@ -266,11 +266,18 @@ impl Clients {
             revocation_lists: Vec::new(),
             verification: Verification::Off,
         });
-        let tls = Some(Arc::new(tls.expect("TLS can be set up")));
+        self.with(tls.expect("TLS can be set up"))
+    }
+
+    /// The same clients, but with this TLS configuration.
+    ///
+    /// # Panics
+    /// If the system has no random bytes.
+    pub fn with(&self, tls: ServerTls) -> Self {
         let nonces = Arc::new(NonceSource::new().expect("the system has random bytes"));
         Self {
             identity: Arc::clone(&self.identity),
-            connector: Connector::new(tls, Vec::new(), LOGIN_LIMIT, nonces),
+            connector: Connector::new(Some(Arc::new(tls)), Vec::new(), LOGIN_LIMIT, nonces),
         }
     }
 
