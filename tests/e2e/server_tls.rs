@@ -182,7 +182,7 @@ async fn connections_are_replaced_after_a_new_certificate_and_no_operation_fails
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_that_no_server_accepts_are_refused_and_the_previous_files_stay_in_use() {
+async fn a_reload_refuses_tls_files_that_no_server_accepts_and_keeps_the_previous_files() {
     let scene = Scene::new().await;
     let seawall = scene.start("127.0.0.1", FILES).await;
     let mut client = logged_in(&seawall).await.unwrap();

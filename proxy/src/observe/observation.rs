@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn namespace_counts_32_error_codes_separately_per_metric() {
+    fn each_metric_of_a_namespace_counts_at_most_32_different_error_codes() {
         let replies: Vec<_> = (1..=40)
             .flat_map(|code| {
                 [

@@ -70,7 +70,8 @@ pub(super) struct HandOver {
     pub(super) slot: Slot,
 }
 
-/// The actions that the caller carries out after it has released the lock.
+/// What a method of [`Inner`] leaves for its caller to do after the caller has released the pool's
+/// lock.
 #[derive(Default)]
 pub(super) struct Todo {
     pub(super) hand_over: Vec<HandOver>,

@@ -96,8 +96,8 @@ mod tests {
         latency.observe(Duration::from_millis(10), began);
         let later = began + DECAY;
         latency.observe(Duration::from_millis(1), later);
-        // After the decay time, the old value has a weight of about one third, and the new value of
-        // about two thirds.
+        // One decay time later, the average consists of about one third of the old value (10 ms)
+        // and two thirds of the new value (1 ms).
         let fallen = latency.seconds(later);
         assert!((0.0043..0.0044).contains(&fallen), "{fallen}");
     }

@@ -86,7 +86,7 @@ async fn a_reload_keeps_an_available_connection_above_max_pool_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_command_of_seawall_itself_may_use_the_reserve_of_its_user() {
+async fn seawall_s_own_command_may_use_a_connection_above_max_pool_size() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = inner(Limits {
         max_pool_size: 2,

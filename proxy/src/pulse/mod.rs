@@ -360,7 +360,8 @@ const SHUTDOWN_CODES: [i32; 3] = [91, 11_600, 11_602];
 /// The server's error code `Unauthorized`: the user lacks a privilege.
 const UNAUTHORIZED: i32 = 13;
 
-/// Sections that servers from 4.4 to 8.0 return by default and that Seawall does not use.
+/// Sections of `serverStatus` that servers from 4.4 to 8.0 return by default, and that Seawall does
+/// not use.
 const UNREAD_SECTIONS: &[&str] = &[
     "activeIndexBuilds",
     "asserts",

@@ -7,13 +7,14 @@ use std::sync::{
 
 use tokio::runtime::Handle;
 
-/// Asks both runtimes to run an empty task, and checks if they have run it.
+/// Gives both runtimes tasks that do nothing, and checks if they have run them. A runtime that does
+/// not run such a task makes no progress.
 #[derive(Debug)]
 pub struct Heartbeat {
     runtimes: [Beats; 2],
 }
 
-/// The empty tasks of one runtime. At most one waits at a time.
+/// The numbers of tasks that one runtime was given and has run. At most one task has not run yet.
 #[derive(Debug)]
 struct Beats {
     runtime: Handle,

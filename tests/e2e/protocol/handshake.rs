@@ -107,8 +107,7 @@ async fn hello_returns_the_cluster_time_that_servers_signed() {
     let seawall = Seawall::start(&set.uri()).await;
     let cluster_time = cluster_time(&seawall).await;
     assert_ne!(key_id(&cluster_time), 0);
-    // A server accepts only cluster times with its own signature, even from clients without a
-    // login.
+    // A server verifies the signature of each cluster time, also if the client has not logged in.
     let mut direct = set.raw_client(&set.members()[0]).await.unwrap();
     let fields = doc! {"$clusterTime": &cluster_time};
     assert!(direct.greet(fields).await.unwrap().is_ok());

@@ -1,4 +1,4 @@
-//! Changes between two periods: `/api/v1/changes`.
+//! Shapes whose latency, load or errors changed between two periods: `/api/v1/changes`.
 
 use serde::{Deserialize, Serialize};
 

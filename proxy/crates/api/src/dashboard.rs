@@ -84,7 +84,8 @@ pub struct Sparklines {
     /// The start of the first step, in seconds since the epoch.
     #[serde(serialize_with = "as_integer")]
     pub from: f64,
-    /// The server load in each step, in milliseconds, by the shape's id. Steps without data are 0.
+    /// For each shape's id: the milliseconds that servers worked on its operations in each step.
+    /// Steps without data are 0.
     pub shapes: BTreeMap<String, Vec<f64>>,
     /// The length of each step.
     #[serde(serialize_with = "as_integer")]

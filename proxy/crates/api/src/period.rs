@@ -1,13 +1,13 @@
-//! Converts a report, or one of two compared periods, back to a period of the history. The
-//! distributions keep their recorded buckets.
+//! Converts a report, or one of two compared periods, to a [`Period`]: the type in which the
+//! history returns the figures of a period. The buckets of the distributions stay the same.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{Other, Report, Shape, Span, SpanFigures, Step, distribution, from_millis};
 use seawall_stats::{Figures, Label, Level, Period, float};
 
-/// Converts a part of a reply to [`Figures`]. All types with figures have the same names for these
-/// members.
+/// Converts a part of a reply, such as a shape or a step, to [`Figures`]. The types of these parts
+/// all have the same names for the members that are read here.
 macro_rules! figures {
     ($of:expr) => {{
         let of = $of;
@@ -120,8 +120,8 @@ fn label(shape: &Shape) -> Label {
     }
 }
 
-/// The figures of a step, without its `getMore`s, because the cursors of these `getMore`s may have
-/// been opened in earlier steps.
+/// The figures of a step of a report's timeline. The `getMore`s are not added separately, because
+/// the operations of such a step already include them.
 fn figures_of_step(step: &Step) -> Figures {
     Figures {
         more_count: 0,

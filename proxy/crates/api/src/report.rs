@@ -23,7 +23,8 @@ use super::{
 pub struct Report {
     /// The events of the period that explain a change in the figures, the earliest first.
     pub annotations: Vec<Annotation>,
-    /// The changes against a baseline.
+    /// The shapes whose latency, load or errors changed, compared with an earlier period (the
+    /// baseline).
     pub changes: Changes,
     /// The instances whose figures the report contains. Empty in a report on one instance.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -32,7 +33,7 @@ pub struct Report {
     pub made_at: f64,
     /// The figures of all shapes that are not listed, together.
     pub other: Other,
-    /// The pools at the end of the period.
+    /// The connection pool of each server at the end of the period.
     pub pools: Vec<Pool>,
     /// The version of the format: [`Report::VERSION`].
     pub seawall_report: u64,
@@ -47,7 +48,7 @@ pub struct Report {
     pub stalls: Stalls,
     /// The state of the proxy at the end of the period.
     pub status: Status,
-    /// The latest storms that the proxy keeps, including storms outside the period.
+    /// The latest reconnect storms that the proxy keeps, including storms outside the period.
     pub storms: Storms,
     /// The figures of all operations in each step of the period.
     pub timeline: Timeline,
@@ -59,7 +60,7 @@ pub struct Report {
 pub struct Instance {
     /// The admin address.
     pub address: String,
-    /// The reason why the merged figures lack this instance.
+    /// The reason why the merged figures do not include this instance. Absent if they include it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The reason why the changes do not include this instance, although they include other
@@ -92,7 +93,8 @@ impl Report {
         }
     }
 
-    /// Number of seconds in the period that have data; the uptime if not reported.
+    /// Number of seconds in the period that have data. If the report lacks this number: the uptime
+    /// in seconds.
     pub fn covered_seconds(&self) -> f64 {
         covered(self.since_seconds, self.status.uptime_seconds)
     }
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn report_with_an_unknown_version_is_refused() {
+    fn documents_that_are_not_valid_reports_of_this_version_are_refused() {
         let error = parsed(r#"{ "shapes": [] }"#).unwrap_err();
         assert_eq!(error.to_string(), "not a Seawall report");
         let error = parsed(r#"{ "seawall_report": 2 }"#).unwrap_err();

@@ -1,5 +1,6 @@
-//! The operations by shape: `/api/v1/shapes` and `shapes/{id}`. "Shape table" means the counters
-//! since Seawall started: a row counts one shape, or several rare shapes together.
+//! The operations by shape, which is the form of a command without its values: `/api/v1/shapes` and
+//! `/api/v1/shapes/{id}`. The "shape table" has the counters since Seawall started. Each row counts
+//! the operations of one shape, or of several rare shapes together.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +36,8 @@ impl Shapes {
         load_ms(&self.shapes, &self.other)
     }
 
-    /// The seconds that the figures cover.
+    /// The number of seconds that the figures cover. If they are the figures since Seawall started:
+    /// the uptime, at least 1 s.
     pub fn covered_seconds(&self, uptime_seconds: f64) -> f64 {
         covered(self.since_seconds.unwrap_or_default(), uptime_seconds)
     }
@@ -60,7 +62,7 @@ pub struct Shape {
     pub collection: String,
     /// The command's name.
     pub command: String,
-    /// Operations that ended.
+    /// Operations that ended, without `getMore`s.
     pub count: u64,
     /// The shape's cursors that were read to their end. Absent if the figures come from the
     /// history.
@@ -72,17 +74,17 @@ pub struct Shape {
     /// has `distributions=true`; a report always has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
-    /// Documents that the operations returned, wrote or counted.
+    /// Documents that the operations and `getMore`s returned, wrote or counted.
     pub documents: u64,
-    /// Operations that failed.
+    /// Operations that failed, `getMore`s included.
     pub errors: u64,
     /// The operations and `getMore`s with an error since Seawall started, by code. An operation
     /// with several codes counts for each code. Present only in the reply about one shape, if the
     /// shape table has a row for this shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors_by_code: Option<Vec<CodeCount>>,
-    /// When the shape was first seen since Seawall started. If the shape table no longer has a row
-    /// for the shape: when the shape was first seen in the period.
+    /// When the shape was first seen since Seawall started. If the shape table has no row for the
+    /// shape: when the shape was first seen in the period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_seen: Option<Moment>,
     /// The shape's id: 16 hexadecimal digits.
@@ -104,9 +106,9 @@ pub struct Shape {
     pub outcomes: Option<BTreeMap<String, u64>>,
     /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of the replies.
+    /// Bytes of the replies, `getMore`s included.
     pub reply_bytes: u64,
-    /// Bytes of the requests.
+    /// Bytes of the requests, `getMore`s included.
     pub request_bytes: u64,
     /// The shape's text, without values.
     pub shape: String,
@@ -161,7 +163,7 @@ impl Shape {
 pub struct CodeCount {
     /// The code; `other` for all codes that are not counted separately.
     pub code: String,
-    /// Number of operations.
+    /// Number of operations with this code.
     pub count: u64,
 }
 
@@ -169,7 +171,7 @@ pub struct CodeCount {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SinceStart {
-    /// Operations that ended.
+    /// Operations that ended, without `getMore`s.
     pub count: u64,
     /// The shape's cursors that were read to their end.
     pub cursors: Cursors,
@@ -177,9 +179,9 @@ pub struct SinceStart {
     /// `distributions=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
-    /// Documents that the operations returned, wrote or counted.
+    /// Documents that the operations and `getMore`s returned, wrote or counted.
     pub documents: u64,
-    /// Operations that failed.
+    /// Operations that failed, `getMore`s included.
     pub errors: u64,
     /// The operations' durations.
     pub latency_ms: Latency,
@@ -191,9 +193,9 @@ pub struct SinceStart {
     pub outcomes: BTreeMap<String, u64>,
     /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of the replies.
+    /// Bytes of the replies, `getMore`s included.
     pub reply_bytes: u64,
-    /// Bytes of the requests.
+    /// Bytes of the requests, `getMore`s included.
     pub request_bytes: u64,
     /// Number of statements of the writes: documents to insert, updates and deletes.
     pub statements: u64,
@@ -212,7 +214,7 @@ pub struct Cursors {
     pub distribution: Option<Vec<Bucket>>,
     /// Number of cursors that were read to their end.
     pub exhausted: u64,
-    /// How long the cursors had been open.
+    /// How long the cursors had been open when they were read to their end.
     pub open_ms: Latency,
 }
 

@@ -13,11 +13,12 @@ pub struct SlowOperations {
     pub left_out: u64,
     /// The operations, the latest first.
     pub operations: Vec<SlowOperation>,
-    /// The threshold. A shape may have its own threshold in the configuration of the slow log.
+    /// The minimum duration of a slow operation. The configuration of the slow log may contain
+    /// another minimum for a shape.
     pub threshold_ms: f64,
 }
 
-/// A slow operation. It never contains values of a command.
+/// A slow operation, without the values in its command.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SlowOperation {

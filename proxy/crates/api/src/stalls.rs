@@ -1,4 +1,4 @@
-//! Stalls: `/api/v1/stalls`.
+//! Stalls, periods in which operations took far longer than usual: `/api/v1/stalls`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Stalls {
     /// The stalls, the latest first.
     pub episodes: Vec<Episode>,
-    /// The state of the sampling of the servers.
+    /// The state of the sampling: Seawall regularly reads `serverStatus` from each server.
     pub pulse: Pulse,
     /// The stalls that recur.
     pub recurring: Vec<Recurring>,
@@ -20,20 +20,20 @@ pub struct Stalls {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pulse {
-    /// Number of samples that got a reply.
+    /// Number of samples to which the server replied with its counters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<u64>,
-    /// The longest time until a reply.
+    /// The longest round-trip time of the samples that `answered` counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub longest_ms: Option<f64>,
-    /// The mean time until a reply.
+    /// The mean round-trip time of the samples that `answered` counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_ms: Option<f64>,
     /// A note about what the samples do not contain in this deployment. Absent if there is nothing
     /// to note.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// The last refusal of each server that refuses samples, by address.
+    /// The error text of each server that refused its last sample, by server address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusals: Option<BTreeMap<String, String>>,
     /// Number of samples that a server refused.
@@ -64,21 +64,22 @@ pub struct Episode {
     pub seconds: f64,
     /// The server's address. `None` means all servers.
     pub server: Option<String>,
-    /// The shapes with the most operations that waited, in descending order.
+    /// The shapes with the most delayed operations, in descending order of the number of these
+    /// operations.
     pub shapes: Vec<WaitingShape>,
     /// The start of the stall, in seconds since the epoch.
     pub started_at: f64,
-    /// Number of samples of the server that got no reply.
+    /// Number of samples of the server during the stall that got no reply.
     pub unanswered_pulses: u64,
     /// The usual 99th percentile of durations.
     pub usual_p99_ms: f64,
     /// The sum of the durations of the operations that `operations` counts.
     pub waited_ms: f64,
-    /// The longest duration.
+    /// The duration of the longest operation.
     pub worst_ms: f64,
 }
 
-/// A shape with operations that waited in a stall.
+/// A shape with operations that a stall delayed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WaitingShape {

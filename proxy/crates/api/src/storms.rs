@@ -1,4 +1,5 @@
-//! Storms: `/api/v1/storms`.
+//! Reconnect storms, sudden rises in the number of short-lived client connections:
+//! `/api/v1/storms`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The operations by namespace and by server: `/api/v1/namespaces` and `servers`.
+//! The operations by namespace and by server: `/api/v1/namespaces` and `/api/v1/servers`.
 
 use std::collections::BTreeMap;
 
@@ -80,8 +80,8 @@ pub struct Namespace {
     /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_error_codes: Option<BTreeMap<String, u64>>,
-    /// Single writes that failed, in replies with `ok: 1`. Absent if the figures come from the
-    /// history.
+    /// Single writes, for example of a batch, that failed although the reply has `ok: 1`. Absent if
+    /// the figures come from the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_errors: Option<u64>,
 }

@@ -1,4 +1,5 @@
-//! The history step by step: `/api/v1/timeline`, and the timeline of a shape.
+//! The figures of operations over time, step by step: `/api/v1/timeline`, and the timeline of a
+//! shape.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,6 @@
-//! Identities. An identity is a user for which Seawall has connections: the user's name, source and
-//! id, and the login with which these connections authenticate.
+//! Identities. An identity is a user as which Seawall's connections to servers authenticate: the
+//! user's name, its source (the database that defines the user), its user id, and the login of
+//! these connections.
 
 use std::{
     fmt,
@@ -12,7 +13,7 @@ use std::{
 use super::{ClientKey, Mechanism, ScramKeys};
 use seawall_locks::RwLock;
 
-/// Identifies an identity within this process. Numbers are never reused.
+/// The number of an identity, unique within this process. A number is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IdentityId(u64);
 
@@ -28,8 +29,9 @@ impl IdentityId {
 pub enum IdentityStatus {
     /// The identity is usable.
     Good,
-    /// The user was dropped, and may have been created again with another id. Clients of this
-    /// identity get error 13 (Unauthorized).
+    /// The user was dropped, and may have been created again with another user id. The anonymous
+    /// identity is gone if a server requires a login. Clients of a gone identity get error 13
+    /// (Unauthorized).
     Gone,
     /// A server refused the user's keys, so the clients of this identity must log in again.
     Refused,
@@ -162,8 +164,8 @@ impl Identity {
         }
     }
 
-    /// Makes the identity unusable, forever. Only the first call has an effect. A later login of
-    /// the user creates a new identity.
+    /// Makes the identity unusable, forever; `status` is the reason. Only the first call has an
+    /// effect. A later login of the user creates a new identity.
     pub fn end(&self, status: IdentityStatus) {
         let value = match status {
             IdentityStatus::Good => return,
@@ -196,10 +198,12 @@ impl Identity {
         self.login_version.load(Ordering::Acquire)
     }
 
-    /// Replaces the login, unless the identity is unusable or the login is the same.
+    /// Replaces the login with `login`, unless the identity is unusable or both logins are the
+    /// same.
     pub fn learn(&self, login: Login) {
-        // The status is read under the lock. `end` first changes the status, and then removes the
-        // login under the same lock. So no login is set after `end` has removed the old one.
+        // The status is read while this thread holds the lock of the login. `end` first changes
+        // the status, and then takes the same lock to remove the login. So no login is set after
+        // `end` has removed the old login.
         let mut current = self.login.write();
         if self.status() == IdentityStatus::Good && !current.is_same(&login) {
             *current = login;

@@ -15,13 +15,13 @@
 //!                            users_info_command    Seawall reads the user's keys and restrictions
 //!                            prove(keys)           the forwarded proof reveals the ClientKey
 //!
-//!  every later login         ServerConversation    Seawall verifies and learns the ClientKey again
-//!  server connections        ClientConversation    ClientKey and ScramKeys, no PBKDF2
+//!  every later login         ServerConversation    Seawall verifies the proof, gets the ClientKey
+//!  connection to a server    ClientConversation    Seawall logs in with the keys, without PBKDF2
 //! ```
 //!
 //! Invariants: a [`Key`] is zeroed on drop, not printed by `Debug`, and compared in constant time.
-//! A conversation returns a [`ClientKey`] only if its hash equals the stored key. No bytes from the
-//! network can cause a panic.
+//! A conversation returns a [`ClientKey`] only if the hash of this key equals the stored key. No
+//! bytes from the network can cause a panic.
 
 mod identity;
 mod nonce;

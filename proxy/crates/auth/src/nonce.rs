@@ -1,6 +1,6 @@
 //! Random bytes for SCRAM nonces, generated without system calls.
 //!
-//! A storm of logins must not cause a storm of system calls. So the operating system seeds the
+//! Many logins at once must not cause many system calls. So the operating system seeds the
 //! generator only once, at the start. `ThreadRng` is not used, because it makes further system
 //! calls to reseed itself.
 
@@ -37,8 +37,8 @@ impl NonceSource {
         })
     }
 
-    /// Returns 24 random bytes as 32 base64 characters. They are printable and contain no comma, as
-    /// SCRAM requires.
+    /// Returns 24 random bytes as 32 base64 characters. These characters are printable, and none of
+    /// them is a comma, as SCRAM requires.
     pub fn nonce(&self) -> String {
         let mut bytes = [0; NONCE_BYTES];
         self.fill(&mut bytes);

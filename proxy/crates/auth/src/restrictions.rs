@@ -78,7 +78,7 @@ pub enum RestrictionsError {
         /// The field with the value.
         field: &'static str,
     },
-    /// Seawall does not know a clause.
+    /// A restriction has a clause that Seawall does not know.
     #[error("a restriction has the unknown clause {clause:?}")]
     UnknownClause {
         /// The name of the clause.
@@ -137,9 +137,10 @@ impl Restriction {
 /// A single address or a CIDR range, as in `192.168.0.0/16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AddressRange {
-    /// The address of the range. Host bits may be set, because servers accept `127.0.0.1/8`.
+    /// The address before the `/`. Its host bits may be set, because servers accept `127.0.0.1/8`.
     network: IpAddr,
-    /// Number of leading bits that must match: at most 32 for IPv4 and 128 for IPv6.
+    /// Number of leading bits that all addresses in the range have in common with `network`: at
+    /// most 32 for IPv4 and 128 for IPv6.
     prefix_bits: u8,
 }
 
@@ -229,9 +230,9 @@ fn array<'a>(
         .ok_or(RestrictionsError::WrongType { field })
 }
 
-/// The field of a `usersInfo` reply with the user's own set of restrictions.
+/// The field of a `usersInfo` reply that contains the user's own set of restrictions.
 pub(super) const OWN: &str = "authenticationRestrictions";
-/// The field of a `usersInfo` reply with the sets of restrictions of the user's roles.
+/// The field of a `usersInfo` reply that contains the sets of restrictions of the user's roles.
 pub(super) const INHERITED: &str = "inheritedAuthenticationRestrictions";
 const CLIENT_SOURCE: &str = "clientSource";
 const SERVER_ADDRESS: &str = "serverAddress";
@@ -257,8 +258,8 @@ mod tests {
         Some(address.parse().unwrap())
     }
 
-    /// Checks that a user with these sets of restrictions permits all clients in `permitted` and no
-    /// client in `refused`.
+    /// Checks that these sets of restrictions permit a client at each address in `permitted`, and
+    /// refuse a client at each address in `refused`.
     fn check(own: Bson, inherited: Bson, permitted: &[&str], refused: &[&str]) {
         let restrictions = parse(own.clone(), inherited.clone()).unwrap();
         for address in permitted {
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_without_restrictions_permits_all_clients() {
+    fn any_client_may_log_in_as_a_user_without_restrictions() {
         for inherited in [bson!([]), bson!([[]])] {
             let restrictions = parse(bson!([]), inherited).unwrap();
             assert!(restrictions.is_unrestricted());

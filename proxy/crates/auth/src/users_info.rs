@@ -33,13 +33,13 @@ use super::{Key, Mechanism, Restrictions, RestrictionsError, ScramKeys};
 /// clients at a forbidden address. To authenticate as the user, Seawall also needs a
 /// [`ClientKey`](super::ClientKey).
 ///
-/// Keys are compared in constant time.
+/// A comparison with `==` takes constant time for the keys, so its duration does not reveal them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The `userId`. A user that was dropped and created again has another `userId`. `None` for
     /// some users that a server of version 3.4 or earlier created.
     pub user_id: Option<[u8; 16]>,
-    /// The database that the user is defined in, `authSource` in connection strings.
+    /// The database that the user is defined in. Connection strings call it `authSource`.
     pub source: String,
     /// The user's name, unique within its source.
     pub name: String,
@@ -49,8 +49,8 @@ pub struct Credentials {
     pub sha256: Option<ScramKeys>,
     /// The addresses from which the user's clients may log in.
     pub restrictions: Restrictions,
-    /// The names of the user's mechanisms in the server's order, as in `saslSupportedMechs`. They
-    /// can include mechanisms that Seawall does not know.
+    /// The names of the user's mechanisms in the server's order, as in `saslSupportedMechs`. Some
+    /// of them can be mechanisms that Seawall does not know.
     pub mechanisms: Vec<String>,
 }
 
@@ -67,7 +67,8 @@ impl Credentials {
 /// The reason why a `usersInfo` reply has no usable credentials.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UsersInfoError {
-    /// The server replied with an error, for example 13 if a user may not see another user.
+    /// The server replied with an error, for example 13 (Unauthorized) if the user that runs the
+    /// command may not read the record of another user.
     #[error("the server replied with error code {code}")]
     CommandFailed {
         /// The error code in the reply; 0 if there is none.
@@ -91,8 +92,8 @@ pub enum UsersInfoError {
 }
 
 /// Builds the command that reads a user's keys and restrictions. A user may run the command for
-/// itself. To run it for another user, an account needs `viewUser`. The caller appends `$db`, which
-/// may be any database.
+/// itself. To run the command for another user, a user needs a role with the action `viewUser`. The
+/// caller appends `$db`, which may be any database.
 pub fn users_info_command(name: &str, source: &str) -> RawDocumentBuf {
     let mut user = RawDocumentBuf::new();
     user.append(cstr!("user"), name);
@@ -132,7 +133,8 @@ pub fn parse_users_info(
 }
 
 fn check_ok(reply: &RawDocument) -> Result<(), UsersInfoError> {
-    // Servers send `ok` as a double, but the protocol guarantees only a number.
+    // Servers send `ok` as a double. Integers and booleans are accepted too, because the protocol
+    // does not require a double.
     let is_ok = match value(reply, "ok")? {
         Some(RawBsonRef::Double(ok)) => ok == 1.0,
         Some(RawBsonRef::Int32(ok)) => ok == 1,
@@ -203,7 +205,7 @@ fn parse_keys(
 fn parse_restrictions(user: &RawDocument) -> Result<Restrictions, RestrictionsError> {
     let set = |field| match user.get(field) {
         Ok(Some(RawBsonRef::Array(set))) => Ok(set),
-        // A server always returns the field if the command requests it, even if the field is empty.
+        // A server always returns the field if the command requests it, even if the array is empty.
         // So a missing field does not mean "unrestricted".
         Ok(None) => Err(RestrictionsError::Missing { field }),
         Ok(Some(_)) | Err(_) => Err(RestrictionsError::WrongType { field }),

@@ -1,15 +1,16 @@
-//! Blocks: the unit of compression and of the checksum.
+//! Blocks of a capture file. Each block is compressed separately and has its own checksum.
 
-/// First bytes of each part.
+/// The first bytes of each part. A part is one file of a capture.
 pub(crate) const MAGIC: &[u8; 8] = b"SWCAPT\r\n";
 
-/// The version of the format that this crate reads and writes.
+/// The version of the file format that this crate reads and writes.
 pub(crate) const VERSION: u32 = 1;
 
-/// Size of a block's head in bytes: two lengths and the checksum.
+/// Size of a block's head in bytes. The head consists of two sizes and a checksum.
 pub(crate) const HEAD_BYTES: usize = 12;
 
-/// Largest block in bytes, before compression. It holds one record with the largest message.
+/// The maximum size of a block in bytes, before compression. A block of this size has space for a
+/// record that contains the largest possible message.
 pub const MAX_BLOCK_BYTES: usize = 50_000_000;
 
 /// Size in bytes, before compression, at which a writer closes a block.
@@ -20,7 +21,7 @@ const _: () = assert!(MAX_BLOCK_BYTES > seawall_wire::MAX_MESSAGE_BYTES + 64 * 1
 /// The head of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// Size of the compressed bytes that follow.
+    /// Number of compressed bytes that follow the head.
     pub compressed_bytes: u32,
     /// Size of the records after decompression, in bytes.
     pub plain_bytes: u32,

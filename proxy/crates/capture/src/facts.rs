@@ -1,4 +1,5 @@
-//! The facts of a reply: the values that a capture records for comparisons.
+//! The facts of a reply: the values that a capture records so that a replay can compare its replies
+//! with them.
 
 use seawall_command::ReplyFacts;
 

@@ -13,46 +13,47 @@ use crate::{
 /// The reason why a part cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// Reading from the source failed.
+    /// The source of the bytes returned an I/O error.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The file does not begin with the first bytes of a capture.
     #[error("not a Seawall capture")]
     NotACapture,
-    /// Another version of Seawall wrote the file.
+    /// The file has a format version that this program does not know.
     #[error("format version {0} is not known; this program reads version {VERSION}")]
     UnknownVersion(u32),
-    /// The file ends within a block, or without an `End` record.
+    /// The file ends within its first 12 bytes or within a block, or it has no `End` record.
     #[error("the file was cut off at byte {at_byte}")]
     Truncated {
-        /// Offset of the incomplete block, in bytes.
+        /// Offset of the end of the last complete block, in bytes from the start of the part.
         at_byte: u64,
     },
     /// A block is damaged.
     #[error("damaged block at byte {at_byte}: {problem}")]
     Damaged {
-        /// Offset of the block, in bytes.
+        /// Offset of the block, in bytes from the start of the part.
         at_byte: u64,
         /// The reason why the bytes are invalid.
         problem: &'static str,
     },
 }
 
-/// True if a file that begins with `start` is a capture. The first eight bytes are enough.
+/// True if a file that begins with the bytes `start` is a capture. `start` must contain at least
+/// the first eight bytes of the file.
 pub fn is_capture(start: &[u8]) -> bool {
     start.starts_with(MAGIC)
 }
 
-/// Reads the records of one part. Memory use is limited to one block.
+/// Reads the records of one part. The reader holds only one block in memory at a time.
 #[derive(Debug)]
 pub struct Reader<R> {
     source: R,
     header: Header,
     /// The records of the current block that have not been returned.
     block: Bytes,
-    /// Offset of the current block in bytes.
+    /// Offset of the current block, in bytes from the start of the part.
     block_at: u64,
-    /// Offset of the next block in bytes.
+    /// Offset of the next block, in bytes from the start of the part.
     at: u64,
     has_ended: bool,
 }
@@ -61,7 +62,8 @@ impl<R: Read> Reader<R> {
     /// Opens a part and reads its header.
     ///
     /// # Errors
-    /// If the source fails, is not a capture, has an unknown version, or has no header.
+    /// Fails if the source returns an error, is not a capture, has an unknown version, or has no
+    /// header.
     pub fn new(mut source: R) -> Result<Self, ReadError> {
         let mut head = [0; 12];
         let read = fill(&mut source, &mut head)?;
@@ -99,8 +101,8 @@ impl<R: Read> Reader<R> {
     /// Reads the next record; `None` after the `End` record.
     ///
     /// # Errors
-    /// If the source fails, or if the part is damaged or was cut off. Records returned before the
-    /// error are valid.
+    /// Fails if the source returns an error, or if the part is damaged or was cut off. The records
+    /// that were returned before the error are valid.
     pub fn next_record(&mut self) -> Result<Option<Content>, ReadError> {
         if self.has_ended {
             return Ok(None);
@@ -118,8 +120,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Returns the source. After the `End` record, the next byte of the source is the first byte
-    /// after the part.
+    /// Returns the source. If [`Reader::next_record`] has returned the `End` record, the next byte
+    /// that is read from the source is the first byte after the part.
     pub fn into_source(self) -> R {
         self.source
     }

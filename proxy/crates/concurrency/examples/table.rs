@@ -1,5 +1,7 @@
-//! Compares the controller with the best fixed limit in every scenario, for several seeds. Prints a
-//! Markdown table. Each cell has the median of all seeds and, in brackets, the worst value.
+//! Simulates each scenario with several seeds: once with the controller, which adapts the
+//! concurrency limit, and once with each of some fixed limits. Prints a Markdown table that
+//! compares the controller with the best fixed limit. Each cell has the median of all seeds and, in
+//! brackets, the worst value.
 //!
 //! ```sh
 //! cargo run -p seawall-concurrency --example table               # seeds 1 to 8

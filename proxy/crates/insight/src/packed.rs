@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn unpacked_gauges_equal_the_packed_gauges() {
+    fn gauges_are_unchanged_after_they_are_packed_and_unpacked() {
         let mut gauges = Gauges::default();
         assert_eq!(unpack_gauges(&pack_gauges(&gauges)), Ok(gauges.clone()));
         for (gauge, value) in Gauge::ALL.iter().zip([0.0, 1.5, 1e12].iter().cycle()) {

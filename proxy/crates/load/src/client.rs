@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn operations_due_during_a_wait_that_lasts_until_the_end_are_counted_as_missed() {
+    async fn operations_that_become_due_while_the_last_one_waits_for_its_reply_are_missed() {
         for (sent_before_end, expected) in [(1_000, (1, 9)), (50, (0, 0))] {
             let shared = shared().await;
             let sent_before_end = Duration::from_millis(sent_before_end);

@@ -28,9 +28,9 @@ impl NameKey {
         Self(Hmac::new_from_slice(key).expect("HMAC accepts keys of any length"))
     }
 
-    /// Replaces the name in a path component by a hash. Operators and the placeholder `*` are not
-    /// names, so they stay readable. In an expression, the first `sigils` bytes are `$`, which stay
-    /// readable too.
+    /// Replaces a component of a path by its hash, unless the component is an operator such as
+    /// `$size` or the placeholder `*`. The first `sigils` bytes are the `$` of a field path (one)
+    /// or of a variable (two); they are not part of the name, so they are kept.
     pub(super) fn hide(&self, component: &[u8], sigils: usize) -> Vec<u8> {
         let (sigils, name) = component.split_at_checked(sigils).unwrap_or_default();
         if name.is_empty() || name == b"*" || name.first() == Some(&b'$') {

@@ -168,7 +168,7 @@ fn a_queue_that_waits_for_an_event_keeps_the_latest_records_and_their_clients() 
 }
 
 #[test]
-fn records_before_an_event_are_dropped_if_they_are_older_than_capture_lead_ms() {
+fn records_are_dropped_if_they_were_made_more_than_capture_lead_ms_before_the_event() {
     let (queue, totals, now) = ring(1 << 20);
     queue
         .begin_client(ClientBegan::default(), 0, &totals)

@@ -115,7 +115,7 @@ mod tests {
         thread::scope(|scope| {
             for thread in 0..4 {
                 let (rate, admitted) = (&rate, &admitted);
-                // Half of the threads log operations that ended one second earlier.
+                // Half of the threads use this second, and the others the second before it.
                 let second = 1_000 - thread % 2;
                 scope.spawn(move || {
                     for user in 0..1_000 {

@@ -11,11 +11,11 @@ pub fn with_distributions(path: &str) -> String {
 /// Merges the reply of the instance at `address` into `sum`.
 ///
 /// # Errors
-/// If the reply has no distributions. `sum` then keeps its value.
+/// If the reply lacks distributions that the merge needs. `sum` is then unchanged.
 pub fn add_reply<T: Merge>(sum: &mut Option<T>, address: &str, mut reply: T) -> Result<(), String> {
     if !reply.is_mergeable() {
         return Err(format!(
-            "{address}: this version does not report distributions, so its figures cannot be merged"
+            "{address}: its version of Seawall reports no distributions, so its figures cannot be merged"
         ));
     }
     reply.set_instance(address);
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_without_distributions_from_an_older_version_is_an_error() {
+    fn reply_that_lacks_distributions_is_not_merged() {
         let mut sum = Some(Status::default());
         let reply = Status {
             clients: 3,

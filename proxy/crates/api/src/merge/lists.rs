@@ -3,13 +3,13 @@
 use super::{Merge, merge_text};
 use crate::{Annotations, Clients, Configuration, Pools, Servers, SlowOperations, Topology};
 
-/// A reply with one element per server, such as its pool. A merge lists the elements of all
-/// instances one after another, and does not add the figures of the same server.
+/// A reply with one element per server, for example the pool of each server. A merge lists the
+/// elements of both instances: it does not sum the figures that they report for the same server.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Listed<T>(pub T);
 
-/// Names the instance in each element of a list.
+/// Sets the member `instance` of each element of a list to the instance's address.
 macro_rules! name_instance {
     ($list:expr, $address:ident) => {
         for element in &mut $list {
@@ -43,7 +43,8 @@ impl Merge for Topology {
         name_instance!(self.servers, address);
     }
 
-    /// Lists the servers as each instance sees them.
+    /// Lists the servers of both instances, because the instances may see a server in different
+    /// states.
     fn merge(&mut self, other: Self) {
         self.servers.extend(other.servers);
         merge_text(&mut self.topology_type, other.topology_type);
@@ -71,7 +72,8 @@ impl Merge for Configuration {
         name_instance!(self.values, address);
     }
 
-    /// Lists the values of both instances. The hash shows if all values are the same.
+    /// Lists the values of both instances. The merged hash is `mixed` if the hashes of the
+    /// instances differ.
     fn merge(&mut self, other: Self) {
         merge_text(&mut self.hash, other.hash);
         self.values.extend(other.values);

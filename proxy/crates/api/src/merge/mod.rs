@@ -1,5 +1,6 @@
-//! Merges the replies of several instances. Sums are added. Quantiles are computed from merged
-//! distributions, never from other quantiles, so the requests need `distributions=true`.
+//! Merges the replies of several instances. Counts and total times are added. Quantiles cannot be
+//! merged, so they are computed from the merged distributions. The requests for the replies
+//! therefore need `distributions=true`.
 
 mod deployment;
 mod insight;
@@ -21,7 +22,8 @@ use super::{Bucket, Latency, More, Phases, buckets, distribution};
 
 /// A reply that can be merged with the replies of other instances to the same request.
 pub trait Merge {
-    /// Adds the instance's address to each member that is listed and not merged, such as a storm.
+    /// Sets the instance's address in each entry, such as a storm, that a merge only lists and does
+    /// not combine with an entry of another instance.
     fn set_instance(&mut self, _address: &str) {}
 
     /// True if the reply has all distributions that a merge needs. Versions of Seawall that do not
@@ -30,7 +32,7 @@ pub trait Merge {
         true
     }
 
-    /// Adds the reply of another instance.
+    /// Merges the reply of another instance into this reply.
     fn merge(&mut self, other: Self);
 }
 
@@ -45,8 +47,8 @@ macro_rules! add {
 }
 use add;
 
-/// Sets a text to [`MIXED`] if it differs from another text. If one of the texts is empty, which
-/// means unknown, the other text is used.
+/// Merges the same text of two instances: if the texts differ, the result is [`MIXED`]. An empty
+/// text means that the instance does not know it; the result is then the other text.
 fn merge_text(text: &mut String, other: String) {
     if text.is_empty() {
         *text = other;
@@ -55,8 +57,8 @@ fn merge_text(text: &mut String, other: String) {
     }
 }
 
-/// Combines a member that may be absent with the same member of another instance. If one of the two
-/// is absent, the result is the other.
+/// Combines an optional member with the same member of another instance. `both` combines the two
+/// values. If only one instance has a value, this value is the result.
 fn combine<T>(member: &mut Option<T>, other: Option<T>, both: impl FnOnce(T, T) -> T) {
     *member = match (member.take(), other) {
         (Some(member), Some(other)) => Some(both(member, other)),
@@ -122,7 +124,8 @@ struct Durations<'a> {
 }
 
 impl Durations<'_> {
-    /// Merges the distributions, and computes the quantiles again. The maximum stays exact.
+    /// Merges the distributions, and computes the quantiles from the merged distribution. The
+    /// maximum is the longer of the two maxima.
     fn merge(self, other: Self) {
         let whole = |of: &Self| {
             let buckets = of.distribution.as_deref().unwrap_or_default();
@@ -138,8 +141,8 @@ impl Durations<'_> {
     }
 }
 
-/// Borrows the [`Durations`] of a reply. All types with durations have the same names for these
-/// members.
+/// Borrows the [`Durations`] of a value. Its type must have the members `latency_ms`,
+/// `distribution` and `total_time_ms`.
 macro_rules! durations {
     ($of:ident) => {
         Durations {
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn report_keeps_the_heaviest_shapes_and_counts_the_others_together() {
+    fn report_keeps_the_shapes_with_the_greatest_load_and_sums_the_others() {
         let mut report = Report {
             shapes: vec![shape("a", &[1, 1]), shape("b", &[50])],
             ..Report::default()
@@ -295,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_a_server_are_added_over_all_instances() {
+    fn connections_to_a_server_are_summed_over_all_instances() {
         let pool = |server: &str, in_use, limit, state: &str| Pool {
             server: server.to_owned(),
             in_use,
@@ -354,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn timeline_steps_of_reports_are_merged_if_their_times_are_equal() {
+    fn timeline_steps_that_begin_at_the_same_time_are_merged() {
         let report = |at: &[f64]| Report {
             timeline: Timeline {
                 step_seconds: 1.0,

@@ -21,9 +21,9 @@ fn start_of_step(at: f64, seconds: f64) -> f64 {
 }
 
 impl Merge for Heatmap {
-    /// Adds the counts of equal buckets. If the steps of an instance are longer, because its
-    /// history has too little memory, the steps of the other instance are combined to the same
-    /// length.
+    /// Adds the counts of equal buckets. An instance has longer steps if its history has too little
+    /// memory for short steps. The steps of the other instance are then combined into steps of the
+    /// same length.
     fn merge(&mut self, other: Self) {
         let columns = self.columns.iter().chain(&other.columns);
         let longest = columns.map(|column| column.seconds).fold(0.0, f64::max);
@@ -63,7 +63,7 @@ impl Merge for Heatmap {
 }
 
 impl Heatmap {
-    /// The counts of a column, each with the number of its bucket.
+    /// The counts of a column, each with the number of its bucket in a [`Distribution`].
     fn numbered<'a>(
         &'a self,
         column: &'a HeatmapColumn,
@@ -132,9 +132,10 @@ impl Merge for GaugeTimeline {
     }
 }
 
-/// Merges the values of a gauge of two instances. Delays are not added: the result is the longer
-/// delay. The sums of the lowest and of the highest values are only bounds, because the two
-/// instances may have had these values at different moments.
+/// Merges the values that one gauge has on two instances: the result is the longer delay if the
+/// gauge is a delay, and otherwise the sum. The two instances may have had their lowest values at
+/// different moments, so the sum of the lowest values is only a lower bound. Likewise, the sum of
+/// the highest values is only an upper bound.
 fn added(name: &str, one: GaugeValues, other: GaugeValues) -> GaugeValues {
     let both: fn(f64, f64) -> f64 = match name.ends_with("_delay_seconds") {
         true => f64::max,
@@ -147,7 +148,7 @@ fn added(name: &str, one: GaugeValues, other: GaugeValues) -> GaugeValues {
     }
 }
 
-/// Combines consecutive steps of one instance, so that steps begin at multiples of `seconds`.
+/// Combines consecutive steps of one instance into steps that begin at multiples of `seconds`.
 fn combined(steps: Vec<GaugeStep>, seconds: f64) -> Vec<GaugeStep> {
     let mut combined = Vec::new();
     let key = |step: &GaugeStep| start_of_step(step.at, seconds).to_bits();
@@ -173,8 +174,9 @@ fn combined(steps: Vec<GaugeStep>, seconds: f64) -> Vec<GaugeStep> {
     combined
 }
 
-/// Maximum number of steps of merged sparklines. A real period has fewer steps. The limit protects
-/// against a peer with a wrong clock, which could lead to any number of steps.
+/// Maximum number of steps of merged sparklines. The period of a request has fewer steps. But if
+/// the clock of an instance is wrong, its steps may begin years before or after the steps of the
+/// other instances. Without the limit, the merged sparklines would then have millions of steps.
 const MAX_STEPS: usize = 10_000;
 
 impl Merge for Sparklines {
@@ -228,8 +230,8 @@ impl Merge for Tick {
         self.second.as_ref().is_none_or(is_complete)
     }
 
-    /// Adds the latest second of each instance. The seconds may differ, because the instances'
-    /// clocks may differ.
+    /// Merges the latest seconds of the two instances, even if these seconds have different times:
+    /// the instances' clocks may differ.
     fn merge(&mut self, other: Self) {
         add!(self, other: clients, in_progress, wait_queue, waiting);
         add_limit(&mut self.concurrency_limit, other.concurrency_limit);

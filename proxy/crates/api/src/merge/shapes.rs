@@ -25,7 +25,8 @@ macro_rules! merge_figures {
     };
 }
 
-/// Like `merge_figures`, for types whose operations may open cursors.
+/// Like `merge_figures`, for types that also have the figures of the `getMore`s on the operations'
+/// cursors.
 macro_rules! merge_load {
     ($this:ident, $other:ident) => {
         merge_figures!($this, $other);
@@ -312,15 +313,16 @@ impl Merge for Timeline {
         self.steps.iter().all(Merge::is_mergeable)
     }
 
-    /// If one instance has only longer steps, because its history has too little memory, the steps
-    /// of the other instance are combined to the same length.
+    /// Merges the steps that begin at the same time. An instance has longer steps if its history
+    /// has too little memory for short steps. The steps of the other instance are then combined
+    /// into steps of the same length.
     fn merge(&mut self, other: Self) {
         let requested = self.step_seconds.max(other.step_seconds);
         self.step_seconds = merge_steps(&mut self.steps, other.steps).max(requested);
     }
 }
 
-/// Merges the steps of two instances. Returns the length of the longest step.
+/// Merges the steps of two instances. Returns the length of the longest step, in seconds.
 fn merge_steps(steps: &mut Vec<Step>, others: Vec<Step>) -> f64 {
     let lengths = steps.iter().chain(&others).map(|step| step.seconds);
     let longest = lengths.fold(0.0, f64::max);
@@ -331,7 +333,7 @@ fn merge_steps(steps: &mut Vec<Step>, others: Vec<Step>) -> f64 {
     longest
 }
 
-/// Combines consecutive steps of one instance, so that steps begin at multiples of `seconds`.
+/// Combines consecutive steps of one instance into steps that begin at multiples of `seconds`.
 fn combined(steps: Vec<Step>, seconds: f64) -> Vec<Step> {
     let start = |step: &Step| match seconds > 0.0 {
         true => (step.at / seconds).floor() * seconds,

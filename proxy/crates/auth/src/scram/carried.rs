@@ -1,5 +1,6 @@
-//! A conversation between a client and a server, which Seawall forwards and observes. A user's
-//! first login is carried in this way, because Seawall does not know the user's keys yet.
+//! Carried conversations: SCRAM conversations that Seawall forwards between a client and a server,
+//! and observes. A user's first login is a carried conversation, because Seawall does not know the
+//! user's keys yet.
 //!
 //! The server verifies the proof. Seawall parses each payload and forwards it unchanged. When the
 //! server has accepted the proof, Seawall reads the user's keys on the same connection.
@@ -18,7 +19,8 @@ pub struct CarriedConversation {
 }
 
 impl CarriedConversation {
-    /// Starts a conversation with the client's first message. The caller forwards its payload.
+    /// Starts a conversation with the client's first message. The caller forwards the payload of
+    /// this message to the server.
     pub fn new(mechanism: Mechanism, client_first: ClientFirst) -> Self {
         Self {
             mechanism,
@@ -51,8 +53,8 @@ pub struct CarriedChallenge {
 }
 
 impl CarriedChallenge {
-    /// Parses the client's proof. Its nonce must belong to this conversation. The proof itself can
-    /// be checked only when the keys are known.
+    /// Parses the client-final message, which contains the proof. The nonce of the message must
+    /// belong to this conversation. The proof can be checked only when the keys are known.
     pub fn client_final(self, payload: &[u8]) -> Result<CarriedProof, ScramError> {
         let client_final = ClientFinal::parse(
             payload,
@@ -107,8 +109,8 @@ impl CarriedOutcome {
     /// Recovers the user's ClientKey from the carried proof, if `keys` belong to this conversation.
     ///
     /// # Errors
-    /// [`ScramError::KeysOutdated`] means that the password was changed between the login and the
-    /// reading of the keys. [`ScramError::MechanismMismatch`] means that the keys belong to another
+    /// [`ScramError::KeysOutdated`] means that the password was changed after the login and before
+    /// the keys were read. [`ScramError::MechanismMismatch`] means that the keys belong to another
     /// mechanism. Any other error means that the keys belong to another user.
     pub fn prove(&self, keys: &ScramKeys) -> Result<ClientKey, ScramError> {
         let CarriedProof {

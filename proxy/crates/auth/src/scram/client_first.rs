@@ -3,7 +3,8 @@
 use super::payload::{Attributes, is_nonce, text};
 use super::{ScramError, ScramMessage};
 
-/// A parsed client-first message. It requests no channel binding, and its nonce is long enough.
+/// A parsed client-first message. It requests no channel binding, and its nonce has at least the
+/// length that servers require.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientFirst {
     gs2_header: String,
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn user_nonce_and_header_of_a_client_first_message_are_parsed() {
+    fn all_parts_of_a_client_first_message_are_parsed() {
         let client_first = parse("n,,n=user,r=fyko+d2lbbFgONRv9qkxdawL").unwrap();
         assert_eq!(client_first.user(), "user");
         assert_eq!(client_first.nonce(), "fyko+d2lbbFgONRv9qkxdawL");
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn client_first_messages_that_servers_accept_are_accepted() {
+    fn seawall_accepts_the_same_client_first_messages_as_servers() {
         let cases = [
             ("y,,n=user,r=abcd", "y,,", "user", "abcd"),
             ("n,a=user,n=user,r=abcd", "n,a=user,", "user", "abcd"),
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_client_first_messages_are_refused_with_a_reason() {
+    fn invalid_client_first_message_is_refused_with_a_reason() {
         let message = ScramMessage::ClientFirst;
         let cases = [
             ("", malformed("a GS2 header")),

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-/// The reason why a SCRAM conversation failed. No variant contains a secret or a peer's text.
+/// The reason why a SCRAM conversation failed. No variant contains a secret, or text that
+/// a peer sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
     /// A payload is longer than `MAX_PAYLOAD_BYTES`.
-    #[error("{message} has {length} bytes, more than {max}")]
+    #[error("the {message} message has {length} bytes, more than the maximum of {max}")]
     PayloadTooLong {
         /// The message that was expected.
         message: ScramMessage,
@@ -15,8 +16,8 @@ pub enum ScramError {
         /// The maximum length in bytes.
         max: usize,
     },
-    /// A payload does not follow the grammar.
-    #[error("{message} is malformed: expected {expected}")]
+    /// A payload does not follow the grammar of SCRAM messages.
+    #[error("the {message} message is malformed: expected {expected}")]
     Malformed {
         /// The message that was expected.
         message: ScramMessage,
@@ -27,7 +28,7 @@ pub enum ScramError {
     #[error("the client requests channel binding")]
     ChannelBindingRequested,
     /// A message has a mandatory extension (`m=`), which must be refused (RFC 5802).
-    #[error("{message} has a mandatory extension")]
+    #[error("the {message} message has a mandatory extension")]
     MandatoryExtension {
         /// The message with the extension.
         message: ScramMessage,
@@ -39,7 +40,7 @@ pub enum ScramError {
     #[error("the user name has an invalid escape")]
     UserNameEscape,
     /// The client's nonce is so short that it can be guessed.
-    #[error("the client nonce has {length} characters, fewer than {min}")]
+    #[error("the client nonce has {length} characters, fewer than the minimum of {min}")]
     NonceTooShort {
         /// Number of characters of the nonce.
         length: usize,
@@ -51,7 +52,7 @@ pub enum ScramError {
     #[error("the channel binding differs from the GS2 header")]
     ChannelBindingMismatch,
     /// The nonce (`r=`) belongs to another conversation. The message may be a replay.
-    #[error("the nonce of {message} does not belong to this conversation")]
+    #[error("the nonce of the {message} message does not belong to this conversation")]
     NonceMismatch {
         /// The message with the nonce.
         message: ScramMessage,
@@ -125,7 +126,7 @@ impl ScramError {
 pub enum Fault {
     /// The client caused the error, for example with a wrong password.
     Client,
-    /// The server to which Seawall authenticates caused the error.
+    /// The server caused the error, for example with a wrong signature.
     Server,
     /// Seawall caused the error: its keys, its configuration or its code are wrong.
     Us,

@@ -24,11 +24,11 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// Both mechanisms, the preferred mechanism first.
+    /// Both mechanisms. SCRAM-SHA-256 is the first, because drivers prefer it.
     pub const ALL: [Self; 2] = [Self::ScramSha256, Self::ScramSha1];
 
-    /// Parses the name of a mechanism; `None` for any other name. Like servers, it distinguishes
-    /// upper and lower case.
+    /// Parses the name of a mechanism; `None` for any other name. As on servers, upper and lower
+    /// case are different.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -58,8 +58,8 @@ impl fmt::Display for Mechanism {
     }
 }
 
-/// A secret with the key length of its mechanism. It is zeroed on drop, not printed by `Debug`, and
-/// compared in constant time.
+/// A secret: a key, a proof or a signature of one mechanism. It is zeroed on drop, not printed by
+/// `Debug`, and compared in constant time.
 #[derive(Clone)]
 pub struct Key(Bytes);
 
@@ -497,7 +497,7 @@ mod tests {
         let sha256 = |password: &str| derive(Mechanism::ScramSha256, "user", password);
         let sha1 = |password: &str| derive(Mechanism::ScramSha1, "user", password);
 
-        // Examples of RFC 4013: soft hyphens are removed, and compatibility characters replaced.
+        // Examples of RFC 4013: soft hyphens are removed, compatibility characters are replaced.
         assert_eq!(sha256("I\u{ad}X"), sha256("IX"));
         assert_eq!(sha256("\u{2168}"), sha256("IX"));
         assert_eq!(sha256("\u{aa}"), sha256("a"));

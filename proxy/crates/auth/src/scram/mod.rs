@@ -15,9 +15,9 @@
 //! ```
 //!
 //! There are three kinds of conversation. In a carried conversation, Seawall forwards the payloads
-//! between a client and a server. Each kind is a chain of types: a step consumes one type and
-//! returns the next. So a step can be neither skipped nor repeated, and an error ends the
-//! conversation.
+//! between a client and a server. Each kind is a chain of types: a step consumes a value of one
+//! type and returns a value of the next type. So a step can be neither skipped nor repeated, and an
+//! error ends the conversation.
 //!
 //! ```text
 //!  towards a client      ServerConversation ─ verify ─► Verified

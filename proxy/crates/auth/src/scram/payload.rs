@@ -190,7 +190,7 @@ pub(super) fn is_nonce(text: &str) -> bool {
             .all(|byte| byte.is_ascii_graphic() && byte != b',')
 }
 
-/// Encodes `bytes` as base64, as in payloads.
+/// Encodes `bytes` as base64, the form of binary values in payloads.
 pub(super) fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
@@ -215,8 +215,9 @@ fn decode_key(
     Key::new(mechanism, &bytes).ok_or(ScramError::Malformed { message, expected })
 }
 
-/// The longest payload that is parsed, in bytes. Payloads of drivers have less than 300 bytes.
-/// Servers have the same limit for a whole message before authentication.
+/// The maximum length of a payload that is parsed, in bytes. Payloads of drivers have fewer than
+/// 300 bytes. Until a client has authenticated, servers limit each whole message to the same
+/// length.
 pub(crate) const MAX_PAYLOAD_BYTES: usize = 16_384;
 
 #[cfg(test)]

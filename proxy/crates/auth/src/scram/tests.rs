@@ -1,5 +1,5 @@
-//! Tests of whole conversations: test vectors of the specifications, Seawall's client against its
-//! server, and payloads that were changed in transit.
+//! Tests of whole conversations: test vectors of the specifications, conversations of Seawall's
+//! SCRAM client with Seawall's SCRAM server, and payloads that were changed in transit.
 
 use proptest::prelude::*;
 
@@ -129,7 +129,8 @@ fn other_keys(mechanism: Mechanism) -> DerivedKeys {
     derive_from_password(mechanism, "other", "eraser", b"another salt", 4_096).unwrap()
 }
 
-/// Other keys with the same salt and iteration count. A dishonest server might return them.
+/// Keys of another password, with the same salt and iteration count as `keys`. A dishonest server
+/// might return such keys.
 fn forged_keys(keys: &ScramKeys) -> DerivedKeys {
     derive_from_password(
         keys.mechanism(),
@@ -141,8 +142,8 @@ fn forged_keys(keys: &ScramKeys) -> DerivedKeys {
     .unwrap()
 }
 
-/// All payloads that differ from `payload` in one base64 character of the last attribute and are
-/// valid base64.
+/// Returns copies of `payload`. In each copy, a different character of the last attribute's base64
+/// value is replaced. The values are still valid base64.
 fn tampered(payload: &str) -> Vec<String> {
     let start = payload.rfind(['p', 'v']).unwrap() + 2;
     let (head, value) = payload.split_at(start);
@@ -299,7 +300,7 @@ fn a_changed_channel_binding_is_refused() {
 }
 
 #[test]
-fn server_nonce_must_begin_with_the_client_nonce() {
+fn combined_nonce_must_begin_with_the_client_nonce() {
     let message = ScramMessage::ServerFirst;
     for vector in Vector::all() {
         let DerivedKeys { client_key, keys } = &vector.derived;
@@ -451,7 +452,7 @@ fn server_without_the_server_key_is_refused() {
 }
 
 #[test]
-fn proof_is_verified_against_the_gs2_header_exactly_as_sent() {
+fn proof_is_verified_against_the_gs2_header_that_the_client_sent() {
     let derived =
         derive_from_password(Mechanism::ScramSha256, "a=b", "pencil", b"salt", 4_096).unwrap();
     let DerivedKeys { client_key, keys } = &derived;
@@ -484,7 +485,7 @@ fn server_nonce_with_a_comma_panics() {
 }
 
 proptest! {
-    // The number of cases is low, because each case needs some thousand rounds of PBKDF2.
+    // The number of cases is low, because each case needs thousands of PBKDF2 rounds.
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]

@@ -344,7 +344,7 @@ fn op_db_and_collection_come_from_the_command() {
         ),
         (doc! {}, ("<unknown>", "", "")),
         (doc! { "Find": "c", "$db": "d" }, ("<unknown>", "d", "")),
-        // `copydb` is in the table of commands, but its operations are not counted under its name.
+        // The table of commands marks `copydb` as `uncounted`, so it is counted as unknown.
         (doc! { "copydb": 1, "$db": "d" }, ("<unknown>", "d", "")),
     ];
     for (command, (op, db, collection)) in cases {

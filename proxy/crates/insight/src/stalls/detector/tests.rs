@@ -199,7 +199,7 @@ fn a_two_second_stop_every_fifteen_seconds_is_recurring_after_three_stops() {
 /// In a closed loop, a client sends its next operation only after a reply. So during the stop, only
 /// one operation per connection waits, here eight operations.
 #[test]
-fn stop_is_found_if_only_one_operation_per_connection_waits() {
+fn stall_is_found_if_only_one_operation_per_connection_waits() {
     let mut random = Random::of(1);
     let mut detector = StallDetector::default();
     let mut found = Vec::new();
