@@ -1,19 +1,20 @@
 //! Reproduces an incident, a reconnect storm: `cargo bench --bench storm`.
 //!
-//! The parts `calls`, `idle` and `restart` run only through Seawall. The other parts run
-//! alternately: directly at the servers, and through Seawall. `--only NAME` runs one part:
+//! In the parts `calls`, `idle` and `restart`, clients connect only through Seawall. In each run of
+//! the other parts, clients connect first directly to the servers, and then through Seawall.
+//! `--only NAME` runs one part:
 //!
 //! - `incident`: clients with timeouts of 40 to 500 ms that reconnect at once, and a primary that
 //!   stalls for five seconds.
 //! - `persistent`: clients that keep their connections, and a primary that stalls.
 //! - `short`, `php`: one connection for each find.
 //! - `calls`: system calls of Seawall during logins.
-//! - `idle`: idle clients.
-//! - `restart`: Seawall killed under load.
+//! - `idle`: memory and server connections of Seawall while many clients are idle.
+//! - `restart`: Seawall is killed under load and started again.
 //!
 //! `--runs N` sets the number of runs of each part except `calls` and `idle`, which run once.
-//! `--clients N` sets the number of clients in incidents. `--quick` is a short run for CI, and
-//! asserts counts but no times.
+//! `--clients N` sets the number of clients in the part `incident`. `--quick` makes a short run for
+//! CI. The bench asserts counts but no times.
 
 use std::time::Duration;
 
@@ -29,11 +30,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Seawall's `max_pool_size`. The load has one user, so this size limits all connections to the
-/// primary, except those of Seawall's probes.
+/// Seawall's `max_pool_size`, which limits the connections of one user to one server. The load has
+/// one user, so this value limits all connections to the primary except those of Seawall's probes.
 const POOL_SIZE: usize = 32;
 
-/// Seawall's `max_pool_size` while clients are idle. With this size, Seawall has ten server
+/// Seawall's `max_pool_size` in the part `idle`. With this value, Seawall has ten server
 /// connections in total.
 const IDLE_POOL_SIZE: usize = 4;
 
@@ -46,9 +47,10 @@ struct Plan {
     persistent: usize,
     /// Number of clients of the part `restart`.
     surge: usize,
-    /// Numbers of clients of the part `idle`, one after another.
+    /// Numbers of clients of the part `idle`, which runs once with each number.
     idle: Vec<usize>,
-    /// Length of the part `idle` in seconds. It includes the time in which the clients connect.
+    /// Length of each run of the part `idle`, in seconds. It includes the time in which the clients
+    /// connect.
     idle_seconds: u64,
     /// Number of runs of the PHP script.
     pages: usize,
@@ -228,8 +230,8 @@ async fn short_run(testbed: &StormTestbed, plan: &Plan, clients: usize, is_throu
     }
 }
 
-/// Counts the system calls of logins. At most one call of `getrandom` is allowed per hundred
-/// logins.
+/// Counts Seawall's system calls during client logins. At most one call of `getrandom` is allowed
+/// per hundred logins.
 async fn calls(testbed: &StormTestbed, plan: &Plan) {
     say(
         "\n## System calls of Seawall while clients connect, log in, run a find and disconnect (strace -f -c)\n",
@@ -306,13 +308,14 @@ fn limit() -> f64 {
     u32::try_from(POOL_SIZE * 2).map_or(f64::NAN, f64::from)
 }
 
-/// Waits until used ports and queued connections of this run no longer affect the next run.
+/// Waits, so that ports in use and queued connections of this run do not affect the next run.
 async fn pause_between_runs() {
     sleep(Duration::from_secs(2)).await;
 }
 
 /// The result of a run with a stall.
 struct Stalled {
+    /// The report of the clients that reconnect.
     storm: LoadReport,
     /// The report of the clients that keep their connections.
     beside: LoadReport,
@@ -375,7 +378,8 @@ async fn stalled(
     );
     sleep(Duration::from_secs(plan.calm_seconds)).await;
     let before = testbed.counts().await;
-    // The primary's logins are read before the stall, because a stalled primary does not reply.
+    // The primary's count of logins is read before the stall, because a stalled primary does not
+    // reply.
     let logins_before = testbed.primary_logins().await;
     testbed
         .stall(how, Duration::from_secs(plan.stall_seconds))

@@ -1,13 +1,13 @@
 //! Runs loads on an instrumented Seawall: `cargo bench --bench training -- --binary BINARY`.
-//! Profile-guided optimization makes Seawall faster under these loads. `docker/train` starts the
-//! bench.
+//! The compiler uses the result for profile-guided optimization, which makes Seawall faster under
+//! these loads. `docker/train` starts the bench.
 //!
 //! An instrumented binary counts how often each part of its code runs. When it ends, it writes the
 //! counts to the file that `LLVM_PROFILE_FILE` names. The loads cover what production uses often:
 //! small and large documents, few and many connections, logins, TLS handshakes, cursors,
-//! transactions, compression and relays.
+//! transactions, compression and the relay mode.
 //!
-//! The bench measures nothing. It fails if an operation fails, or if the reply of a load is wrong.
+//! The bench measures nothing. It fails if an operation fails, or if a load gets a wrong reply.
 //! Some TLS handshakes may fail.
 //!
 //! `--seconds N` sets the duration of each load except the logins (default 5). `--quick` is a short
@@ -39,8 +39,8 @@ use tokio::{
 /// Number of clients that make TLS handshakes in a loop.
 const HANDSHAKING: usize = 50;
 
-/// Parameters of a connection string. A client is created with each of them: one without
-/// compression, and one for each compressor.
+/// Options that are appended to a connection string. The bench creates one client for each element:
+/// one without compression, and one for each compressor.
 const COMPRESSORS: [&str; 4] = [
     "",
     "&compressors=snappy",
@@ -51,9 +51,9 @@ const COMPRESSORS: [&str; 4] = [
 struct Plan {
     /// Duration of each load.
     time: Duration,
-    /// Numbers of connections for small finds.
+    /// Numbers of connections. A load with finds of small documents runs with each number.
     connections: Vec<usize>,
-    /// Number of logins, one after another.
+    /// Number of logins, which run one after another.
     logins: usize,
 }
 
@@ -215,7 +215,8 @@ async fn one_round(client: &Client, first: i32) -> mongodb::error::Result<()> {
     Ok(())
 }
 
-/// Operations over TLS, and handshakes with both kinds of keys.
+/// Runs operations over TLS. Then runs full and resumed handshakes with an ECDSA and an RSA
+/// certificate.
 async fn train_tls(clients: &Clients, target: &TlsTarget, time: Duration) {
     let encrypted = clients.with_tls();
     run(&encrypted, &address(target.tls()), Work::Mixed, 16, time).await;

@@ -455,20 +455,40 @@ fn expand(prefix: &[String], tree: &str, paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// The paths after `use` in a source. Unit tests are ignored.
+/// The paths after `use` in a source, and the other paths that begin with `crate` or `super`. Unit
+/// tests are ignored.
 fn used_paths(source: &str) -> Vec<Vec<String>> {
-    let source = source.split("#[cfg(test)]\nmod ").next().unwrap();
-    let lines = source.lines().map(|line| line.split("//").next().unwrap());
+    let lines = without_unit_tests(source).lines();
+    let lines = lines.map(|line| line.split("//").next().unwrap());
     let code = lines.collect::<Vec<_>>().join("\n");
     let mut paths = Vec::new();
     for statement in code.split(';') {
-        let mut statement = statement.rsplitn(2, "use ");
-        let tree = statement.next().unwrap();
-        if statement.next().is_some() {
-            expand(&[], tree, &mut paths);
-        }
+        let other = match statement.rsplit_once("use ") {
+            Some((before, tree)) => {
+                expand(&[], tree, &mut paths);
+                before
+            }
+            None => statement,
+        };
+        let words = other.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+        let inline =
+            words.filter(|word| word.starts_with("crate::") || word.starts_with("super::"));
+        paths.extend(inline.map(|path| path.split("::").map(str::to_owned).collect()));
     }
     paths
+}
+
+/// The source before its module of unit tests. A declaration `mod tests;` does not end the source.
+fn without_unit_tests(source: &str) -> &str {
+    let marker = "#[cfg(test)]\nmod ";
+    let mut starts = source.match_indices(marker).map(|(start, _)| start);
+    let has_body = |start: &usize| {
+        let line = source[start + marker.len()..].lines().next();
+        line.is_some_and(|line| line.ends_with('{'))
+    };
+    starts
+        .find(has_body)
+        .map_or(source, |start| &source[..start])
 }
 
 /// The files and folders of one folder, each with the siblings that it uses.
@@ -513,7 +533,9 @@ fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
                 continue;
             }
             ups = ups.max(usize::from(is_from_root));
-            let name = &path[ups];
+            let Some(name) = path.get(ups) else {
+                continue;
+            };
             let used = siblings.get(name).or_else(|| definers.get(name));
             if let Some(used) = used.filter(|used| **used != from && *used != "tests") {
                 uses.entry(from.clone()).or_default().insert(used.clone());
@@ -572,9 +594,9 @@ fn files_of_a_module_use_each_other_without_cycles() {
 }
 
 #[test]
-fn use_trees_are_expanded_into_single_paths() {
-    let source =
-        "pub use self::a::{b::{C, D as E}, F};\nuse super::super::g; // use x::y;\nlet h = 1;";
+fn use_trees_and_other_paths_are_expanded_into_single_paths() {
+    let source = "#[cfg(test)]\nmod i;\npub use self::a::{b::{C, D as E}, F};\nuse super::super::g; // use x::y;\n\
+         let h = $crate::j::k(1);\n#[cfg(test)]\nmod tests {\nuse l::m;\n}";
     let paths: Vec<_> = used_paths(source)
         .iter()
         .map(|path| path.join("::"))
@@ -584,6 +606,7 @@ fn use_trees_are_expanded_into_single_paths() {
         "self::a::b::D",
         "self::a::F",
         "super::super::g",
+        "crate::j::k",
     ];
     assert_eq!(paths, expected);
 }

@@ -19,17 +19,17 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-/// The database of all collections.
+/// The database that contains all collections of the benches.
 pub const DATABASE: &str = "bench";
 
-/// Documents of one size, with `_id`s from 0.
+/// A collection whose documents have the same size and the `_id`s 0, 1, 2 and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collection {
     /// The collection's name.
     pub name: &'static str,
     /// Number of documents.
     pub documents: i32,
-    /// Size of each document's text, in bytes.
+    /// Size of the field `text` of each document, in bytes.
     pub bytes: usize,
 }
 
@@ -54,7 +54,8 @@ pub const HUGE: Collection = Collection {
     bytes: 1024 * 1024,
 };
 
-/// Documents of 100 bytes, which [`Work::TenthSlow`] finds. The bench makes these finds slow.
+/// Documents of 100 bytes for [`Work::TenthSlow`]. The bench makes the finds in this collection
+/// slow.
 pub const SLOW: Collection = Collection {
     name: "slow",
     documents: 1_000,
@@ -77,7 +78,7 @@ pub enum Work {
 enum Expected {
     /// A cursor whose first document has this `_id`.
     Id(i32),
-    /// A write of one document.
+    /// The reply to a write: the server wrote one document (`n: 1`).
     OneWritten,
     /// A cursor whose first document has `n: 10`, because the aggregation counted ten documents.
     GroupOfTen,
@@ -160,7 +161,7 @@ pub struct Outcome {
     pub operations: u64,
     /// Time from the start of the first operation to the end of the last.
     pub elapsed: Duration,
-    /// Latencies, sorted.
+    /// The latency of each operation, in ascending order.
     pub latencies: Vec<Duration>,
 }
 

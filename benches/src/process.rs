@@ -13,10 +13,11 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use seawall_tests::eventually::eventually;
 
-/// Milliseconds between two values of a process's CPU time (USER_HZ is 100 on Linux).
+/// The unit in which `/proc` gives CPU times, in milliseconds. Linux counts 100 units per second
+/// (USER_HZ).
 const CPU_TICK_MS: u64 = 10;
 
-/// The resolution of a process's CPU time.
+/// The resolution of the CPU times in this module.
 pub const CPU_TICK: Duration = Duration::from_millis(CPU_TICK_MS);
 
 /// A child process. Dropping the value kills it.
@@ -72,10 +73,10 @@ impl Process {
         self.child.id()
     }
 
-    /// Asks the process to end with SIGTERM, and waits until it has ended.
+    /// Sends SIGTERM to the process, and waits until the process has ended.
     ///
     /// # Panics
-    /// If the process reports a failure, or does not end within a minute.
+    /// If the exit status is not zero, or the process does not end within a minute.
     pub async fn stop(mut self) {
         let id = Pid::from_child(&self.child);
         kill_process(id, Signal::TERM).expect("the process can be asked to end");
@@ -86,7 +87,8 @@ impl Process {
     }
 }
 
-/// The command `seawall serve`, with core dumps and tracing allowed, so that profilers can attach.
+/// The command `seawall serve` with the setting `runtime.core_dumps`, which also permits profilers
+/// and strace to attach to the process.
 pub fn serve(seawall: &Path) -> Command {
     let mut command = Command::new(seawall);
     command
@@ -124,8 +126,8 @@ fn read_cpu(pid: u32) -> io::Result<(Duration, Duration)> {
 }
 
 fn parse_cpu(stat: &str) -> (Duration, Duration) {
-    // The process name in brackets may contain spaces, so the fields are counted from the closing
-    // bracket.
+    // The second field is the process name in parentheses. The name may contain spaces, so the
+    // fields are counted from the closing parenthesis.
     let fields: Vec<&str> = stat
         .rsplit(") ")
         .next()
@@ -138,7 +140,7 @@ fn parse_cpu(stat: &str) -> (Duration, Duration) {
             .and_then(|f| f.parse::<u64>().ok())
             .unwrap_or(0)
     };
-    // Counted from the closing bracket, `utime` and `stime` have the indexes 11 and 12.
+    // Counted from the closing parenthesis, `utime` and `stime` have the indexes 11 and 12.
     let time = |ticks: u64| Duration::from_millis(ticks * CPU_TICK_MS);
     (time(ticks(11)), time(ticks(12)))
 }
@@ -182,7 +184,8 @@ pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Starts HAProxy in TCP mode with two threads. `None` if HAProxy is not installed.
+/// Starts HAProxy on the loopback port `port` in front of `server`, in TCP mode with two threads.
+/// Writes the configuration file into `directory`. `None` if HAProxy is not installed.
 ///
 /// # Errors
 /// If HAProxy is installed and does not start.
@@ -195,8 +198,8 @@ pub fn haproxy(directory: &Path, server: &str, port: u16) -> io::Result<Option<P
     haproxy_with(directory, &text)
 }
 
-/// Starts HAProxy with this configuration, which is written into `directory`. `None` if HAProxy is
-/// not installed.
+/// Starts HAProxy with the configuration `text`, which is written to a file in `directory`. `None`
+/// if HAProxy is not installed.
 ///
 /// # Errors
 /// If HAProxy is installed and does not start.

@@ -1,6 +1,6 @@
 //! A bare relay. Each client connection gets its own server connection. The relay copies the bytes
-//! between the two connections and does not parse them. Its cost is that of a simple relay with
-//! tokio and one server connection per client.
+//! between the two connections and does not parse them. So its CPU time shows what a proxy on tokio
+//! costs if it does nothing else.
 //!
 //! The relay is a separate process, so that its CPU time can be measured like that of a proxy. The
 //! process runs the bench's own binary with the arguments `relay LISTEN SERVER`. It prints the
@@ -24,13 +24,14 @@ use crate::process::Process;
 /// The first argument of a bench that runs as the relay.
 const ARGUMENT: &str = "relay";
 
-/// Number of the relay's threads that copy bytes. HAProxy has the same number.
+/// Number of the relay's threads that copy bytes. The benches start HAProxy with as many threads.
 const THREADS: usize = 2;
 
 /// Starts the relay in front of `server`, an IP address and a port. Returns the process and the
 /// address that the relay listens on.
 ///
-/// The relay runs the calling program, which must begin with [`run_if_requested`].
+/// The new process runs the same program as the caller, with other arguments. So the program must
+/// begin with [`run_if_requested`].
 ///
 /// # Errors
 /// If the process cannot be started, or cannot listen.
@@ -81,11 +82,11 @@ async fn accept(listener: TcpListener, server: SocketAddr) {
     loop {
         let accepted = listener.accept().await;
         let Ok((client, _)) = accepted else {
-            // Clients of a relay that accepts no connections would wait forever. After the exit,
-            // the load fails at once.
+            // If the relay continued without accepting connections, new clients would wait forever.
+            // After the exit, the load fails at once.
             std::process::exit(1);
         };
-        // An error closes both connections. The load then reports a failed operation.
+        // An error closes both connections. The load then fails, because it gets no reply.
         tokio::spawn(relay(client, server));
     }
 }

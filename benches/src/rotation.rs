@@ -1,5 +1,5 @@
-//! Rotations of TLS files while clients run operations: how long each change takes to have an
-//! effect.
+//! Replaces the TLS files of Seawall while clients run operations, and measures how long each new
+//! file takes to have an effect.
 
 use std::{fs, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -34,18 +34,19 @@ use crate::{
 /// Operations per second of all clients together.
 pub const RATE: f64 = 1_000.0;
 
-/// Time limit for the effects of a rotation.
+/// Maximum time from the replacement of the files until each change has an effect.
 const LIMIT: Duration = Duration::from_secs(30);
 
 const NAME: &str = "localhost";
 
-/// A Seawall that requires client certificates and watches its files (`reload.watch`).
+/// A Seawall process that requires client certificates and reads its TLS files again when they
+/// change (`reload.watch`).
 #[derive(Debug)]
 pub struct RotationTestbed {
     scratch: Scratch,
-    /// Issues the certificates of Seawall.
+    /// The certificate authority that issues Seawall's certificates.
     servers: Authority,
-    /// Issues the certificates of clients.
+    /// The certificate authority that issues the clients' certificates.
     clients: Authority,
     /// The revoked certificates of clients.
     revoked: Vec<Identity>,
@@ -103,10 +104,10 @@ impl RotationTestbed {
     }
 
     /// Connects `count` clients and runs finds on all connections. Replaces all files `rotations`
-    /// times, and measures the effects of each rotation.
+    /// times, and measures how long each replacement takes to have its effects.
     ///
     /// # Panics
-    /// If an operation fails, or a rotation has no effect within [`LIMIT`].
+    /// If an operation fails, or a rotation has no effect within 30 seconds.
     pub async fn measure(
         &mut self,
         clients: &Clients,
@@ -149,7 +150,7 @@ impl RotationTestbed {
         (times, connections)
     }
 
-    /// Replaces all files, and waits for the effects.
+    /// Replaces all files, and waits until each change has an effect.
     async fn rotate(&mut self) -> RotationTimes {
         let bad = client_identity(&self.clients);
         let mut closed = self
@@ -182,7 +183,7 @@ impl RotationTestbed {
         let revocation = async {
             let end = timeout(LIMIT, closed.read_reply()).await;
             let end = end.expect("the connection of the revoked client is closed");
-            assert!(end.is_err(), "a reply to nothing: {end:?}");
+            assert!(end.is_err(), "a reply without a request: {end:?}");
             began.elapsed()
         };
         let (certificate, authority, revocation) = tokio::join!(certificate, authority, revocation);
@@ -193,8 +194,8 @@ impl RotationTestbed {
         }
     }
 
-    /// Connects, and returns the client if Seawall replies to its first command. With TLS 1.3, a
-    /// client learns only then that its certificate was refused.
+    /// Connects, and returns the client if Seawall replies to its first command. With TLS 1.3, the
+    /// handshake alone can succeed for a client although Seawall refuses the client's certificate.
     async fn connect(&self, identity: Option<&Identity>) -> Option<RawClient> {
         let config = self.config(identity);
         let client = RawClient::connect_tls(self.address, NAME, config).await;
@@ -203,7 +204,7 @@ impl RotationTestbed {
         reply.is_ok_and(|reply| reply.is_ok()).then_some(client)
     }
 
-    /// True if a new handshake gets this certificate.
+    /// True if Seawall presents the certificate of `server` in a new handshake.
     async fn presents(&self, server: &Identity) -> bool {
         let stream = TcpStream::connect(self.address).await;
         let stream = stream.expect("Seawall accepts connections");
@@ -258,7 +259,7 @@ fn write_server(scratch: &Scratch, identity: &Identity) {
     replace(scratch, "server-key.pem", &identity.key);
 }
 
-/// Replaces a file by a rename, so that no reader sees a part of it.
+/// Replaces a file by a rename, so that no reader sees a partly written file.
 fn replace(scratch: &Scratch, name: &str, content: &str) {
     let written = scratch.write("next", content);
     let written = written.expect("the file can be written");

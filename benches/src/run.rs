@@ -5,7 +5,7 @@ use std::{fmt, fs, num::NonZero, process::Command, thread, time::Duration};
 use bson::DateTime;
 use serde::{Deserialize, Serialize};
 
-/// Text for a fact that cannot be read.
+/// The text that replaces a fact, such as the kernel's version, that cannot be read.
 const UNKNOWN: &str = "unknown";
 
 /// The conditions of a run.
@@ -17,15 +17,15 @@ pub struct Run {
     pub date: String,
     /// The machine on which the bench ran.
     pub machine: MachineFacts,
-    /// Number of rounds of each case.
+    /// Number of rounds: how many times each target is measured with the same load.
     pub rounds: usize,
     /// How long each target is measured in a round, in seconds.
     pub seconds: f64,
 }
 
 impl Run {
-    /// The conditions of a run that begins now, with rounds in which each target is measured for
-    /// `time`. A fact that cannot be read is `unknown` or zero.
+    /// The conditions of a run that begins now and has `rounds` rounds. In each round, each target
+    /// is measured for `time`. A fact that cannot be read is `unknown` or zero.
     pub fn begin(rounds: usize, time: Duration) -> Self {
         let now = DateTime::now().try_to_rfc3339_string().ok();
         let date = now
@@ -46,7 +46,7 @@ fn commit() -> Option<String> {
     let folder = env!("CARGO_MANIFEST_DIR");
     let mut command = Command::new("git");
     command.args(["-C", folder, "describe", "--always", "--dirty"]);
-    // Without tags, the name is the commit's hash.
+    // With `--exclude *`, Git ignores all tags and prints the commit's hash.
     let output = command.args(["--exclude", "*"]).output().ok()?;
     let name = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| name.trim().to_owned())

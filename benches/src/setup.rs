@@ -36,32 +36,32 @@ pub const HAPROXY: &str = "HAProxy";
 /// The name of the target that is a bare relay.
 pub const RELAY: &str = "relay";
 
-/// The user that the load logs in as.
+/// The user that the clients of the load log in as.
 const USER: &str = "load";
 const PASSWORD: &str = "only-a-bench";
 
-/// Time limit for a connection and its login.
+/// Time limit for establishing a connection and for its login.
 const LOGIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// A target of the load.
+/// A server or a proxy on which a load runs operations.
 #[derive(Debug)]
 pub struct Target {
-    /// The target's name in the table.
+    /// The target's name in the table of results.
     pub name: String,
     /// The address that the load connects to.
     pub address: ServerAddress,
-    /// The process of the proxy; `None` for direct connections.
+    /// The process of the proxy; `None` if the load connects directly to the server.
     pub process: Option<Process>,
 }
 
 /// A Seawall to compare: a binary and its settings.
 #[derive(Clone, Debug)]
 pub struct Instance {
-    /// The name in the table.
+    /// The name in the table of results.
     pub name: String,
     /// The binary `seawall`.
     pub binary: PathBuf,
-    /// Environment variables, such as `SEAWALL_POOL__MAX_POOL_SIZE`.
+    /// Environment variables that set keys, such as `SEAWALL_POOL__MAX_POOL_SIZE`.
     pub environment: Vec<(String, String)>,
 }
 
@@ -77,9 +77,9 @@ impl Instance {
         }
     }
 
-    /// Parses `NAME=BINARY` or `NAME=BINARY,VARIABLE=VALUE,…`, without `SEAWALL_` before the
-    /// variables. An empty `BINARY` means the binary of this build. `None` if the text has another
-    /// form.
+    /// Parses `NAME=BINARY` or `NAME=BINARY,VARIABLE=VALUE,…`. Each `VARIABLE` is given without its
+    /// prefix `SEAWALL_`. An empty `BINARY` means the binary of this build. `None` if the text has
+    /// another form.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(',').map(|part| part.split_once('='));
         let (name, path) = parts.next()??;
@@ -125,8 +125,8 @@ impl Instance {
 pub struct Setup {
     /// A replica set of one member, with authentication.
     pub set: ReplicaSet,
-    /// The compared targets: direct, the bare relay if it was added, HAProxy if it is installed,
-    /// and each Seawall.
+    /// The compared targets: direct connections to the server, the bare relay if it was added,
+    /// HAProxy if it is installed, and each Seawall.
     pub targets: Vec<Target>,
     /// The clients of the load.
     pub clients: Clients,
@@ -134,8 +134,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Starts the deployment and the targets: direct, HAProxy if it is installed, and each Seawall
-    /// of `instances`.
+    /// Starts the deployment and the targets: direct connections to the server, HAProxy if it is
+    /// installed, and each Seawall of `instances`.
     pub async fn start(instances: &[Instance]) -> Self {
         let options = Options::with_auth();
         let set = ReplicaSet::start(1, options)
@@ -182,15 +182,15 @@ impl Setup {
         self.targets.insert(1, target);
     }
 
-    /// The process id of the server.
+    /// The process id of the replica set's primary.
     ///
     /// # Panics
-    /// If the server does not run.
+    /// If the set has no primary.
     pub async fn server_process(&self) -> u32 {
         process_id(self.set.primary().await.expect("the set has a primary"))
     }
 
-    /// Connects and logs in. See [`Clients::connect`].
+    /// Connects to `address` and logs in. See [`Clients::connect`].
     ///
     /// # Errors
     ///
@@ -218,8 +218,8 @@ pub fn process_id(mongod: &Mongod) -> u32 {
     pid.get().unsigned_abs()
 }
 
-/// The clients of a load: they log in with keys that were derived once, so that PBKDF2 is not
-/// measured.
+/// The clients of a load. Their SCRAM keys are derived from the password only once, so the
+/// measured times do not include PBKDF2.
 #[derive(Debug)]
 pub struct Clients {
     identity: Arc<Identity>,
@@ -281,7 +281,7 @@ impl Clients {
         }
     }
 
-    /// Connects and logs in.
+    /// Connects to `address` and logs in.
     ///
     /// # Errors
     /// If the target refuses the connection or the login.
@@ -337,7 +337,8 @@ async fn identity(root: &mongodb::Client) -> Identity {
     Identity::new(USER, "admin", None, login)
 }
 
-/// The connection string of the user of the load, for official drivers.
+/// The connection string with which an official driver connects to `address` and logs in as the
+/// user of the load.
 pub fn connection_string(address: &ServerAddress) -> String {
     format!("mongodb://{USER}:{PASSWORD}@{address}/?authSource=admin&directConnection=true")
 }

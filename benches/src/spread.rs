@@ -1,4 +1,4 @@
-//! The spread of a figure over the rounds of a bench.
+//! How much a measured value varies between the rounds of a bench.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ pub struct Spread {
     pub count: usize,
     /// The smallest value; NaN if there is none.
     pub least: f64,
-    /// The median; the mean of the two middle values if their number is even.
+    /// The median; the mean of the two middle values if `count` is even.
     pub median: f64,
     /// The largest value; NaN if there is none.
     pub most: f64,

@@ -1,5 +1,5 @@
-//! The testbed of storms: a replica set whose primary can be stalled, a Seawall process in front of
-//! it, and loads as processes that print reports.
+//! The testbed for reconnect storms: a replica set whose primary can be stalled, a Seawall process
+//! in front of the set, and loads. Each load is a process that prints a report.
 
 use std::{
     net::SocketAddr,
@@ -53,18 +53,19 @@ pub struct StormTestbed {
 /// Seawall's counts of server connections and logins.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Number of server connections established since Seawall's start.
+    /// Number of server connections that Seawall has established since its start.
     pub created: f64,
     /// Number of server connections that are open.
     pub open: f64,
-    /// Number of logins at servers since Seawall's start.
+    /// Number of Seawall's logins at servers since its start.
     pub authentications: f64,
 }
 
 /// How the primary stalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
-    /// The primary's process is stopped.
+    /// The primary's process is suspended (`SIGSTOP`): its connections stay open, but it does not
+    /// reply.
     Stopped,
     /// The primary delays clients' finds, hellos and logins by 600 ms.
     Delayed,
@@ -198,7 +199,7 @@ impl StormTestbed {
         }
     }
 
-    /// Starts a load as a separate process.
+    /// Starts a load (`seawall load`) as a separate process.
     pub fn load(&self, arguments: &[String]) -> Load {
         Load::start(&self.binary, arguments)
     }
@@ -234,7 +235,8 @@ impl StormTestbed {
         u32::try_from(primary.as_raw_nonzero().get()).ok()
     }
 
-    /// The text at this path of the admin address; `None` if Seawall does not run.
+    /// Seawall's HTTP response to `GET path` at the admin address, with headers. `None` if Seawall
+    /// does not run.
     async fn get(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.admin)).await.ok()?;
         let request =
@@ -246,7 +248,8 @@ impl StormTestbed {
         Some(page)
     }
 
-    /// Number of logins that the primary has counted.
+    /// Number of logins with SCRAM-SHA-256 that the primary has received since its start, as
+    /// `serverStatus` reports it.
     pub async fn primary_logins(&self) -> f64 {
         let status = self
             .control
@@ -274,7 +277,7 @@ impl StormTestbed {
     }
 }
 
-/// A running load.
+/// The process of a running load.
 #[derive(Debug)]
 pub struct Load(tokio_process::Child);
 
@@ -316,7 +319,7 @@ impl Load {
 pub struct LoadReport(pub Value);
 
 impl LoadReport {
-    /// The number at this JSON pointer; NaN if there is none.
+    /// The number at the JSON pointer `pointer`; NaN if the report has no number there.
     pub fn number(&self, pointer: &str) -> f64 {
         self.0
             .pointer(pointer)
@@ -324,7 +327,7 @@ impl LoadReport {
             .unwrap_or(f64::NAN)
     }
 
-    /// The values of one field in the report's timeline, one value for each second.
+    /// The values of the field `field` in the report's timeline, one value for each second.
     pub fn seconds(&self, field: &str) -> Vec<f64> {
         let seconds = self.0.get("timeline").and_then(Value::as_array);
         let of_each = |second: &Value| second.get(field).and_then(Value::as_f64);

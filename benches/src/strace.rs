@@ -16,12 +16,13 @@ pub struct Traced {
     scratch: Scratch,
 }
 
-/// System calls by name, the most frequent first.
+/// The name of each system call and how often it was made. The most frequent call is first.
 #[derive(Clone, Debug, Default)]
 pub struct Calls(pub Vec<(String, f64)>);
 
 impl Traced {
-    /// Begins to count the calls of all threads of a process. `None` if strace is not installed.
+    /// Begins to count the system calls of all threads of a process. `None` if strace is not
+    /// installed.
     ///
     /// # Panics
     /// If strace cannot attach to the process.
@@ -44,7 +45,7 @@ impl Traced {
         Some(traced)
     }
 
-    /// Ends the count, and returns the system calls.
+    /// Stops strace, and returns the system calls that it has counted.
     ///
     /// # Panics
     /// If strace has failed.
@@ -68,13 +69,13 @@ impl Drop for Traced {
 }
 
 impl Calls {
-    /// Number of calls with this name.
+    /// How often the system call `name` was made.
     pub fn count(&self, name: &str) -> f64 {
         let found = self.0.iter().find(|(other, _)| other == name);
         found.map_or(0.0, |(_, count)| *count)
     }
 
-    /// Number of all calls.
+    /// How often any system call was made.
     pub fn total(&self) -> f64 {
         self.0.iter().map(|(_, count)| count).sum()
     }

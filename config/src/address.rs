@@ -55,8 +55,8 @@ pub enum AdminAddress {
     Tcp(String),
 }
 
-/// Maximum number of other instances. Seawall sends a request with `instances=all` to each of these
-/// instances.
+/// Maximum number of other Seawall instances (`admin.peers`). To reply to an API request with
+/// `instances=all`, Seawall sends a request to each of these instances.
 pub(crate) const MAX_PEERS: usize = 32;
 
 /// The admin address of another instance, as a URL without a path.
@@ -78,8 +78,9 @@ impl PeerAddress {
 impl FromStr for PeerAddress {
     type Err = AddressError;
 
-    /// Parses `host:port`, or a URL with this address. A URL with a user or a path is refused. The
-    /// URL has no token; `admin.peer_token_file` names the file with the token for the instance.
+    /// Parses `host:port`, `http://host:port` or `https://host:port`. A URL with a user or a path
+    /// is refused. The URL has no token; `admin.peer_token_file` names the file with the token for
+    /// the instance.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
         let address = rest.strip_suffix('/').unwrap_or(rest);
@@ -141,7 +142,7 @@ pub enum AddressError {
     /// The text is neither `host:port` nor an HTTP URL without a user or a path.
     #[error("expected host:port, or a URL without a user or a path")]
     NotAUrl,
-    /// The path of a unix socket is not absolute.
+    /// The path of a unix socket is not absolute, or contains a zero byte.
     #[error("the path of a unix socket must be absolute")]
     PathNotAbsolute,
     /// The path is too long for the kernel's socket address.
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_addresses_and_unix_paths_are_accepted() {
+    fn host_names_ip_addresses_and_unix_paths_are_accepted() {
         for text in [
             "127.0.0.1:27018",
             "0.0.0.0:0",

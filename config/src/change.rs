@@ -6,18 +6,10 @@ use crate::keys::KEYS;
 use crate::listeners::{LISTENERS, Listener};
 use crate::problem::Problems;
 use crate::relations;
+use crate::reloadable::Reloadable;
 use crate::schema::{Change, LIST};
 use crate::settings::{Deployment, Settings};
 use crate::words::Credentials;
-
-/// A part of the settings that a reload compares with the running settings.
-pub(crate) trait Reloadable {
-    /// Adds the path of each key or section whose value differs from the value in `running`.
-    fn changed(&self, running: &Self, changed: &mut Vec<&'static str>);
-
-    /// Copies the values of all keys with [`Change::Live`] from `newer`.
-    fn adopt_live(&mut self, newer: &Self);
-}
 
 /// A key or section that has a new value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +111,7 @@ impl Settings {
     }
 
     /// True if the source of credentials changes: `auth.credentials` differs, or it is `auto` and
-    /// only one of the two settings has users. The source is determined at the start.
+    /// only one of `self` and `running` has users. Seawall determines the source only at its start.
     fn changes_credential_source(&self, running: &Self) -> bool {
         let is_auto = running.auth.credentials == Credentials::Auto;
         self.auth.credentials != running.auth.credentials
@@ -152,35 +144,35 @@ impl Settings {
             reload,
         } = &mut settings;
         if self.has_form_of(newer) {
-            listen.adopt_live(&newer.listen);
+            listen.adopt_live(&newer.listen, of_path);
             adopt_live(listeners, &newer.listeners);
         }
         if newer.deployment.changes_only_password(deployment) {
             deployment.uri = newer.deployment.uri.clone();
         }
-        deployment.adopt_live(&newer.deployment);
-        auth.adopt_live(&newer.auth);
-        pool.adopt_live(&newer.pool);
-        limits.adopt_live(&newer.limits);
-        shapes.adopt_live(&newer.shapes);
-        history.adopt_live(&newer.history);
-        pulse.adopt_live(&newer.pulse);
+        deployment.adopt_live(&newer.deployment, of_path);
+        auth.adopt_live(&newer.auth, of_path);
+        pool.adopt_live(&newer.pool, of_path);
+        limits.adopt_live(&newer.limits, of_path);
+        shapes.adopt_live(&newer.shapes, of_path);
+        history.adopt_live(&newer.history, of_path);
+        pulse.adopt_live(&newer.pulse, of_path);
         adopt_optional("slow_log", slow_log, &newer.slow_log);
-        capture.adopt_live(&newer.capture);
+        capture.adopt_live(&newer.capture, of_path);
         adopt_optional("fault", fault, &newer.fault);
-        shutdown.adopt_live(&newer.shutdown);
-        runtime.adopt_live(&newer.runtime);
-        admin.adopt_live(&newer.admin);
-        telemetry.adopt_live(&newer.telemetry);
-        log.adopt_live(&newer.log);
-        reload.adopt_live(&newer.reload);
+        shutdown.adopt_live(&newer.shutdown, of_path);
+        runtime.adopt_live(&newer.runtime, of_path);
+        admin.adopt_live(&newer.admin, of_path);
+        telemetry.adopt_live(&newer.telemetry, of_path);
+        log.adopt_live(&newer.log, of_path);
+        reload.adopt_live(&newer.reload, of_path);
         if newer.changes_credential_source(self) {
             settings.auth.users.clone_from(&self.auth.users);
         }
         settings
     }
 
-    /// The violated relations between these settings. After a reload, a new live value can
+    /// The contradictions between values of these settings. After a reload, a new live value can
     /// contradict a running value that only a restart changes.
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
@@ -195,7 +187,7 @@ const URI: &str = "deployment.uri";
 
 /// The time at which a change of the key or section at `path` takes effect. A section is live only
 /// if all its keys are live.
-pub(crate) fn of_path(path: &str) -> Change {
+fn of_path(path: &str) -> Change {
     let list = format!("{path}{LIST}");
     let is_in = |of: &str, section: &str| {
         let rest = of.strip_prefix(section);
@@ -225,7 +217,7 @@ fn optional<T: Reloadable>(
 
 fn adopt_optional<T: Reloadable + Clone>(path: &str, section: &mut Option<T>, newer: &Option<T>) {
     match (section.as_mut(), newer) {
-        (Some(section), Some(newer)) => section.adopt_live(newer),
+        (Some(section), Some(newer)) => section.adopt_live(newer, of_path),
         _ if of_path(path) == Change::Live => section.clone_from(newer),
         _ => {}
     }
@@ -259,7 +251,7 @@ fn changed_listeners(newer: &[Listener], running: &[Listener]) -> Vec<Changed> {
 fn adopt_live(listeners: &mut [Listener], newer: &[Listener]) {
     for (listener, newer) in listeners.iter_mut().zip(newer) {
         if listener.addresses == newer.addresses {
-            listener.adopt_live(newer);
+            listener.adopt_live(newer, of_path);
         }
     }
 }
@@ -349,8 +341,8 @@ mod tests {
         format!("[[listeners]]\naddress = \"{address}\"\n{more}\n")
     }
 
-    /// The section `section` with TLS files that exist. `listeners.tls` belongs to the listener
-    /// above it.
+    /// TOML text of the section `section`, with TLS files that exist. In TOML, `[listeners.tls]`
+    /// belongs to the last `[[listeners]]` before it.
     fn with_tls(section: &str) -> String {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         format!("[{section}]\ncertificate_file = {file:?}\nkey_file = {file:?}\n")
@@ -377,8 +369,8 @@ mod tests {
     fn listeners_with_changed_addresses_take_effect_at_the_next_start() {
         let tls = with_tls("listeners.tls");
         let running = listener("a:1", &tls) + &listener("b:2", "");
-        // The listener `b:2` moves to the first position. The running listener there must not lose
-        // TLS.
+        // The listener `b:2` moves to the first position. The running listener at this position,
+        // `a:1`, must not lose TLS.
         let (changes, settings) = reload(&running, &listener("b:2", ""));
         let expected = ["listeners[0]", "listeners[1]"];
         assert_eq!(

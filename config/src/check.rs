@@ -1,8 +1,8 @@
-//! Checks each value of a source against the schema.
+//! Checks each value of a source (file, environment or command line) against the schema.
 //!
 //! The check reports each wrong value, removes it from the table and continues. So all wrong values
-//! are reported at once, and the remaining values fit the types of the settings. Relations between
-//! values are not checked here.
+//! are reported at once, and the remaining values fit the types of the settings. This check does
+//! not find values that contradict each other.
 
 use toml::{Table, Value};
 
@@ -205,8 +205,8 @@ pub(crate) fn must_be(key: &Key) -> String {
     format!("must be {}", key.kind)
 }
 
-/// True if the value has the type of its kind and is within its bounds. Kinds that are not listed
-/// here have separate checks, which give more specific reasons.
+/// True if `value` has the type that `kind` requires, and is within the bounds of `kind`. Kinds
+/// that are not listed here have separate checks, which give more specific reasons.
 pub(crate) fn fits(kind: Kind, value: &Value) -> bool {
     match (kind, value) {
         (

@@ -1,4 +1,4 @@
-//! The macros that declare sections, keys and words.
+//! The macros that declare sections, keys, and the words that a key accepts.
 //!
 //! [`section!`] generates a section's settings: the struct, its [`Section`](crate::Section) for the
 //! check and the documentation, the function that reads the struct from a table, and the comparison
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! `default` and `unit` may be absent. A key without a default has an `example` for the full
-//! example file. Defaults and examples are written as in TOML, without `_`. Fields that do not
-//! belong to a single key follow in braces, each with the function that reads it.
+//! example file. Defaults and examples are written as in TOML, but numbers without `_`. Fields that
+//! do not belong to a single key follow in braces, each with the function that reads its value.
 
 /// Declares a section and its keys. `optional` before the path means that the section has an effect
 /// as soon as it is present, so the full example file comments it out.
@@ -42,7 +42,7 @@ macro_rules! section {
             };
         }
 
-        impl $crate::change::Reloadable for $name {
+        impl $crate::reloadable::Reloadable for $name {
             fn changed(&self, running: &Self, changed: &mut Vec<&'static str>) {
                 let mut keys = Self::SECTION.keys.iter();
                 $(
@@ -58,7 +58,8 @@ macro_rules! section {
                 )*)?
             }
 
-            fn adopt_live(&mut self, newer: &Self) {
+            #[allow(unused_variables, reason = "only sections with other fields use `change_of`")]
+            fn adopt_live(&mut self, newer: &Self, change_of: fn(&str) -> $crate::Change) {
                 let mut keys = Self::SECTION.keys.iter();
                 $(
                     if keys.next().is_some_and(|key| key.change == $crate::Change::Live) {
@@ -67,7 +68,7 @@ macro_rules! section {
                 )*
                 $($(
                     let path = concat!($path, ".", stringify!($other));
-                    if $crate::change::of_path(path) == $crate::Change::Live {
+                    if change_of(path) == $crate::Change::Live {
                         self.$other.clone_from(&newer.$other);
                     }
                 )*)?
@@ -85,7 +86,7 @@ macro_rules! section {
     };
 }
 
-/// Declares keys without fields. Separate functions read their values.
+/// Declares keys, but no struct with a field for each key. Separate functions read the values.
 macro_rules! keys {
     ($(
         $(#[doc = $meaning:literal])*

@@ -12,7 +12,7 @@ use crate::problem::{Problem, Problems};
 use crate::schema::{Key, Kind};
 use crate::suggestion::{did_you_mean, most_similar};
 
-/// Converts the variables that set keys, and ignores those of other programs. Unknown variables
+/// Converts the variables that set keys, and ignores variables of other programs. Unknown variables
 /// with the prefix `SEAWALL_` are reported as problems.
 pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -> Table {
     let mut table = Table::new();
@@ -21,12 +21,12 @@ pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -
             continue;
         }
         if let Some(key) = key_of(name) {
-            // A container image may set this variable. A container can only replace the variable,
-            // not remove it, so an empty value counts as absent.
+            // A container image may set `SEAWALL_LISTEN__ADDRESS`. A container can only replace
+            // this variable, not remove it, so an empty value counts as absent.
             if key.kind == Kind::Addresses && value.is_empty() {
                 continue;
             }
-            // The caller of this crate has replaced bytes that are not UTF-8 by this character.
+            // The caller of this crate has replaced bytes that are not UTF-8 with this character.
             if value.contains(char::REPLACEMENT_CHARACTER) {
                 problems.add(Problem::without_value(name, "must be UTF-8"));
                 continue;
@@ -87,8 +87,8 @@ fn is_service_link(name: &str) -> bool {
 /// Prefix of all variables of Seawall.
 const PREFIX: &str = "SEAWALL_";
 
-/// Variables of Seawall that are not keys: the mongod for the demo and the tests, the log filter,
-/// and the URL of the admin API for `top` and `report`.
+/// Variables of Seawall that set no key: the path of the mongod for the demo and the tests, the
+/// log filter, and the URL of the admin API for `seawall top` and `seawall report`.
 const NOT_KEYS: [&str; 3] = ["SEAWALL_MONGOD", "SEAWALL_LOG", "SEAWALL_ADMIN_URL"];
 
 const EXPECTED: &str = "expected SEAWALL_<SECTION>__<KEY>, for example SEAWALL_POOL__MAX_POOL_SIZE; \
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_variable_gets_a_suggestion_and_the_keys_of_its_section() {
+    fn the_error_for_an_unknown_variable_suggests_a_name_and_lists_the_keys_of_the_section() {
         for (name, suggestion, keys) in [
             (
                 "SEAWALL_LOG__LEVLE",

@@ -1,4 +1,4 @@
-//! Bounded reading of files.
+//! Reads files up to a maximum size.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -44,9 +44,9 @@ impl fmt::Debug for ReadFile {
     }
 }
 
-/// Reads a file of at most `max_bytes` bytes. The limit protects the memory if the path names a
-/// device or a log file by mistake. A file that changes while it is read is refused, because only a
-/// part of the change may have been read.
+/// Reads a file of at most `max_bytes` bytes. Without this limit, a path that names a device or a
+/// large log file by mistake could fill the memory. A file that changes while it is read is
+/// refused, because only a part of the change may have been read.
 pub(crate) fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
     read_and_then(path, max_bytes, || {})
 }

@@ -69,7 +69,8 @@ fn description(key: &Key) -> String {
     )
 }
 
-/// The default as a JSON value of the same type as in a file.
+/// Converts the default `text` of a key to a JSON value with the type that the key has in the
+/// configuration file.
 fn default_value(kind: Kind, text: &str) -> Value {
     match kind {
         Kind::Integer { .. } | Kind::IntegerOr { .. } | Kind::Percent | Kind::Boolean => {

@@ -36,6 +36,7 @@ mod path;
 mod problem;
 mod read;
 mod relations;
+mod reloadable;
 mod schema;
 mod secret;
 mod settings;

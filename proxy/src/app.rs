@@ -11,6 +11,7 @@ mod listeners;
 mod own_commands;
 mod peers;
 mod reload;
+mod reload_problems;
 mod server_tls;
 mod telemetry;
 mod tls;

@@ -16,6 +16,7 @@ use super::{
     App, StartError, captures, convert, insight,
     limited_thread::{LimitedThread, NoResult},
     peers::{self, Peers},
+    reload_problems::Found,
     server_tls::NewAccess,
     telemetry::Destination,
     tls::NewTls,
@@ -80,24 +81,6 @@ impl Parts {
             connect_timeout: settings.deployment.connect_timeout,
             pulse: insight::pulse_settings(&settings.pulse),
         }
-    }
-}
-
-/// The problems of a new configuration, without duplicates.
-#[derive(Debug, Default)]
-pub(super) struct Found(Vec<String>);
-
-impl Found {
-    pub(super) fn add(&mut self, problem: String) {
-        if !self.0.contains(&problem) {
-            self.0.push(problem);
-        }
-    }
-
-    /// Returns the value of `result`. If it is an error, adds the error to the problems and returns
-    /// `None`.
-    pub(super) fn unless_failed<T, E: ToString>(&mut self, result: Result<T, E>) -> Option<T> {
-        result.map_err(|error| self.add(error.to_string())).ok()
     }
 }
 
@@ -218,14 +201,14 @@ impl App {
             self.has_service_account,
         ));
         match credentials {
-            Some(credentials) if found.0.is_empty() => Ok(Prepared {
+            Some(credentials) if found.is_empty() => Ok(Prepared {
                 tls,
                 admin_tls,
                 peers,
                 credentials,
                 telemetry,
             }),
-            _ => Err(found.0),
+            _ => Err(found.into_list()),
         }
     }
 

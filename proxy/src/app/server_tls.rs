@@ -9,7 +9,7 @@ use seawall_config::{self as config, ReadFile};
 use seawall_locks::Mutex;
 use tokio::{sync::watch, time::timeout};
 
-use super::{App, reload::Found, tls::pem};
+use super::{App, reload_problems::Found, tls::pem};
 use crate::topology::{DeploymentOptions, DriverTls, Password, ServerType};
 use seawall_auth::NonceSource;
 use seawall_transport::{

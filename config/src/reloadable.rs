@@ -1,0 +1,13 @@
+//! The parts of the settings that a reload compares and changes.
+
+use crate::schema::Change;
+
+/// A part of the settings that a reload compares with the running settings.
+pub(crate) trait Reloadable {
+    /// Adds the path of each key or section whose value differs from the value in `running`.
+    fn changed(&self, running: &Self, changed: &mut Vec<&'static str>);
+
+    /// Copies the values of all keys and sections with [`Change::Live`] from `newer`. `change_of`
+    /// says for the path of a section when a change of it takes effect.
+    fn adopt_live(&mut self, newer: &Self, change_of: fn(&str) -> Change);
+}
