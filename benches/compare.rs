@@ -3,12 +3,13 @@
 //!
 //! Parts; `--only NAME` runs one of them:
 //!
-//! - `small`, `large`: finds by `_id` in a closed loop, of documents of 100 bytes and of 16 KiB.
-//! - `huge`: the same with documents of 1 MiB over 8 connections.
+//! - `small`, `large`: finds by `_id` in a closed loop. Each find returns one document, of 100
+//!   bytes in `small` and of 16 KiB in `large`.
+//! - `huge`: such finds of documents of 1 MiB, over 8 connections.
 //! - `mixed`: finds, inserts, updates and aggregations over 64 connections.
 //! - `paced`: latencies at 100 and 1,000 operations per second over 16 connections.
 //! - `idle`: memory of idle connections, and CPU time without traffic.
-//! - `calls`: Seawall's system calls for each operation, by strace.
+//! - `calls`: the number of Seawall's system calls for each operation, counted with strace.
 //!
 //! The targets and the load generator share the machine, so only ratios within a round are
 //! meaningful. The bench prints the medians of the rounds and checks every reply. A full run writes
@@ -17,12 +18,12 @@
 //! values with those of the previous run in the file. It prints each value that is worse by more
 //! than the noise of both runs. A run with any option below, except `--with`, is not a full run.
 //!
-//! `--quick` runs one short round for CI, and asserts counts but no times. Without `--quick`,
-//! `--rounds N` sets the number of rounds, and `--seconds S` sets the time for each target in a
-//! round. `--connections N,N` sets the numbers of connections. Each
-//! `--with NAME=BINARY,VARIABLE=VALUE` adds a Seawall with another binary or configuration, for
-//! example `--with image=BINARY` with the binary of the image. The variable is a configuration
-//! variable without its prefix `SEAWALL_`.
+//! `--quick` runs one short round for CI. The bench asserts the replies and the numbers of system
+//! calls, but no times. Without `--quick`, `--rounds N` sets the number of rounds, and
+//! `--seconds S` sets the time for each target in a round. `--connections N,N` sets the numbers of
+//! connections for the parts `small` and `large`. Each `--with NAME=BINARY,VARIABLE=VALUE` adds a
+//! Seawall with another binary or configuration, for example `--with image=BINARY` with the binary
+//! of the image. The variable is a configuration variable without its prefix `SEAWALL_`.
 //!
 //! `--binary BINARY` measures this binary instead of the binary of this build.
 
@@ -87,7 +88,8 @@ fn main() {
 async fn compare(plan: &Plan) {
     let mut instances = vec![Instance::measured()];
     instances.extend(options("--with").map(|text| {
-        Instance::parse(&text).unwrap_or_else(|| panic!("not NAME=BINARY,VARIABLE=VALUE: {text}"))
+        Instance::parse(&text)
+            .unwrap_or_else(|| panic!("--with takes NAME=BINARY,VARIABLE=VALUE: {text}"))
     }));
     let mut medians = Medians::of(Run::begin(plan.rounds, plan.time));
     let mut setup = Setup::start(&instances).await;
@@ -197,8 +199,8 @@ async fn round(setup: &Setup, case: &Case, time: Duration) -> Vec<Row> {
     rows
 }
 
-/// Measures the CPU time of processes without traffic, and the memory of idle connections that have
-/// logged in.
+/// Measures each proxy's CPU time without connections, and its memory for each idle connection that
+/// has logged in.
 async fn idle(setup: &Setup, plan: &Plan) {
     say(&format!(
         "\n### idle: {} authenticated connections\n",
@@ -269,12 +271,15 @@ async fn calls(setup: &Setup, plan: &Plan) {
             each("futex"),
             calls.total() / operations,
         ));
-        // Seawall reads and writes one request and one reply for each operation. The numbers of
-        // other calls are not checked, because they depend on the timing.
+        // For each operation, Seawall reads one request and one reply, and writes both. The
+        // numbers of other calls are not checked, because they depend on the timing.
         for names in [READS, WRITES] {
             let calls: f64 = names.into_iter().map(each).sum();
             let is_minimum = (2.0 - MAX_DIFFERENCE..2.0 + MAX_DIFFERENCE).contains(&calls);
-            assert!(is_minimum, "{calls:.2} of {names:?} for each operation");
+            assert!(
+                is_minimum,
+                "{names:?}: {calls:.2} calls for each operation, not 2"
+            );
         }
     }
 }

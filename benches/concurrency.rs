@@ -1,24 +1,27 @@
-//! Measures concurrency limits at a real server: `cargo bench --bench concurrency`.
+//! Measures Seawall's limit for the number of operations that run at the same time on a real server
+//! (`pool.concurrency`): `cargo bench --bench concurrency`.
 //!
-//! The load is small finds in a closed loop through Seawall, with fixed limits, without a limit and
-//! with `auto` (`pool.concurrency`). Parts; `--only NAME` runs one of them:
+//! The load is small finds in a closed loop through Seawall. The bench compares fixed limits, no
+//! limit, and `auto`, with which a controller in Seawall sets the limit. Parts; `--only NAME` runs
+//! one of them:
 //!
-//! - `simulation`: draws the scenarios of the controller's simulation. Needs no server.
+//! - `simulation`: simulates the controller and draws the results. Needs no server.
 //! - `plain`: small finds.
 //! - `delay`: a relay between Seawall and the server delays commands by 5 ms.
 //! - `slow`: a tenth of the finds takes 200 ms at the server.
 //! - `change`: 64 clients, then 1,000, then 64 again.
 //!
 //! The load generator, Seawall and the server share the machine. The limits are measured one after
-//! another, and the bench prints the medians of the rounds. For each situation it also records the
-//! limit and the throughput of `auto` over time, and draws them in `benches/results/pictures`. A
-//! full run takes about 80 minutes and writes its results to `benches/results/concurrency.json`. A
-//! run with `--only` or an option below does not write that file.
+//! another, and the bench prints the medians of the rounds. For each part except `simulation`, it
+//! also records the limit and the throughput of `auto` over time, and draws both in
+//! `benches/results/pictures`. A full run takes about 80 minutes and writes its results to
+//! `benches/results/concurrency.json`. A run with `--only` or an option below does not write that
+//! file.
 //!
 //! `--limits auto,8` and `--connections 64,1000` set the compared limits and the numbers of
 //! clients. `--rounds N` sets how many times each limit is measured with each number of clients,
 //! and `--seconds N` sets the length of a measurement. `--quick` is a short run for CI. It asserts
-//! only that all operations succeed, and draws into a temporary directory.
+//! only that all operations succeed, and writes its pictures to a temporary directory.
 
 use std::{fs, path::Path};
 

@@ -1,11 +1,11 @@
 //! Measures TLS handshakes: `cargo bench --bench handshakes`.
 //!
-//! - How many full and resumed handshakes a core of Seawall and of HAProxy computes in a second,
-//!   with ECDSA and RSA keys.
-//! - The latency of clients without TLS during a storm of full handshakes.
-//! - The memory of a client that has logged in and is idle, with and without TLS.
-//! - The time until replaced certificates, authorities and revocation lists have an effect, while
-//!   500 clients run operations.
+//! - `counts`: how many full and resumed handshakes Seawall and HAProxy complete per second of CPU
+//!   time, with ECDSA and RSA keys.
+//! - `storms`: the latency of clients without TLS during a storm of full handshakes.
+//! - `idle`: Seawall's memory for an idle client that has logged in, with and without TLS.
+//! - `rotations`: the time until replaced certificates, authorities and revocation lists have an
+//!   effect, while 500 clients run operations.
 //!
 //! In each round of the parts `counts` and `storms`, Seawall and HAProxy are measured in turn.
 //!
@@ -13,7 +13,7 @@
 //! - `--seawall NAME=BINARY` also measures another binary of Seawall in the parts `counts` and
 //!   `storms`, and shows it as NAME.
 //! - `--only PART` runs only one part: `idle`, `counts`, `rotations` or `storms`.
-//! - `--quick` makes one short round, for CI.
+//! - `--quick` runs one short round, for CI.
 //!
 //! The bench asserts numbers of handshakes and operations, and that no operation fails. It asserts
 //! no speed, latency or memory.
@@ -59,7 +59,7 @@ const CONNECTIONS: usize = 16;
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// The number of rounds, and how long each part of a round takes.
+/// The numbers of rounds, clients and rotations, and the duration of each measurement.
 #[derive(Clone, Copy)]
 struct Plan {
     rounds: usize,
@@ -77,7 +77,8 @@ struct Plan {
 struct Bench {
     plan: Plan,
     targets: Vec<TlsTarget>,
-    /// Another Seawall, which accepts the handshakes of the control measurement.
+    /// Another Seawall process. In the control measurement, the handshakes of the storm go to this
+    /// process, and the finds go to the measured Seawall.
     other: TlsTarget,
     clients: Clients,
 }
@@ -170,8 +171,8 @@ async fn idle(clients: &Clients, count: usize, scratch: &Scratch, server: &str) 
             false => (clients, address(target.plain)),
         };
         clients.wait_for_login(&at).await;
-        // The first connections fill caches that all connections share, and which are not part of
-        // the memory per client.
+        // The first connections fill caches that all connections share. These caches must not count
+        // as memory of the clients.
         drop(clients.connect_all(&at, 200).await);
         let resident = || resident_bytes(target.id()).expect("Seawall runs");
         let before = resident();
@@ -182,7 +183,7 @@ async fn idle(clients: &Clients, count: usize, scratch: &Scratch, server: &str) 
     }
 }
 
-/// Measures the time until replaced files have an effect, while clients run operations.
+/// Measures the time until replaced TLS files have an effect, while clients run operations.
 async fn rotations(clients: &Clients, plan: Plan, server: &str) {
     let (count, rotations) = (plan.rotation_clients, plan.rotations);
     say(&format!(
@@ -258,8 +259,8 @@ impl Bench {
 
     async fn count(&self, target: &TlsTarget, handshakes: Handshakes, is_resumed: bool) -> Speed {
         let running = handshakes.start();
-        // The count begins after ten handshakes per client, because the first handshakes of each
-        // client are full.
+        // The count begins after about ten handshakes per client, because a client's first
+        // handshakes are full even if its later handshakes are resumed.
         let enough = 10 * u64::try_from(CLIENTS).unwrap_or(u64::MAX);
         let has_begun = || async {
             let counts = running.counts();

@@ -1,14 +1,15 @@
-//! Measures Seawall's statistics: `cargo bench --bench insight`.
+//! Measures how exact Seawall's statistics are and what they cost: `cargo bench --bench insight`.
 //!
 //! - `exactness`: runs a million operations, and compares every reported figure with the slow log.
 //! - `cost`: measures the CPU time of the statistics.
 //! - `captures`: measures the CPU time of captures.
-//! - `stalls`, `steady`: run a load with recurring stalls, and a load without stalls.
-//! - `changes`: drops an index under load.
-//! - `history`: measures the memory of the history.
+//! - `stalls`, `steady`: run a load with recurring server stalls, and a load without stalls, and
+//!   check which stalls Seawall reports.
+//! - `changes`: drops an index under load, and checks that Seawall reports the effect.
+//! - `history`: measures the memory that the history of the statistics uses.
 //!
 //! `--only PART` runs one part. `--runs N` runs each part N times. `--quick` is a short run for CI
-//! without the part `stalls`. It asserts counts but no times.
+//! without the part `stalls`. It asserts nothing that depends on timing.
 
 use seawall_benches::{
     insight::{Plan, captures, changes, cost, exactness, history, stalls},

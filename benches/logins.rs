@@ -4,7 +4,7 @@
 //! does. The clients of the bench log in directly at a mongod and through Seawall. The logins are
 //! refused for different reasons. The bench prints how much their times differ.
 //!
-//! - `--quick`: a short run for CI. It asserts counts, but no times.
+//! - `--quick`: a short run for CI. Every run asserts that all logins are refused, but no times.
 //! - `--tries N`: the number of logins for each reason and target.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -262,8 +262,8 @@ async fn log_in_repeatedly(
 }
 
 /// Waits for up to a millisecond, depending on `number`. Seawall's timer has a resolution of one
-/// millisecond, so refusals arrive in step with this timer. If the next login began at once, it
-/// would always begin at the same time in such a millisecond, and so would those of other clients.
+/// millisecond, so refusals arrive just after a tick of this timer. Without the wait, the next
+/// logins of all clients would also always begin just after a tick.
 async fn leave_step(number: usize) {
     let micros = u64::try_from(number % 1000).unwrap_or(0);
     let until = Instant::now() + Duration::from_micros(micros);
@@ -294,8 +294,7 @@ fn largest_distance(times: &Times) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// The largest difference between the cumulative distributions of `one` and `other`, which must be
-/// sorted.
+/// The largest difference between the cumulative distributions of two sorted lists of times.
 fn distance(one: &[Duration], other: &[Duration]) -> f64 {
     let share = |times: &[Duration], limit: &Duration| {
         let count = times.partition_point(|time| time <= limit);

@@ -1,4 +1,5 @@
-//! Measures the CPU time of one operation on the data path: `cargo bench --bench path`.
+//! Measures the CPU time of single steps on the data path, such as parsing a command or taking a
+//! connection from the pool: `cargo bench --bench path`.
 //!
 //! To compare two machines, divide the time of each row by the time of `reference/sha256_64_bytes`
 //! on the same machine.
@@ -149,7 +150,11 @@ fn insert_of(bytes: usize) -> Vec<u8> {
         .expect("the command can be encoded");
     let mut message = encode_request(1, &body);
     message.push(1);
-    let length = |n: usize| i32::try_from(n).expect("under 2 GiB").to_le_bytes();
+    let length = |n: usize| {
+        i32::try_from(n)
+            .expect("the length is under 2 GiB")
+            .to_le_bytes()
+    };
     message.extend(length(4 + 10 + documents.len()));
     message.extend(b"documents\0");
     message.extend(documents);
@@ -159,7 +164,8 @@ fn insert_of(bytes: usize) -> Vec<u8> {
 }
 
 /// Reads a message as Seawall reads it from a client's connection. A message of up to 1 MiB is read
-/// as a whole. For a larger message, the head is read first, and the remaining bytes in pieces.
+/// as a whole. For a larger message, the head (its beginning) is read first, and the remaining
+/// bytes in pieces.
 /// Returns the number of bytes, plus the number of sequences if the message is read as a whole.
 async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> usize {
     let mut reader = MessageReader::default();
@@ -192,7 +198,8 @@ async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> 
     }
 }
 
-/// Measures messages of increasing size. The time must be proportional to the size.
+/// Measures how long it takes to read messages of increasing size. The time must be proportional to
+/// the size.
 fn large_requests(c: &mut Criterion) {
     let runtime = Builder::new_current_thread()
         .enable_all()

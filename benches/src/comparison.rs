@@ -17,7 +17,7 @@ use crate::{
 /// median.
 const LEAST_CHANGE: f64 = 0.05;
 
-/// One load that all targets run in each round.
+/// One load, which runs at each target in each round.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// The part of the bench, for `--only`.
@@ -70,8 +70,8 @@ struct Value {
     median: f64,
     worst: f64,
     best: f64,
-    /// Half of the difference between the quartiles of the rounds. For CPU time, at least the
-    /// difference that one tick ([`CPU_TICK`]) makes.
+    /// Half of the difference between the quartiles of the rounds. CPU time is measured in ticks
+    /// ([`CPU_TICK`]), so the noise of a CPU time is at least one tick.
     noise: f64,
 }
 
@@ -146,8 +146,8 @@ impl Medians {
         lines
     }
 
-    /// Replaces the file of results with these medians. Returns the lines of a comparison, which
-    /// names each value that is worse than in the previous results.
+    /// Replaces the file of results with these medians. Returns the lines of a text that names each
+    /// value that is worse than in the previous results.
     ///
     /// # Errors
     /// If the file cannot be read or written.
@@ -284,7 +284,7 @@ impl Values {
 }
 
 impl Value {
-    /// Summarises the values of the rounds. Values that are not finite are ignored.
+    /// Summarizes the values of the rounds. Values that are not finite are ignored.
     fn of(values: impl Iterator<Item = f64>, better: Better) -> Self {
         let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);
@@ -344,7 +344,8 @@ fn cpu_ratio(rounds: &[Vec<Row>], index: usize, other: &str) -> Option<Value> {
         return None;
     }
     let ratio = Value::of(ratios, Better::Less);
-    // A few operations take only a few ticks of CPU time, so one tick changes the ratio much.
+    // If a round has few operations, it takes only a few ticks of CPU time. One tick more or less
+    // then changes the ratio much.
     let tick = |row: &Row| CPU_TICK.as_secs_f64() / row.cpu().as_secs_f64();
     let ticks = pairs.iter().map(|&(row, other)| tick(row) + tick(other));
     let resolution = ratio.median * Value::of(ticks, Better::Less).median;
@@ -381,7 +382,7 @@ mod tests {
         }
     }
 
-    /// The results of one case in which the relay and Seawall used this CPU time.
+    /// The results of one case in which the relay and Seawall used these CPU times.
     fn medians(relay_ms: u64, seawall_ms: u64) -> Medians {
         let mut medians = Medians::of(Run {
             commit: "1234567".to_owned(),
@@ -406,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn value_contains_median_worst_best_and_half_of_the_quartile_range() {
+    fn noise_of_a_value_is_half_of_the_difference_between_the_quartiles() {
         let value = value([5.0, 1.0, 4.0, 2.0, 3.0], Better::More);
         let Value {
             median,
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn value_is_worse_only_beyond_the_noise_of_both_runs() {
+    fn value_is_worse_only_if_the_change_exceeds_the_noise_of_both_runs() {
         // The noise of each run is 1.
         let before = value([9.0, 9.0, 10.0, 11.0, 11.0], Better::Less);
         let later = |median: f64| {
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn value_is_worse_only_beyond_the_minimum_change() {
+    fn value_is_worse_only_if_the_change_exceeds_5_percent() {
         for median in [100.0, -100.0] {
             let before = value([median; 5], Better::Less);
             assert!(!value([median + 4.9; 5], Better::Less).is_worse_than(before, Better::Less));
@@ -443,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_relative_to_the_relay_is_compared_with_the_previous_run() {
+    fn cpu_time_relative_to_the_relay_has_at_least_the_noise_of_one_tick() {
         let medians = medians(200, 400);
         let values = medians.cases.get("small 1 Seawall").unwrap();
         let ratio = values.cpu_to_relay.unwrap();
@@ -458,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_relative_to_the_relay_is_unknown_if_the_relay_used_too_little() {
+    fn cpu_time_relative_to_the_relay_is_unknown_if_the_relay_used_less_than_one_tick() {
         let medians = medians(0, 400);
         let values = medians.cases.get("small 1 Seawall").unwrap();
         assert!(values.cpu_to_relay.is_none());

@@ -1,5 +1,5 @@
-//! Parts of the bench `storm` without a storm: the system calls of a login, the memory of an idle
-//! client, and scripts with one connection per run.
+//! Parts of the bench `storm` that measure without a connection storm: the system calls of a login,
+//! the memory of an idle client, and the run time of scripts that each establish one connection.
 
 use std::{
     path::Path,
@@ -16,12 +16,12 @@ use crate::{
     strace::{Calls, Traced},
 };
 
-/// System calls of Seawall during some logins.
+/// Seawall's system calls while clients repeatedly connect, log in, run a find and disconnect.
 #[derive(Debug)]
 pub struct LoginCalls {
-    /// Client logins while the calls were counted.
+    /// Number of client logins while the calls were counted.
     pub logins: f64,
-    /// The system calls of all these logins.
+    /// Number of system calls in the same time, by name.
     pub calls: Calls,
 }
 
@@ -53,7 +53,7 @@ pub struct Idle {
     pub connected: f64,
     /// Growth of Seawall's resident memory per client, in bytes.
     pub bytes_each: f64,
-    /// Server connections while the clients are idle.
+    /// Number of open server connections while the clients are idle.
     pub server_connections: f64,
 }
 
@@ -77,8 +77,9 @@ pub async fn idle(testbed: &StormTestbed, clients: usize, seconds: u64) -> Idle 
     ];
     let began = Instant::now();
     let load = testbed.load(&arguments);
-    // Seawall frees buffers while clients are idle. The measurement is five seconds before the end
-    // of the load, when all clients are still connected.
+    // The measurement is late, because Seawall frees buffers while clients are idle. It is not
+    // later than five seconds before the end of the load, because all clients must still be
+    // connected.
     let until = Duration::from_secs(seconds.saturating_sub(5));
     tokio::time::sleep(until.saturating_sub(began.elapsed())).await;
     let (connected, open) = (testbed.clients().await, testbed.counts().await.open);
@@ -92,15 +93,15 @@ pub async fn idle(testbed: &StormTestbed, clients: usize, seconds: u64) -> Idle 
     }
 }
 
-/// A page of a PHP application, with one connection and one find.
+/// A PHP script like a page of a web application: it establishes one connection and runs one find.
 const PAGE: &str = r#"<?php
 $manager = new MongoDB\Driver\Manager($argv[1]);
 $query = new MongoDB\Driver\Query(['_id' => 1], ['limit' => 1]);
 foreach ($manager->executeQuery('bench.pages', $query) as $document) { }
 "#;
 
-/// The elapsed time of `runs` runs of a PHP script with one connection each. `None` if PHP or its
-/// driver is not installed.
+/// Runs a PHP script `runs` times, one run after another. Each run establishes one connection.
+/// Returns the elapsed time of all runs; `None` if PHP or its MongoDB driver is not installed.
 pub fn pages(uri: &str, runs: usize) -> Option<Duration> {
     let scratch = Scratch::create().expect("the directory can be created");
     let page = scratch.path().join("page.php");

@@ -53,10 +53,10 @@ pub enum Key {
 }
 
 impl Key {
-    /// All algorithms, in the order of the tables.
+    /// All algorithms, in the order in which the tables of results list them.
     pub const ALL: [Self; 2] = [Self::Ecdsa, Self::Rsa];
 
-    /// The name in the tables.
+    /// The name of the algorithm in the tables of results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ecdsa => "ECDSA P-256",
@@ -89,11 +89,11 @@ impl Key {
 /// A process that accepts TLS handshakes, and also clients without TLS.
 #[derive(Debug)]
 pub struct TlsTarget {
-    /// The name in the tables.
+    /// The name of the target in the tables of results.
     pub name: String,
     /// The address for clients without TLS.
     pub plain: SocketAddr,
-    /// The addresses for handshakes, in the order of [`Key::ALL`].
+    /// The addresses for clients with TLS: one for each algorithm, in the order of [`Key::ALL`].
     tls: [SocketAddr; Key::ALL.len()],
     /// True if the client ends the connection after the handshake, false if the target ends it.
     closes_first: bool,
@@ -106,7 +106,7 @@ impl TlsTarget {
         self.process.id()
     }
 
-    /// Asks the target to end with SIGTERM, and waits until it has ended.
+    /// Sends SIGTERM to the target, and waits until the target has ended.
     ///
     /// # Panics
     /// If the target reports a failure, or does not end within a minute.
@@ -114,18 +114,18 @@ impl TlsTarget {
         self.process.stop().await;
     }
 
-    /// The address for connections with TLS. At this address, Seawall has certificates with both
-    /// kinds of keys.
+    /// The address for clients with TLS. At this address, Seawall has a certificate for each
+    /// algorithm, and HAProxy has only the certificate for [`Key::Ecdsa`].
     pub fn tls(&self) -> SocketAddr {
         let [address, ..] = self.tls;
         address
     }
 }
 
-/// The address in the form that [`crate::setup::Clients`] connect to.
+/// Converts a socket address to the type that [`crate::setup::Clients`] need to connect.
 ///
 /// # Panics
-/// Never: each socket address is the address of a server.
+/// Never: each socket address is also a valid server address.
 pub fn address(address: SocketAddr) -> ServerAddress {
     address.to_string().parse().expect("the address is valid")
 }
@@ -160,7 +160,8 @@ pub fn write_certificates(scratch: &Scratch) {
     }
 }
 
-/// Starts a Seawall. Clients may connect with and without TLS on one address.
+/// Starts a Seawall process. It accepts clients with TLS and clients without TLS at the same
+/// address.
 ///
 /// # Panics
 /// If Seawall cannot be started.
@@ -225,7 +226,8 @@ pub fn haproxy(scratch: &Scratch, server: &str) -> Option<TlsTarget> {
     })
 }
 
-/// Handshakes of TLS 1.3 in a closed loop.
+/// A load of TLS 1.3 handshakes in a closed loop: each client begins its next handshake when its
+/// last one has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Handshakes {
     address: SocketAddr,
@@ -237,7 +239,9 @@ pub struct Handshakes {
 }
 
 impl Handshakes {
-    /// Describes handshakes of `clients` clients at a target. [`Self::start`] begins them.
+    /// Describes handshakes of `clients` clients with a target. If `is_resumed` is true, each
+    /// client resumes the TLS session of an earlier handshake if it can. [`Self::start`] begins the
+    /// handshakes.
     ///
     /// # Panics
     /// If `key` is not one of [`Key::ALL`].
@@ -292,7 +296,8 @@ impl Handshakes {
                 }
                 Ok(Err(_)) | Err(_) => {
                     state.failed.fetch_add(1, Ordering::Relaxed);
-                    // The handshake fails, for example, while the target starts.
+                    // While the target starts, attempts may fail at once. The pause limits their
+                    // number.
                     sleep(Duration::from_millis(10)).await;
                 }
             }
@@ -308,16 +313,18 @@ impl Handshakes {
         if self.closes_first {
             stream.shutdown().await?;
         }
-        // The session tickets arrive before the end of the connection. It does not matter how the
-        // target closes the connection.
+        // To resume the TLS session later, the client needs the session tickets, which arrive
+        // before the end of the connection. It does not matter how the target closes the
+        // connection.
         drop(stream.read_to_end(&mut Vec::new()).await);
         Ok(stream.get_ref().1.handshake_kind())
     }
 }
 
 /// Gives this thread the scheduling policy `SCHED_IDLE`. The clients of a real storm run on other
-/// machines, so they must not take CPU time from the measured processes here. A high niceness does
-/// not suffice, because the kernel lets such a thread finish its time slice of some milliseconds.
+/// machines, so the clients of this bench must not take CPU time from the measured processes. A
+/// high niceness does not suffice, because the kernel lets such a thread finish its time slice of
+/// some milliseconds.
 fn yield_to_others() {
     let thread = gettid().as_raw_nonzero().to_string();
     let mut command = Command::new("chrt");
@@ -326,8 +333,9 @@ fn yield_to_others() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Runs a task, and lets this thread yield after each poll. Otherwise a thread that wakes up would
-/// sometimes wait for milliseconds, probably until the next tick of the scheduler.
+/// Runs a task, and calls `yield_now` after each poll. Without this call, a thread of a measured
+/// process that wakes up would sometimes wait some milliseconds for the CPU, probably until the
+/// next tick of the scheduler.
 async fn yielding<F: Future>(task: F) -> F::Output {
     let mut task = pin!(task);
     poll_fn(|cx| {
@@ -346,7 +354,7 @@ struct State {
     failed: AtomicU64,
 }
 
-/// Number of handshakes since the start.
+/// Numbers of handshakes since [`Handshakes::start`], by result.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandshakeCounts {
     /// Number of full handshakes.
@@ -380,7 +388,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.state.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed.
+            // If the thread has panicked, its panic message has already been printed.
             drop(thread.join());
         }
     }

@@ -1,9 +1,9 @@
-//! The validated settings, from which the parts of the proxy are built. Each key is declared here,
-//! once (see [`crate::declare`]).
+//! The validated settings, from which the parts of the proxy are built. This module declares most
+//! keys (see [`crate::declare`]). [`crate::listeners`], [`crate::users`] and
+//! [`crate::connection_string`] declare the others.
 //!
-//! Every value is within its bounds and consistent with the others. A setting is `None` only if its
-//! key is absent and has no default, or if its number is 0. Each section is passed by value to the
-//! part of the proxy that it configures.
+//! Every value is within its bounds and consistent with the others. The setting of a key is `None`
+//! only if the key is absent and has no default, or if its value is 0.
 
 use std::borrow::Cow;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -37,8 +37,8 @@ use crate::words::{
 /// A complete, valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The limit of client connections of all listeners, and the only listener if `listeners` is
-    /// empty.
+    /// The maximum number of client connections of all listeners together. If `listeners` is empty,
+    /// this section also describes the only listener.
     pub listen: Listen,
     /// The listeners of `[[listeners]]`; empty if `listen` describes the only listener.
     pub listeners: Vec<Listener>,
@@ -48,36 +48,37 @@ pub struct Settings {
     pub auth: Auth,
     /// The connections to servers.
     pub pool: Pool,
-    /// Limits of admission, memory and buffers.
+    /// Limits for memory, client connections, logins and operations.
     pub limits: Limits,
-    /// The shape table.
+    /// The statistics by shape. A shape is a command without its values.
     pub shapes: Shapes,
-    /// The history of the statistics.
+    /// The history of Seawall's statistics: its memory and its directory.
     pub history: History,
-    /// The sampling of servers.
+    /// The regular samples of each server's `serverStatus`.
     pub pulse: Pulse,
     /// The slow log; `None` if it is off.
     pub slow_log: Option<SlowLog>,
-    /// The captures of traffic.
+    /// The captures: recordings of clients' operations.
     pub capture: Capture,
     /// The injected fault, for experiments; `None` if it is off.
     pub fault: Option<Fault>,
-    /// The graceful stop.
+    /// The graceful stop: how long clients may continue.
     pub shutdown: Shutdown,
-    /// The threads and the process.
+    /// The number of threads, and whether core dumps are allowed.
     pub runtime: Runtime,
-    /// Metrics, health and the API.
+    /// The HTTP addresses for metrics, health checks and the API.
     pub admin: Admin,
-    /// The export of metrics to a collector.
+    /// The export of metrics to an OpenTelemetry collector.
     pub telemetry: Telemetry,
-    /// Logging.
+    /// The level and the format of Seawall's log.
     pub log: Log,
-    /// The reload of the configuration.
+    /// Whether a change of the configuration file causes a reload.
     pub reload: Reload,
 }
 
 impl Settings {
-    /// The listeners, at least one.
+    /// The listeners of `[[listeners]]`. Without them, the only listener, which `[listen]`
+    /// describes.
     pub fn listeners(&self) -> Cow<'_, [Listener]> {
         match self.listeners.is_empty() {
             true => Cow::Owned(vec![Listener::only(&self.listen)]),
@@ -85,8 +86,8 @@ impl Settings {
         }
     }
 
-    /// Reads all sections, and adds their problems. The result is valid only if there are no
-    /// problems. `None` if a section cannot be read because of a problem.
+    /// Reads all sections, and adds their problems to the problems of `file`. The result is valid
+    /// only if there are no problems. `None` if a section cannot be read because of a problem.
     pub(crate) fn read(file: &mut Part<'_>) -> Option<Self> {
         Some(Self {
             listen: file.section("listen")?,
@@ -159,8 +160,9 @@ section! {
     /// or limit their traffic.
     relay_encrypted: bool = key("deployment.relay_encrypted",
         Kind::Boolean, Restart, default false);
-    // Relays have a separate port, because Seawall's monitoring connections use each server's usual
-    // port and send no header.
+    // Relays need a separate port of the server: at this port, the server requires the header from
+    // every connection. Seawall's monitoring connections send no header, so they use the usual
+    // port.
     /// In relay mode, connect relays to this port of a server, and begin with a header of the PROXY
     /// protocol, version 2, which contains the client's address; 0 for the server's usual port and
     /// no header.
@@ -256,8 +258,8 @@ section! {
     other_mechanisms: OtherMechanisms = key("auth.other_mechanisms",
         OtherMechanisms::KIND, Live, default "refuse");
     {
-        /// Configured users, without duplicates; only with [`Credentials::Users`] and
-        /// [`Credentials::Auto`].
+        /// The configured users, without duplicates; empty unless `credentials` is
+        /// [`Credentials::Users`] or [`Credentials::Auto`].
         users: Vec<User> = users::read;
     }
 }
@@ -284,14 +286,14 @@ section! {
     /// time.
     max_connecting: NonZeroUsize = key("pool.max_connecting",
         Kind::Integer { min: 1, max: 1_000 }, Live, default 2, unit "connections");
-    // The limit protects a server that has just recovered, because it prevents a burst of logins.
+    // The limit prevents a burst of logins, which could overload a server that has just recovered.
     /// Maximum number of new connections per second to one server, for all users together; after a
     /// pause, 8 can start at once; 0 for no limit.
     connections_per_second: Option<NonZeroU32> = key("pool.connections_per_second",
         Kind::Integer { min: 0, max: 100_000 }, Live,
         default 200, unit "connections a second");
-    // A server that runs fewer operations at a time uses less CPU time for each operation, so it
-    // completes more operations per second.
+    // If a server runs too many operations at a time, each operation uses more CPU time, so the
+    // server completes fewer operations per second.
     /// Maximum number of operations that run on one server at a time; further ones wait. `"auto"`
     /// finds the number by measuring the server's throughput, `"off"` sets no limit.
     concurrency: Concurrency = key("pool.concurrency",
@@ -305,7 +307,7 @@ section! {
     /// Idle time after which a server connection is closed; 0 for never.
     max_idle_time: Option<Duration> = key("pool.max_idle_time_ms",
         TIME_OR_0, Live, default 600000, unit "ms");
-    // Closing old connections lets the load move to new servers and addresses.
+    // The connection that replaces an old one can reach a server or an address that is new.
     /// Age at which an idle server connection is closed; 0 for never.
     max_life_time: Option<Duration> = key("pool.max_life_time_ms",
         TIME_OR_0, Live, default 1800000, unit "ms");
@@ -352,8 +354,8 @@ section! {
     /// cursorTimeoutMillis.
     cursor_idle: Duration = key("limits.cursor_idle_ms",
         TIMEOUT, Live, default 600000, unit "ms");
-    // The default is twice the servers' maximum length of a transaction, so that a commit can be
-    // retried after a transaction of the maximum length.
+    // The default is twice the servers' default limit for a transaction, 60 s, so that a commit can
+    // be retried even if the transaction has taken the full 60 s.
     /// How long the server of an unused transaction is remembered; should be twice the servers'
     /// transactionLifetimeLimitSeconds.
     transaction_idle: Duration = key("limits.transaction_idle_ms",
@@ -371,8 +373,8 @@ section! {
     /// that has most of them.
     introduction_conversations: NonZeroUsize = key("limits.introduction_conversations",
         CONNECTIONS, Live, default 64, unit "connections");
-    // In a storm, the limit bounds the memory and the CPU time of logins. Further connections wait
-    // in the kernel (`listen.backlog`).
+    // If very many clients connect at once, the limit bounds the memory and the CPU time of their
+    // logins. Further connections wait in the kernel (`listen.backlog`).
     /// Maximum number of client connections that have not logged in.
     unauthenticated_connections: NonZeroUsize = key("limits.unauthenticated_connections",
         CONNECTIONS, Live, default 4096, unit "connections");
@@ -487,7 +489,7 @@ section! {
     /// their number; 0 for no limit.
     max_lines_per_second: Option<NonZeroU32> = key("slow_log.max_lines_per_second",
         Kind::Integer { min: 0, max: 1_000_000 }, Live, default 100, unit "per second");
-    // The default is true, because values are data of the applications.
+    // The default is true, because values are the applications' data and may be confidential.
     /// Log only shapes; with false, lines also contain the values of commands.
     redact: bool = key("slow_log.redact",
         Kind::Boolean, Live, default true);
@@ -530,7 +532,8 @@ section! {
     /// Maximum duration of a capture.
     max_duration: Duration = key("capture.max_duration_ms",
         TIMEOUT, Live, default 3600000, unit "ms");
-    // Off by default, because Seawall must otherwise copy the latest operations all the time.
+    // Without events by default, because events have a cost: Seawall must always keep a copy of the
+    // latest operations (see `lead`).
     /// Events that begin a capture of all clients: `storm`, `stall` and `change`, separated by
     /// commas; without events, only operators begin captures.
     on: Vec<CaptureEvent> = key("capture.on",
@@ -660,14 +663,14 @@ section! {
     peer_certificate_key_file: Option<ReadFile> = key("admin.peer_certificate_key_file",
         Kind::ReadableFile, Live, example "/etc/seawall/client.pem");
     {
-        /// TLS of the address; `None` if callers connect without TLS. With TLS, callers must always
-        /// use it. A reload closes no connection of a caller.
+        /// TLS of `address`; `None` if callers connect without TLS. If this is set, all callers
+        /// must use TLS. A reload closes no connection of a caller.
         tls: Option<Tls> = tls;
     }
 }
 
-/// The section `[admin.tls]`: some keys of `[listen.tls]`. The other keys of `[listen.tls]` keep
-/// their defaults.
+/// The section `[admin.tls]`, which has only some of the keys of `[listen.tls]`. For the admin
+/// address, the other keys of `[listen.tls]` have their defaults.
 fn admin_tls_section() -> Section {
     let about = "With this section, callers of `admin.address` must use TLS; without it, they \
                  connect without TLS. `admin.metrics_address` never uses TLS.";
@@ -685,7 +688,8 @@ section! {
     /// The export of metrics to a collector of OpenTelemetry (OTLP over HTTP).
     "telemetry" => Telemetry;
 
-    // Off by default, because the export shows names of databases and collections, and shapes.
+    // Off by default, because the exported metrics contain the names of databases and collections,
+    // and the shapes of commands.
     /// Export metrics. The `OTEL_…` variables have an effect only if this is true.
     enabled: bool = key("telemetry.enabled",
         Kind::Boolean, Live, default false);

@@ -1,4 +1,4 @@
-//! The standard variables of OpenTelemetry, as values of `[telemetry]`.
+//! Converts the standard environment variables of OpenTelemetry to values of keys in `[telemetry]`.
 //!
 //! The variables override only the defaults. The file and the `SEAWALL_…` variables have
 //! precedence, because users write them for Seawall, while the variables of OpenTelemetry are often
@@ -20,8 +20,9 @@ use crate::keys;
 use crate::problem::{HIDDEN, Problem, Problems, shown};
 use crate::schema::Key;
 
-/// Keys that exclude each other, each with its variables. If a key of a group is given, no variable
-/// of the group has an effect. Otherwise only the first variable that is set has an effect.
+/// Pairs of a key in `[telemetry]` and a variable for this key; the name of the variable is empty
+/// if there is none. If one of the keys is given, no variable of the group has an effect. Otherwise
+/// only the first variable that is set has an effect.
 type Group = &'static [(&'static str, &'static str)];
 
 const GROUPS: [Group; 10] = [
@@ -74,8 +75,9 @@ const DISABLED: &str = "OTEL_SDK_DISABLED";
 
 const SECTION: &str = "telemetry";
 
-/// Converts the variables to values of keys that `merged` does not set. Reports wrong values as
-/// problems.
+/// Converts the variables of OpenTelemetry in `environment` to a table with the section
+/// `[telemetry]`. It contains only keys that `merged` does not set, or only `enabled = false` if
+/// `OTEL_SDK_DISABLED` is true. Adds each wrong value to `problems`.
 pub(crate) fn table(
     environment: &[(String, String)],
     merged: &Table,
@@ -120,7 +122,8 @@ pub(crate) fn table(
     table
 }
 
-/// The value of a key from a variable; `None` if a problem was reported.
+/// Parses the text of a variable as the value of a key. `None` if the value is wrong; the problem
+/// is then reported.
 fn value(key: &str, variable: &str, text: &str, problems: &mut Problems) -> Option<Value> {
     let key: &Key = keys::key(&format!("{SECTION}.{key}"))?;
     let value = key.kind.parse(text);

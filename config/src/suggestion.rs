@@ -2,7 +2,8 @@
 
 use std::fmt::Display;
 
-/// Minimum similarity of a suggested name. Equal names have a similarity of 1.
+/// Minimum Jaro-Winkler similarity of the unknown name and a suggested name. Equal names have a
+/// similarity of 1.
 const MIN_SIMILARITY: f64 = 0.85;
 
 /// Returns the candidate that is most similar to `given`. `None` if no candidate is similar enough.
@@ -24,7 +25,7 @@ pub(crate) fn most_similar<T: AsRef<str>>(
         .map(|(_, name)| name)
 }
 
-/// Returns the text "did you mean …? " for the start of a message; empty without a name.
+/// Returns the text "did you mean …? " for the start of a message; empty if `name` is `None`.
 pub(crate) fn did_you_mean(name: Option<impl Display>) -> String {
     name.map_or_else(String::new, |name| format!("did you mean {name}? "))
 }

@@ -1,7 +1,8 @@
-//! Lists of names and values: the headers and the attributes of exported metrics.
+//! Lists of names and values: the HTTP headers of the requests that export metrics, and the
+//! attributes of the exported metrics.
 //!
-//! Both are written as in the variables of OpenTelemetry: `name=value`, separated by commas, with
-//! percent-encoded values (W3C Baggage without properties).
+//! Both lists are written as in the variables of OpenTelemetry: `name=value`, separated by commas,
+//! with percent-encoded values (W3C Baggage without properties).
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otel/protocol/exporter/> and
 //! <https://opentelemetry.io/docs/specs/otel/resource/sdk/>.
@@ -32,7 +33,8 @@ impl fmt::Debug for Headers {
     }
 }
 
-/// Attributes of a resource, in the order of the configuration.
+/// The attributes that describe this instance in exported metrics (in OpenTelemetry, the attributes
+/// of the resource), in the order of the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes(Vec<(String, String)>);
 
@@ -84,7 +86,7 @@ impl Setting for Attributes {
     }
 }
 
-/// Headers that the exporter sets itself.
+/// Headers that Seawall's export sets itself, so the configuration must not contain them.
 const RESERVED: [&str; 6] = [
     "connection",
     "content-encoding",
@@ -94,8 +96,9 @@ const RESERVED: [&str; 6] = [
     "transfer-encoding",
 ];
 
-/// Parses `name=value`, separated by commas or line breaks; spaces around names and values have no
-/// meaning. `None` if a part has no name or no `=`, or a value is not valid.
+/// Parses pairs `name=value` that are separated by commas or line breaks; spaces around names and
+/// values have no meaning. `None` if a pair has no name, has no `=`, or is not correctly
+/// percent-encoded.
 fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let parts = text.split([',', '\n']).map(str::trim);
     let parts = parts.filter(|part| !part.is_empty());

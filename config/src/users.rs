@@ -23,16 +23,16 @@ pub struct User {
     pub name: String,
     /// The database in which the user is defined.
     pub source: String,
-    /// The credential that verifies the user.
+    /// The credential with which Seawall verifies the user's logins.
     pub credential: UserCredential,
 }
 
 /// The credential of a configured user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UserCredential {
-    /// The password. It can be used with every mechanism.
+    /// The password. The user can log in by every SCRAM mechanism.
     Password(Secret),
-    /// Keys that were derived from the password. Each key can be used only with its mechanism.
+    /// Keys that were derived from the password, separately for each SCRAM mechanism.
     Keys(UserKeys),
 }
 
@@ -206,7 +206,8 @@ fn credential(user: &mut Part<'_>) -> Option<UserCredential> {
     }
 }
 
-/// Reads the keys of one mechanism. `None` if the table is absent or has a problem.
+/// Reads the keys of one mechanism from the user's table with the name `mechanism`. `None` if this
+/// table is absent or has a problem.
 fn keys<const N: usize>(
     user: &mut Part<'_>,
     section: &Section,

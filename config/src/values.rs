@@ -10,7 +10,7 @@ use crate::problem::{HIDDEN, shown};
 use crate::schema::{Key, LIST};
 use crate::settings::SECTIONS;
 
-/// The value of a key.
+/// A key with the value that is in effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectiveValue {
     /// The key's path, for example `pool.max_pool_size` or `auth.users[0].name`.
@@ -18,11 +18,11 @@ pub struct EffectiveValue {
     /// The value, as in a TOML file; empty if the key has no value. Secrets are hidden. A file is
     /// shown by its path.
     pub value: String,
-    /// The source of the value.
+    /// The source of the value, for example the file or a variable.
     pub origin: Origin,
 }
 
-/// The merged table, and the sources that override the file.
+/// The merged configuration of all sources, and separately the two sources that override the file.
 pub(crate) struct Layers<'a> {
     pub(crate) merged: &'a Table,
     pub(crate) environment: &'a Table,
@@ -72,7 +72,8 @@ impl Layers<'_> {
         has_several && listeners::is_of_only_listener(key)
     }
 
-    /// Adds the values of a key of a list of tables. Such a list can only be in the file.
+    /// Adds the values of a key that each table of a list can have, for example `[[auth.users]]`.
+    /// Such a list can be given only in the file.
     fn elements(&self, key: &Key, list: &str, rest: &str, values: &mut Vec<EffectiveValue>) {
         let name = rest.trim_start_matches('.');
         let section = name.rsplit_once('.').map(|(section, _)| section);

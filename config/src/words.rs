@@ -12,9 +12,9 @@ use crate::schema::Kind;
 words! {
     /// An event that begins a capture.
     CaptureEvent {
-        /// A storm of clients began.
+        /// A storm began: clients connect and disconnect far more often than usual.
         Storm = "storm",
-        /// A stall was detected.
+        /// A stall was detected: the operations of a server take far longer than usual.
         Stall = "stall",
         /// The operations of a shape became slower or faster, or the shape is new.
         Change = "change",
@@ -22,14 +22,15 @@ words! {
 }
 
 words! {
-    /// The pseudonyms that replace the values of users in captures.
+    /// Kind of the pseudonyms that replace the applications' data in captures.
     CaptureRedaction {
         /// Values are recorded unchanged.
         None = "none",
-        /// Pseudonyms keep the type, the length and the equality of values.
+        /// Each value becomes a pseudonym of the same type and length. Equal values have equal
+        /// pseudonyms.
         Equality = "equality",
-        /// Pseudonyms also keep the order of numbers and dates, and equal prefixes of strings
-        /// stay equal.
+        /// As `Equality`. In addition, pseudonyms of numbers and dates have the same order as the
+        /// values, and pseudonyms of strings with equal prefixes have equal prefixes.
         Ordered = "ordered",
     }
 }
@@ -41,7 +42,7 @@ words! {
         Snappy = "snappy",
         /// The best compression for its CPU time.
         Zstd = "zstd",
-        /// Supported by the oldest clients.
+        /// Most drivers support it without a further library.
         Zlib = "zlib",
     }
 }
@@ -104,9 +105,9 @@ words! {
 words! {
     /// Use of the PROXY protocol by load balancers in front of Seawall.
     ProxyProtocol {
-        /// Clients connect directly.
+        /// Connections of clients begin without a header of the PROXY protocol.
         Off = "off",
-        /// Each connection begins with a header that has the client's address.
+        /// Each connection begins with a header that contains the client's address.
         Accept = "accept",
     }
 }
@@ -140,9 +141,11 @@ words! {
         /// users are configured. Otherwise like `self`, or like `none` if the deployment has no
         /// access control.
         Auto = "auto",
-        /// Seawall reads each user's credentials through the user's first login.
+        /// At the first login of each user, Seawall reads the user's stored keys from a server,
+        /// with the rights of this user.
         Own = "self",
-        /// The service account of the connection string reads the credentials of all users.
+        /// Seawall reads the credentials of all users with the service account, which is the user
+        /// in the connection string.
         Lookup = "lookup",
         /// The configuration contains the users and their credentials.
         Users = "users",
@@ -209,9 +212,9 @@ words! {
     LogLevel {
         /// A part of Seawall does not work.
         Error = "error",
-        /// A failure of a server or client, or a risk.
+        /// A server or a client has failed, or there is a risk.
         Warn = "warn",
-        /// Starts, drains and changes of the topology.
+        /// The start or the drain of Seawall, or a change of the deployment's topology.
         Info = "info",
         /// Events of single connections and operations.
         Debug = "debug",

@@ -1,5 +1,5 @@
-//! Checks that `docs/configuration.md` and `examples/full.toml` equal the text that is generated
-//! from the declarations of the keys, and that all examples load.
+//! Checks that the tables in `docs/configuration.md` and the file `examples/full.toml` equal the
+//! texts that are generated from the declarations of the keys, and that all examples load.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -10,7 +10,7 @@ use seawall_config::{
 };
 
 #[test]
-fn the_tables_of_the_documentation_are_up_to_date() {
+fn tables_in_configuration_md_equal_the_tables_generated_from_the_keys() {
     let path = folder().join("../docs/configuration.md");
     let text = fs::read_to_string(&path).unwrap();
     let mut updated = String::new();
@@ -38,7 +38,7 @@ fn the_tables_of_the_documentation_are_up_to_date() {
 }
 
 #[test]
-fn the_full_example_is_up_to_date() {
+fn full_toml_equals_the_example_generated_from_the_keys() {
     let path = folder().join("examples/full.toml");
     let text = fs::read_to_string(&path).unwrap();
     expect_up_to_date(&path, &text, &full_example());
@@ -55,7 +55,7 @@ fn expect_up_to_date(path: &Path, text: &str, updated: &str) {
     assert!(text == updated, "{}: {UPDATE}", path.display());
 }
 
-/// The keys of `section` and of the sections below it. One part of the documentation describes
+/// The keys of `section` and of the sections below it. One table of the documentation describes
 /// these keys.
 fn keys_of(section: &str) -> Vec<&'static Key> {
     let is_of = |key: &&Key| key.path.split('.').next() == Some(section);
@@ -156,7 +156,7 @@ fn comment(text: &str) -> String {
 }
 
 #[test]
-fn a_file_with_the_default_of_every_key_except_the_slow_log_gives_the_default_settings() {
+fn a_file_with_all_defaults_except_those_of_the_slow_log_gives_the_default_settings() {
     let is_of_slow_log = |key: &&Key| key.path.starts_with(SLOW_LOG);
     assert_eq!(
         Settings::from_toml(&defaults_of(|key| !is_of_slow_log(&key))).unwrap(),
@@ -165,7 +165,7 @@ fn a_file_with_the_default_of_every_key_except_the_slow_log_gives_the_default_se
 }
 
 #[test]
-fn a_file_with_the_default_of_every_key_gives_the_default_slow_log() {
+fn a_file_with_all_defaults_equals_a_file_with_an_empty_slow_log_section() {
     let of_section = Settings::from_toml(&format!("{DEPLOYMENT}[slow_log]\n")).unwrap();
     assert!(of_section.slow_log.is_some());
     assert_eq!(
@@ -174,10 +174,10 @@ fn a_file_with_the_default_of_every_key_gives_the_default_slow_log() {
     );
 }
 
-/// A file with the default of every key that `is_wanted` accepts.
+/// The text of a configuration file with the default of every key that `is_wanted` accepts.
 fn defaults_of(is_wanted: impl Fn(&Key) -> bool) -> String {
     let mut text = DEPLOYMENT.to_owned();
-    // These sections require a certificate and a key as soon as one of their keys is given.
+    // If one setting of these sections is given, they require a certificate and its private key.
     let tls = ["listen.tls.", "admin.tls."];
     let is_tls = |key: &&Key| tls.iter().any(|section| key.path.starts_with(section));
     let is_optional = |key: &&Key| key.path.contains("[]") || is_tls(key);
@@ -261,7 +261,7 @@ fn minimal_and_full_examples_equal_the_default_settings() {
 }
 
 #[test]
-fn uncommented_full_example_has_only_expected_problems() {
+fn full_example_has_only_expected_problems_after_all_its_keys_are_uncommented() {
     let text: String = full_example()
         .lines()
         .filter(|line| !line.starts_with("##"))

@@ -22,7 +22,7 @@ fn every_example_file_matches_the_json_schema() {
 }
 
 #[test]
-fn json_schema_of_concurrency_accepts_words_and_numbers() {
+fn json_schema_accepts_words_and_numbers_for_pool_concurrency() {
     for value in ["\"auto\"", "\"off\"", "1", "1000000"] {
         let text = format!("pool.concurrency = {value}");
         assert_eq!(errors(&text), [""; 0], "{text}");
@@ -98,7 +98,7 @@ fn json_schema_has_default_and_description_of_every_key() {
     }
 }
 
-/// The JSON pointers of the values that the schema refuses.
+/// The JSON pointers of the values in the TOML text that the schema refuses.
 fn errors(text: &str) -> Vec<String> {
     let table: toml::Table = text.parse().unwrap();
     let mut errors = Vec::new();
@@ -106,8 +106,8 @@ fn errors(text: &str) -> Vec<String> {
     errors
 }
 
-/// Validates a value. Supports only the keywords of JSON Schema that our schema uses, and panics
-/// for other keywords.
+/// Validates a value, and adds the JSON pointer of each wrong value in it to `errors`. Supports
+/// only the keywords of JSON Schema that our schema uses, and panics for other keywords.
 fn validate(schema: &Value, value: &Value, pointer: &str, errors: &mut Vec<String>) {
     let schema = schema.as_object().unwrap();
     let mut is_valid = true;
@@ -149,8 +149,8 @@ fn validate(schema: &Value, value: &Value, pointer: &str, errors: &mut Vec<Strin
     }
 }
 
-/// The schema of a member of a table. `None` if the schema of the table does not have this member:
-/// all our tables refuse unknown members.
+/// The schema of a member of a table. `None` if the table must not have this member, because the
+/// schemas of all our tables refuse unknown members.
 fn member_schema<'a>(schema: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     assert_eq!(schema["additionalProperties"], false);
     let patterns = schema.get("patternProperties").and_then(Value::as_object);

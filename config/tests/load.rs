@@ -1,4 +1,5 @@
-//! Tests loading through the public interface: precedence, problems and secrets.
+//! Tests of `load` and `Settings::from_toml`, which load a configuration: the precedence of
+//! sources, defaults, values and secrets.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -11,7 +12,7 @@ use seawall_config::{
 };
 
 #[test]
-fn only_the_deployment_is_required() {
+fn only_the_connection_string_is_required() {
     let settings = Settings::from_toml("[deployment]\nuri = \"mongodb://server/\"").unwrap();
     assert_eq!(settings.deployment.uri.expose(), "mongodb://server/");
     assert_eq!(settings.deployment.mode, Mode::Pooled);
@@ -45,12 +46,13 @@ fn the_listen_section_describes_the_only_listener_if_listeners_is_absent() {
     assert_eq!(listeners[0].path, "listen");
     assert_eq!(listeners[0].backlog.get(), 7);
     assert_eq!(listeners[0].addresses, settings.listen.addresses);
-    // The limit for the clients of all listeners is not a limit of this listener.
+    // `listen.max_client_connections` limits the clients of all listeners together. It is not the
+    // limit of the single listener.
     assert_eq!(listeners[0].max_client_connections, None);
 }
 
-/// `earlier/full.toml` is the `examples/full.toml` of an earlier version. It sets every key that
-/// this version had.
+/// `earlier/full.toml` is the `examples/full.toml` of an earlier version of Seawall. It sets every
+/// key that the earlier version had.
 #[test]
 fn a_full_file_of_an_earlier_version_loads_with_its_values() {
     let settings = Settings::from_toml(include_str!("earlier/full.toml")).unwrap();
@@ -125,7 +127,7 @@ fn precedence_is_command_line_then_environment_then_file_then_default() {
 }
 
 #[test]
-fn either_uri_or_uri_file_replaces_both_keys_of_sources_of_lower_precedence() {
+fn uri_replaces_the_uri_file_of_a_source_of_lower_precedence_and_vice_versa() {
     let scratch = Scratch::new("either_form");
     let uri = scratch.file("uri", "mongodb://secret-file/\n");
     let with_file = scratch.file("a.toml", &format!("deployment.uri_file = {uri:?}\n"));
@@ -157,7 +159,7 @@ fn either_uri_or_uri_file_replaces_both_keys_of_sources_of_lower_precedence() {
 }
 
 #[test]
-fn secrets_are_read_from_files_without_their_last_line_break() {
+fn one_line_break_at_the_end_of_a_secret_file_is_ignored() {
     let scratch = Scratch::new("secrets");
     let text = format!(
         "[deployment]\nuri_file = {:?}\n\
@@ -179,7 +181,7 @@ fn secrets_are_read_from_files_without_their_last_line_break() {
 }
 
 #[test]
-fn scram_keys_are_decoded() {
+fn scram_keys_are_decoded_from_base64() {
     let settings = Settings::from_toml(&format!(
         "{DEPLOYMENT}[[auth.users]]\nname = \"app\"\nsource = \"shop\"\n\
          [auth.users.scram_sha_1]\nsalt = \"AQID\"\niterations = 10000\n\
@@ -245,7 +247,7 @@ fn concurrency_is_a_word_or_a_number_in_a_file_and_in_a_variable() {
 }
 
 #[test]
-fn the_slow_log_is_off_without_its_section_or_variables() {
+fn slow_log_is_off_unless_its_section_or_one_of_its_variables_is_given() {
     let off = Settings::from_toml(DEPLOYMENT).unwrap();
     assert_eq!(off.slow_log, None);
     let on = load(&Sources {
@@ -273,7 +275,7 @@ fn the_slow_log_is_off_without_its_section_or_variables() {
 }
 
 #[test]
-fn shape_thresholds_are_merged_by_shape() {
+fn a_variable_replaces_only_the_thresholds_of_the_shapes_that_it_names() {
     let scratch = Scratch::new("thresholds");
     let file = scratch.file(
         "seawall.toml",

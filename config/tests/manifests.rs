@@ -28,8 +28,9 @@ fn every_variable_in_the_manifests_sets_a_known_key() {
 
 #[test]
 fn every_value_of_a_variable_in_the_manifests_is_allowed() {
-    // The variables name files that do not exist here. This one file replaces all of them. It
-    // contains a connection string, because Seawall parses only files with connection strings.
+    // Some variables name files that exist only in a container. The test replaces each of them by
+    // this one file. Its content is a connection string, because `load` checks the content of the
+    // deployment's `uri_file`; the content of the other files has no effect on this test.
     let mounted = std::env::temp_dir().join(format!("seawall-manifests-{}", std::process::id()));
     fs::write(&mounted, "mongodb://server/").unwrap();
     let mut count = 0;
@@ -128,7 +129,7 @@ fn variables_override_the_default_configuration_of_the_image() {
     );
 }
 
-/// All files in `docker/` with their texts, except the profile, which is not text.
+/// All files in `docker/` with their texts, except `seawall.profdata`, which is not a text.
 fn manifests() -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docker");

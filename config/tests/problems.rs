@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use seawall_config::{KEYS, Kind, Overrides, Problems, Secret, Settings, Sources, load};
 
 #[test]
-fn each_mistake_is_reported_on_one_line_with_key_value_and_allowed_values() {
+fn each_mistake_is_reported_on_one_line_with_its_key_its_value_and_the_allowed_values() {
     for (mistake, line) in MISTAKES {
         let text = format!("deployment.uri = \"mongodb://server/\"\n{mistake}\n");
         let problems = Settings::from_toml(&text).unwrap_err();
@@ -54,7 +54,7 @@ fn exactly_one_connection_string_is_required() {
 }
 
 #[test]
-fn peers_must_have_different_addresses_and_one_token_file_for_all_or_one_for_each() {
+fn peers_must_have_different_addresses_and_share_one_token_file_or_have_one_each() {
     let admin = |text: &str| lines(&format!("{DEPLOYMENT}[admin]\n{text}"));
     assert!(admin("peers = \"a:1, https://b:1\"").is_empty());
     for (text, expected) in [
@@ -274,7 +274,7 @@ fn each_certificate_needs_a_key_and_client_certificates_need_an_authority() {
 }
 
 #[test]
-fn problems_of_listeners_are_reported_together_with_their_paths() {
+fn all_problems_of_several_listeners_are_reported_each_with_the_path_of_its_key() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let listeners = format!(
         "{DEPLOYMENT}\
@@ -306,7 +306,7 @@ fn problems_of_listeners_are_reported_together_with_their_paths() {
 }
 
 #[test]
-fn the_sections_listen_and_listeners_exclude_each_other() {
+fn an_address_or_tls_in_listen_is_refused_if_there_are_listeners() {
     let listeners = "[[listeners]]\naddress = \"a:1\"\n";
     let of_all = format!("{DEPLOYMENT}[listen]\nmax_client_connections = 5\n{listeners}");
     assert_eq!(Settings::from_toml(&of_all).unwrap().listeners().len(), 1);
@@ -342,7 +342,7 @@ fn the_sections_listen_and_listeners_exclude_each_other() {
 }
 
 #[test]
-fn certificates_of_the_admin_address_follow_the_rules_of_listeners() {
+fn admin_tls_has_the_same_rules_for_client_certificates_as_listen_tls() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let tls = |more: &str| {
         format!(
@@ -357,7 +357,7 @@ fn certificates_of_the_admin_address_follow_the_rules_of_listeners() {
         ["admin.tls.client_ca_file: must be given unless admin.tls.client_certificate is \"none\""]
     );
     // The admin token can be absent only if clients must send certificates. Here certificates are
-    // optional.
+    // optional, so the token is required.
     let optional = lines(&tls(&format!(
         "client_certificate = \"optional\"\n{authority}"
     )));
@@ -538,8 +538,8 @@ fn syntax_errors_do_not_show_the_text_of_the_line() {
 
 #[test]
 fn no_problem_and_no_debug_output_shows_a_secret() {
-    // For each secret key, this loop tries values of a wrong type. If the secret has a format, the
-    // loop also tries a string in a wrong format.
+    // For each key with a secret value, this loop tries values of a wrong type. If the value must
+    // have a format, the loop also tries a string in a wrong format.
     for key in KEYS.iter().filter(|key| key.kind.is_secret()) {
         let table = key.path.replace("auth.users[].", "");
         let section = if table == key.path {

@@ -26,7 +26,8 @@ const MAX_UNDER_WAY: usize = 256;
 /// Time limit of one attempt.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Time that the final check waits for bytes on each open connection.
+/// Time that the final check waits for bytes on each open connection. It is also the minimum time
+/// that attempts have to end after the attack is over.
 const FINAL_CHECK_TIME: Duration = Duration::from_millis(100);
 
 /// Maximum time that an attack continues after its phase if no attempt has ended as expected yet. A
@@ -121,7 +122,8 @@ impl Arena {
         if self.is_quick { quick } else { whole }
     }
 
-    /// Ends the preparations. Must be called once; the measurement begins with this call.
+    /// Ends the preparations of the attack and begins the measurement. Each attack must call this
+    /// function once.
     pub fn begin(&self) {
         self.has_begun.send_replace(true);
     }
@@ -136,7 +138,8 @@ impl Arena {
     pub async fn wait_for_first_ending(&self) {
         let mut tally = self.tally.subscribe();
         let is_expected = |tally: &Tally| tally.has_one_of(self.expected);
-        // If no attempt ended within the time limit, the report says which ending was expected.
+        // If no attempt ended as expected within the time limit, the report shows the expected and
+        // the actual endings.
         drop(timeout(FIRST_ENDING_LIMIT, tally.wait_for(is_expected)).await);
     }
 
@@ -162,7 +165,7 @@ impl Arena {
             .send_modify(|tally| *tally.endings.entry(ending).or_default() += 1);
     }
 
-    /// Connects as an attacker.
+    /// Connects to the target from the attackers' address.
     ///
     /// # Errors
     /// If the connection cannot be established.
@@ -172,7 +175,7 @@ impl Arena {
         Ok(client)
     }
 
-    /// Connects as an attacker and logs in as the attacker's own user.
+    /// Connects to the target from the attackers' address and logs in as the attackers' own user.
     ///
     /// # Errors
     /// If the connection or the login fails.
@@ -214,16 +217,16 @@ impl Arena {
         let enough = async {
             tokio::join!(self.wait_for_first_ending(), sleep(FINAL_CHECK_TIME));
         };
-        // The wait for the other attempts ends when one attempt has ended as expected (see
-        // `enough`). The attempts that still run are dropped.
+        // Waits until all attempts have ended, or until one attempt has ended as expected and
+        // `FINAL_CHECK_TIME` has passed. Then drops the attempts that still run.
         tokio::select! {
             () = rest => {}
             () = enough => {}
         }
     }
 
-    /// Opens this many connections, and logs in as the attacker's own user. Returns fewer
-    /// connections if some attempts fail.
+    /// Opens `count` connections, and logs in on each as the attackers' own user. Returns only the
+    /// connections on which the login succeeded.
     pub async fn many_logged_in(
         &self,
         count: u32,
@@ -249,7 +252,8 @@ impl Arena {
         clients
     }
 
-    /// Counts the connections that are open, that are closed, and that have a reply to read.
+    /// Adds each connection to the tally: as held if it is open, as closed, or as answered if it
+    /// has bytes of a reply to read.
     pub async fn count_open(&self, clients: Vec<RawClient>) {
         let mut checks = JoinSet::new();
         for mut client in clients {
@@ -382,10 +386,10 @@ impl UnderWay {
     }
 }
 
-/// The `nice` value of attackers.
+/// The `nice` value of the attackers' thread.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// Returns a find in the attacker's own database.
+/// A find by `_id` that the attackers' own user may run. The caller adds the database (`$db`).
 pub fn own_find() -> bson::Document {
     doc! {"find": "small", "filter": {"_id": 1}}
 }

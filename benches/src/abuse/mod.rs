@@ -3,7 +3,7 @@
 //! Every attack has a limit for the number of its attempts, for their rate, and for its duration.
 //! Attackers connect from 127.0.0.2; the other users, called victims, connect from 127.0.0.1 and
 //! 127.0.0.3. Attackers and victims have separate threads. An attack counts how its attempts ended.
-//! The module `victims` records latencies and failures.
+//! The module `victims` records the victims' latencies and failures.
 
 pub mod arena;
 mod attacks;
@@ -21,7 +21,7 @@ pub use self::attacks::ATTACKS;
 pub struct Attack {
     /// The name of the attack, for `--only` and in the table.
     pub name: &'static str,
-    /// The rate and the number of connections of the attack in a full run.
+    /// What the attack does, with its rate or its number of connections in a full run.
     pub description: &'static str,
     /// Seawall's configuration in TOML, in addition to the defaults.
     pub toml: &'static str,

@@ -46,7 +46,7 @@ pub struct Row {
     is_alive: bool,
 }
 
-/// Runs an attack against its own Seawall process.
+/// Runs an attack against a new Seawall process, and measures the victims and Seawall.
 pub async fn measure(testbed: &Testbed, attack: &Attack, times: Times, is_quick: bool) -> Row {
     let seawall = testbed.seawall(attack.toml).await;
     let process = seawall.process_id();
@@ -156,8 +156,8 @@ impl Row {
         }
     }
 
-    /// The reasons why the attack or Seawall did not behave as expected. Checks counts and endings,
-    /// but no durations.
+    /// One line for each way in which the attack, the victims' operations or Seawall did not behave
+    /// as expected. Latencies are not checked.
     pub fn faults(&self, attack: &Attack) -> Vec<String> {
         let mut faults = Vec::new();
         let mut check = |holds: bool, fault: String| {
@@ -174,14 +174,20 @@ impl Row {
         for (name, phase) in [("before", before), ("during", during)] {
             check(
                 phase.failed.is_empty(),
-                format!("failed {name}: {:?}", phase.failed),
+                format!("operations failed {name} the attack: {:?}", phase.failed),
             );
             check(
                 phase.refused.is_empty(),
-                format!("refused {name}: {:?}", phase.refused),
+                format!("logins refused {name} the attack: {:?}", phase.refused),
             );
-            check(phase.finds.count() > 0, format!("no finds {name}"));
-            check(phase.logins.count() > 0, format!("no logins {name}"));
+            check(
+                phase.finds.count() > 0,
+                format!("no find succeeded {name} the attack"),
+            );
+            check(
+                phase.logins.count() > 0,
+                format!("no login succeeded {name} the attack"),
+            );
         }
         check(self.is_alive, "Seawall is no longer ready".to_owned());
         check(tally.attempts > 0, "no attempt began".to_owned());

@@ -29,14 +29,16 @@ pub const MALLORY: &str = "mallory";
 /// Source address of every attacker.
 pub const ATTACKER_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// A user whose password the attack changes repeatedly.
+/// A user whose password the attack `outdated-keys` changes repeatedly.
 pub const ROTATING: &str = "rotating";
 
-/// A user with a victim's rights that may log in only from an address that no client has.
+/// A user with rights on the database of [`ALICE`]. No client has an address from which this user
+/// may log in.
 pub const RESTRICTED: &str = "restricted-user";
 
-/// Configuration with which Seawall reads no users from the server. The testbed adds all users to
-/// it: [`RESTRICTED`] with its keys, the others with their passwords.
+/// Seawall's configuration if it knows only the users in `auth.users`, and reads no users from the
+/// server. [`Testbed::seawall`] appends these users: [`RESTRICTED`] with its keys, all others with
+/// their passwords.
 pub const CONFIGURED_USERS: &str = "auth.credentials = \"users\"\n";
 
 /// Number of small documents of each victim.
@@ -57,7 +59,7 @@ pub struct Users {
     pub bob: Login,
     /// The login of [`MALLORY`].
     pub mallory: Login,
-    /// Victims that are unknown to Seawall before the measurement.
+    /// Victims that are unknown to Seawall until they log in during the measurement.
     pub newcomers: Vec<Login>,
     /// Users whose logins attackers begin and do not continue.
     pub sleepers: Vec<Login>,
@@ -145,7 +147,7 @@ impl Testbed {
     }
 
     /// Starts Seawall in front of the server, with additional configuration in TOML. If `toml` is
-    /// [`CONFIGURED_USERS`], all users are added to it.
+    /// [`CONFIGURED_USERS`], the configuration also contains all users.
     pub async fn seawall(&self, toml: &str) -> Seawall {
         let users = match toml {
             CONFIGURED_USERS => self.configured.as_str(),
@@ -163,7 +165,7 @@ impl Testbed {
     }
 }
 
-/// A login of one of the users, in the form that drivers use.
+/// The login of the user with this name, in the database `admin`.
 pub fn login(name: &str) -> Login {
     Login::new("admin", name, PASSWORD)
 }
@@ -239,7 +241,8 @@ async fn derive_keys(server: &Standalone, users: &Users) {
     }
 }
 
-/// Connects from a loopback address. `None` keeps the default size of the receive buffer.
+/// Connects from the loopback address `source`. If `receive_buffer_bytes` is `None`, the receive
+/// buffer has its default size.
 ///
 /// # Errors
 /// If the connection is refused, or no port is free.

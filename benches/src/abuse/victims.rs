@@ -122,7 +122,8 @@ impl Victims {
         std::mem::take(&mut *self.phase.lock())
     }
 
-    /// Waits for the running operations, and ends the last phase.
+    /// Stops the victims, and waits until their running operations have ended. Returns the
+    /// measurements since the end of the previous phase.
     ///
     /// # Panics
     /// If a victim's task panicked.
@@ -285,7 +286,11 @@ impl Work {
         };
         match timeout(LIMIT, logged_in).await {
             Ok(Ok((client, outcome))) if outcome.is_authenticated() => Ok(client),
-            Ok(Ok((_, outcome))) => Err(format!("login of {}: {:?}", login.user, outcome.code())),
+            Ok(Ok((_, outcome))) => Err(format!(
+                "login of {}: refused with code {:?}",
+                login.user,
+                outcome.code()
+            )),
             Ok(Err(error)) => Err(format!("login of {}: {error}", login.user)),
             Err(_) => Err(format!(
                 "login of {}: not finished within {LIMIT:?}",
@@ -337,7 +342,7 @@ async fn exchange(client: &mut RawClient, message: &OpMsg) -> Result<(), String>
     let batch = cursor.and_then(|cursor| cursor.get_array("firstBatch").ok());
     match batch.map(Vec::len) {
         Some(1) => Ok(()),
-        Some(found) => Err(format!("find: {found} documents")),
+        Some(found) => Err(format!("find: {found} documents, not 1")),
         None => Err(format!("find: error {:?}", reply.code())),
     }
 }

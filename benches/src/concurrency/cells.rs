@@ -53,8 +53,8 @@ pub async fn measure(
     measured.await.0
 }
 
-/// Measures the phases of a change of load, one after another. Clients that run no operations in a
-/// phase stay connected.
+/// Measures a load whose number of clients changes from phase to phase. Clients that run no
+/// operations in a phase stay connected.
 pub async fn measure_change(testbed: &Testbed, seawall: &Seawall, plan: &Plan) -> Vec<Figures> {
     let most = plan.phases.iter().copied().max().unwrap_or(0);
     let mut open = testbed.connect(seawall, most).await;
@@ -73,7 +73,7 @@ pub async fn measure_change(testbed: &Testbed, seawall: &Seawall, plan: &Plan) -
 /// Runs a load in a closed loop. Returns its result and the connections.
 ///
 /// # Panics
-/// If an operation fails or does not end.
+/// If an operation fails, or does not end in time.
 pub async fn run(open: Vec<Connection>, work: Work, time: Duration) -> (Outcome, Vec<Connection>) {
     let load = Load {
         work,

@@ -21,10 +21,11 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// Maximum number of chunks that wait per connection. At this limit, the relay stops reading.
+/// Maximum number of chunks of one connection that wait to be forwarded. At this limit, the relay
+/// stops reading from that connection.
 const MAX_CHUNKS: usize = 256;
 
-/// Maximum size of a chunk.
+/// Maximum number of bytes that the relay reads at once and forwards as one chunk.
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// Bytes, and the time at which they are forwarded.
@@ -88,7 +89,8 @@ impl Drop for DelayingRelay {
 async fn accept(listener: TcpListener, server: SocketAddr, delay: Duration) {
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
-        // If a direction fails, both connections are closed. The load then reports an error.
+        // If copying fails in one direction, the connections to the client and to the server are
+        // closed. The load then reports an error.
         connections.spawn(relay(client, server, delay));
         while connections.try_join_next().is_some() {}
     }
@@ -108,7 +110,7 @@ async fn relay(client: TcpStream, server: SocketAddr, delay: Duration) -> io::Re
     }
 }
 
-/// Reads chunks until the client closes its connection.
+/// Puts the client's chunks into `queue` until the client closes its connection.
 async fn enqueue(
     mut client: OwnedReadHalf,
     queue: mpsc::Sender<Chunk>,
@@ -125,7 +127,7 @@ async fn enqueue(
     }
 }
 
-/// Writes each chunk when its delay has passed.
+/// Writes each chunk to the server when its delay has passed.
 async fn forward(mut queue: mpsc::Receiver<Chunk>, mut server: OwnedWriteHalf) -> io::Result<()> {
     while let Some((due, bytes)) = queue.recv().await {
         sleep_until(due).await;

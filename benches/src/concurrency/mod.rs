@@ -1,8 +1,10 @@
-//! The concurrency limit at a real server: the parts of the bench `concurrency`.
+//! Measures `pool.concurrency`, the limit for the number of operations that run at the same time on
+//! one server: the parts of the bench `concurrency`.
 //!
-//! A cell is one limit with one number of clients in one situation. Each cell has its own Seawall
-//! process, so no cell depends on what Seawall learned in another cell. Traces show the limit and
-//! the throughput over time, at the real server and in the simulation of the controller's tests.
+//! A cell is the measurement of one limit with one number of clients in one situation. Each cell
+//! has a new Seawall process, so no cell depends on what Seawall learned in another cell. Traces
+//! show the limit and the throughput over time, at the real server and in the simulation of the
+//! controller's tests.
 
 pub mod cells;
 pub mod delay;

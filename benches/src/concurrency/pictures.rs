@@ -1,4 +1,5 @@
-//! Draws traces as SVG: the limit above, the throughput below.
+//! Draws each trace as an SVG picture: the concurrency limit in the upper panel, the throughput in
+//! the lower panel.
 
 use std::{io, path::Path};
 
@@ -15,16 +16,16 @@ use super::trace::{Sample, Trace};
 /// Width and height of a picture in pixels.
 const SIZE: (u32, u32) = (900, 520);
 
-/// Height of the title and of the upper panel, in pixels.
+/// Height of the upper panel in pixels. The lower panel gets the rest of the picture.
 const UPPER_HEIGHT: u32 = 250;
 
-/// A font that every viewer has.
+/// A generic font family, which every viewer of SVG pictures supports.
 const FONT: &str = "sans-serif";
 
-/// The color of frames, and of the lines that mark changes of conditions.
+/// The color of the legend's border, and of the vertical lines that mark changes of the conditions.
 const GREY: RGBColor = RGBColor(150, 150, 150);
 
-/// The color of the limit in effect.
+/// The color of the line that shows the limit in effect at each moment.
 const ORANGE: RGBColor = RGBColor(240, 150, 40);
 
 /// The reason why a picture could not be drawn.
@@ -48,7 +49,7 @@ pub fn draw(trace: &Trace, path: &Path) -> Result<(), DrawError> {
     root.present()
 }
 
-/// The name of a picture's file: the words of a title in lower case.
+/// The file name of a picture: the words of `title` in lower case, joined with `-`, and `.svg`.
 pub fn file_name(title: &str) -> String {
     let words = title.split(|c: char| !c.is_ascii_alphanumeric());
     let words: Vec<_> = words
@@ -87,8 +88,8 @@ fn draw_throughput(trace: &Trace, area: &Area<'_>) -> Result<(), DrawError> {
     Ok(())
 }
 
-/// Draws the axes of a panel, and a line for each change of conditions. `value` returns the highest
-/// value that the panel shows for a sample.
+/// Draws the axes of a panel, and a vertical line for each change of the trace's conditions, such
+/// as the number of clients. `value` returns the highest value that the panel shows for a sample.
 fn panel<'a, 'p>(
     trace: &Trace,
     area: &'a Area<'p>,

@@ -1,4 +1,5 @@
-//! The settings of a run, and the situations in which limits are compared.
+//! The settings of a run of the bench `concurrency`, and the situations in which the bench compares
+//! concurrency limits.
 
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use crate::{
     options::{list, option},
 };
 
-/// The value of `pool.concurrency` with which Seawall finds the limit.
+/// The value of `pool.concurrency` with which Seawall itself chooses the concurrency limit.
 pub const AUTO: &str = "auto";
 
-/// The name of the part that draws the controller's simulation.
+/// The name, for `--only`, of the part that draws simulated traces of the concurrency controller.
 pub const SIMULATION: &str = "simulation";
 
 /// Options that make a run partial, so that its results are not saved.
@@ -22,7 +23,7 @@ const PARTIAL: [&str; 5] = [
     "--seconds",
 ];
 
-/// The conditions under which the limits are compared: a load and the behaviour of the server.
+/// The conditions under which the limits are compared: a load and the behavior of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Situation {
     /// Small finds.
@@ -75,13 +76,14 @@ pub struct Plan {
     pub limits: Vec<String>,
     /// The numbers of clients with which each limit is measured.
     pub connections: Vec<usize>,
-    /// Number of measurements of each cell: of each limit with each number of clients.
+    /// Number of measurements of each cell. A cell is one limit with one number of clients.
     pub rounds: usize,
-    /// The lengths of the parts of a measurement.
+    /// How long each part of a measurement lasts.
     pub times: Times,
-    /// The numbers of clients in the phases of a change of load.
+    /// Number of clients in each phase of the situation [`Situation::Change`].
     pub phases: [usize; 3],
-    /// Number of clients while a trace is recorded.
+    /// Number of clients while a trace is recorded, in the situations in which this number does not
+    /// change.
     pub traced_connections: usize,
     /// True for a run that only checks that all operations succeed.
     pub is_quick: bool,
@@ -90,19 +92,20 @@ pub struct Plan {
     only: Option<String>,
 }
 
-/// The lengths of the parts of a measurement.
+/// How long each part of a measurement lasts.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Time before a measurement with a fixed limit or without a limit. During this time, server
-    /// connections are established.
+    /// How long the load runs before a measurement with a fixed limit or without a limit, so that
+    /// Seawall establishes its server connections before the measurement.
     pub warm_up: Duration,
-    /// Time before a measurement with `auto`, in which Seawall finds the limit.
+    /// How long the load runs before a measurement with `auto`, so that Seawall finds the limit
+    /// before the measurement.
     pub auto_warm_up: Duration,
     /// How long a cell (one limit with one number of clients) is measured.
     pub cell: Duration,
-    /// The length of each phase of a change of load.
+    /// How long each phase of the situation [`Situation::Change`] lasts.
     pub phase: Duration,
-    /// The length of a trace.
+    /// How long a trace is recorded, in the situations in which the load does not change.
     pub trace: Duration,
 }
 

@@ -1,4 +1,5 @@
-//! The results: Markdown tables, and the JSON file.
+//! Prints the results of the bench `concurrency` as Markdown tables, and writes them to a JSON
+//! file.
 
 use std::{fs, io, path::Path};
 
@@ -13,11 +14,11 @@ use crate::{output::say, run::Run, spread::Spread};
 /// The directory of saved results.
 pub const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results");
 
-/// The rounds of one cell: of one limit with one number of clients.
+/// The results of one cell (one limit with one number of clients), as the spread over its rounds.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     situation: &'static str,
-    /// The number of clients. In a change of load, also the phase.
+    /// The number of clients. In the situation `change`, also the number of the phase.
     clients: String,
     limit: String,
     throughput: Spread,
@@ -30,7 +31,7 @@ struct Row {
 /// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The conditions of the run. Its `rounds` and `seconds` apply to one cell.
+    /// The conditions of the run. [`Run::rounds`] and [`Run::seconds`] apply to each cell.
     run: Run,
     cells: Vec<Row>,
 }
@@ -51,7 +52,7 @@ impl Report {
         say("|---|---|---|---|---|---|---|");
     }
 
-    /// Adds the rounds of a cell, and prints their medians as a row.
+    /// Adds the results of one cell, and prints a table row with the medians of its rounds.
     pub fn add(&mut self, situation: Situation, clients: &str, limit: &str, rounds: &[Figures]) {
         let of = |figure: fn(&Figures) -> f64| Spread::of(rounds.iter().map(figure));
         let row = Row {
@@ -77,8 +78,8 @@ impl Report {
         self.cells.push(row);
     }
 
-    /// Prints the throughput of `auto` and `off` relative to the best fixed limit. The ratios are
-    /// ratios of medians.
+    /// Prints the median throughput of `auto` and of `off`, each divided by the median throughput
+    /// of the best fixed limit.
     pub fn say_ratios(&self) {
         say("\n## Throughput relative to the best fixed limit\n");
         say("| situation | clients | best fixed limit | operations/s | `auto` | `off` |");

@@ -24,8 +24,8 @@ const SEED: u64 = 1;
 /// Number of tenths of a second between two samples.
 const TENTHS: usize = 5;
 
-/// The scenarios that are drawn, by name. The example `trace` of the controller's crate prints the
-/// decisions in any scenario.
+/// The names of the scenarios that are drawn. The example `trace` of the crate
+/// `seawall-concurrency` prints the controller's decisions in any scenario.
 const DRAWN: [&str; 8] = [
     "2 cores, 64 clients",
     "64 cores",
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_scenario_with_a_picture_exists() {
+    fn every_name_of_a_drawn_scenario_exists_in_the_simulation() {
         let all = sim::all().concat();
         let exists = |name: &&str| all.iter().any(|scenario| scenario.name == *name);
         assert!(DRAWN.iter().all(exists));

@@ -25,9 +25,9 @@ const SLOW_MS: i32 = 200;
 
 /// Seawall's settings, except for the limit.
 ///
-/// - The pool must allow at least as many operations as the largest fixed limit. By default, a
-///   server gets at most 500 connections, so `off` means at most 500 operations.
-/// - All server connections must be established in the warm-up.
+/// - The pool must allow at least as many operations as the largest fixed limit. It allows 500
+///   connections to a server, so with `off` at most 500 operations are in progress.
+/// - The pool must establish connections quickly, so that it establishes all during the warm-up.
 /// - With a low limit and 4,000 clients, an operation waits longer than the default of
 ///   `pool.wait_queue_timeout_ms`, ten seconds.
 const SETTINGS: &str = "\
@@ -38,7 +38,7 @@ pool.connections_per_second = 0
 pool.wait_queue_timeout_ms = 60000
 ";
 
-/// The server. Starts Seawall processes in front of it.
+/// A running server. [`Testbed::seawall`] starts a Seawall process in front of the server.
 #[derive(Debug)]
 pub struct Testbed {
     server: Standalone,
@@ -49,7 +49,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Starts a server, and creates its user and documents.
+    /// Starts the server and the relay, and creates the clients' user and documents in the server.
     ///
     /// # Panics
     /// If the server does not start or refuses a command.

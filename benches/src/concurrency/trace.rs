@@ -38,13 +38,15 @@ pub struct Sample {
 pub struct Trace {
     /// The title of the trace's picture.
     pub title: String,
-    /// The moments at which the conditions changed, in seconds.
+    /// The times at which the conditions (the load or the server) changed, in seconds since the
+    /// start of the trace.
     pub changes: Vec<f64>,
-    /// The samples, in the order of time.
+    /// The samples, from the earliest to the latest.
     pub samples: Vec<Sample>,
 }
 
-/// Records a trace of a new Seawall with `auto`, from its first operation.
+/// Starts a Seawall process whose `pool.concurrency` is `auto`, and records a trace from its first
+/// operation.
 ///
 /// # Panics
 /// If an operation fails.
@@ -70,7 +72,7 @@ pub async fn record(testbed: &Testbed, situation: Situation, plan: &Plan) -> Tra
     }
 }
 
-/// Samples Seawall until the load ends.
+/// Runs the load, and records samples of Seawall's limit and throughput until the load ends.
 async fn sample_during<T>(seawall: &Seawall, load: impl Future<Output = T>) -> Vec<Sample> {
     let mut samples = Vec::new();
     select! {

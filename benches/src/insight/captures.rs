@@ -1,6 +1,6 @@
-//! Measures the cost of captures. Three Seawalls in front of one mongod run in alternating rounds:
-//! one without a capture, one that captures only facts about replies, and one that captures whole
-//! replies.
+//! Measures the CPU time that captures cost. In each round, three Seawall processes in front of one
+//! mongod get the same load, one after another: one without a capture, one that captures only facts
+//! about replies (errors, counts and cursors), and one that captures whole replies.
 //!
 //! The CPU time includes the CPU time of the thread that writes the capture.
 
@@ -15,14 +15,15 @@ use super::{
 };
 use crate::{output::say, spread::Spread};
 
-/// The path of the captures.
+/// The path of the captures in Seawall's API.
 const CAPTURES: &str = "/api/v1/captures";
 
-/// Compares a Seawall without captures with two Seawalls that capture.
+/// Compares the CPU time of a Seawall process without a capture with the CPU time of two Seawall
+/// processes that capture.
 ///
 /// # Panics
 ///
-/// If a capture neither records an operation nor counts it as omitted.
+/// If an operation is neither recorded in a capture nor counted as omitted.
 pub async fn run(plan: &Plan) {
     let rounds = plan.either(20, 1);
     let time = plan.either(Duration::from_secs(2), Duration::from_secs(1));

@@ -1,5 +1,5 @@
-//! Seawall must report an index that is dropped under a load of many shapes, and must report
-//! nothing if nothing changes.
+//! Checks that Seawall reports which query shape became slower when an index is dropped, under a
+//! load of many shapes, and that it reports nothing if nothing changes.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use crate::output::say;
 
 const COLLECTION: &str = "items";
 
-/// Number of indexed fields and of shapes.
+/// Number of indexed fields. Each shape filters by one of these fields, so this is also the number
+/// of shapes.
 const FIELDS: usize = 30;
 
 const DOCUMENTS: i32 = 20_000;
@@ -28,21 +29,21 @@ const DOCUMENTS: i32 = 20_000;
 /// Number of documents per insert.
 const BATCH: i32 = 1_000;
 
-/// Each shape runs 20 operations per second.
+/// The rate of the load. It contains 20 operations per second of each shape.
 const RATE: Rate = Rate {
     connections: 16,
     per_second: 600.0,
 };
 
-/// The field whose index is dropped.
+/// The number of the field whose index is dropped.
 const DROPPED: usize = 17;
 
-/// Time before the first of the two compared periods. During this time, Seawall opens server
+/// Time before the first of the two compared periods. During this time, Seawall establishes server
 /// connections, and the server caches query plans.
 const WARM_UP: Duration = Duration::from_secs(3);
 
-/// Runs the load three times without a change, and once with an index that is dropped. A quick run
-/// omits the runs without a change.
+/// Runs the load three times without a change, and once with a change: an index is dropped. A quick
+/// run omits the runs without a change.
 pub async fn run(plan: &Plan) {
     let window = plan.either(Duration::from_secs(60), Duration::from_secs(10));
     let quiet_runs = plan.either(3, 0);
@@ -127,7 +128,7 @@ async fn drop_index(client: &Client) {
 }
 
 /// Runs the load for two periods of length `window`, and runs `between` after the first period.
-/// Returns the changes between the two periods that Seawall reports.
+/// Returns Seawall's report of the changes from the first period to the second.
 async fn watch(
     plan: &Plan,
     server: &Standalone,
@@ -152,7 +153,8 @@ async fn watch(
     reported
 }
 
-/// Messages of all shapes, in a new random order for each repetition.
+/// Returns a generator of messages. It generates one message of each shape in random order, and
+/// then begins again with a new order.
 fn source(connection: u32) -> impl FnMut() -> Vec<u8> {
     let mut random = Random::of(connection.into());
     let mut left: Vec<usize> = Vec::new();

@@ -1,8 +1,9 @@
-//! Measures the cost of the statistics. Two Seawalls in front of one mongod run in alternating
-//! rounds: one with all statistics, and one without statistics by shape and without the history.
+//! Measures the CPU time that Seawall's statistics cost. In each round, two Seawall processes in
+//! front of one mongod get the same load, one after the other: one with all statistics, and one
+//! without statistics by shape and without the history.
 //!
-//! The rounds are short, because the speed of a shared machine changes. Ratios are computed within
-//! a round.
+//! The rounds are short, and ratios are computed within a round, because the speed of a shared
+//! machine changes over time.
 
 use std::{
     sync::{
@@ -33,8 +34,8 @@ const CONNECTIONS: usize = 64;
 /// Number of different projections. A find by `_id` has a different shape with each projection.
 const SHAPES: usize = 30;
 
-/// Pause after a round. During the pause, Seawall adds the round's last second to the tables. This
-/// work is part of the cost.
+/// Pause after a round. During the pause, Seawall adds the round's last second to its statistics.
+/// The CPU time of this work is part of the round's CPU time.
 const SETTLE: Duration = Duration::from_millis(1_200);
 
 /// One of the compared Seawalls, with its connections and results.
@@ -93,7 +94,7 @@ pub async fn run(plan: &Plan) {
     }
 }
 
-/// A server with small documents.
+/// Starts a server, and inserts small documents.
 pub(super) async fn server() -> Standalone {
     let server = Standalone::start(Options::with_auth()).await;
     let server = server.expect("a mongod starts");
@@ -105,7 +106,7 @@ pub(super) async fn server() -> Standalone {
     server
 }
 
-/// The commands of the load.
+/// The messages of the load: one find for each shape.
 pub(super) fn messages() -> Arc<Vec<Vec<u8>>> {
     Arc::new((0..SHAPES).map(find).collect())
 }
@@ -172,7 +173,7 @@ impl Rival {
         });
     }
 
-    /// Returns the CPU time per operation in microseconds, over all rounds.
+    /// Returns the mean CPU time per operation over all rounds, in microseconds.
     fn cpu_us(&self) -> f64 {
         let rounds = self.rounds.iter();
         let spent: f64 = rounds.map(|round| round.cpu_us() * round.operations).sum();

@@ -1,5 +1,6 @@
 //! Checks that Seawall's figures are exact under load, with far more shapes than the shape table
-//! has rows. Every reported figure is compared with the operations in the slow log.
+//! has rows. Every reported figure is compared with the figure computed from the slow log, which
+//! has a line for each operation.
 
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
@@ -27,17 +28,18 @@ const COLLECTIONS: u32 = 5;
 
 const COMMANDS: [&str; 4] = ["find", "count", "aggregate", "update"];
 
-/// Number of shapes of each command on each collection.
+/// Number of different filter fields: the number of shapes of each command on each collection.
 const FIELDS: u32 = 25;
 
 const SHAPES: u32 = 500;
 
 const _: () = assert!(SHAPES == COLLECTIONS * 4 * FIELDS);
 
-/// Seawall's `shapes.max_shapes`.
+/// The value of `shapes.max_shapes`: the maximum number of rows in Seawall's shape table.
 const MAX_SHAPES: u32 = 100;
 
-/// This many shapes, those with the largest total times, must have a row in the shape table.
+/// Number of shapes that must have their own row in the shape table: those with the largest total
+/// times.
 const HEAVIEST: usize = 50;
 
 const CONNECTIONS: u64 = 64;
@@ -45,12 +47,13 @@ const CONNECTIONS: u64 = 64;
 /// Number of documents in a collection. It is small, so that an operation without an index is fast.
 const DOCUMENTS: u32 = 100;
 
-/// The largest error of a shape's quantile. The histogram of a shape has eight buckets per octave
-/// (a factor of two), and the error is at most half a bucket: 2^(1/16) - 1.
+/// The largest relative error of a latency quantile of a shape. The histogram of a shape has eight
+/// buckets per octave (a factor of two), and the error is at most half a bucket: 2^(1/16) - 1.
 const SHAPE_ERROR: f64 = 0.0443;
 
-/// The largest error of the quantile of a namespace or a server. Their histograms have 32 buckets
-/// per octave, and the error is at most half a bucket: 2^(1/64) - 1.
+/// The largest relative error of a latency quantile of a namespace or a server. The histograms of
+/// namespaces and servers have 32 buckets per octave (a factor of two), and the error is at most
+/// half a bucket: 2^(1/64) - 1.
 const NAMESPACE_ERROR: f64 = 0.011;
 
 /// Reads one quantile from the latency that Seawall reports.
@@ -125,7 +128,8 @@ struct Shape {
 }
 
 impl Shape {
-    /// The shape with this rank. Shapes of neighbouring ranks have different namespaces.
+    /// The shape with this rank by frequency; rank 0 is the most frequent shape. Shapes of
+    /// neighboring ranks have different namespaces.
     fn of(rank: u32) -> Self {
         let collection = collection(rank % COLLECTIONS);
         let which = usize::try_from(rank / COLLECTIONS).unwrap_or(0) % COMMANDS.len();
@@ -316,7 +320,7 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
     let mut time = Worst::default();
     let reported_ms: f64 = rows.iter().map(|row| row.total_time_ms).sum();
     let true_ms: f64 = logged.shapes.values().map(Durations::sum_ms).sum();
-    // The two sums differ slightly, because they add floats in different orders.
+    // The two sums may differ slightly, because the floats are added in different orders.
     time.add(reported_ms, true_ms);
     table.within("total time in all shape rows", time, 1e-9);
     let fine: HashMap<&str, _> = rows
@@ -333,14 +337,15 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
     let without = float(count(without.count()));
     // In each second, at most one shape of each coarse row (a row that counts several shapes) can
     // get a row of its own. This row replaces the row of a shape with a smaller total time. A quick
-    // run is too short for all replacements.
+    // run is too short for all replacements, so it only prints the number.
     match plan.is_quick {
         true => say(&format!(
             "| heaviest shapes without a row | {HEAVIEST} | {without} | – |"
         )),
         false => table.same("heaviest shapes without a row", count(HEAVIEST), without, 0),
     }
-    // The shapes that have had a row since their first operation. Their sums must be exact.
+    // The shapes that have had their own row since their first operation. The sums in these rows
+    // must be exact.
     let whole = fine.iter().filter_map(|(id, row)| {
         let raw = logged.shapes.get(*id)?;
         (row.count == raw.count()).then_some((*row, raw))
@@ -370,8 +375,8 @@ fn compare_namespaces(table: &mut Table, reported: &Reported, logged: &Logged) {
     compare_rows(table, "namespace", &pairs);
 }
 
-/// Compares the times until a server began its reply. Seawall reports these times with 32 buckets
-/// per octave.
+/// Compares the times until a server began its reply. Seawall reports these times from histograms
+/// with 32 buckets per octave (a factor of two).
 fn compare_servers(table: &mut Table, reported: &Reported, logged: &Logged) {
     let rows = reported.servers.servers.iter();
     let pairs = rows.filter_map(|row| {
@@ -384,7 +389,8 @@ fn compare_servers(table: &mut Table, reported: &Reported, logged: &Logged) {
     compare_rows(table, "server", &pairs);
 }
 
-/// Compares the counts and the latencies of rows with 32 buckets per octave.
+/// Compares the counts and the latencies of namespaces or servers. Their histograms have 32 buckets
+/// per octave (a factor of two).
 fn compare_rows(table: &mut Table, of: &str, rows: &[(u64, Latency, &Durations)]) {
     let unequal = rows.iter().filter(|(count, _, raw)| *count != raw.count());
     let unequal = float(count(unequal.count()));
@@ -399,7 +405,8 @@ fn compare_rows(table: &mut Table, of: &str, rows: &[(u64, Latency, &Durations)]
     compare(table, of, &latencies, NAMESPACE_ERROR);
 }
 
-/// Compares the quantiles and the maximum of rows.
+/// Compares the reported latency quantiles and maximum of each row with the durations from the slow
+/// log. The relative error of a quantile must be at most `allowed`.
 fn compare(table: &mut Table, of: &str, rows: &[(Latency, &Durations)], allowed: f64) {
     for (name, per_mille, quantile) in QUANTILES {
         let mut worst = Worst::default();

@@ -1,4 +1,5 @@
-//! Measures the memory of eight days of history, with the maximum number of series.
+//! Measures how much memory Seawall needs for eight days of the history of its statistics, with the
+//! maximum number of time series.
 //!
 //! The bench generates figures for every second of the last ten minutes. Before these minutes, it
 //! generates figures for only one second in ten or in sixty, to save time. The history keeps the

@@ -1,4 +1,4 @@
-//! One connection of a load. It sends prepared messages and checks that each one gets a reply.
+//! One connection of a load. It sends prepared messages and checks that each reply has `ok: 1`.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// The address and the login of a load.
+/// The address to which a load connects, and the login with which its connections authenticate.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Address of Seawall, or of a server itself.
@@ -37,8 +37,8 @@ impl Link {
         let stream = stream.expect("the target accepts connections");
         stream.set_nodelay(true).expect("the option can be set");
         let stream = stream.into_std().expect("the stream can be deregistered");
-        // `RawClient` uses a second handle of the connection for `hello` and the login. `RawClient`
-        // reads no bytes after the replies.
+        // `RawClient` uses a second handle of the connection for `hello` and the login. It reads no
+        // bytes after these replies, so the first handle gets all later replies.
         let twin = stream.try_clone().expect("a descriptor is free");
         let twin = TcpStream::from_std(twin).expect("the stream can be registered");
         let mut client = RawClient::new(twin);
@@ -109,7 +109,7 @@ impl Link {
     }
 }
 
-/// A command as an OP_MSG.
+/// Encodes a command as an OP_MSG. [`Link::run`] replaces its request id.
 pub fn message(command: &RawDocument) -> Vec<u8> {
     seawall_wire::encode_request(0, command.as_bytes())
 }

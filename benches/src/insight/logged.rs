@@ -1,4 +1,5 @@
-//! Reads every operation from the slow log, as the reference for Seawall's sums and distributions.
+//! Reads the durations of all operations from the slow log. They are the true values with which the
+//! bench compares the statistics that Seawall reports.
 
 use std::{
     collections::HashMap,
@@ -22,19 +23,19 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// [`POLL_INTERVAL`], this takes five seconds.
 const MAX_EMPTY_READS: u32 = 50;
 
-/// The compared fields of a line about one operation.
+/// The fields that the bench reads from a line of the slow log about one operation.
 #[derive(Debug, Deserialize)]
 struct Operation {
     collection: String,
     command: String,
-    /// The id of the operation's own shape, if its row counts several shapes. Otherwise `None`,
-    /// because `shape` then has this id.
+    /// The id of the operation's own shape, if the row `shape` counts several shapes. Otherwise
+    /// `None`, because `shape` is then the id of the operation's own shape.
     fine_shape: Option<String>,
     outcome: String,
     /// The durations of the phases in milliseconds. They add up to the total time.
     phases_ms: Phases,
     server: String,
-    /// The id of the row that counts the operation.
+    /// The id of the row that counts the operation in the shape table.
     shape: String,
     total_ms: f64,
 }
@@ -51,7 +52,7 @@ pub struct Logged {
     pub dropped: u64,
     /// Number of operations whose outcome is not `ok`.
     pub not_ok: u64,
-    /// Number of lines whose total time differs from the sum of their phases.
+    /// Number of lines in which the total time differs from the sum of the phases.
     pub unequal_totals: u64,
     /// Durations of operations, by the id of their shape.
     pub shapes: HashMap<String, Durations>,
@@ -127,7 +128,7 @@ fn nanoseconds(ms: f64) -> u64 {
     (ms * 1e6).round() as u64
 }
 
-/// Durations in nanoseconds.
+/// Durations in nanoseconds. [`Logged::read`] returns them in ascending order.
 #[derive(Clone, Debug, Default)]
 pub struct Durations(Vec<u64>);
 
@@ -151,7 +152,8 @@ impl Durations {
         float(self.0.last().copied().unwrap_or(0)) / 1e6
     }
 
-    /// The nearest-rank quantile in milliseconds; `per_mille` is in thousandths.
+    /// The nearest-rank quantile of the durations, in milliseconds. For example, `per_mille` is 990
+    /// for the 99th percentile.
     pub fn quantile_ms(&self, per_mille: usize) -> f64 {
         let rank = (self.0.len() * per_mille).div_ceil(1_000).max(1);
         float(self.0.get(rank - 1).copied().unwrap_or(0)) / 1e6

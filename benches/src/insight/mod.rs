@@ -1,9 +1,9 @@
 //! The parts of the bench `insight`. They measure how exact Seawall's statistics are, how much CPU
-//! time and memory they need, and whether they find stalls and changes.
+//! time and memory the statistics need, and whether Seawall detects stalls and changes.
 //!
 //! Every part starts the servers and the Seawall processes that it needs. It prints its results
-//! before it asserts them. The loads use raw connections, because a driver would retry operations,
-//! pool connections and wait.
+//! before it checks them with assertions. The loads use raw connections, because a driver would
+//! retry operations, and let them wait for a connection of its pool.
 
 pub mod captures;
 pub mod changes;
@@ -38,8 +38,9 @@ impl Plan {
     }
 }
 
-/// The CPU use of all processes of the machine. Latencies are reliable only if no other process
-/// used much CPU time.
+/// Counters of the machine's CPU time since its start. They show how much CPU time all processes
+/// used during a part of the bench: latencies are reliable only if no other process used much CPU
+/// time.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     busy: u64,
@@ -47,7 +48,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads the current counters.
+    /// Reads the current counters from `/proc/stat`.
     ///
     /// # Panics
     /// If the machine has no Linux `/proc`.
@@ -90,7 +91,8 @@ pub fn count(length: usize) -> u64 {
     u64::try_from(length).expect("a length fits into 64 bits")
 }
 
-/// A name that has only letters, because Seawall may treat a name with digits as data.
+/// Converts a number to a name that has only letters, because Seawall may treat a name with digits
+/// as data.
 pub fn letters(number: usize) -> String {
     let digits = number.to_string();
     digits

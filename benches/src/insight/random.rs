@@ -44,7 +44,7 @@ impl Random {
     }
 }
 
-/// Random ranks by Zipf's law with exponent 1: rank n has the weight 1/n.
+/// Random ranks by Zipf's law with exponent 1: the n-th rank has the weight 1/n.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     /// For each rank, the sum of its weight and of the weights of all ranks before it.
@@ -64,7 +64,7 @@ impl Zipf {
         }
     }
 
-    /// A random rank. The first rank is 0.
+    /// A random rank, counted from 0. Rank 0 has the largest weight.
     pub fn draw(&self, random: &mut Random) -> usize {
         let all = self.cumulative.last().copied().unwrap_or_default();
         let drawn = random.unit() * all;

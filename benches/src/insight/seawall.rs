@@ -29,7 +29,8 @@ pub struct Seawall {
 }
 
 impl Seawall {
-    /// Starts Seawall with more configuration in TOML, and waits until it is ready.
+    /// Starts Seawall in front of the deployment with the URI `deployment`, and waits until Seawall
+    /// is ready. `toml` is added to the configuration.
     ///
     /// # Panics
     /// If Seawall is not ready within half a minute.
@@ -59,10 +60,10 @@ impl Seawall {
         seawall
     }
 
-    /// Waits until Seawall knows where clients' credentials come from.
+    /// Waits until Seawall has determined the source of the clients' credentials.
     ///
     /// # Panics
-    /// If Seawall does not know within half a minute.
+    /// If Seawall has not determined the source within half a minute.
     pub async fn wait_for_credential_source(&self) {
         let are_known = || async {
             let status: Status = self.api("/api/v1/status").await;
@@ -73,7 +74,7 @@ impl Seawall {
             .expect("the credential source is determined");
     }
 
-    /// True if Seawall says that it is ready.
+    /// True if Seawall's health check reports that Seawall is ready.
     pub async fn is_ready(&self) -> bool {
         let page = self.get("/health/ready").await;
         page.is_some_and(|page| page.starts_with("HTTP/1.1 200"))

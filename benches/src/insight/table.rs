@@ -40,7 +40,8 @@ impl Table {
         Self { wrong: Vec::new() }
     }
 
-    /// Adds a row for two counts that must be equal.
+    /// Adds a row for two counts that must be equal. `compared` is the number of operations or rows
+    /// that were compared.
     pub fn same(&mut self, what: &str, compared: u64, reported: f64, truth: u64) {
         let error = (reported - float(truth)).abs();
         self.row(what, compared, &error, &0, error < 0.5);
@@ -54,8 +55,8 @@ impl Table {
         self.row(what, worst.compared, &error, &most, is_within);
     }
 
-    /// Adds a row for durations that must be equal to the nanosecond. The allowed error is the
-    /// rounding of floats.
+    /// Adds a row for durations that must be equal to the nanosecond. The allowed relative error
+    /// only covers the rounding of floats.
     pub fn exact(&mut self, what: &str, worst: Worst) {
         self.within(what, worst, 1e-12);
     }
@@ -75,7 +76,7 @@ impl Table {
         }
     }
 
-    /// Asserts all rows.
+    /// Asserts that no row has an error above its limit.
     ///
     /// # Panics
     /// If an error exceeds its limit in any row.

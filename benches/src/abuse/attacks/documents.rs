@@ -1,4 +1,5 @@
-//! Documents that two parsers may read differently, or that a parser may be unable to read.
+//! Attacks with documents that two parsers may read differently, or that a parser may be unable to
+//! read.
 
 use bson::{Bson, RawDocument, RawDocumentBuf, cstr, doc, rawdoc};
 use seawall_tests::raw::{RawClient, RawError, RawReply};
@@ -38,7 +39,8 @@ async fn send_nested(arena: Arena, number: u32) -> Result<Ending, RawError> {
 /// The document `{a: {a: {… {}}}}`, built without recursion.
 fn nested(levels: usize) -> RawDocumentBuf {
     const INNERMOST_BYTES: usize = 5;
-    /// A type byte, a name of one letter with its NUL, a length, and a terminator.
+    /// The size of one level: a type byte, a name of one letter with its NUL, a length, and a
+    /// terminator.
     const LEVEL_BYTES: usize = 1 + 2 + 4 + 1;
     let length = |level: usize| {
         let bytes = INNERMOST_BYTES + level * LEVEL_BYTES;
@@ -60,8 +62,9 @@ pub(super) async fn duplicate_keys(arena: Arena) {
     arena.attempts(200, send_duplicate).await;
 }
 
-/// Sends a command in which one field occurs twice: once with the attacker's value, once with a
-/// victim's. Attempts alternate between the two orders.
+/// Sends a command in which `$db`, `find`, `lsid` or `filter` occurs twice. If `$db` occurs twice,
+/// the attacker's database is the first value in every second such command, and a victim's database
+/// in the others. If another field occurs twice, `$db` is the victim's database.
 async fn send_duplicate(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let (first, second) = match number % 2 {
         0 => (MALLORY, ALICE),
@@ -96,7 +99,8 @@ pub(super) async fn embedded_nuls(arena: Arena) {
     arena.attempts(200, send_nul).await;
 }
 
-/// Sends a name with a NUL byte. A parser that uses C strings would read a shorter name.
+/// Sends a user, database or collection name with a NUL byte. A parser that uses C strings would
+/// read a shorter name.
 async fn send_nul(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let name = format!("{ALICE}\0.{MALLORY}");
     if number.is_multiple_of(4) {

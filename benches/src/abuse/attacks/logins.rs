@@ -1,4 +1,4 @@
-//! Logins that fail, or that end late or never.
+//! Attacks with logins that fail, or that end late or never.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn start(user: &str, mechanism: &str) -> OpMsg {
     OpMsg::new(doc! {"saslStart": 1, "mechanism": mechanism, "payload": payload, "$db": "admin"})
 }
 
-/// Runs a find that only [`ALICE`] may run.
+/// Runs a find that only [`ALICE`] may run. It is a breach if the find succeeds.
 async fn read_as_alice(client: &mut RawClient) -> Ending {
     match Ending::from(client.command(ALICE, doc! {"find": "small"}).await) {
         Ending::Answered => Ending::Breach("a victim's documents were read"),
@@ -44,8 +44,8 @@ async fn read_as_alice(client: &mut RawClient) -> Ending {
     }
 }
 
-/// Time for which an attacker waits for each reply. This time exceeds Seawall's time limit for the
-/// second message of a first login.
+/// Time for which an attacker waits for each reply. It is longer than the time for which Seawall
+/// waits for the client's second message when a user logs in for the first time.
 const UNFINISHED_FOR: Duration = Duration::from_secs(6);
 
 pub(super) async fn unfinished(arena: Arena) {
@@ -85,7 +85,7 @@ async fn begin_repeatedly(arena: Arena, users: &[Login]) {
 async fn begin_only(arena: &Arena, user: &str) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     client.send(&start(user, SHA_256)).await?;
-    // The read ends when Seawall sends the challenge. It also ends when Seawall closes the
+    // The first read ends when Seawall sends the challenge. It also ends when Seawall closes the
     // connection to make room for another login.
     client.set_limit(UNFINISHED_FOR);
     drop(client.read_message().await?);
@@ -227,8 +227,8 @@ pub(super) async fn pipelined(arena: Arena) {
     arena.attempts(100, pipeline).await;
 }
 
-/// Sends a victim's commands between the messages of a login that will fail. All messages are sent
-/// in one write.
+/// Sends finds that only a victim may run, between and after the messages of a login that will
+/// fail. All messages are sent in one write.
 async fn pipeline(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     let find = OpMsg::new(doc! {"find": "small", "$db": ALICE});
@@ -290,7 +290,8 @@ pub(super) async fn altered(arena: Arena) {
     arena.attempts(100, alter).await;
 }
 
-/// Sends a valid proof in a message that differs from the one for which the proof was computed.
+/// Changes the client's last message of a valid login, so that its proof is for another message, is
+/// malformed, or is missing.
 async fn alter(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     let begun = client.begin_login(&arena.users.mallory).await?;
@@ -429,7 +430,7 @@ async fn log_in_elsewhere(arena: Arena, number: u32) -> Result<Ending, RawError>
     }
 }
 
-/// Number of conversations that begin on one connection.
+/// Number of SASL conversations that each attempt begins on one connection.
 const CONVERSATIONS: usize = 200;
 
 pub(super) async fn many_conversations(arena: Arena) {

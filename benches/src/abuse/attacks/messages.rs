@@ -1,4 +1,5 @@
-//! Messages and replies that are large, slow, or different from their headers.
+//! Attacks with messages that are large, sent slowly, or different from their headers, and with
+//! replies that are read slowly.
 
 use std::time::Duration;
 
@@ -115,10 +116,13 @@ fn compression_bombs() -> Vec<Vec<u8>> {
     let mut zeros = header.to_bytes().to_vec();
     zeros.resize(MAX_MESSAGE_BYTES, 0);
     let insert = largest_insert();
-    let compress =
-        |message: &[u8], compressor| deflate(message, compressor).expect("memory suffices");
+    let compress = |message: &[u8], compressor| {
+        deflate(message, compressor).expect("the message can be compressed")
+    };
     let declaring = |mut message: Vec<u8>, bytes: i32| {
-        let size = message.get_mut(20..24).expect("the head is complete");
+        let size = message
+            .get_mut(20..24)
+            .expect("the message declares its inflated size");
         size.copy_from_slice(&bytes.to_le_bytes());
         message
     };
@@ -172,8 +176,8 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
 /// other clients.
 const WRITE_LIMIT: Duration = Duration::from_millis(20);
 
-/// Sends the first bytes to each client, then more bytes in rounds. At the end, counts the
-/// connections that are still open.
+/// Sends on each connection: in the first round the bytes that `first` returns, then `more` in each
+/// round. At the end, counts the connections that are still open.
 async fn send_slowly(
     arena: &Arena,
     mut clients: Vec<RawClient>,
@@ -182,8 +186,8 @@ async fn send_slowly(
 ) {
     arena.begin();
     let count = u32::try_from(clients.len()).unwrap_or(u32::MAX);
-    // Each tick sends to ten clients, so `count / 20` ticks per second reach all clients in two
-    // seconds.
+    // In each tick, ten clients send. So with `count / 20` ticks per second, each client sends once
+    // every two seconds.
     let mut pace = arena.pace((count / 20).max(1));
     let mut round = 0;
     'attack: loop {
@@ -218,7 +222,7 @@ pub(super) async fn slow_senders(arena: Arena) {
         } else {
             OP_MSG
         };
-        // Two of every fifty clients send many bytes at once.
+        // In the first round, two of every fifty clients send many bytes at once.
         let sent = if number % 50 < 2 { 900_000 } else { 1_000 };
         announcing(MAX_MESSAGE_BYTES, op_code, sent)
     };
@@ -231,7 +235,8 @@ pub(super) async fn partial(arena: Arena) {
     send_slowly(&arena, clients, |_| message.clone(), &[]).await;
 }
 
-/// The smallest receive buffer that the kernel allows.
+/// Receive buffer of the slow readers. It is much smaller than a reply, so Seawall cannot send the
+/// whole reply at once.
 const SMALL_BUFFER_BYTES: u32 = 4096;
 
 /// A find of one of the large documents.

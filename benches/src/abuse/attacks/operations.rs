@@ -1,5 +1,5 @@
-//! Long operations of one user, clients that disconnect before their reply, and two loads without
-//! an attack for comparison.
+//! Attacks with long operations of one user, and with clients that disconnect before they get their
+//! reply. For comparison, two runs without an attack.
 
 use bson::doc;
 use seawall_tests::raw::OpMsg;
@@ -16,8 +16,8 @@ pub(super) async fn nothing(arena: Arena) {
     arena.wait_for_end().await;
 }
 
-/// Uses the CPU all the time and sends nothing to Seawall. The victims' latencies show how much the
-/// attackers' use of the CPU alone slows them.
+/// Uses the CPU all the time and sends nothing to Seawall. The results show how much the victims
+/// are delayed only because attackers use CPU time on the same machine.
 pub(super) async fn busy_neighbour(arena: Arena) {
     arena.begin();
     arena.count_attempt();

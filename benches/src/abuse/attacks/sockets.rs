@@ -1,4 +1,4 @@
-//! Connections that do nothing but use up connection limits.
+//! Attacks that open as many connections as Seawall allows before a login, and do not log in.
 
 use bson::doc;
 use seawall_tests::raw::{RawClient, RawError};

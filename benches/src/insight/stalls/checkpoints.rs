@@ -1,5 +1,6 @@
-//! Real checkpoints every 15 seconds, under a load that writes much. Prints the server's own
-//! counters of checkpoints next to Seawall's report.
+//! Runs a load with many writes at a server that makes a checkpoint every 15 seconds. Prints when
+//! the server made checkpoints, according to its own counters, and then the stalls that Seawall
+//! reports.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Stalls: real checkpoints, a server process that is stopped every 15 seconds, and a steady load
-//! without stalls.
+//! Shows which stalls Seawall reports in three situations: with real checkpoints, with a server
+//! process that is stopped every 15 seconds, and under a steady load without stalls.
 
 mod checkpoints;
 
@@ -45,7 +45,7 @@ const ERROR_SECONDS: f64 = 1.0;
 /// seconds), and three seconds more.
 const QUIET: Duration = Duration::from_secs(8);
 
-/// Interval of the checks for a reported recurring stall.
+/// Time between two checks whether Seawall reports a recurring stall.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Number of documents that the finds read.
@@ -240,14 +240,14 @@ fn finds(connection: u32) -> impl FnMut() -> Vec<u8> {
 fn say_stalls(reported: &Stalls, began: f64) {
     let pulse = &reported.pulse;
     say(&format!(
-        "Samples of servers: {}; {} were answered, in {:.1} ms on average; {} were not.\n",
+        "Samples of servers: {}; {} got a reply, after {:.1} ms on average; {} got no reply.\n",
         pulse.state,
         pulse.answered.unwrap_or_default(),
         pulse.mean_ms.unwrap_or(f64::NAN),
         pulse.unanswered.unwrap_or_default(),
     ));
     say(
-        "| episode on | starts after | length | operations | phase | usual p99 | longest | shapes | counters that changed most | unanswered pulses |",
+        "| stalled server | starts after | length | operations | phase | usual p99 | longest | shapes | counters that changed most | samples without a reply |",
     );
     say("|---|---|---|---|---|---|---|---|---|---|");
     for episode in reported.episodes.iter().rev() {
@@ -273,7 +273,7 @@ fn say_stalls(reported: &Stalls, began: f64) {
             episode.unanswered_pulses,
         ));
     }
-    say("\n| recurring on | period | length | times | phase | counter | pulse unanswered |");
+    say("\n| server | period | length | times | phase | counter | samples got no reply |");
     say("|---|---|---|---|---|---|---|");
     for row in &reported.recurring {
         say(&format!(
