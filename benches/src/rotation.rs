@@ -17,7 +17,7 @@ use seawall_transport::{
 };
 use tokio::{
     net::TcpStream,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{
     TlsConnector,
@@ -119,8 +119,11 @@ impl RotationTestbed {
         clients.wait_for_login(&at).await;
         let mut connections = clients.connect_all(&at, count).await;
         let mut times = Vec::new();
-        for _ in 0..rotations {
-            let (during, after) = self.rotate_under_load(connections, &at).await;
+        for rotation in 0..u32::try_from(rotations).unwrap_or(u32::MAX) {
+            // Seawall looks for changed files every 500 ms. With varying delays, the files are
+            // replaced at different times between two looks.
+            let delay = Duration::from_millis(137 * u64::from(rotation % 4));
+            let (during, after) = self.rotate_under_load(connections, &at, delay).await;
             times.push(during);
             connections = after;
         }
@@ -133,6 +136,7 @@ impl RotationTestbed {
         &mut self,
         connections: Vec<Connection>,
         at: &ServerAddress,
+        delay: Duration,
     ) -> (RotationTimes, Vec<Connection>) {
         let count = connections.len();
         let load = Load {
@@ -141,7 +145,7 @@ impl RotationTestbed {
             time: Duration::from_secs(3),
         };
         let (times, (outcome, connections)) =
-            tokio::join!(self.rotate(), run_load(connections, load));
+            tokio::join!(self.rotate(delay), run_load(connections, load));
         assert!(
             outcome.operations >= u64::try_from(count).unwrap_or(u64::MAX),
             "only {} operations at {at}",
@@ -151,7 +155,7 @@ impl RotationTestbed {
     }
 
     /// Replaces all files, and waits until each change has an effect.
-    async fn rotate(&mut self) -> RotationTimes {
+    async fn rotate(&mut self, delay: Duration) -> RotationTimes {
         let bad = client_identity(&self.clients);
         let mut closed = self
             .connect(Some(&bad))
@@ -162,6 +166,7 @@ impl RotationTestbed {
         let server = server_identity(&self.servers);
         let revoked: Vec<_> = self.revoked.iter().collect();
         let lists = list(&self.clients, &revoked) + &list(&other, &[]);
+        sleep(delay).await;
         write_server(&self.scratch, &server);
         let authorities = self.clients.pem() + &other.pem();
         replace(&self.scratch, "ca.pem", &authorities);
