@@ -374,20 +374,25 @@ async fn a_tls_session_is_not_resumed_after_its_authority_is_no_longer_trusted()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tls_session_is_not_served_after_its_client_certificate_has_expired() {
+async fn a_tls_session_is_not_resumed_after_its_client_certificate_has_expired() {
     let scene = Scene::start(REQUIRED).await;
+    let renewed = scene.client("brief");
     for version in VERSIONS {
         let valid_for = Duration::from_secs(4);
         let identity = scene.clients.client("brief", valid_for).unwrap();
         let sessions = Sessions::new(&scene, version, Some(&identity));
         assert!(sessions.begin().await.is_served());
-        let refused = async || {
+        let expired = async || {
             let probe = sessions.resume().await;
-            match probe.is_resumed() && !probe.is_served() {
-                true => Ok(()),
-                false => Err(probe.0),
+            match probe.is_resumed() || probe.is_served() {
+                true => Err(probe.0),
+                false => Ok(()),
             }
         };
-        eventually(LIMIT, refused).await.unwrap();
+        eventually(LIMIT, expired).await.unwrap();
+        // The client offers the same session, and presents a renewed certificate.
+        let sessions = Sessions::new(&scene, version, Some(&renewed));
+        let probe = sessions.resume().await;
+        assert!(probe.is_served() && !probe.is_resumed(), "{}", probe.0);
     }
 }

@@ -74,11 +74,7 @@ impl Pem<'_> {
         &self,
     ) -> Result<(Vec<CertificateDer<'static>>, CertificateExpiry), PemError> {
         let certificates: Vec<CertificateDer<'static>> = self.items("certificate")?;
-        let not_after = certificates.iter().map(|certificate| {
-            let (_, certificate) = parse_x509_certificate(certificate).ok()?;
-            Some(certificate.validity().not_after.timestamp())
-        });
-        let expiry = self.first(not_after.collect())?;
+        let expiry = self.first(certificates.iter().map(not_after).collect())?;
         Ok((certificates, expiry))
     }
 
@@ -198,6 +194,13 @@ pub fn revocation_lists(
         all.extend(lists);
     }
     Ok(all)
+}
+
+/// Returns the end of the validity of a certificate, in seconds since the Unix epoch; `None` if the
+/// certificate is malformed.
+pub fn not_after(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+    Some(certificate.validity().not_after.timestamp())
 }
 
 /// Returns the subject of a certificate, such as `CN=monitoring, O=Example`; `None` if the

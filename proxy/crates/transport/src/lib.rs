@@ -16,7 +16,9 @@ mod stream;
 
 pub use self::{
     budget::{Evicted, MemoryBudget, MemoryShare},
-    certificates::{CertificateExpiry, Pem, PemError, authorities, revocation_lists, subject},
+    certificates::{
+        CertificateExpiry, Pem, PemError, authorities, not_after, revocation_lists, subject,
+    },
     keep_alive::keep_clients_alive,
     progress::{MESSAGE_LIMIT, Progress},
     reader::{

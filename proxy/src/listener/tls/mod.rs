@@ -2,10 +2,12 @@
 //!
 //! rustls verifies a client's certificate in a full handshake, and not when a session is resumed.
 //! So tickets belong to a *generation*: all TLS configurations that verify clients in the same way.
-//! A ticket of another generation leads to a full handshake. When a session of the same generation
-//! is resumed, Seawall verifies the certificate again, because it may have expired.
+//! A ticket of another generation leads to a full handshake, and so does a ticket whose client
+//! certificate has expired. When a session is resumed, Seawall verifies the certificate again,
+//! because its revocation list may be outdated.
 
 mod certificates;
+mod resumption;
 mod sniff;
 mod verifier;
 
@@ -16,24 +18,22 @@ use tokio::net::TcpStream;
 use tokio_rustls::{
     LazyConfigAcceptor, TlsAcceptor,
     rustls::{
-        self, HandshakeKind, ServerConfig, ServerConnection,
+        ConfigBuilder, HandshakeKind, ServerConfig, ServerConnection, WantsVerifier,
         crypto::{CryptoProvider, ring},
         pki_types::CertificateDer,
-        server::{
-            Acceptor, NoClientAuth, ProducesTickets, ServerSessionMemoryCache, StoresServerSessions,
-        },
+        server::{Acceptor, NoClientAuth, danger::ClientCertVerifier},
     },
     server::TlsStream,
 };
 
 pub use self::certificates::ServerTlsError;
-use self::verifier::Verifier;
+use self::{
+    certificates::Certificates,
+    resumption::{ExpiringSessions, Resumption},
+    verifier::Verifier,
+};
 pub(crate) use self::{sniff::begins_with_tls, verifier::ClientCertificates};
 use crate::limits::{HandshakeLine, Heavy};
-
-/// Maximum number of sessions that are kept for clients without support for tickets (TLS 1.2 with
-/// session ids).
-const MAX_SESSIONS: usize = 1_024;
 
 /// The settings of TLS for clients, with the contents of the files.
 #[derive(Debug)]
@@ -50,29 +50,15 @@ pub(crate) struct TlsSettings<'a> {
 
 /// TLS for clients, with one configuration.
 pub(crate) struct ClientTls {
+    /// The configuration of handshakes, if certificates of clients are not requested.
     config: Arc<ServerConfig>,
+    builder: ConfigBuilder<ServerConfig, WantsVerifier>,
+    certificates: Arc<Certificates>,
     verifier: Option<Arc<Verifier>>,
     resumption: Resumption,
     allows_plain: bool,
     closes_revoked: bool,
     expiries: Vec<CertificateExpiry>,
-}
-
-/// The keys of tickets, and the stored sessions. A client resumes a session by a ticket or by a
-/// stored session. All configurations of one generation share the keys and the stored sessions.
-#[derive(Clone)]
-struct Resumption {
-    tickets: Arc<dyn ProducesTickets>,
-    sessions: Arc<dyn StoresServerSessions>,
-}
-
-impl Resumption {
-    fn new() -> Result<Self, rustls::Error> {
-        Ok(Self {
-            tickets: ring::Ticketer::new()?,
-            sessions: ServerSessionMemoryCache::new(MAX_SESSIONS),
-        })
-    }
 }
 
 /// The library for cryptography. See `docs/decisions/0009-tls-for-clients.md`.
@@ -90,7 +76,8 @@ impl ClientTls {
         settings: &TlsSettings<'_>,
         earlier: Option<&Self>,
     ) -> Result<Self, ServerTlsError> {
-        let (resolver, mut expiries) = certificates::load(&settings.certificates)?;
+        let (certificates, mut expiries) = certificates::load(&settings.certificates)?;
+        let certificates = Arc::new(certificates);
         let verifier = settings.client_certificates.as_ref();
         let verifier = verifier.map(Verifier::new).transpose()?.map(Arc::new);
         if let Some(verifier) = &verifier {
@@ -104,22 +91,44 @@ impl ClientTls {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(ServerTlsError::Setup)?;
-        let mut config = builder
-            .with_client_cert_verifier(match &verifier {
+        let config = server_config(
+            builder.clone(),
+            match &verifier {
                 Some(verifier) => verifier.for_handshakes(),
                 None => Arc::new(NoClientAuth),
-            })
-            .with_cert_resolver(Arc::new(resolver));
-        config.ticketer = Arc::clone(&resumption.tickets);
-        config.session_storage = Arc::clone(&resumption.sessions);
+            },
+            Arc::clone(&certificates),
+            resumption.clone(),
+        );
         Ok(Self {
-            config: Arc::new(config),
+            config,
+            builder,
+            certificates,
             verifier,
             resumption,
             allows_plain: settings.allows_plain,
             closes_revoked: settings.closes_revoked,
             expiries,
         })
+    }
+
+    /// The configuration of one handshake. If a client certificate is requested, each handshake
+    /// needs its own configuration, which remembers when the certificate expires.
+    fn handshake_config(&self) -> Arc<ServerConfig> {
+        let Some(verifier) = &self.verifier else {
+            return Arc::clone(&self.config);
+        };
+        let verifier = verifier.for_handshakes();
+        let sessions = Arc::new(ExpiringSessions::new(verifier, self.resumption.clone()));
+        server_config(
+            self.builder.clone(),
+            sessions.clone(),
+            Arc::clone(&self.certificates),
+            Resumption {
+                tickets: sessions.clone(),
+                sessions,
+            },
+        )
     }
 
     /// When each certificate and authority expires.
@@ -144,7 +153,8 @@ impl ClientTls {
     ) -> io::Result<Option<TlsStream<TcpStream>>> {
         // A socket belongs to the runtime that waits for its events. So the socket moves to the
         // runtime of the handshakes and back.
-        let (socket, config) = (stream.into_std()?, Arc::clone(&self.config));
+        let (socket, config) = (stream.into_std()?, self.handshake_config());
+        let acceptor = TlsAcceptor::from(Arc::clone(&config));
         let verifier = self.verifier.clone();
         let accepting = heavy.handshake(|line| accept(socket, line, config, verifier));
         let Some((socket, session)) = accepting.await? else {
@@ -152,7 +162,6 @@ impl ClientTls {
         };
         // `tokio-rustls` cannot wrap a finished session. So a new session is created and then
         // replaced.
-        let acceptor = TlsAcceptor::from(Arc::clone(&self.config));
         let stream = TcpStream::from_std(socket)?;
         let stream = acceptor.accept_with(stream, |new| *new = session).await?;
         Ok(Some(stream))
@@ -168,6 +177,20 @@ impl ClientTls {
         let verifier = self.verifier.as_ref();
         verifier.is_some_and(|verifier| verifier.verify(certificates).is_err())
     }
+}
+
+/// Creates a configuration for handshakes.
+fn server_config(
+    builder: ConfigBuilder<ServerConfig, WantsVerifier>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    certificates: Arc<Certificates>,
+    resumption: Resumption,
+) -> Arc<ServerConfig> {
+    let builder = builder.with_client_cert_verifier(verifier);
+    let mut config = builder.with_cert_resolver(certificates);
+    config.ticketer = resumption.tickets;
+    config.session_storage = resumption.sessions;
+    Arc::new(config)
 }
 
 /// Performs a handshake on the runtime of handshakes. `None` if the client has disconnected. The
