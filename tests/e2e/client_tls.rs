@@ -16,15 +16,23 @@ use seawall_tests::{
     authority::{Authority, ECDSA, ED25519, Identity, YEAR},
     eventually::eventually,
     mongod::{self, Standalone, shared_standalone},
-    raw::RawClient,
+    raw::{OpMsg, RawClient},
     scratch::Scratch,
     seawall::{Options, Seawall, http, sum_of},
 };
-use tokio::{net::TcpStream, sync::watch, task::JoinSet, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, Interest},
+    net::TcpStream,
+    sync::watch,
+    task::{JoinSet, yield_now},
+    time::timeout,
+};
 use tokio_rustls::{
     TlsConnector,
     client::TlsStream,
-    rustls::{ClientConfig, HandshakeKind, SignatureScheme, pki_types::ServerName},
+    rustls::{
+        self, AlertDescription, ClientConfig, HandshakeKind, SignatureScheme, pki_types::ServerName,
+    },
 };
 
 use crate::served::Served;
@@ -232,6 +240,39 @@ async fn only_clients_with_a_valid_certificate_are_served_if_a_certificate_is_re
     assert!(!is_served(&mut plain).await);
     assert_eq!(operations(scene.seawall()).await, before);
     assert!(scene.is_served(Some(&good)).await);
+}
+
+/// Number of refused clients that send commands.
+const REFUSED: usize = 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_sends_commands_reads_the_alert_that_refuses_its_certificate() {
+    let scene = Scene::start(REQUIRED).await;
+    let other = Authority::generate("other").unwrap();
+    let config = scene.config(Some(&other.client("foreign", YEAR).unwrap()));
+    let hello = OpMsg::new(doc! { "hello": 1, "$db": "admin" }).to_bytes();
+    for _ in 0..REFUSED {
+        let mut stream = scene.handshake(&config, "localhost").await.unwrap();
+        let refused = async {
+            let socket = stream.get_ref().0;
+            // The alert arrives before the end of the stream.
+            while !socket.ready(Interest::READABLE).await?.is_read_closed() {
+                yield_now().await;
+            }
+            // If the first write reset the connection, the second write fails.
+            for _ in 0..2 {
+                stream.write_all(&hello).await?;
+                stream.flush().await?;
+            }
+            stream.read_u8().await
+        };
+        let error = timeout(LIMIT, refused).await.unwrap().unwrap_err();
+        let cause = error
+            .get_ref()
+            .and_then(|of| of.downcast_ref::<rustls::Error>());
+        let expected = rustls::Error::AlertReceived(AlertDescription::UnknownCA);
+        assert_eq!(cause, Some(&expected), "{error}");
+    }
 }
 
 async fn operations(seawall: &Seawall) -> u64 {

@@ -161,8 +161,10 @@ async fn handshake(
         });
     };
     let heavy = shared.limits.heavy(Sharer::at(Some(address.ip())));
-    let Some(stream) = now.accept(stream, heavy).await? else {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+    let stream = match now.accept(stream, heavy).await {
+        Ok(Some(stream)) => stream,
+        Ok(None) => return Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(failed) => return Err(failed.close().await),
     };
     let stream = Stream::Tls(Box::new(TlsStream::Server(stream)));
     let chain = certificates_of(&stream);

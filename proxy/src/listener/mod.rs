@@ -46,7 +46,7 @@ pub use self::tls::ServerTlsError;
 pub(crate) use self::tls::{ClientCertificates, ClientTls, TlsSettings};
 use self::{
     proxy_protocol::{WaitingPlace, read_header},
-    tls::begins_with_tls,
+    tls::{FailedHandshake, begins_with_tls},
 };
 
 /// Time limit for a TLS handshake.
@@ -500,10 +500,13 @@ async fn secure(
     match timeout(TLS_LIMIT, Box::pin(begin_tls(tls, stream, heavy))).await {
         Ok(Ok(Some(stream))) => return Some(stream),
         Ok(Ok(None)) => shared.recorder.client_left_unserved("tls"),
-        Ok(Err(error)) if is_departure(&error) => shared.recorder.client_left_unserved("tls"),
-        Ok(Err(error)) => {
-            log.record(&error, peer);
+        Ok(Err(failed)) if is_departure(failed.error()) => {
+            shared.recorder.client_left_unserved("tls");
+        }
+        Ok(Err(failed)) => {
+            log.record(failed.error(), peer);
             shared.recorder.client_refused("tls");
+            failed.close().await;
         }
         Err(_) => shared.recorder.client_refused("tls_timeout"),
     }
@@ -526,7 +529,7 @@ async fn begin_tls(
     tls: &ClientTls,
     stream: TcpStream,
     heavy: Heavy<'_>,
-) -> io::Result<Option<Stream>> {
+) -> Result<Option<Stream>, FailedHandshake> {
     if peer_has_left(&stream) {
         return Ok(None);
     }

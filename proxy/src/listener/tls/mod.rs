@@ -7,6 +7,7 @@
 //! because its revocation list may be outdated.
 
 mod certificates;
+mod failure;
 mod resumption;
 mod sniff;
 mod verifier;
@@ -32,7 +33,9 @@ use self::{
     resumption::{ExpiringSessions, Resumption},
     verifier::Verifier,
 };
-pub(crate) use self::{sniff::begins_with_tls, verifier::ClientCertificates};
+pub(crate) use self::{
+    failure::FailedHandshake, sniff::begins_with_tls, verifier::ClientCertificates,
+};
 use crate::limits::{HandshakeLine, Heavy};
 
 /// The settings of TLS for clients, with the contents of the files.
@@ -150,7 +153,7 @@ impl ClientTls {
         &self,
         stream: TcpStream,
         heavy: Heavy<'_>,
-    ) -> io::Result<Option<TlsStream<TcpStream>>> {
+    ) -> Result<Option<TlsStream<TcpStream>>, FailedHandshake> {
         // A socket belongs to the runtime that waits for its events. So the socket moves to the
         // runtime of the handshakes and back.
         let (socket, config) = (stream.into_std()?, self.handshake_config());
@@ -200,7 +203,7 @@ async fn accept(
     line: HandshakeLine,
     config: Arc<ServerConfig>,
     verifier: Option<Arc<Verifier>>,
-) -> io::Result<Option<(std::net::TcpStream, ServerConnection)>> {
+) -> Result<Option<(std::net::TcpStream, ServerConnection)>, FailedHandshake> {
     let stream = TcpStream::from_std(socket)?;
     let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
     let turn = line.wait().await;
@@ -208,9 +211,11 @@ async fn accept(
         return Ok(None);
     }
     // Only `into_stream` needs the turn, because it computes the keys and the signature.
-    let accepting = hello.into_stream(config);
+    let accepting = hello.into_stream(config).into_fallible();
     drop(turn);
-    let (stream, session) = accepting.await?.into_inner();
+    let accepted = accepting.await;
+    let accepted = accepted.map_err(|(error, stream)| FailedHandshake::new(error, stream))?;
+    let (stream, session) = accepted.into_inner();
     if let Some(verifier) = verifier
         && session.handshake_kind() == Some(HandshakeKind::Resumed)
     {

@@ -1,0 +1,70 @@
+//! Failed handshakes: keeps the connection open until the client has read the alert.
+//!
+//! With TLS 1.3, a client may send commands before Seawall refuses its certificate. If Seawall
+//! closed the connection at once, the kernel would reset it when further bytes arrive, and the
+//! client might lose the alert. So Seawall first ends only its own direction.
+
+use std::{io, time::Duration};
+
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
+
+/// Maximum time for which a connection stays open after its handshake has failed.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Number of bytes of a refused client after which its connection is closed. A command of the
+/// handshake has at most this size.
+const MAX_DROPPED_BYTES: usize = 64 * 1024;
+
+/// A handshake that has failed.
+#[derive(Debug)]
+pub(crate) struct FailedHandshake {
+    error: io::Error,
+    /// The connection; `None` if no alert was sent.
+    socket: Option<std::net::TcpStream>,
+}
+
+impl FailedHandshake {
+    /// A handshake that failed after the client's first message.
+    pub(super) fn new(error: io::Error, stream: TcpStream) -> Self {
+        let socket = stream.into_std().ok();
+        Self { error, socket }
+    }
+
+    /// The cause of the failure.
+    pub(crate) fn error(&self) -> &io::Error {
+        &self.error
+    }
+
+    /// Closes the connection when the client has closed its side, at the latest after a second.
+    /// Drops the bytes that the client still sends. Returns the cause of the failure.
+    pub(crate) async fn close(self) -> io::Error {
+        if let Some(socket) = self.socket {
+            // The connection is closed in any case, so the result is not needed.
+            drop(timeout(CLOSE_LIMIT, close(socket)).await);
+        }
+        self.error
+    }
+}
+
+impl From<io::Error> for FailedHandshake {
+    fn from(error: io::Error) -> Self {
+        let socket = None;
+        Self { error, socket }
+    }
+}
+
+async fn close(socket: std::net::TcpStream) -> io::Result<()> {
+    let mut stream = TcpStream::from_std(socket)?;
+    stream.shutdown().await?;
+    let mut dropped_bytes = 0;
+    while dropped_bytes <= MAX_DROPPED_BYTES {
+        stream.readable().await?;
+        match stream.try_read(&mut [0; 4_096]) {
+            Ok(0) => break,
+            Ok(count) => dropped_bytes += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
