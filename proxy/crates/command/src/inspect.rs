@@ -419,6 +419,35 @@ mod tests {
     }
 
     #[test]
+    fn commands_that_end_work_and_later_statements_of_transactions_may_unblock_others() {
+        // The commands that end work have no `autocommit` here. With it, they would be later
+        // statements of a transaction, which may unblock others whatever their name is.
+        let cases = [
+            (doc! {"commitTransaction": 1}, true),
+            (doc! {"abortTransaction": 1}, true),
+            (doc! {"killCursors": "c", "cursors": [5i64]}, true),
+            (doc! {"endSessions": []}, true),
+            (doc! {"killSessions": []}, true),
+            (doc! {"killOp": 1, "op": 5}, true),
+            (doc! {"find": "c", "autocommit": false}, true),
+            (doc! {"insert": "c", "autocommit": false}, true),
+            (
+                doc! {"insert": "c", "startTransaction": true, "autocommit": false},
+                false,
+            ),
+            (doc! {"find": "c"}, false),
+            (doc! {"insert": "c"}, false),
+            (doc! {"unheardOf": 1}, false),
+        ];
+        for (mut body, expected) in cases {
+            body.insert("$db", "d");
+            let bytes = body.to_vec().unwrap();
+            let command = Command::inspect(&bytes).unwrap();
+            assert_eq!(command.may_unblock_others(), expected, "{body}");
+        }
+    }
+
+    #[test]
     fn only_reads_and_retryable_writes_may_be_repeated() {
         let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![0; 16] }};
         let cases = [

@@ -164,6 +164,23 @@ fn only_the_listed_commands_are_reads() {
 }
 
 #[test]
+fn only_the_listed_commands_end_other_work() {
+    let expected = [
+        "abortTransaction",
+        "commitTransaction",
+        "endSessions",
+        "killAllSessions",
+        "killAllSessionsByPattern",
+        "killCursors",
+        "killOp",
+        "killSessions",
+    ];
+    let ending = names(|command| command.ends_work);
+    assert_eq!(ending, BTreeSet::from(expected));
+    assert!(!UNKNOWN.ends_work);
+}
+
+#[test]
 fn commands_with_statements_are_writes_and_streamed_commands_have_statements() {
     for command in COMMANDS {
         let has_statements = command.statements != Statements::None;
