@@ -226,6 +226,24 @@ fn limit_stays_and_no_operation_becomes_exempt_while_the_server_stalls() {
 }
 
 #[test]
+fn no_long_operation_becomes_exempt_while_the_rate_is_below_half_of_the_usual_rate() {
+    let mut bench = Bench::new(1);
+    let usual = 1_000;
+    bench.run(20, |_| usual);
+    // The usual rate follows the rate within seconds, so each rate lasts for only five windows.
+    let mut may_exempt = |completed| {
+        let windows = (0..5).map(|_| {
+            let sample = bench.busy(completed);
+            bench.pass(&sample).may_exempt
+        });
+        windows.collect::<Vec<_>>()
+    };
+    assert_eq!(may_exempt(usual), [true; 5]);
+    assert_eq!(may_exempt(usual * 4 / 10), [false; 5]);
+    assert_eq!(may_exempt(usual * 6 / 10), [true; 5]);
+}
+
+#[test]
 fn limit_stays_the_same_while_no_operation_waits() {
     let mut bench = Bench::new(1);
     for _ in 0..600 {
