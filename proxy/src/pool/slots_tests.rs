@@ -23,9 +23,9 @@ pub(super) fn fixed(limit: u32) -> Concurrency {
     Concurrency::Fixed(NonZeroU32::new(limit).unwrap())
 }
 
-/// A ready pool with this limit and room for many connections.
-fn limited(concurrency: Concurrency) -> Inner {
-    inner(Limits {
+/// Limits with room for many connections.
+fn wide(concurrency: Concurrency) -> Limits {
+    Limits {
         max_pool_size: 100,
         max_server_connections: 100,
         max_connecting: 100,
@@ -33,7 +33,12 @@ fn limited(concurrency: Concurrency) -> Inner {
         renewal: None,
         concurrency,
         ..limits()
-    })
+    }
+}
+
+/// A ready pool with this limit and room for many connections.
+fn limited(concurrency: Concurrency) -> Inner {
+    inner(wide(concurrency))
 }
 
 fn demand(need: Need) -> Demand {
@@ -296,6 +301,48 @@ async fn clearing_the_pool_or_a_new_server_role_resets_the_concurrency_limit() {
     let snapshot = inner.snapshot().concurrency;
     assert_eq!((snapshot.limit, snapshot.reason), (Some(32), None));
     inner.check_invariants();
+}
+
+/// A pool whose concurrency limit has fallen from 32 to 16, because all replies came too late.
+fn lowered(user: &Arc<Identity>, now: &mut Instant) -> Inner {
+    let mut inner = limited(Concurrency::Auto);
+    for n in 1..=40 {
+        let held = take(&mut inner, user, Need::Slot, *now).unwrap();
+        *now += 20 * MS;
+        let usage = Usage {
+            server_time: Some(20 * MS),
+            is_late: true,
+            ..Usage::default()
+        };
+        let returned = Returned {
+            usage,
+            ..Returned::unused(held.connection, held.slot)
+        };
+        inner.check_in(user.id(), returned, *now);
+        if n % 5 == 0 {
+            inner.tick(*now);
+        }
+    }
+    assert_eq!(inner.snapshot().concurrency.limit, Some(16));
+    inner
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_mode_resets_the_concurrency_limit() {
+    let user = identity("u");
+    for other in [fixed(8), Concurrency::Off] {
+        let mut now = Instant::now();
+        let mut inner = lowered(&user, &mut now);
+        let mut limit_with = |concurrency| {
+            inner.set_limits(wide(concurrency), now);
+            inner.snapshot().concurrency.limit
+        };
+        assert_eq!(limit_with(Concurrency::Auto), Some(16), "the same mode");
+        assert_ne!(limit_with(other), Some(16));
+        assert_eq!(limit_with(Concurrency::Auto), Some(32));
+        let snapshot = inner.snapshot().concurrency;
+        assert_eq!(snapshot.settled, Some(32));
+    }
 }
 
 #[tokio::test(start_paused = true)]
