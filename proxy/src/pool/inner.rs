@@ -21,7 +21,7 @@ use super::{
     demand::{Demand, Need},
     latency::Latency,
     queue::{Granted, Ticket, WaitQueue, Waiter},
-    slots::{RESERVE, Slot, Slots, Update, Usage},
+    slots::{LimitReset, RESERVE, ResetCause, Slot, Slots, Update, Usage},
     user::User,
 };
 use crate::observe::CloseReason;
@@ -84,6 +84,8 @@ pub(super) struct Todo {
     pub(super) must_wake_expiry: bool,
     /// True if [`Inner::tick`] must be called regularly again.
     pub(super) must_wake_ticks: bool,
+    /// The reset of the concurrency limit that the caller counts and logs.
+    pub(super) limit_reset: Option<LimitReset>,
 }
 
 pub(super) struct Inner {
@@ -404,11 +406,12 @@ impl Inner {
     /// Applies changed limits. Connections over a new maximum are closed when they are not in use.
     /// Connections keep the maximum age with which they were established.
     pub(super) fn set_limits(&mut self, limits: Limits, now: Instant) -> Todo {
-        self.slots.configure(&limits, now);
+        let limit_reset = self.slots.configure(&limits, now);
         let is_smaller = limits.max_pool_size < self.limits.max_pool_size;
         self.limits = limits;
         let mut todo = Todo {
             must_wake_ticks: self.waiting > 0 && self.slots.wake(now),
+            limit_reset,
             ..Todo::default()
         };
         if is_smaller {
@@ -462,8 +465,11 @@ impl Inner {
 
     /// Discards what was learned about the server's concurrency limit, because the server has
     /// changed its type, for example from secondary to primary.
-    pub(super) fn reset_limit(&mut self, now: Instant) {
-        self.slots.reset(now);
+    pub(super) fn reset_limit(&mut self, now: Instant) -> Todo {
+        Todo {
+            limit_reset: self.slots.reset(ResetCause::ServerType, now),
+            ..Todo::default()
+        }
     }
 
     /// Closes the available connections of a user that no longer exists.

@@ -74,7 +74,7 @@ use self::{
     inner::{HandOver, Inner, ResultReceiver, Returned, Start, Todo},
     pace::Pace,
     queue::Ticket,
-    slots::{Slot, WINDOW},
+    slots::{LimitReset, Slot, WINDOW},
 };
 
 /// Limits of the connections to one server. All servers have the same limits.
@@ -581,7 +581,8 @@ impl ServerPool {
     /// Discards what was learned about the server's concurrency limit, because the server has
     /// changed its type, for example from secondary to primary.
     pub(crate) fn reset_limit(&self) {
-        self.inner.lock().reset_limit(Instant::now());
+        let todo = self.inner.lock().reset_limit(Instant::now());
+        self.perform(todo);
     }
 
     /// Closes the pool. Available connections are closed now, and connections in use when they are
@@ -689,6 +690,22 @@ impl ServerPool {
         if todo.must_wake_ticks {
             self.ticks_wanted.notify_one();
         }
+        if let Some(reset) = todo.limit_reset {
+            self.report_reset(reset);
+        }
+    }
+
+    /// Counts and logs a reset of the concurrency limit.
+    fn report_reset(&self, reset: LimitReset) {
+        self.metrics.limit_changed(Reason::Reset.as_str());
+        tracing::debug!(
+            server = %self.address,
+            limit = reset.limit,
+            previous = reset.previous,
+            reason = %Reason::Reset,
+            cause = reset.cause.as_str(),
+            "decision on the concurrency limit"
+        );
     }
 
     /// Updates the concurrency limit. Returns false if no update is needed for now.

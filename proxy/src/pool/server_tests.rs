@@ -438,6 +438,23 @@ async fn a_waiter_is_served_when_max_pool_size_rises() {
 }
 
 #[tokio::test]
+async fn resets_that_change_the_concurrency_limit_are_counted() {
+    let observer = observer();
+    let scene = Scene::observed(&observer).await;
+    let auto = Limits {
+        concurrency: Concurrency::Auto,
+        ..limits()
+    };
+    scene.pool.set_limits(&auto);
+    // The limit is new, so these resets do not change it.
+    scene.pool.reset_limit();
+    assert!(scene.pool.clear(scene.pool.generation()));
+    let text = observer.exporter.render();
+    let line = r#"seawall_concurrency_limit_changes_total{server="test",reason="reset"} 1"#;
+    assert!(text.lines().any(|found| found == line), "{text}");
+}
+
+#[tokio::test]
 async fn a_waiter_is_served_when_the_concurrency_limit_is_switched_off() {
     let fixed = Limits {
         concurrency: Concurrency::Fixed(NonZeroU32::MIN),

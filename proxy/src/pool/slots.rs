@@ -68,8 +68,8 @@ pub struct ConcurrencySnapshot {
     pub exempt: usize,
     /// Number of operations that need a slot, and that wait for the slot or for a connection.
     pub waiting: usize,
-    /// The reason of the controller's last decision; `None` before the first decision, and if the
-    /// mode is not `auto`.
+    /// The reason of the last decision on the limit; `None` before the first decision, after a
+    /// reset that did not change the limit, and if the mode is not `auto`.
     pub reason: Option<Reason>,
 }
 
@@ -133,6 +133,41 @@ pub(super) struct Update {
     pub(super) is_change: bool,
 }
 
+/// The reason for a reset of the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ResetCause {
+    /// The pool was cleared.
+    Clear,
+    /// The server changed its type, for example from secondary to primary.
+    ServerType,
+    /// [`Limits::concurrency`] changed.
+    Mode,
+    /// [`Limits::max_server_connections`] fell below the limit.
+    Ceiling,
+}
+
+impl ResetCause {
+    /// The value of the field `cause` in logs.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Clear => "clear",
+            Self::ServerType => "server_type",
+            Self::Mode => "mode",
+            Self::Ceiling => "ceiling",
+        }
+    }
+}
+
+/// A reset that changed the settled limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LimitReset {
+    pub(super) cause: ResetCause,
+    /// The settled limit before the reset; `None` if there was no limit.
+    pub(super) previous: Option<u32>,
+    /// The limit after the reset.
+    pub(super) limit: u32,
+}
+
 /// The measurements since the last update.
 #[derive(Clone, Debug)]
 struct Window {
@@ -168,7 +203,7 @@ pub(super) struct Slots {
     seed: u64,
     /// Finds the limit, and decides when operations may become exempt. `None` without a limit.
     controller: Option<Controller>,
-    last_decision: Option<Decision>,
+    last_reason: Option<Reason>,
     limit: u32,
     /// The limit while no trial of another limit runs.
     settled: u32,
@@ -204,7 +239,7 @@ impl Slots {
             mode,
             parked: None,
             seed,
-            last_decision: None,
+            last_reason: None,
             limit: u32::MAX,
             settled: u32::MAX,
             holdings: Holdings::default(),
@@ -236,8 +271,9 @@ impl Slots {
     }
 
     /// Applies changed limits. If the mode has changed, forgets all measurements of the server.
-    /// Operations in progress keep their slots.
-    pub(super) fn configure(&mut self, limits: &Limits, now: Instant) {
+    /// Operations in progress keep their slots. Returns the reset if it changed the settled limit.
+    pub(super) fn configure(&mut self, limits: &Limits, now: Instant) -> Option<LimitReset> {
+        let previous = self.settled_limit();
         self.max_exempt = limits.max_exempt_operations;
         let ceiling = ceiling(limits);
         let age = now.saturating_duration_since(self.created_at);
@@ -248,7 +284,7 @@ impl Slots {
             self.touch(now);
             self.set_limit();
             self.set_settled();
-            return;
+            return self.record_reset(ResetCause::Ceiling, previous);
         }
         self.mode = limits.concurrency;
         match self.mode {
@@ -261,9 +297,15 @@ impl Slots {
             }
         }
         self.is_asleep = true;
-        self.reset(now);
+        self.forget_measurements(now);
         self.set_limit();
         self.set_settled();
+        self.record_reset(ResetCause::Mode, previous)
+    }
+
+    /// The limit while no trial of another limit runs; `None` if there is no limit.
+    fn settled_limit(&self) -> Option<u32> {
+        (self.mode != Concurrency::Off).then_some(self.settled)
     }
 
     fn set_settled(&mut self) {
@@ -561,7 +603,7 @@ impl Slots {
                 is_change: false,
             });
         }
-        self.last_decision = Some(decision);
+        self.last_reason = Some(decision.reason);
         let before = std::mem::replace(&mut self.settled, decision.settled);
         Some(Update {
             decision: Some(decision),
@@ -606,8 +648,14 @@ impl Slots {
             .for_each(|key| self.change_hold(key, Hold::Cleared));
     }
 
-    /// Forgets all measurements of the server.
-    pub(super) fn reset(&mut self, now: Instant) {
+    /// Forgets all measurements of the server. Returns the reset if it changed the settled limit.
+    pub(super) fn reset(&mut self, cause: ResetCause, now: Instant) -> Option<LimitReset> {
+        let previous = self.settled_limit();
+        self.forget_measurements(now);
+        self.record_reset(cause, previous)
+    }
+
+    fn forget_measurements(&mut self, now: Instant) {
         self.touch(now);
         let Some(controller) = &mut self.controller else {
             return;
@@ -619,15 +667,29 @@ impl Slots {
         self.groups = ShapeGroups::default();
         self.exemption = None;
         self.quiet_since = now;
-        self.last_decision = None;
+        self.last_reason = None;
         self.set_limit();
         self.settled = self.limit;
+    }
+
+    /// Makes a reset the last decision if it changed the settled limit. `previous` is the settled
+    /// limit before the reset. A fixed limit comes from the configuration, so it is no decision.
+    fn record_reset(&mut self, cause: ResetCause, previous: Option<u32>) -> Option<LimitReset> {
+        let limit = self.settled;
+        if self.mode != Concurrency::Auto || previous == Some(limit) {
+            return None;
+        }
+        self.last_reason = Some(Reason::Reset);
+        Some(LimitReset {
+            cause,
+            previous,
+            limit,
+        })
     }
 
     pub(super) fn snapshot(&self) -> ConcurrencySnapshot {
         let is_auto = self.mode == Concurrency::Auto;
         let limit = (self.mode != Concurrency::Off).then_some(self.limit);
-        let decision = self.last_decision.filter(|_| is_auto);
         ConcurrencySnapshot {
             mode: match self.mode {
                 Concurrency::Auto => "auto",
@@ -635,12 +697,12 @@ impl Slots {
                 Concurrency::Off => "off",
             },
             limit,
-            settled: limit.map(|_| self.settled),
+            settled: self.settled_limit(),
             in_progress: count_of(self.in_progress),
             reserved: count_of(self.reserved),
             exempt: count_of(self.exempt),
             waiting: self.waiting,
-            reason: decision.map(|decision| decision.reason),
+            reason: self.last_reason.filter(|_| is_auto),
         }
     }
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     Concurrency, Demand, Limits, Need,
     inner::{Inner, ResultReceiver, Returned, Start, Todo},
-    slots::Usage,
+    slots::{LimitReset, ResetCause, Usage},
     tests::{
         CLIENT, Held, WAIT, connection, deliver, from, identity, inner, limits, obtain, reasons,
         wait,
@@ -15,6 +15,7 @@ use super::{
 };
 use crate::observe::CloseReason;
 use seawall_auth::{Identity, IdentityStatus};
+use seawall_concurrency::Reason;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -343,6 +344,59 @@ async fn a_change_of_the_mode_resets_the_concurrency_limit() {
         let snapshot = inner.snapshot().concurrency;
         assert_eq!(snapshot.settled, Some(32));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_that_changes_the_concurrency_limit_is_a_decision_with_a_cause() {
+    type Change = fn(&mut Inner, Instant) -> Todo;
+    let user = identity("u");
+    let cases: [(ResetCause, u32, Change); 3] = [
+        (ResetCause::Clear, 32, |inner, now| {
+            inner.clear(inner.generation(), now).unwrap()
+        }),
+        (ResetCause::ServerType, 32, Inner::reset_limit),
+        (ResetCause::Ceiling, 8, |inner, now| {
+            let mut limits = wide(Concurrency::Auto);
+            limits.max_server_connections = 8;
+            inner.set_limits(limits, now)
+        }),
+    ];
+    for (cause, limit, change) in cases {
+        let mut now = Instant::now();
+        let mut inner = lowered(&user, &mut now);
+        let reset = change(&mut inner, now).limit_reset;
+        let expected = LimitReset {
+            cause,
+            previous: Some(16),
+            limit,
+        };
+        assert_eq!(reset, Some(expected));
+        let snapshot = inner.snapshot().concurrency;
+        assert_eq!(snapshot.settled, Some(limit));
+        assert_eq!(snapshot.reason, Some(Reason::Reset));
+        // The second reset changes nothing.
+        assert_eq!(inner.reset_limit(now).limit_reset, None);
+        assert_eq!(inner.snapshot().concurrency.reason, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_mode_is_reported_as_a_reset_only_if_the_new_mode_is_auto() {
+    let now = Instant::now();
+    let mut inner = limited(Concurrency::Auto);
+    let mut reset_with = |concurrency| inner.set_limits(wide(concurrency), now).limit_reset;
+    let to_auto = |previous| {
+        Some(LimitReset {
+            cause: ResetCause::Mode,
+            previous,
+            limit: 32,
+        })
+    };
+    assert_eq!(reset_with(fixed(8)), None);
+    assert_eq!(reset_with(Concurrency::Auto), to_auto(Some(8)));
+    assert_eq!(reset_with(Concurrency::Off), None);
+    assert_eq!(reset_with(Concurrency::Auto), to_auto(None));
+    assert_eq!(reset_with(Concurrency::Auto), None);
 }
 
 #[tokio::test(start_paused = true)]

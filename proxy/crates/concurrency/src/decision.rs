@@ -54,6 +54,9 @@ pub enum Reason {
     Crowded,
     /// Lowering the limit of a crowded server cost throughput, so the earlier limit is used again.
     NotCrowded,
+    /// The owner has reset the controller ([`Controller::reset`](crate::Controller::reset)).
+    /// [`Controller::update`](crate::Controller::update) never returns this reason.
+    Reset,
 }
 
 impl Reason {
@@ -77,6 +80,7 @@ impl Reason {
             Self::NothingInTime => "nothing_in_time",
             Self::Crowded => "crowded",
             Self::NotCrowded => "not_crowded",
+            Self::Reset => "reset",
         }
     }
 }
@@ -101,6 +105,7 @@ impl fmt::Display for Reason {
             Self::NothingInTime => "lowered: almost every operation ends too late",
             Self::Crowded => "lowered: operations take many times as long as without load",
             Self::NotCrowded => "restored: the lower limit reduced throughput",
+            Self::Reset => "reset: earlier measurements no longer apply",
         })
     }
 }
@@ -157,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    const REASONS: [Reason; 17] = [
+    const REASONS: [Reason; 18] = [
         Reason::EarlierEpoch,
         Reason::NothingWaits,
         Reason::Measuring,
@@ -175,6 +180,7 @@ mod tests {
         Reason::NothingInTime,
         Reason::Crowded,
         Reason::NotCrowded,
+        Reason::Reset,
     ];
 
     #[test]

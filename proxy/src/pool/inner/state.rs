@@ -4,7 +4,10 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{super::CheckOutError, Inner, Todo};
+use super::{
+    super::{CheckOutError, slots::ResetCause},
+    Inner, Todo,
+};
 use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
 use seawall_transport::connection::{Connection, Generation};
@@ -50,9 +53,9 @@ impl Inner {
         }
         self.generation = generation.next();
         self.state = PoolState::Paused;
-        let todo = self.empty(CloseReason::Stale, &CheckOutError::Paused, now);
+        let mut todo = self.empty(CloseReason::Stale, &CheckOutError::Paused, now);
         self.slots.clear(now);
-        self.slots.reset(now);
+        todo.limit_reset = self.slots.reset(ResetCause::Clear, now);
         Some(todo)
     }
 
