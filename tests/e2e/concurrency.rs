@@ -70,6 +70,13 @@ impl Scene {
     async fn concurrency(&self) -> seawall_api::Concurrency {
         self.pool().await.concurrency
     }
+
+    /// The gauge of the operations in this state, as text.
+    async fn gauge(&self, state: &str) -> String {
+        let label = format!("state=\"{state}\"");
+        let name = "seawall_concurrency_operations";
+        self.seawall.metric(name, &[&label]).await.to_string()
+    }
 }
 
 /// A read that takes 60 s. No test waits for its end.
@@ -160,16 +167,27 @@ async fn long_operations_over_the_limit_run_after_a_short_wait_and_are_counted()
     .unwrap();
     let limit = scene.concurrency().await;
     assert_eq!((&*limit.mode, limit.limit), ("fixed", Some(2)));
-    let operations = async |state: &str| {
-        let label = format!("state=\"{state}\"");
-        let name = "seawall_concurrency_operations";
-        scene.seawall.metric(name, &[&label]).await
-    };
-    let counts = [
-        operations("in_progress").await,
-        operations("exempt").await,
-        operations("waiting").await,
+    let gauges = [
+        scene.gauge("in_progress").await,
+        scene.gauge("exempt").await,
+        scene.gauge("waiting").await,
     ];
-    assert_eq!(counts.map(|count| count.to_string()), ["2", "4", "0"]);
+    assert_eq!(gauges, ["2", "4", "0"]);
+    drop(reads);
+}
+
+#[tokio::test]
+async fn operations_that_wait_are_counted_as_waiting() {
+    // Two reads use both connections of the user. These reads may become exempt, but the other
+    // reads then wait for a connection.
+    let scene = Scene::start_with("pool.concurrency = 2\npool.max_pool_size = 2\n").await;
+    let mut reads = Vec::new();
+    for _ in 0..6 {
+        reads.push(scene.running(long_read()).await);
+    }
+    eventually(LIMIT, async || scene.concurrency().await.waiting == 4)
+        .await
+        .unwrap();
+    assert_eq!(scene.gauge("waiting").await, "4");
     drop(reads);
 }
