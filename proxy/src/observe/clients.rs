@@ -18,12 +18,12 @@ use super::{metric_handles::Metrics, metric_name::MetricName, shared_names::Shar
 use seawall_locks::Mutex;
 use seawall_stats::{Departure, Leaving, Stage, Traffic};
 
-/// The connected clients, and the counts of connections and disconnections that the history has not
-/// taken yet.
+/// The list of connected clients, and the counts of connections and disconnections since the last
+/// call of `take_traffic`.
 pub struct ClientDirectory {
     metrics: Arc<Metrics>,
     pub(super) rows: Mutex<HashMap<i32, ClientRow>>,
-    /// Number of connected clients with a user.
+    /// Number of connected clients that have logged in.
     authenticated: AtomicUsize,
     next_id: AtomicI32,
     traffic: Mutex<Traffic>,
@@ -48,12 +48,13 @@ impl ClientDirectory {
         }
     }
 
-    /// The shared copy of a name. A long name is shortened.
+    /// Returns a copy of the name that all clients with the same name share. A name with more than
+    /// [`MAX_NAME_BYTES`] bytes is truncated.
     fn shared(&self, name: &str) -> Arc<str> {
         self.names.lock().intern(shortened(name))
     }
 
-    /// Counts and lists an accepted client.
+    /// Counts an accepted client, and adds it to the list of connected clients.
     pub fn connected(self: &Arc<Self>, peer: Arc<str>, ip: Option<IpAddr>) -> ConnectedClient {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let row = ClientRow {
@@ -100,8 +101,8 @@ impl ClientDirectory {
         self.authenticated.load(Ordering::Relaxed)
     }
 
-    /// Updates the number of clients with a user. `was` is true if the client had a user before,
-    /// and `is` is true if the client has a user now.
+    /// Updates the number of clients that have logged in. `was` is true if the client had a user
+    /// before, and `is` is true if the client has a user now.
     fn count_user(&self, was: bool, is: bool) {
         match (was, is) {
             (false, true) => drop(self.authenticated.fetch_add(1, Ordering::Relaxed)),
@@ -141,7 +142,8 @@ pub struct ClientRow {
     pub driver: Option<Arc<str>>,
 }
 
-/// Maximum length of a stored name, in bytes. Servers allow 128 bytes for an application name.
+/// Maximum length of a stored user, application or driver name, in bytes. Servers allow 128 bytes
+/// for an application name.
 const MAX_NAME_BYTES: usize = 256;
 
 fn shortened(name: &str) -> &str {
@@ -154,8 +156,9 @@ thread_local! {
     static IS_CLOSING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Drops the future that serves a client, because Seawall closes the client. The client then counts
-/// as closed by Seawall. Without this function, it would count as a client that has left.
+/// Drops the future that serves a client, because Seawall closes the client's connection. The
+/// client then counts as closed by Seawall. If the future were dropped without this function, the
+/// client would count as a client that has left.
 pub(crate) fn close<F>(serving: F) {
     IS_CLOSING.set(true);
     drop(serving);
@@ -170,7 +173,8 @@ pub struct ConnectedClient {
     id: i32,
     ip: Option<IpAddr>,
     peer: Arc<str>,
-    /// The application's name. It is set only once; servers also refuse a second name.
+    /// The application's name. Only the first name that the client sends is stored, because servers
+    /// also refuse a second name on the same connection.
     application: OnceLock<Arc<str>>,
     user: Mutex<Option<Arc<str>>>,
     since: Instant,

@@ -10,7 +10,7 @@ use super::{
     sums::{NamespaceIndex, Record},
 };
 
-/// The value of `level` in the slow log line of an operation whose row was evicted while the
+/// The value of `level` in the slow log line of an operation whose shape row was evicted while the
 /// operation ran.
 const EVICTED: &str = "evicted";
 
@@ -23,8 +23,9 @@ pub(super) struct LoggedOperation {
     pub(super) shape: ShapeId,
     /// The id of the operation's own shape, if it differs from `shape`.
     pub(super) fine: Option<ShapeId>,
-    /// What the row that counts the operation contains: one shape (`fine`), shapes with the same
-    /// coarse shape (`coarse`) or other shapes (`rest`); `None` if shapes are not counted.
+    /// Which shapes the row that counts the operation contains: only one (`fine`), those with the
+    /// same coarse shape (`coarse`), or all that have no other row (`rest`). The value is
+    /// [`EVICTED`] if the row no longer exists, and `None` if shapes are not counted.
     pub(super) level: Option<&'static str>,
     pub(super) text: Arc<str>,
 }

@@ -1,5 +1,6 @@
-//! The exporter: collects the threads' sums once a second and before every scrape. It exports them
-//! as metrics, as tables for the API, and as one second of figures for the history.
+//! The exporter: collects the sums of all threads once a second and before every scrape. It exports
+//! these sums as metrics and as tables for the API, and returns the figures of each second for the
+//! history.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -35,25 +36,29 @@ use super::{
 /// Average number of buckets in a fine distribution, used to estimate its size.
 const FINE_BUCKETS: usize = 100;
 
-/// All sums collected since Seawall started. The sums of shapes are in the registry's rows instead.
+/// All sums collected since Seawall started, except the sums of shapes: these are in the registry's
+/// rows.
 pub(super) struct Collected {
     namespaces: Vec<Option<Box<NamespaceSums>>>,
     servers: Vec<Option<Box<ServerSums>>>,
-    /// The times of checkouts, by server.
+    /// For each server, the times that operations needed to get a connection to the server
+    /// (checkouts).
     checkouts: Vec<Option<Box<Distribution>>>,
     phases: Phases,
     /// The metric series of the heaviest shapes.
     pub(super) series: ShapeSeries,
     /// When [`Registry::turn_over`] was last called.
     turned_over_at: Instant,
-    /// Figures since the last call of [`Exporter::take_second`].
+    /// Figures by label (namespace, shape, server or phase) since the last call of
+    /// [`Exporter::take_second`].
     second: WeighedSeries,
-    /// Figures since the last [`Exporter::take_second`], of all operations together, except
-    /// awaiting operations and those that Seawall replied to itself.
+    /// Figures since the last call of [`Exporter::take_second`], for all operations together,
+    /// except awaiting operations and those that Seawall replied to itself.
     whole: Figures,
     /// The latest slow operations.
     slow: SlowRing,
-    /// The history labels of namespaces, kept so that they are not built every second.
+    /// The label of each namespace in the history. The labels are kept, so that they are not
+    /// created again every second.
     namespace_labels: HashMap<Namespace, Arc<Label>>,
 }
 
@@ -87,8 +92,10 @@ impl Collected {
         add_weighed(&mut self.second, label, figures, weight);
     }
 
-    /// Adds the distributions of phases to the current second. This second already contains the
-    /// other figures of these operations, in the series of the server or of all operations.
+    /// Adds the distributions of the time in each phase to the current second. `server` is the
+    /// server of the operations; with `None`, the distributions are of all operations. The other
+    /// figures of these operations, such as their bytes, are added separately under the label of
+    /// the server or of all operations.
     fn keep_phases(&mut self, server: Option<&str>, phases: &Phases) {
         for (phase, durations) in phases.iter().filter(|(_, of)| of.count() > 0) {
             let label = Label::Phase {
@@ -113,7 +120,7 @@ pub struct Exporter {
     pub(super) cpu: Mutex<CpuTimes>,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     keeps_seconds: bool,
-    /// The start of the time that the sums cover.
+    /// When this exporter was created. The sums cover the time since then.
     pub(super) started_at: SystemTime,
     /// The series of `seawall_info` and of the certificates' expiry; `None` until
     /// [`Exporter::set_info`] is called. The metrics library cannot remove a single series, so each
@@ -207,8 +214,8 @@ impl Exporter {
     }
 
     /// Adds the sums to the shapes' rows, and copies the row data that the caller needs. The lock
-    /// on the registry is released before the rest of the work, because a thread that sees a new
-    /// shape waits for this lock.
+    /// on the registry is held only in this function and not for the rest of the collection,
+    /// because a thread that sees a new shape waits for this lock.
     fn add_to_registry(&self, fresh: &mut Sums, collected: &mut Collected) -> FreshRows {
         let now = SystemTime::now();
         let servers = self.recorder.servers.lock().clone();
@@ -263,9 +270,8 @@ impl Exporter {
             }));
             collected.keep(&label, &figures, f64::INFINITY);
         }
-        // Awaiting operations would make the latency of all operations look bad, and operations
-        // that Seawall replies to itself would make it look good. So `whole` contains neither of
-        // them.
+        // Awaiting operations would raise the average latency, and operations that Seawall replies
+        // to itself would lower it. So `whole` contains neither of these two kinds of operations.
         if fresh.whole.count > 0 {
             collected.keep(&Arc::new(Label::Whole), &fresh.whole, f64::INFINITY);
         }
@@ -297,7 +303,7 @@ impl Exporter {
         (std::mem::take(&mut collected.second), whole)
     }
 
-    /// Connections, logins and refusals since the last call.
+    /// Returns the numbers of connections, logins and refusals since the last call.
     pub(crate) fn take_traffic(&self) -> Traffic {
         let mut traffic = self.recorder.clients.take_traffic();
         self.recorder.logins.add_to(&mut traffic);
@@ -315,7 +321,8 @@ impl Exporter {
         self.set_storm_active(false);
     }
 
-    /// Sets the gauge of servers whose stalls recur at a regular interval.
+    /// Sets the gauge `seawall_recurring_stalls`: the number of servers that now stall at a regular
+    /// interval.
     pub(crate) fn set_recurring_stalls(&self, servers: usize) {
         let gauge = self.metrics.gauge(MetricName::RecurringStalls, vec![]);
         gauge.set(seawall_stats::float(
@@ -373,9 +380,9 @@ impl Exporter {
         }
     }
 
-    /// Exports errors by code. `sums` are the totals: they count a limited number of codes per
-    /// namespace separately, and all further codes as `other`. The metric has the label value
-    /// `other` for the same codes.
+    /// Exports the errors in `fresh` by code. `sums` are the totals of each namespace: they count
+    /// only a limited number of different codes separately, and all further codes together. The
+    /// metrics count these further codes under the label value `other`.
     fn export_codes(
         &self,
         namespaces: &[Namespace],
@@ -393,8 +400,8 @@ impl Exporter {
         }
     }
 
-    /// Exports the number of operations that group rows count (rows of coarse shapes, and `other`
-    /// rows), and the number of evicted rows.
+    /// Exports the number of operations counted in rows that several shapes share (rows of coarse
+    /// shapes, and `other` rows), and the number of evicted rows.
     fn export_turnover(&self, rows: &FreshRows) {
         for level in [Level::Coarse, Level::Rest] {
             let of_level = rows.shapes.iter().filter(|row| row.shape.level == level);
@@ -439,8 +446,8 @@ impl Exporter {
     /// Adds the times of checkouts to `histograms`.
     pub(super) fn add_checkouts(&self, collected: &Collected, histograms: &mut impl Histograms) {
         let servers = self.recorder.servers.lock().clone();
-        // The series exists even before the first checkout, so that a scraper sees the first
-        // checkout as an increase.
+        // Each server has a series even before its first checkout, so that a scraper sees the first
+        // checkout as an increase from 0.
         let none = Distribution::default();
         let checkouts = collected.checkouts.iter().map(Option::as_deref);
         for (address, checkouts) in servers.iter().zip(checkouts.chain(repeat(None))) {
@@ -499,8 +506,8 @@ impl Exporter {
         }
     }
 
-    /// Renders all metrics in Prometheus' protobuf format. The histograms of operations become
-    /// native histograms too.
+    /// Renders all metrics in Prometheus' protobuf format. The histograms of operations have native
+    /// buckets in addition to the classic buckets.
     pub(crate) fn render_protobuf(&self) -> Vec<u8> {
         // The classic and the native buckets come from one snapshot: a scraper refuses a histogram
         // whose classic and native counts differ.
@@ -545,8 +552,9 @@ impl Exporter {
         wanted.take(limit).cloned().collect()
     }
 
-    /// The threshold of slow operations, and the number of slow operations since Seawall started
-    /// that the list omits, because there were too many in one second or of one user.
+    /// Returns two values: the threshold of slow operations, and the number of slow operations
+    /// since Seawall started that are missing from the list of slow operations, because there were
+    /// too many in one second or of one user.
     pub(crate) fn slow_limits(&self) -> (Duration, u64) {
         let left_out = self.recorder.slow_notes.left_out();
         (self.recorder.slow_threshold(), left_out)
@@ -562,7 +570,8 @@ impl Exporter {
     }
 }
 
-/// Data that is copied from the rows while the registry is locked, and used after it is unlocked.
+/// Data that is copied from the registry's rows while the registry is locked, and used after the
+/// registry is unlocked.
 struct FreshRows {
     namespaces: Vec<Namespace>,
     shapes: Vec<FreshShape>,
@@ -579,9 +588,9 @@ struct FreshShape {
     sums: ShapeSums,
 }
 
-/// True if the metric series of a shape count operations of these sums. They do not if all
-/// operations are awaiting, or if the row is empty because each `getMore` was counted with the
-/// shape that opened its cursor.
+/// True if a shape with these sums is exported as metrics. It is not exported if all its operations
+/// are awaiting, or if its row is empty because each `getMore` was counted with the shape that
+/// opened its cursor.
 fn is_exported(sums: &ShapeSums) -> bool {
     sums.figures.count > 0 || !sums.figures.more_time.is_zero()
 }

@@ -20,7 +20,8 @@ use seawall_stats::{Distribution, octave_bound_seconds};
 
 /// A format in which distributions are exported as histograms.
 pub(super) trait Histograms {
-    /// Adds one series. All series of a metric must follow one another.
+    /// Adds one series of `metric`. The series of one metric must be added directly after one
+    /// another.
     fn add<const PER_OCTAVE: usize>(
         &mut self,
         metric: MetricName,
@@ -83,8 +84,9 @@ impl Histograms for HistogramText<'_> {
     }
 }
 
-/// Writes a counter of seconds in Prometheus' text format, because the counters of the library only
-/// have whole numbers. Each of `series` has the name of a label, its value, and a time.
+/// Writes a counter of seconds in Prometheus' text format, because the counters of the library hold
+/// only whole numbers. Each item of `series` is the name of a label, the value of the label, and
+/// the time to write.
 pub(super) fn write_seconds<'s>(
     text: &mut String,
     metric: MetricName,
@@ -110,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_cumulative_and_have_the_bounds_of_octaves() {
+    fn histogram_buckets_are_cumulative_and_their_bounds_are_powers_of_two() {
         let mut distribution = Distribution::<8>::default();
         for time in [
             Duration::ZERO,

@@ -1,4 +1,5 @@
-//! Handles on metrics: registered once and kept, so that counting needs no look-up.
+//! Creates handles on metrics. A handle can be kept, so that later updates of the metric need no
+//! look-up.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use metrics_util::MetricKindMask;
 use super::metric_name::{MetricKind, MetricName};
 use seawall_stats::{OCTAVES, octave_bound_seconds};
 
-/// The first octave that classic histograms export. All times under 15 µs are in its bucket.
+/// The first octave (range of times between two powers of two) that classic histograms export. All
+/// times under 15 µs are in the bucket of this octave.
 pub(super) const FIRST_EXPORTED_OCTAVE: usize = 4;
 /// The last octave that classic histograms export. It ends at 64 s.
 pub(super) const LAST_EXPORTED_OCTAVE: usize = 26;
@@ -20,8 +22,8 @@ const _: () = assert!(LAST_EXPORTED_OCTAVE < OCTAVES);
 
 const METADATA: Metadata<'static> = Metadata::new("seawall", Level::INFO, Some("seawall"));
 
-/// A recorder of metrics. It is not installed process-wide, so the metrics of two instances in one
-/// process do not mix.
+/// A recorder of metrics. It is not installed process-wide, so two instances of Seawall in one
+/// process (in tests) have separate metrics.
 pub(super) struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
@@ -29,7 +31,7 @@ pub(super) struct Metrics {
 
 impl Metrics {
     /// Creates a recorder that knows every metric's help text. Series that were not updated for
-    /// `life` are no longer rendered.
+    /// `life` are no longer rendered; with `None`, all series are rendered.
     pub(super) fn new(life: Option<Duration>) -> Result<Self, BuildError> {
         let bounds: Vec<f64> = (FIRST_EXPORTED_OCTAVE..=LAST_EXPORTED_OCTAVE)
             .map(octave_bound_seconds)
@@ -67,15 +69,16 @@ impl Metrics {
             .register_histogram(&key(name, labels), &METADATA)
     }
 
-    /// Adds one to a counter. Used for counters that change too rarely to keep a handle.
+    /// Adds one to a counter. Used for counters that change so rarely that no handle is kept for
+    /// them.
     pub(super) fn count(&self, name: MetricName, labels: &[(&'static str, &'static str)]) {
         let labels = labels.iter();
         let labels = labels.map(|(key, value)| Label::new(*key, *value));
         self.counter(name, labels.collect()).increment(1);
     }
 
-    /// Moves recorded samples into buckets. Must be called regularly: otherwise samples use more
-    /// and more memory until the next scrape.
+    /// Moves recorded samples of histograms into buckets. Must be called regularly: otherwise
+    /// samples use more and more memory until the next scrape.
     pub(super) fn run_upkeep(&self) {
         self.handle.run_upkeep();
     }

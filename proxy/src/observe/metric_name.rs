@@ -7,7 +7,7 @@ pub enum MetricKind {
     Counter,
     /// A value that rises and falls.
     Gauge,
-    /// A distribution.
+    /// A distribution of times.
     Histogram,
 }
 
@@ -85,12 +85,12 @@ metrics! {
     OperationRequestBytesTotal: Counter = "seawall_operation_request_bytes_total", "Bytes of commands.";
     /// Bytes of replies.
     OperationReplyBytesTotal: Counter = "seawall_operation_reply_bytes_total", "Bytes of replies.";
-    /// Documents returned, written or counted.
+    /// Documents that operations returned, wrote or counted.
     OperationDocumentsTotal: Counter = "seawall_operation_documents_total", "Documents returned, written or counted.";
     /// Operations whose large command was forwarded while it arrived. Such an operation is timed
     /// from the first byte of its command.
     OperationsStreamedTotal: Counter = "seawall_operations_streamed_total", "Operations whose large command was forwarded while it arrived. Such an operation is timed from the first byte of its command.";
-    /// Operations of a shape.
+    /// Operations of a shape. A shape is a command without its values.
     ShapeOperationsTotal: Counter = "seawall_shape_operations_total", "Operations of a shape.";
     /// Durations of a shape's operations.
     ShapeDurationSeconds: Histogram = "seawall_shape_duration_seconds", "Durations of a shape's operations.";
@@ -127,7 +127,7 @@ metrics! {
     StormsTotal: Counter = "seawall_storms_total", "Client storms that began.";
     /// 1 while there is a client storm, else 0.
     StormActive: Gauge = "seawall_storm_active", "1 while there is a client storm, else 0.";
-    /// Number of servers whose stalls recur now.
+    /// Number of servers that now stall at a regular interval.
     RecurringStalls: Gauge = "seawall_recurring_stalls", "Number of servers whose stalls recur now at a regular interval.";
     /// Operations with an injected fault, by `kind`.
     FaultsInjectedTotal: Counter = "seawall_faults_injected_total", "Operations with an injected fault.";
@@ -136,7 +136,8 @@ metrics! {
     ArrivalsDelayedTotal: Counter = "seawall_arrivals_delayed_total", "New clients that waited before Seawall read their first byte, because its threads for clients were overloaded.";
     /// Client logins that were delayed by a login gate or a limit of logins.
     LoginsDelayedTotal: Counter = "seawall_logins_delayed_total", "Client logins that were delayed by a login gate or a limit of logins.";
-    /// Time from the last byte of a command written to a server to the first byte of the reply.
+    /// Time at a server: starts when the last byte of a command was written to the server, and ends
+    /// at the first byte of the reply.
     ServerOperationSeconds: Histogram = "seawall_server_operation_seconds", "Time from the last byte of a command written to a server to the first byte of the reply.";
     /// Single writes that failed in replies with `ok: 1`, by `code`.
     WriteErrorsTotal: Counter = "seawall_write_errors_total", "Single writes that failed in replies with ok: 1, by code.";
@@ -153,7 +154,7 @@ metrics! {
     FingerprintFoldedTotal: Counter = "seawall_fingerprint_folded_total", "Operations of shapes without a row of their own, by the level of the row that counts them.";
     /// Shape rows evicted for heavier shapes.
     FingerprintEvictedTotal: Counter = "seawall_fingerprint_evicted_total", "Shape rows evicted for heavier shapes.";
-    /// Prefixes of field paths below which all names now count as data.
+    /// Learned prefixes of field paths. All field names below such a prefix count as data.
     FingerprintNamesLearnedTotal: Counter = "seawall_fingerprint_names_learned_total", "Prefixes of field paths below which all names now count as data.";
     /// How late a periodic task of a runtime woke up, by `plane` (`data` or `control`).
     EventLoopDelaySeconds: Histogram = "seawall_event_loop_delay_seconds", "How late a periodic task of a runtime woke up.";
@@ -200,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metric_names_follow_the_conventions() {
+    fn names_of_counters_end_with_total_and_names_of_histograms_with_seconds() {
         for name in MetricName::ALL {
             let text = name.as_str();
             assert!(text.starts_with("seawall_"), "{text}");

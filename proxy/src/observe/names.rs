@@ -79,8 +79,9 @@ impl NameTable {
 impl NameState {
     fn add_and_check_limit(&mut self, prefix: Prefix, name: ChildName) -> bool {
         if !self.watched.contains_key(&prefix) && self.watched.len() >= MAX_WATCHED {
-            // Drop the prefixes with only one name, because most prefixes have only one. If this
-            // frees no memory, drop all prefixes. A dropped prefix can still be learned later.
+            // Drop the prefixes with only one name, because most prefixes have only one. If all
+            // prefixes have more than one name, drop all prefixes. A dropped prefix can still be
+            // learned later.
             self.watched.retain(|_, names| names.len() > 1);
             if self.watched.len() >= MAX_WATCHED {
                 self.watched.clear();
@@ -109,7 +110,7 @@ mod tests {
         })
     }
 
-    /// A word of letters, which does not look like data.
+    /// Converts a number to a word of letters. Such a word does not look like data.
     fn word(number: usize) -> String {
         let digits = number.to_string();
         digits.bytes().map(|digit| char::from(digit + 49)).collect()

@@ -1,4 +1,5 @@
-//! The observation of one operation: a guard that counts the operation however it ends.
+//! The observation of one operation: a guard that counts the operation, whether it succeeds, fails
+//! or is cancelled.
 
 use metrics::Label;
 use tokio::time::Instant;
@@ -186,9 +187,9 @@ impl<'a> Observation<'a> {
     }
 
     /// Sets the client that sent the operation. The operation is counted for the application of
-    /// `client`. `user` is the user's number: each user gets a limited share of the slow log's
-    /// lines. `command` is the source of the values in such a line; `None` for a line without
-    /// values.
+    /// `client`. `user` is the number of the client's user: each user gets a limited share of the
+    /// slow log's lines. `command` is the command whose values are written to the slow log; `None`
+    /// writes a line without values.
     pub(crate) fn set_sender(
         &mut self,
         client: &'a ConnectedClient,
@@ -258,8 +259,8 @@ impl Recorder {
         observation
     }
 
-    /// Begins the observation of a handshake command that a server will run. It is counted without
-    /// a shape.
+    /// Begins the observation of a handshake command that a server will run. The command is counted
+    /// without a shape.
     pub(crate) fn begin_unshaped(
         &self,
         input: &CommandBytes<'_>,
@@ -274,8 +275,8 @@ impl Recorder {
         )
     }
 
-    /// Counts a command that Seawall replied to itself. `error_code` is set if the reply was an
-    /// error.
+    /// Counts a command that Seawall replied to itself. `error_code` is the code in an error reply;
+    /// `None` if the command succeeded.
     pub fn local(
         &self,
         input: &CommandBytes<'_>,

@@ -30,21 +30,22 @@ pub(crate) fn open_descriptors(may_count: bool) -> Option<usize> {
     }
 }
 
-/// The label of CPU time from threads that ended before they were measured.
+/// Stands in place of a thread name for the CPU time that ended threads used and that no
+/// measurement included.
 const ENDED: &str = "ended";
 
 /// CPU time by thread name. No value ever falls, because the time of ended threads is kept.
 #[derive(Debug, Default)]
 pub(super) struct CpuTimes {
     by_name: BTreeMap<String, Duration>,
-    /// CPU time of the process that was not measured for any thread.
+    /// CPU time of the process minus the measured CPU times of its threads: the maximum so far.
     ended: Duration,
     /// CPU time of each live thread at the last measurement.
     seen: HashMap<ThreadId, Duration>,
 }
 
 impl CpuTimes {
-    /// Adds the time since the last call.
+    /// Adds the CPU time that the threads have used since the last call.
     pub(super) fn measure(&mut self) {
         // `ended` is the CPU time of the process minus the CPU times of its threads. The process is
         // measured first, so that `ended` never includes the time of a live thread.
@@ -52,8 +53,8 @@ impl CpuTimes {
         self.add(process, threads());
     }
 
-    /// CPU time by thread name, and under [`ENDED`] the time of threads that ended before they were
-    /// measured.
+    /// CPU time by thread name. The name [`ENDED`] stands for the CPU time that ended threads used
+    /// and that no measurement included.
     pub(super) fn by_thread(&self) -> impl Iterator<Item = (&str, Duration)> {
         let by_name = self.by_name.iter().map(|(name, time)| (&**name, *time));
         by_name.chain([(ENDED, self.ended)])
@@ -111,7 +112,8 @@ fn threads() -> Vec<Thread> {
 /// CPU time of all threads of the process, including ended threads, rounded down to clock ticks.
 ///
 /// Source: `/proc/PID/stat`, proc(5): `utime` and `stime` are the fields 14 and 15. The second
-/// field is the name in brackets, which may contain any characters.
+/// field is the process name in parentheses. This name may contain any characters, also spaces and
+/// parentheses.
 pub(crate) fn process_cpu() -> Option<Duration> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let (_, after_name) = stat.rsplit_once(") ")?;
@@ -198,7 +200,8 @@ mod tests {
         }
         let by_thread: Duration = threads().iter().map(|thread| thread.on_cpu).sum();
         // `process_cpu` is rounded down to clock ticks, so it may be less than the sum of the
-        // threads. More than 100 ms were used, so it cannot be less than half of the sum.
+        // threads' CPU times. More than 100 ms were used, so `process_cpu` cannot be less than half
+        // of the sum.
         assert!(process_cpu().unwrap() * 2 >= by_thread);
         assert!(resident_bytes().unwrap() > 1 << 20);
     }

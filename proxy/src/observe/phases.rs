@@ -1,5 +1,6 @@
-//! Distributions of the time in each phase: of all operations, and of each server's operations.
-//! Awaiting operations are not recorded: their times show how long no event happened.
+//! Distributions of the time that operations spend in each phase: for all operations together, and
+//! for the operations of each server. Awaiting operations are not recorded: their times show how
+//! long no event happened.
 //!
 //! An operation is recorded in only one set of distributions, so that recording costs the same for
 //! any number of servers. The sums over several sets are computed when the distributions are
@@ -134,14 +135,15 @@ mod tests {
         assert_eq!(by_server, [Some(times_4(1)), None, Some(times_4(2))]);
         let fine_4 = |index, count| (index, u64::from(count), Duration::from_millis(4) * count);
         assert_eq!(fine, [fine_4(0, 1), fine_4(2, 2)]);
-        // A second `take` returns no operation again, and has no memory for the idle servers.
+        // A second `take` returns none of these operations, and allocates no memory for servers
+        // without new operations.
         let again = tally.take(|_, _| panic!("the times were already returned"));
         assert_eq!(server_time(&again.whole), (0, Duration::ZERO));
         assert!(again.servers.iter().all(Option::is_none));
     }
 
     #[test]
-    fn times_without_a_reply_are_in_the_server_phase_but_not_in_the_reply_times() {
+    fn operations_without_a_reply_count_in_the_server_phase_but_not_in_the_reply_times() {
         let mut tally = PhaseTally::default();
         let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
         for has_reply in [true, false, false] {

@@ -1,10 +1,11 @@
 //! The sums of plain operations of one thread since the last collection.
 //!
-//! An operation is plain if it was sent to a server, succeeded, and has no rare property such as an
-//! error code or a cursor's origin. Most operations are plain. All plain operations with the same
-//! shape and server add to the same few numbers. When the sums are collected, these numbers are
-//! added to the sums of the namespace, the shape and the server. So an operation costs one look-up
-//! and one set of additions instead of three.
+//! An operation is plain if it was sent to a server, succeeded, and has no rare property. Rare
+//! properties are, for example, an error code, or that the operation is a `getMore` that is counted
+//! with the command that opened its cursor. Most operations are plain. All plain operations with
+//! the same shape and server add to the same few numbers. When the sums are collected, these
+//! numbers are added to the sums of the namespace, the shape and the server. So an operation costs
+//! one look-up and one set of additions instead of three.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -23,7 +24,7 @@ use super::{
 /// server.
 const PAIRS: usize = 32;
 
-/// A namespace, a shape and a server with plain operations.
+/// The namespace, the shape and the server of a plain operation.
 type Key = (NamespaceIndex, ShapeIndex, ServerIndex);
 
 /// The plain operations of one thread.

@@ -1,5 +1,5 @@
 //! Metrics of Seawall itself: CPU time by thread, memory by owner, delay of the event loops,
-//! unwritten lines of the slow log, and losses of the history.
+//! unwritten lines of the slow log, losses of the history, and captures.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ pub struct Memory {
     pub bytes: usize,
 }
 
-/// The counts of the captures. The caller provides them, because the exporter does not collect
-/// them.
+/// The counts of all captures (recordings of clients' operations). The exporter does not collect
+/// these counts itself: the caller of `update_capture_metrics` provides them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureCounts {
     /// True while a capture runs.
     pub is_running: bool,
     /// Operations recorded since Seawall started.
     pub operations: u64,
-    /// Omissions since Seawall started, by reason.
+    /// Operations and whole replies that captures omitted since Seawall started, by reason.
     pub omitted: Vec<(&'static str, u64)>,
     /// Captures that have ended since Seawall started, by reason.
     pub ended: Vec<(&'static str, u64)>,
-    /// Bytes written since Seawall started.
+    /// Bytes written to captures since Seawall started, after compression.
     pub written_bytes: u64,
     /// Bytes of all captures on disk.
     pub kept_bytes: u64,
@@ -46,7 +46,8 @@ pub struct HistoryLosses {
 }
 
 impl Exporter {
-    /// Records how late a task of the runtime `plane` woke up.
+    /// Records how late a periodic task woke up. `plane` is the runtime of the task: `data` or
+    /// `control`.
     pub(crate) fn event_loop_late(&self, plane: &'static str, delay: Duration) {
         let labels = vec![Label::new("plane", plane)];
         let name = MetricName::EventLoopDelaySeconds;
@@ -120,7 +121,7 @@ impl Exporter {
         }
     }
 
-    /// Estimated memory of the rows and their sums in bytes, from their number and typical size.
+    /// Estimated memory of the rows, sums, counted field names and cached look-ups, in bytes.
     fn table_bytes(&self) -> usize {
         let collected = self.collected.lock();
         let recorder = &self.recorder;

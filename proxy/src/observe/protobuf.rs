@@ -143,7 +143,8 @@ impl NativeHistograms {
     }
 }
 
-/// Converts metrics from the text format to protobuf. Each metric family is preceded by its length.
+/// Converts metrics from the text format to protobuf. Each metric family is preceded by its encoded
+/// length in bytes.
 pub(super) fn encode(text: &str, natives: &NativeHistograms) -> Vec<u8> {
     let mut bytes = Vec::new();
     for family in families(text, natives) {
@@ -298,8 +299,8 @@ impl MetricFamily {
                 (text(&pair.name), text(&pair.value))
             });
             let native = natives.find(&name, labels.collect());
-            // Add no native buckets if their count differs: a scraper refuses a histogram whose
-            // classic and native counts differ.
+            // Add no native buckets if their total count differs from the classic count: a scraper
+            // refuses a histogram whose classic and native counts differ.
             if let (Some(native), Some(histogram)) = (native, &mut metric.histogram)
                 && histogram.sample_count == Some(native.count())
             {
@@ -314,8 +315,8 @@ impl Native {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
-    /// Adds the buckets to a histogram. Consecutive buckets form a span, and counts are encoded as
-    /// differences.
+    /// Adds the buckets to a histogram. Consecutive buckets form a span. Each count is encoded as
+    /// the difference from the count of the bucket before it.
     fn add_to(&self, histogram: &mut Histogram) {
         histogram.schema = Some(self.schema);
         histogram.zero_threshold = Some(0.0);

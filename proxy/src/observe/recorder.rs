@@ -1,6 +1,7 @@
 //! The recorder: counts operations, logins, refusals and server connections for the data path.
 //!
-//! An operation costs its thread one look-up and a few additions in the thread's own table.
+//! For each operation, the thread that serves it does one look-up and a few additions in a table of
+//! its own.
 
 use std::{
     fmt,
@@ -38,7 +39,7 @@ const MAX_SERVERS: usize = 1_000;
 /// lock is taken.
 const LARGE_COMMAND_BYTES: usize = 64 << 10;
 
-/// Maximum number of cached look-ups of a shard. A full cache is cleared.
+/// Maximum number of look-ups that each shard caches. A full cache is cleared.
 const MAX_CACHED_ROWS: usize = 16_384;
 
 /// Counts operations, logins, refusals and server connections. The data path calls it.
@@ -53,7 +54,7 @@ pub struct Recorder {
     pub(super) servers: Mutex<Vec<Arc<str>>>,
     pub(super) slow_log: ArcSwapOption<SlowLog>,
     pub(super) slow_notes: SlowNotes,
-    /// Number of lines that earlier slow logs dropped.
+    /// Number of lines that the slow logs before the current `slow_log` did not write.
     pub(super) left_out_before: AtomicU64,
     pub(super) logins: Arc<Logins>,
     shards: Arc<Shards>,
@@ -182,9 +183,9 @@ impl Recorder {
         names.describe(input, self.name_key.as_ref())
     }
 
-    /// Checks that the row has the command's text. A different text means that two shapes have the
-    /// same hash, which is nearly impossible, or that the code that computes the hash disagrees
-    /// with the code that writes the text.
+    /// Checks that the row has the text of the command's shape. A different text means that two
+    /// shapes have the same hash, which is nearly impossible, or that the code that computes the
+    /// hash disagrees with the code that writes the text.
     fn check_text(&self, rows: RowIndexes, input: &CommandBytes<'_>, names: Option<&LearnedNames>) {
         let Some(index) = rows.shape.filter(|_| rows.folded.is_none()) else {
             return;
@@ -201,7 +202,8 @@ impl Recorder {
         }
     }
 
-    /// Counts an operation of an application; `None` if the application has no name.
+    /// Counts an operation. `application` is the name of the client's application; `None` if the
+    /// client sent no name.
     pub(super) fn record(&self, record: &Record, application: Option<&Arc<str>>) {
         self.shards.mine().tally.add(record, application);
     }
@@ -216,7 +218,7 @@ impl Recorder {
         fresh
     }
 
-    /// Memory of the threads' caches, in bytes.
+    /// Memory of the look-ups that all shards have cached, in bytes.
     pub(super) fn cache_bytes(&self) -> usize {
         let capacities = self.shards.all().map(|shard| shard.lock().rows.capacity());
         capacities.sum::<usize>() * size_of::<((ShapeId, bool), RowIndexes)>()
@@ -259,7 +261,7 @@ impl Recorder {
         self.logins.shed_operations.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a login that has to wait for a permit.
+    /// Counts a client login that has to wait because of a login gate or a limit of logins.
     pub(crate) fn login_delayed(&self) {
         self.metrics.count(MetricName::LoginsDelayedTotal, &[]);
     }
