@@ -56,8 +56,11 @@ use self::{
     tls::{ADMIN_TLS, Expiries, RunningTls},
 };
 pub(crate) use self::{
-    limited_thread::LimitedThread, peers::peer_problem, server_tls::ServerTlsFiles,
-    telemetry::telemetry_problems, tls::tls_problems,
+    limited_thread::LimitedThread,
+    peers::peer_problem,
+    server_tls::ServerTlsFiles,
+    telemetry::telemetry_problems,
+    tls::{tls_problems, tls_warnings},
 };
 pub use self::{peers::PeersError, server_tls::DeploymentTlsError, telemetry::TelemetryError};
 

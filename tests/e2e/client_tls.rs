@@ -11,11 +11,13 @@ use std::{
 
 use bson::doc;
 use futures_util::future::join_all;
+use rustix::process::Signal;
 use seawall_api::Status;
 use seawall_tests::{
     authority::{Authority, ECDSA, ED25519, Identity, YEAR},
     eventually::eventually,
     mongod::{self, Standalone, shared_standalone},
+    process::run,
     raw::{OpMsg, RawClient},
     scratch::Scratch,
     seawall::{Options, Seawall, http, sum_of},
@@ -463,6 +465,41 @@ async fn no_client_certificate_is_accepted_while_the_revocation_list_is_outdated
     scene.scratch.write("crl.pem", outdated).unwrap();
     scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
     assert!(!scene.is_served(Some(&good)).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_and_seawall_check_name_authorities_without_a_current_revocation_list() {
+    let scene = Scene::new();
+    let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+    scene.write_server("server", &server);
+    let other = Authority::generate("other").unwrap();
+    let foreign = other.revocation_list(&[]).unwrap();
+    let outdated = scene.clients.outdated_revocation_list().unwrap();
+    let lists = [("missing", foreign), ("outdated", outdated)];
+    scene.scratch.write("crl.pem", &lists[0].1).unwrap();
+    let served = Served::start(&scene.toml(REQUIRED)).await;
+    for (number, (state, list)) in lists.iter().enumerate() {
+        scene.scratch.write("crl.pem", list).unwrap();
+        if number > 0 {
+            served.process.signal(Signal::HUP);
+        }
+        let message = "authority has no current revocation list";
+        let logged = async || served.process.all_said(message).get(number).cloned();
+        let line = eventually(LIMIT, logged).await.unwrap();
+        let fields = &line["fields"];
+        assert_eq!(line["level"], "WARN", "{line}");
+        assert_eq!(fields["authority"], "CN=clients", "{line}");
+        assert_eq!(fields["section"], "listen.tls", "{line}");
+        assert_eq!(fields["list"], *state, "{line}");
+        let checked = run(&["check", "--config", served.file.to_str().unwrap()]).await;
+        assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+        let printed = String::from_utf8(checked.stderr).unwrap();
+        let warning = format!(
+            "warning: listen.tls: certificates of the authority CN=clients are refused, because \
+             its revocation list is {state}"
+        );
+        assert!(printed.contains(&warning), "{printed}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ use tokio::{sync::watch, time::sleep};
 
 use super::StartError;
 use crate::listener::{ClientCertificates, ClientTls, TlsSettings};
-use seawall_transport::{CertificateExpiry, Pem};
+use seawall_transport::{AuthorityWithoutList, CertificateExpiry, Pem};
 
 /// Interval at which certificates that expire soon are logged.
 const REPORT_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -22,6 +22,9 @@ const SOON_DAYS: i64 = 30;
 pub(super) const ADMIN_TLS: &str = "admin.tls";
 
 const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
+
+/// TLS that has been set up, or the reason why it cannot be set up; `None` if TLS is off.
+type Built = Result<Option<Arc<ClientTls>>, StartError>;
 
 /// TLS for the clients of one listener, or for the callers of the admin address.
 pub(super) struct RunningTls {
@@ -40,6 +43,7 @@ impl RunningTls {
     /// See [`StartError::ClientTls`].
     pub(super) fn start(section: String, tls: Option<&config::Tls>) -> Result<Self, StartError> {
         let current = client_tls(&section, tls, None)?;
+        warn(&section, current.as_deref());
         Ok(Self {
             section,
             current: watch::Sender::new(current),
@@ -71,19 +75,62 @@ impl RunningTls {
     /// Uses a changed configuration for new handshakes.
     pub(super) fn replace(&self, NewTls(tls): NewTls) {
         log_loaded(tls.as_ref().map(|tls| tls.expiries()).unwrap_or_default());
+        warn(&self.section, tls.as_deref());
         self.current.send_replace(tls);
     }
 }
 
 /// The problems of all TLS settings for clients and for callers of the admin address.
 pub(crate) fn tls_problems(settings: &config::Settings) -> Vec<String> {
+    let built = built_tls(settings).into_iter();
+    built
+        .filter_map(|(_, built)| Some(built.err()?.to_string()))
+        .collect()
+}
+
+/// The warnings about all TLS settings for clients and for callers of the admin address.
+pub(crate) fn tls_warnings(settings: &config::Settings) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (section, built) in built_tls(settings) {
+        let tls = built.ok().flatten();
+        for AuthorityWithoutList { authority, list } in authorities_without_list(tls.as_deref()) {
+            warnings.push(format!(
+                "{section}: certificates of the authority {authority} are refused, because its \
+                 revocation list is {list}"
+            ));
+        }
+    }
+    warnings
+}
+
+/// TLS for the clients of each listener, and for callers of the admin address, with the paths of
+/// the settings.
+fn built_tls(settings: &config::Settings) -> Vec<(String, Built)> {
     let listeners = settings.listeners();
     let listeners = listeners.iter().map(|of| (section_of(of), of.tls.as_ref()));
     let all = listeners.chain([(ADMIN_TLS.to_owned(), settings.admin.tls.as_ref())]);
-    let results = all.map(|(section, tls)| client_tls(&section, tls, None));
-    results
-        .filter_map(|result| Some(result.err()?.to_string()))
-        .collect()
+    let built = all.map(|(section, tls)| {
+        let built = client_tls(&section, tls, None);
+        (section, built)
+    });
+    built.collect()
+}
+
+/// Logs each authority of clients that has no current revocation list.
+fn warn(section: &str, tls: Option<&ClientTls>) {
+    for AuthorityWithoutList { authority, list } in authorities_without_list(tls) {
+        tracing::warn!(
+            section,
+            authority,
+            list,
+            "authority has no current revocation list"
+        );
+    }
+}
+
+fn authorities_without_list(tls: Option<&ClientTls>) -> Vec<AuthorityWithoutList> {
+    tls.map(ClientTls::authorities_without_list)
+        .unwrap_or_default()
 }
 
 /// The path of the settings of a listener's TLS.

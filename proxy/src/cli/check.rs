@@ -9,7 +9,7 @@ use seawall_config::Settings;
 
 use super::ConfigArguments;
 use crate::{
-    app::{ServerTlsFiles, peer_problem, telemetry_problems, tls_problems},
+    app::{ServerTlsFiles, peer_problem, telemetry_problems, tls_problems, tls_warnings},
     topology::{DeploymentError, DeploymentOptions},
 };
 use seawall_console::{Exit, complain, say};
@@ -34,6 +34,9 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     let problems = problems(&settings).await;
     if !problems.is_empty() {
         return complain(&problems.join("\n"), Exit::Usage);
+    }
+    for warning in tls_warnings(&settings) {
+        complain(&format!("warning: {warning}"), Exit::Success);
     }
     if arguments.connect {
         if let Err(error) = connect(&settings).await {

@@ -196,6 +196,62 @@ pub fn revocation_lists(
     Ok(all)
 }
 
+/// An authority whose certificates are refused, because it has no current revocation list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthorityWithoutList {
+    /// The subject of the authority, such as `CN=clients, O=Example`.
+    pub authority: String,
+    /// The state of the authority's list: `missing` or `outdated`.
+    pub list: &'static str,
+}
+
+/// Finds the authorities without a current revocation list at the time `now`, in seconds since the
+/// Unix epoch. Without any list, revocation is not checked, so no authority needs a list.
+///
+/// Only the issuers of the peers' own certificates need a list. So an authority that has issued
+/// another of the authorities is skipped.
+pub fn authorities_without_list(
+    authorities: &[CertificateDer<'_>],
+    lists: &[CertificateRevocationListDer<'_>],
+    now: i64,
+) -> Vec<AuthorityWithoutList> {
+    if lists.is_empty() {
+        return Vec::new();
+    }
+    let parsed = authorities.iter().filter_map(|certificate| {
+        let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+        Some(certificate)
+    });
+    let authorities: Vec<_> = parsed.collect();
+    let parsed = lists.iter().filter_map(|list| {
+        let (_, list) = parse_x509_crl(list).ok()?;
+        Some(list)
+    });
+    let lists: Vec<_> = parsed.collect();
+    let mut found = Vec::new();
+    for authority in &authorities {
+        let subject = authority.subject().as_raw();
+        let has_issued_another = authorities
+            .iter()
+            .any(|other| other.issuer().as_raw() == subject && other.subject().as_raw() != subject);
+        if has_issued_another {
+            continue;
+        }
+        let list = lists.iter().find(|list| list.issuer().as_raw() == subject);
+        let next_update = list.map(|list| list.next_update().map_or(i64::MAX, |of| of.timestamp()));
+        let list = match next_update {
+            None => "missing",
+            Some(time) if time <= now => "outdated",
+            Some(_) => continue,
+        };
+        found.push(AuthorityWithoutList {
+            authority: authority.subject().to_string(),
+            list,
+        });
+    }
+    found
+}
+
 /// Returns the end of the validity of a certificate, in seconds since the Unix epoch; `None` if the
 /// certificate is malformed.
 pub fn not_after(certificate: &CertificateDer<'_>) -> Option<i64> {
@@ -218,4 +274,76 @@ pub struct CertificateExpiry {
     /// The end of the validity in seconds since the Unix epoch. If the file has several
     /// certificates or lists, the earliest end. [`i64::MAX`] for revocation lists without an end.
     pub not_after: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
+        KeyIdMethod, KeyPair, KeyUsagePurpose, SerialNumber, date_time_ymd,
+    };
+
+    use super::*;
+
+    fn params(name: &str) -> CertificateParams {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params
+    }
+
+    fn authority(name: &str) -> (Issuer<'static, KeyPair>, CertificateDer<'static>) {
+        let (params, key) = (params(name), KeyPair::generate().unwrap());
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        (Issuer::new(params, key), certificate)
+    }
+
+    /// A list that must be replaced at the beginning of this year.
+    fn list(
+        issuer: &Issuer<'static, KeyPair>,
+        next_update_year: i32,
+    ) -> CertificateRevocationListDer<'static> {
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(next_update_year - 1, 1, 1),
+            next_update: date_time_ymd(next_update_year, 1, 1),
+            crl_number: SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(issuer).unwrap().der().clone()
+    }
+
+    fn found(
+        authorities: &[CertificateDer<'_>],
+        lists: &[CertificateRevocationListDer<'_>],
+    ) -> Vec<(String, &'static str)> {
+        let now = date_time_ymd(2_030, 1, 1).unix_timestamp();
+        let found = authorities_without_list(authorities, lists, now).into_iter();
+        found.map(|of| (of.authority, of.list)).collect()
+    }
+
+    #[test]
+    fn authorities_with_a_missing_or_outdated_revocation_list_are_found() {
+        let [first, second, third] = ["first", "second", "third"].map(authority);
+        let authorities = [first.1, second.1, third.1];
+        let lists = [list(&first.0, 2_031), list(&second.0, 2_030)];
+        let expected = [
+            ("CN=second".to_owned(), "outdated"),
+            ("CN=third".to_owned(), "missing"),
+        ];
+        assert_eq!(found(&authorities, &lists), expected);
+        assert!(found(&authorities, &[]).is_empty());
+    }
+
+    #[test]
+    fn an_authority_that_issued_another_authority_needs_no_revocation_list() {
+        let (root, certificate) = authority("root");
+        let (params, key) = (params("intermediate"), KeyPair::generate().unwrap());
+        let issued = params.signed_by(&key, &root).unwrap().der().clone();
+        let intermediate = Issuer::new(params, key);
+        let lists = [list(&intermediate, 2_031)];
+        assert!(found(&[certificate, issued], &lists).is_empty());
+    }
 }

@@ -17,7 +17,8 @@ mod stream;
 pub use self::{
     budget::{Evicted, MemoryBudget, MemoryShare},
     certificates::{
-        CertificateExpiry, Pem, PemError, authorities, not_after, revocation_lists, subject,
+        AuthorityWithoutList, CertificateExpiry, Pem, PemError, authorities,
+        authorities_without_list, not_after, revocation_lists, subject,
     },
     keep_alive::keep_clients_alive,
     progress::{MESSAGE_LIMIT, Progress},

@@ -14,7 +14,7 @@ mod verifier;
 
 use std::{io, sync::Arc};
 
-use seawall_transport::{CertificateExpiry, Pem, peer_has_left};
+use seawall_transport::{AuthorityWithoutList, CertificateExpiry, Pem, peer_has_left};
 use tokio::net::TcpStream;
 use tokio_rustls::{
     LazyConfigAcceptor, TlsAcceptor,
@@ -137,6 +137,14 @@ impl ClientTls {
     /// When each certificate and authority expires.
     pub(crate) fn expiries(&self) -> &[CertificateExpiry] {
         &self.expiries
+    }
+
+    /// The authorities of clients whose certificates are refused, because they have no current
+    /// revocation list.
+    pub(crate) fn authorities_without_list(&self) -> Vec<AuthorityWithoutList> {
+        let verifier = self.verifier.as_ref();
+        let found = verifier.map(|verifier| verifier.authorities_without_list());
+        found.unwrap_or_default()
     }
 
     /// True if clients may connect without TLS.

@@ -8,7 +8,10 @@ use tokio_rustls::rustls::{
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 
-use seawall_transport::{CertificateExpiry, Pem, authorities, revocation_lists};
+use seawall_transport::{
+    AuthorityWithoutList, CertificateExpiry, Pem, authorities, authorities_without_list,
+    revocation_lists,
+};
 
 use super::certificates::ServerTlsError;
 
@@ -86,6 +89,13 @@ impl Verifier {
     /// When the authorities and revocation lists expire.
     pub(super) fn expiries(&self) -> &[CertificateExpiry] {
         &self.expiries
+    }
+
+    /// The authorities whose certificates are refused, because they have no current revocation
+    /// list.
+    pub(super) fn authorities_without_list(&self) -> Vec<AuthorityWithoutList> {
+        let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
+        authorities_without_list(&self.authorities, &self.revocation_lists, now)
     }
 
     /// Verifies a certificate chain at the current time. An empty chain is valid if certificates
