@@ -12,7 +12,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use proxy_header::{Error, ParseConfig, ProxyHeader};
+use proxy_header::{Error, ParseConfig, Protocol, ProxyHeader};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
 use super::first_bytes::peek_until;
@@ -133,7 +133,8 @@ pub(super) async fn read_header(stream: &mut TcpStream) -> io::Result<Option<Soc
 }
 
 /// Parses a header. Returns the client's address (`None` if the header contains none) and the
-/// length of the header in bytes. Returns `None` if more bytes are needed.
+/// length of the header in bytes. Returns `None` if more bytes are needed. Refuses the address of a
+/// datagram protocol, because it cannot be the address of a client of this TCP connection.
 pub fn parse(seen: &[u8]) -> Option<io::Result<(Option<SocketAddr>, usize)>> {
     let config = ParseConfig {
         include_tlvs: false,
@@ -141,10 +142,13 @@ pub fn parse(seen: &[u8]) -> Option<io::Result<(Option<SocketAddr>, usize)>> {
         allow_v2: true,
     };
     match ProxyHeader::parse(seen, config) {
-        Ok((header, bytes)) => {
-            let client = header.proxied_address().map(|address| address.source);
-            Some(Ok((client, bytes)))
-        }
+        Ok((header, bytes)) => match header.proxied_address() {
+            Some(address) if address.protocol == Protocol::Datagram => {
+                let message = "the header is for a datagram protocol";
+                Some(Err(io::Error::new(io::ErrorKind::InvalidData, message)))
+            }
+            address => Some(Ok((address.map(|address| address.source), bytes))),
+        },
         Err(Error::BufferTooShort) => None,
         Err(error) => Some(Err(io::Error::new(io::ErrorKind::InvalidData, error))),
     }
@@ -208,7 +212,18 @@ mod tests {
     #[test]
     fn proxy_headers_of_health_checks_and_unknown_clients_have_no_address() {
         assert_eq!(client(&version_2(0, 0, &[])), None);
+        assert_eq!(client(&version_2(0, 0x12, &ADDRESSES)), None);
+        assert_eq!(client(&version_2(1, 0, &[])), None);
+        assert_eq!(client(&version_2(1, 0x31, &[0; 216])), None);
         assert_eq!(client(b"PROXY UNKNOWN\r\n"), None);
+    }
+
+    #[test]
+    fn proxy_headers_with_the_address_of_a_datagram_protocol_are_refused() {
+        for (family, addresses) in [(0x12, &ADDRESSES[..]), (0x22, &[0; 36][..])] {
+            let header = version_2(1, family, addresses);
+            assert!(parse(&header).unwrap().is_err(), "{family:#x}");
+        }
     }
 
     #[test]
