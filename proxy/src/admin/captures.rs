@@ -58,11 +58,17 @@ pub(super) async fn start(
     Json(new): Json<NewCapture>,
 ) -> Result<(StatusCode, Json<seawall_api::Capture>), Refused> {
     let plan = checked(new)?;
+    let started = work(&window, |window| start_planned(&window.captures, plan)).await?;
+    let started = started.map_err(|error| refused(&error))?;
+    Ok((StatusCode::CREATED, Json(shown(started))))
+}
+
+/// Starts a capture and logs it. This runs to its end even if the caller disconnects.
+fn start_planned(captures: &Captures, plan: Plan) -> Result<CaptureState, CaptureError> {
     let selection = plan.selection.clone();
     let duration_ms = u64::try_from(plan.duration.as_millis()).unwrap_or(u64::MAX);
     let replies = name_of(plan.replies);
-    let started = work(&window, |window| window.captures.start(plan)).await?;
-    let started = started.map_err(|error| refused(&error))?;
+    let started = captures.start(plan)?;
     tracing::info!(
         capture = started.id,
         duration_ms,
@@ -74,7 +80,7 @@ pub(super) async fn start(
         applications = ?selection.applications,
         "capture started"
     );
-    Ok((StatusCode::CREATED, Json(shown(started))))
+    Ok(started)
 }
 
 /// Stops a capture. The status is 202 if the last records of the capture are still being redacted

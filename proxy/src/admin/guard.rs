@@ -143,7 +143,8 @@ pub(super) async fn check_page(
     }
 }
 
-/// Like [`check`], for actions: they need [`Role::Act`], and are written to the log.
+/// Like [`check`], for actions: they need [`Role::Act`], and are written to the log, even if the
+/// caller disconnects before the action ends.
 pub(super) async fn check_action(
     State(window): State<Arc<Window>>,
     request: Request,
@@ -162,10 +163,15 @@ pub(super) async fn check_action(
     };
     match allowed {
         Ok(()) => {
-            let action = format!("{} {}", request.method(), request.uri());
+            let mut admitted = AdmittedAction {
+                action: format!("{} {}", request.method(), request.uri()),
+                caller,
+                peer,
+                certificate,
+                status: None,
+            };
             let response = next.run(request).await;
-            let status = response.status().as_u16();
-            tracing::info!(action, caller, ?peer, certificate, status, "admin action");
+            admitted.status = Some(response.status().as_u16());
             response
         }
         Err(refusal) => {
@@ -186,6 +192,40 @@ pub(super) async fn check_action(
             }
             response
         }
+    }
+}
+
+/// An admitted action. It is written to the log when it is dropped. If the caller disconnects
+/// during the action, the HTTP server drops the handler, but the action may still run to its end.
+#[must_use]
+struct AdmittedAction {
+    action: String,
+    caller: String,
+    peer: Option<SocketAddr>,
+    certificate: Option<String>,
+    /// The status of the response; `None` until the handler has ended.
+    status: Option<u16>,
+}
+
+impl Drop for AdmittedAction {
+    fn drop(&mut self) {
+        let Self {
+            action,
+            caller,
+            peer,
+            certificate,
+            status,
+        } = &*self;
+        let outcome = status.is_none().then_some("the caller disconnected");
+        tracing::info!(
+            action,
+            caller,
+            ?peer,
+            certificate,
+            status,
+            outcome,
+            "admin action"
+        );
     }
 }
 

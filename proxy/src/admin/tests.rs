@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
+    future::pending,
     sync::atomic::AtomicU64,
     time::{Duration, UNIX_EPOCH},
 };
@@ -13,6 +14,7 @@ use axum::{
     http::Request,
 };
 use bson::doc;
+use futures_util::FutureExt as _;
 use mongodb::options::ClientOptions;
 use serde_json::Value;
 use tower::ServiceExt as _;
@@ -30,6 +32,7 @@ use seawall_command::CommandBytes;
 use seawall_command::{ReplyFacts, ReplyForm};
 use seawall_concurrency::Reason;
 use seawall_insight::{Clock, Second};
+use seawall_locks::Mutex;
 use seawall_stats::{
     Counters, Departure, Figures, Gauge, Gauges, Label, Leaving, Level, Phase, ServerSample, Stage,
     Traffic, WeighedSeries,
@@ -293,18 +296,23 @@ fn open_guard() -> Guard {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn each_refused_action_is_counted_for_the_log_line_that_is_written_once_a_minute() {
-    let window = Arc::new(window());
+/// A guard with a token of [`Role::Read`].
+fn guard_with_token() -> Guard {
     let token = Token {
         name: "file".to_owned(),
         secret: "secret".to_owned(),
         role: Role::Read,
     };
-    window.guard.store(Arc::new(Guard {
+    Guard {
         tokens: vec![Arc::new(token)],
         ..open_guard()
-    }));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_refused_action_is_counted_for_the_log_line_that_is_written_once_a_minute() {
+    let window = Arc::new(window());
+    window.guard.store(Arc::new(guard_with_token()));
     for (secret, status) in [("secret", 403), ("wrong", 401), ("secret", 403)] {
         let request = Request::post("/api/v1/reload")
             .header(header::AUTHORIZATION, format!("Bearer {secret}"))
@@ -317,6 +325,78 @@ async fn each_refused_action_is_counted_for_the_log_line_that_is_written_once_a_
     // further refusal reports all three.
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(window.refused_actions.count(Instant::now()), Some(3));
+}
+
+/// A log in memory.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// Collects the log of this thread until the returned guard is dropped.
+    fn collect(&self) -> tracing::subscriber::DefaultGuard {
+        let log = self.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone());
+        tracing::subscriber::set_default(subscriber.finish())
+    }
+
+    /// The lines with the message `admin action`.
+    fn actions(&self) -> Vec<String> {
+        let log = String::from_utf8(self.0.lock().clone()).unwrap();
+        let actions = log.lines().filter(|line| line.contains("admin action"));
+        actions.map(str::to_owned).collect()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_action_whose_caller_disconnects_is_logged_once() {
+    let window = Arc::new(window());
+    window.guard.store(Arc::new(open_guard()));
+    let endless: Router = Router::new()
+        .route("/", post(pending::<StatusCode>))
+        .route_layer(middleware::from_fn_with_state(window, guard::check_action));
+    let log = Log::default();
+    let _collecting = log.collect();
+    let request = Request::post("/").header(header::HOST, "localhost");
+    let request = request.body(Body::empty()).unwrap();
+    // The HTTP server drops the future of a request whose caller disconnects.
+    assert!(endless.oneshot(request).now_or_never().is_none());
+    let actions = log.actions();
+    assert_eq!(actions.len(), 1, "{actions:?}");
+    let action = &actions[0];
+    assert!(action.contains("the caller disconnected"), "{action}");
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_is_logged_once_with_its_token() {
+    let window = Arc::new(window());
+    window.guard.store(Arc::new(guard_with_token()));
+    let id = window.sessions.begin("secret", Instant::now()).unwrap();
+    let log = Log::default();
+    let _collecting = log.collect();
+    // The second request names a session that has ended.
+    for _ in 0..2 {
+        let request = Request::delete("/api/v1/session")
+            .header(header::HOST, "localhost")
+            .header(header::COOKIE, format!("{}={id}", sessions::COOKIE))
+            .body(Body::empty())
+            .unwrap();
+        let response = router(Arc::clone(&window)).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::NO_CONTENT);
+    }
+    let actions = log.actions();
+    assert_eq!(actions.len(), 1, "{actions:?}");
+    assert!(actions[0].contains("logout"), "{actions:?}");
 }
 
 /// A window whose requests for a reload arrive at the returned receiver.

@@ -75,6 +75,20 @@ pub(super) async fn end(State(window): State<Arc<Window>>, parts: Parts) -> Resp
     if !is_from_own_page(&parts.uri, &parts.headers) {
         return Refusal::Origin.into_response();
     }
+    // A request without a valid session ends nothing, so it is not logged.
+    if let Some(secret) = window.sessions.token(&parts.headers, Instant::now()) {
+        let token = window.guard.load().token(&secret);
+        let caller = token.as_deref().map(|token| token.name.as_str());
+        let (peer, certificate) = origin_of(&parts.extensions);
+        tracing::info!(
+            action = "logout",
+            caller,
+            ?peer,
+            certificate,
+            status = 204,
+            "admin action"
+        );
+    }
     window.sessions.end(&parts.headers);
     with_cookie(&parts, "", 0)
 }
