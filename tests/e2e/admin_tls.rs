@@ -189,6 +189,20 @@ async fn admin_actions_are_logged_with_the_subject_of_the_callers_certificate() 
 }
 
 #[tokio::test]
+async fn the_log_has_the_cause_and_the_address_of_a_caller_whose_handshake_failed() {
+    let scene = Scene::start(REQUIRED).await;
+    let refused = scene.run(&["status"], None).await;
+    assert_eq!(refused.status.code(), Some(69), "{refused:?}");
+    let logged = async || scene.process.said("TLS handshake with a caller failed");
+    let line = eventually(LIMIT, logged).await.unwrap();
+    let fields = &line["fields"];
+    assert_eq!(line["level"], "WARN", "{line}");
+    assert_eq!(fields["cause"], "no certificate", "{line}");
+    let peer = fields["peer"].as_str().unwrap();
+    assert!(peer.starts_with("127.0.0.1:"), "{line}");
+}
+
+#[tokio::test]
 async fn a_revoked_certificate_is_refused_on_new_and_on_open_connections() {
     let scene = Scene::start(REQUIRED).await;
     let (_, revoked) = (scene.client("operator"), scene.client("revoked"));

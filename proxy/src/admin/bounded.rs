@@ -47,8 +47,8 @@ const MAX_IDLE: Duration = Duration::from_secs(90);
 /// Performs the TLS handshake of a caller within a time limit. Without TLS, there is no handshake.
 pub type Handshake = Arc<dyn Fn(TcpStream, SocketAddr) -> Handshaking + Send + Sync>;
 
-/// A handshake in progress.
-pub type Handshaking = Pin<Box<dyn Future<Output = io::Result<Admitted>> + Send>>;
+/// A handshake in progress. It returns `None` if it has failed; it logs the failure itself.
+pub type Handshaking = Pin<Box<dyn Future<Output = Option<Admitted>> + Send>>;
 
 /// A connection after its handshake.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub(super) struct Bounded {
     permits: Arc<EvictablePermits>,
     sockets: Arc<Semaphore>,
     handshake: Option<Handshake>,
-    handshakes: JoinSet<io::Result<(Connection, SocketAddr)>>,
+    handshakes: JoinSet<Option<(Connection, SocketAddr)>>,
 }
 
 impl Bounded {
@@ -138,11 +138,8 @@ impl Listener for Bounded {
         loop {
             let (stream, address, place) = tokio::select! {
                 Some(ended) = self.handshakes.join_next() => match ended {
-                    Ok(Ok(accepted)) => return accepted,
-                    Ok(Err(error)) => {
-                        tracing::debug!(%error, "TLS handshake with a caller failed");
-                        continue;
-                    }
+                    Ok(Some(accepted)) => return accepted,
+                    Ok(None) => continue,
                     Err(error) => {
                         tracing::debug!(%error, "task of a TLS handshake failed");
                         continue;
@@ -162,9 +159,9 @@ impl Listener for Bounded {
                     certificate,
                 } = tokio::select! {
                     admitted = handshake => admitted?,
-                    _ = evicted => return Err(io::ErrorKind::ConnectionAborted.into()),
+                    _ = evicted => return None,
                 };
-                Ok((Connection::new(stream, certificate, place), address))
+                Some((Connection::new(stream, certificate, place), address))
             });
         }
     }
@@ -347,14 +344,14 @@ mod tests {
             Box::pin(async move {
                 // The first byte from the caller selects a slow, a failing or a normal handshake.
                 let mut first = [0];
-                stream.peek(&mut first).await?;
+                stream.peek(&mut first).await.unwrap();
                 match first {
                     [b's'] => drop(held.acquire().await),
-                    [b'f'] => return Err(io::ErrorKind::InvalidData.into()),
+                    [b'f'] => return None,
                     _ => {}
                 }
                 let subject = address.port().to_string();
-                Ok(Admitted {
+                Some(Admitted {
                     stream: Stream::Tcp(stream),
                     certificate: Some(Certificate {
                         subject,

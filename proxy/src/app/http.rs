@@ -18,7 +18,7 @@ use super::StartError;
 use crate::{
     admin::{self, Admitted, Certificate, Handshake, Window},
     client::Shared,
-    listener::{ClientTls, TLS_LIMIT, certificates_of},
+    listener::{ClientTls, HandshakeLog, TLS_LIMIT, certificates_of},
 };
 use seawall_transport::{Sharer, Stream, subject};
 
@@ -133,16 +133,20 @@ async fn run(
 
 /// The handshakes with callers of the admin address. Their cryptography runs on threads of low
 /// priority, so that handshakes do not delay the control plane. While TLS is off, connections have
-/// no handshake.
+/// no handshake. Failures are logged.
 pub(super) fn handshakes(
     tls: watch::Receiver<Option<Arc<ClientTls>>>,
     shared: Arc<Shared>,
 ) -> Handshake {
+    let log = Arc::new(HandshakeLog::default());
     Arc::new(move |stream, address| {
-        let (tls, shared) = (tls.clone(), Arc::clone(&shared));
+        let (tls, shared, log) = (tls.clone(), Arc::clone(&shared), Arc::clone(&log));
         Box::pin(async move {
             let limited = timeout(TLS_LIMIT, handshake(tls, &shared, stream, address));
-            limited.await?
+            let admitted = limited.await.unwrap_or_else(|late| Err(late.into()));
+            admitted
+                .inspect_err(|error| log.record_caller(error, address))
+                .ok()
         })
     })
 }

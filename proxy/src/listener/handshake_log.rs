@@ -1,7 +1,7 @@
-//! Logs why TLS handshakes with clients failed. Thousands of handshakes may fail within seconds, so
+//! Logs why TLS handshakes with clients, and with callers of the admin address, failed. Thousands of handshakes may fail within seconds, so
 //! each cause is logged at most once a minute.
 
-use std::{collections::HashMap, io};
+use std::{collections::HashMap, io, net::SocketAddr};
 
 use tokio::time::Instant;
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError};
@@ -9,7 +9,7 @@ use tokio_rustls::rustls::{self, AlertDescription, CertificateError};
 use crate::{client::Peer, runtime::OccasionalLog};
 use seawall_locks::Mutex;
 
-/// The log of the failed handshakes of one listener.
+/// The log of the failed handshakes of one listener, or of the admin address.
 #[derive(Debug, Default)]
 pub(crate) struct HandshakeLog(Mutex<HashMap<Cause, OccasionalLog>>);
 
@@ -31,7 +31,7 @@ enum Cause {
 }
 
 impl HandshakeLog {
-    /// Logs a failed handshake: as a warning if a warning with this cause is due, otherwise only
+    /// Logs a failed handshake with a client: as a warning if a warning with this cause is due, otherwise only
     /// at the level `debug`.
     pub(super) fn record(&self, error: &io::Error, peer: &Peer) {
         let peer = &peer.text;
@@ -40,6 +40,15 @@ impl HandshakeLog {
             return;
         }
         tracing::debug!(%error, %peer, "TLS handshake with a client failed");
+    }
+
+    /// Like [`Self::record`], for a caller of the admin address.
+    pub(crate) fn record_caller(&self, error: &io::Error, peer: SocketAddr) {
+        if let Some((cause, failures)) = self.due(error, Instant::now()) {
+            tracing::warn!(cause, %error, %peer, failures, "TLS handshake with a caller failed");
+            return;
+        }
+        tracing::debug!(%error, %peer, "TLS handshake with a caller failed");
     }
 
     /// Counts a failure. If a warning is due, returns its cause, and the number of failures with
