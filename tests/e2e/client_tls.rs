@@ -331,6 +331,24 @@ async fn the_log_has_the_cause_of_each_refused_certificate_and_nothing_is_passed
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_has_the_address_of_a_client_that_connects_without_tls() {
+    let scene = Scene::new();
+    let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+    scene.write_server("server", &server);
+    let served = Served::start(&scene.toml("")).await;
+    let address = served.process.address().parse().unwrap();
+    let mut plain = RawClient::connect(address).await.unwrap();
+    assert!(!is_served(&mut plain).await);
+    let logged = async || served.process.said(HANDSHAKE_FAILED);
+    let line = eventually(LIMIT, logged).await.unwrap();
+    let fields = &line["fields"];
+    assert_eq!(line["level"], "WARN", "{line}");
+    assert_eq!(fields["cause"], "no TLS", "{line}");
+    let peer = fields["peer"].as_str().unwrap();
+    assert!(peer.starts_with("127.0.0.1:"), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expired_authority_is_still_trusted_and_its_expiry_is_in_the_status() {
     let mut scene = Scene::new();
     scene.clients = Authority::expired("clients").unwrap();

@@ -16,6 +16,7 @@ pub(crate) struct HandshakeLog(Mutex<HashMap<Cause, OccasionalLog>>);
 /// The cause of a failed handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Cause {
+    NoTls,
     NoCertificate,
     UnknownAuthority,
     Expired,
@@ -61,7 +62,7 @@ impl HandshakeLog {
 }
 
 impl Cause {
-    /// The cause of an error; `None` if the client has disconnected, or its bytes are not TLS.
+    /// The cause of an error; `None` if the client has disconnected.
     fn of(error: &io::Error) -> Option<Self> {
         match error.get_ref()?.downcast_ref::<rustls::Error>()? {
             rustls::Error::NoCertificatesPresented => Some(Self::NoCertificate),
@@ -72,7 +73,7 @@ impl Cause {
             rustls::Error::InvalidMessage(_)
             | rustls::Error::InappropriateMessage { .. }
             | rustls::Error::InappropriateHandshakeMessage { .. }
-            | rustls::Error::PeerSentOversizedRecord => None,
+            | rustls::Error::PeerSentOversizedRecord => Some(Self::NoTls),
             _ => Some(Self::Violation),
         }
     }
@@ -107,6 +108,7 @@ impl Cause {
     /// The cause as text, for the log.
     fn as_str(self) -> &'static str {
         match self {
+            Self::NoTls => "no TLS",
             Self::NoCertificate => "no certificate",
             Self::UnknownAuthority => "certificate of an unknown authority",
             Self::Expired => "certificate has expired",
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_has_its_cause_unless_the_client_left_or_does_not_speak_tls() {
+    fn each_failure_has_its_cause_unless_the_client_has_disconnected() {
         let certificate = rustls::Error::InvalidCertificate;
         let alert = rustls::Error::AlertReceived;
         for (error, cause) in [
@@ -178,7 +180,7 @@ mod tests {
             (rustls::Error::DecryptError, Some(Cause::Violation)),
             (
                 rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType),
-                None,
+                Some(Cause::NoTls),
             ),
         ] {
             assert_eq!(Cause::of(&failed(error.clone())), cause, "{error}");
