@@ -78,6 +78,24 @@ impl Pem<'_> {
         Ok((certificates, expiry))
     }
 
+    /// Returns the authorities in the file (at least one). Certificates that cannot be parsed are
+    /// skipped.
+    ///
+    /// # Errors
+    /// If the file has no certificate that can be parsed.
+    pub(crate) fn parsable_authorities(&self) -> Result<RootCertStore, PemError> {
+        let certificates = CertificateDer::pem_slice_iter(self.content.as_bytes());
+        let mut roots = RootCertStore::empty();
+        let (added, _) = roots.add_parsable_certificates(certificates.filter_map(Result::ok));
+        match added {
+            0 => Err(PemError::Missing {
+                path: self.path.to_owned(),
+                item: "usable certificate",
+            }),
+            _ => Ok(roots),
+        }
+    }
+
     /// Returns all revocation lists in the file (at least one), and when the first of them must be
     /// replaced. A list without such a time is valid forever.
     ///

@@ -212,12 +212,7 @@ fn roots(
         Authorities::Mozilla => Ok(RootCertStore {
             roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
         }),
-        Authorities::System(file) => {
-            let (certificates, _) = file.certificates()?;
-            let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(certificates);
-            Ok(roots)
-        }
+        Authorities::System(file) => Ok(file.parsable_authorities()?),
         Authorities::File(file) => Ok(authorities(&[file], expiries)?.0),
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of TLS towards servers: resumption, and the host name that a server receives.
+//! Tests of TLS towards servers: authorities, resumption, and the host name that a server receives.
 
 use std::path::Path;
 
@@ -43,13 +43,7 @@ impl Authority {
             path: Path::new("ca.pem"),
             content: &self.pem,
         };
-        let settings = TlsSettings {
-            authorities: Authorities::File(file),
-            identity: None,
-            revocation_lists: Vec::new(),
-            verification: Verification::Full,
-        };
-        ServerTls::new(&settings).unwrap()
+        trusting(Authorities::File(file)).unwrap()
     }
 
     /// A server with a certificate of this authority, which supports only this version of TLS. It
@@ -67,6 +61,16 @@ impl Authority {
             .unwrap();
         TlsAcceptor::from(Arc::new(config))
     }
+}
+
+/// TLS towards servers that trusts these authorities.
+fn trusting(authorities: Authorities<'_>) -> Result<ServerTls, TlsError> {
+    ServerTls::new(&TlsSettings {
+        authorities,
+        identity: None,
+        revocation_lists: Vec::new(),
+        verification: Verification::Full,
+    })
 }
 
 /// Connects to a server once. Returns the result of the client, and the kind of handshake and the
@@ -138,4 +142,24 @@ async fn a_resumed_session_is_refused_if_its_certificate_is_no_longer_valid() {
         let error = result.unwrap_err().to_string();
         assert!(error.contains("UnknownIssuer"), "{version:?}: {error}");
     }
+}
+
+#[tokio::test]
+async fn unusable_certificates_of_the_operating_system_are_skipped() {
+    let authority = Authority::generate("authority");
+    let certificate = |base64: &str| {
+        format!("-----BEGIN CERTIFICATE-----\n{base64}\n-----END CERTIFICATE-----\n")
+    };
+    let unusable = [certificate("AAAA"), certificate("?")].concat();
+    let trusting_system = |content: &str| {
+        trusting(Authorities::System(Pem {
+            path: Path::new("system.pem"),
+            content,
+        }))
+    };
+    let tls = trusting_system(&format!("{unusable}{}", authority.pem)).unwrap();
+    let (result, _, _) = connect(&tls, &authority.server(&TLS13)).await;
+    result.unwrap();
+    let error = trusting_system(&unusable).unwrap_err().to_string();
+    assert_eq!(error, "system.pem: no usable certificate in the file");
 }
