@@ -368,6 +368,29 @@ async fn an_expired_authority_is_still_trusted_and_its_expiry_is_in_the_status()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_has_the_expiry_of_each_file_for_clients() {
+    let scene = Scene::new();
+    let server = scene.servers.expired_server(&["localhost"]).unwrap();
+    scene.write_server("server", &server);
+    // The revocation list must be replaced within 30 days.
+    scene.write_list(&[]);
+    let served = Served::start(&scene.toml(REQUIRED)).await;
+    for (message, level, file) in [
+        ("certificate has expired", "ERROR", "server.pem"),
+        ("certificate expires soon", "WARN", "crl.pem"),
+        ("certificate loaded", "INFO", "ca.pem"),
+    ] {
+        let path = scene.scratch.join(file).display().to_string();
+        let logged = async || {
+            let mut lines = served.process.all_said(message).into_iter();
+            lines.find(|line| line["fields"]["file"] == path.as_str())
+        };
+        let line = eventually(LIMIT, logged).await.unwrap();
+        assert_eq!(line["level"], level, "{file}: {line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_optional_certificate_may_be_missing_but_not_invalid() {
     let scene = Scene::start(&REQUIRED.replace("required", "optional")).await;
     let foreign = Authority::generate("other").unwrap();
