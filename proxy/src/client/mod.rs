@@ -89,14 +89,15 @@ pub struct Settings {
     pub authentication_timeout: Duration,
     /// How long an operation waits for a suitable server.
     pub server_selection_timeout: Duration,
-    /// How long an operation waits for a connection.
+    /// How long an operation waits for a pooled connection to the selected server, or for its
+    /// permit (`limits.max_in_flight_operations`).
     pub wait_queue_timeout: Duration,
     /// How long a client may stall while reading a reply.
     pub client_write_idle_timeout: Duration,
     /// True if Seawall adds `$client` to commands, so that servers' logs name the applications.
     pub name_applications: bool,
-    /// True if Seawall sends a failed operation again if this is safe, and conceals state-change
-    /// errors.
+    /// True if Seawall sends a failed operation again where this is safe, and replaces a server's
+    /// state-change errors (such as `NotWritablePrimary`), so that clients do not see them.
     pub repeats: bool,
     /// True if every client is relayed, so no pool is used.
     pub is_relay: bool,
@@ -112,8 +113,8 @@ pub struct Settings {
     /// addresses. After its login, a client from one of these networks counts towards its user
     /// instead of its address.
     pub shared_addresses: Vec<IpNet>,
-    /// True if a pooled client becomes a relayed client when Seawall cannot check the client's
-    /// login mechanism itself.
+    /// True if a pooled client becomes a relayed client when it logs in with a mechanism that
+    /// Seawall cannot verify itself.
     pub relays_other_mechanisms: bool,
     /// True if Seawall serves the command `seawall`.
     pub serves_own_commands: bool,
@@ -143,7 +144,7 @@ pub struct Newcomer {
     pub compressors: Arc<[Compressor]>,
 }
 
-/// The deadline of a client that must log in.
+/// The login deadline of a client that must log in, and the client's permit until its login.
 struct LoginDue {
     /// Counts the client towards the limit of clients that have not logged in; `None` if the limit
     /// was reached.
@@ -151,7 +152,7 @@ struct LoginDue {
     deadline: Instant,
 }
 
-/// The reason why a pooled client connection ended.
+/// The reason why Seawall no longer serves a client over pooled connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The client has disconnected.
@@ -172,13 +173,15 @@ struct Client {
     next_reply_id: i32,
     /// True after the first hello.
     has_greeted: bool,
-    /// True if the client's driver knows overload errors.
+    /// True if the client's driver has announced that it can handle overload errors (field
+    /// `backpressure` of its hello).
     announces_backpressure: bool,
     /// Compressors that the client may use.
     allowed_compressors: Arc<[Compressor]>,
     /// Compressors negotiated in a hello, in the client's order.
     compressors: Compressors,
-    /// The element `$client` to add to the client's commands; `None` if there is none.
+    /// The element `$client` that Seawall adds to the client's commands; `None` if Seawall adds
+    /// none.
     client_element: Option<Box<[u8]>>,
     identity: Option<Arc<Identity>>,
     /// The login in progress.
@@ -219,7 +222,7 @@ pub fn serve(
     Box::pin(Box::new(Client::new(shared, stream, peer, newcomer)).run())
 }
 
-/// Interval at which Seawall checks that a client that waits for admission is still connected.
+/// Interval at which Seawall checks if a client that waits for admission has left.
 const ADMISSION_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Client {
@@ -552,8 +555,8 @@ impl Client {
         match self.operator(&command) {
             Some(identity) => {
                 // Ends an introduction (a login that a server verifies) that waits for the client's
-                // proof. Otherwise the introduction would use a server connection, and one of the
-                // limited conversations, while the operation runs.
+                // proof. Otherwise, while the operation runs, the introduction would keep a server
+                // connection and count towards the limit of introductions.
                 self.login.take_if(|login| login.deadline().is_some());
                 self.connected.reached(Stage::Operation);
                 if command.spec.is_about_seawall && self.shared.settings().serves_own_commands {

@@ -6,9 +6,9 @@
 //!  db.adminCommand({seawall: "reload", dryRun: true})
 //! ```
 //!
-//! The caller's own rights decide which commands are allowed. For each command, Seawall asks a
-//! server for these rights on a connection of the caller's user. The replies are the same as in the
-//! HTTP API.
+//! The rights of the client's user on the servers decide which topics are allowed. For each
+//! command, Seawall asks a server for these rights on a connection of this user. The replies are
+//! the same as in the HTTP API.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -34,7 +34,7 @@ const DEFAULT_LIMIT: usize = 50;
 /// Maximum number of entries that a reply lists, so that the reply fits into a message.
 const MAX_LIMIT: usize = 1_000;
 
-/// Maximum number of commands about Seawall at a time.
+/// Maximum number of `seawall` commands that run at the same time.
 const MAX_AT_A_TIME: usize = 4;
 
 /// Maximum size of a reply, a little less than the maximum size of a document.
@@ -114,8 +114,9 @@ impl Client {
         let privileges = self.privileges(identity).await?;
         let is_open = self.shared.logins.credentials.mode() == CredentialMode::None;
         let is_allowed = match is_open {
-            // Without access control, every client may do everything at the servers. At Seawall,
-            // such a client may only read, because an action would also affect other clients.
+            // Without access control, every client may do everything on the servers. In Seawall,
+            // such a client may only read information, because an action would also affect other
+            // clients.
             true => own.topic.only_reads(),
             false => grants(&privileges, own.topic.required_action()),
         };

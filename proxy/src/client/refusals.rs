@@ -1,5 +1,5 @@
-//! The routers that have refused a user's keys, while an operation, or a request to read the keys
-//! again, looks for a router that accepts them.
+//! The routers that have refused a user's keys. Seawall uses this list while it looks for a router
+//! that accepts the keys, either for an operation or to read the keys again.
 
 use seawall_transport::connection::ServerAddress;
 

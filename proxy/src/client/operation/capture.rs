@@ -14,7 +14,7 @@ use seawall_stats::Outcome;
 use seawall_transport::Message;
 
 impl Client {
-    /// Records the command of an operation, if the client is captured.
+    /// Records the command of an operation, if the running capture includes the client.
     pub(super) fn record(
         &mut self,
         message: &Message,
@@ -71,9 +71,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Records the end of an operation whose whole reply is held. Scans the reply for its facts a
-    /// second time. If `AttemptEnd` contained the facts (about 170 bytes), every operation would
-    /// store and move them, even without a capture.
+    /// Records the end of an operation whose whole reply is in memory. Scans the reply for its
+    /// facts a second time. If `AttemptEnd` contained the facts (about 170 bytes), every operation
+    /// would store and move them, even without a capture.
     fn record_reply(
         &self,
         recording: &Recording,
@@ -92,7 +92,7 @@ impl Operation<'_> {
         recording.end(ended, now);
     }
 
-    /// The outcome of an operation with a server's reply.
+    /// The outcome, as a capture records it, of an operation to which a server has replied.
     fn outcome_of_reply(&self) -> record::Outcome {
         match self.reply_to.is_unwanted() {
             true => record::Outcome::Unacknowledged,
@@ -101,7 +101,7 @@ impl Operation<'_> {
     }
 }
 
-/// The outcome of an operation without a server's reply.
+/// The outcome, as a capture records it, of an operation to which no server has replied.
 fn outcome_without_server(outcome: Outcome) -> record::Outcome {
     match outcome {
         Outcome::Refused | Outcome::Local => record::Outcome::Refused,

@@ -43,8 +43,8 @@ use seawall_transport::{
 };
 use seawall_wire::encode_op_msg_like;
 
-/// An operation's wait before it is sent is subtracted from `maxTimeMS` if the wait takes at least
-/// this long.
+/// Shortest wait that Seawall subtracts from the `maxTimeMS` that it sends to the server. The wait
+/// is the time from the arrival of an operation until the operation has a server connection.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 impl Operation<'_> {

@@ -1,4 +1,4 @@
-//! The error reply for an operation that got no reply from a server.
+//! The error reply for an operation for which Seawall has no server reply to pass to the client.
 
 use crate::client::answer::requires_authentication;
 use seawall_command::{
@@ -8,7 +8,7 @@ use seawall_command::{
     RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
 };
 
-/// The parts of a command that its error reply depends on.
+/// The facts about a failed command and its client that determine the error reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailedCommand<'a> {
     pub(super) name: &'a str,
@@ -19,18 +19,19 @@ pub(super) struct FailedCommand<'a> {
     pub(super) cursor: Option<i64>,
     /// True if the driver can reopen the cursor on another server.
     pub(super) is_resumable: bool,
-    /// True if the client's driver knows overload errors.
+    /// True if the client's driver has announced that it can handle overload errors.
     pub(super) announces_backpressure: bool,
 }
 
-/// The reason why an operation got no reply from a server.
+/// The reason why Seawall has no server reply for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// The operation's own time limit is over.
     TimeLimit,
     /// The client has to log in, or its user no longer exists.
     Unauthenticated,
-    /// A member that may lag behind the primary refused the login of the user.
+    /// A server whose data about users may be outdated (a secondary or a router) refused the user's
+    /// login.
     LoginRefused,
     /// No suitable server appeared in time.
     NoServer {
@@ -91,8 +92,9 @@ fn no_server(
     if command.class == Class::EndTransaction {
         return host_unreachable(command, "no suitable server");
     }
-    // A retry may find a new primary, but it will not find another suitable member in a set that
-    // already has a primary. In this case the driver gets an error that it does not retry.
+    // If the set has no primary, a retry may find a new one. If the set has a primary but no member
+    // that suits a read preference such as `secondary`, a retry would probably fail too. Then the
+    // driver gets an error that it does not retry.
     let is_hopeless = mode != Mode::Primary && has_primary;
     if command.may_be_repeated && !is_hopeless {
         return host_unreachable(command, "no suitable server");

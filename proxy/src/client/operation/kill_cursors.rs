@@ -38,8 +38,8 @@ impl Operation<'_> {
             return None;
         }
         let mut parts: HashMap<_, (Arc<ServerPool>, Vec<i64>)> = HashMap::new();
-        // A cursor without a pin has ended, so any server can report that the cursor does not
-        // exist.
+        // A cursor without a pin (the record of its server) has ended, so any server can report
+        // that the cursor does not exist.
         let mut unknown = Vec::new();
         for cursor in self.cursor_ids() {
             match self.shared.routing.pins.cursor(cursor, now) {
@@ -154,9 +154,9 @@ impl Operation<'_> {
     }
 }
 
-/// Chooses the list of the reply for the cursors of a server to which no connection could be
-/// checked out. As on servers, cursors that could not be killed are listed as alive. Only the
-/// cursors of a server that left the deployment are listed as not found.
+/// Returns the name of the list that contains a server's cursors in the reply to the client if
+/// Seawall got no connection to this server. As on servers, cursors that could not be killed are
+/// listed as alive. Only the cursors of a server that left the deployment are listed as not found.
 fn list_without_server(error: &CheckOutError) -> &'static CStr {
     match error {
         CheckOutError::Closed => NOT_FOUND,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn cursors_are_reported_alive_unless_their_server_left_the_deployment() {
+    fn cursors_of_an_unreachable_server_are_reported_alive_unless_it_left_the_deployment() {
         for alive in [
             CheckOutError::Overload(Overload::QueueFull),
             CheckOutError::Overload(Overload::TimedOut),

@@ -221,9 +221,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Waits for a permit to run the operation (`limits.max_in_flight_operations`). Like the wait
-    /// for a connection, the wait fails at the operation's own time limit or after
-    /// `wait_queue_timeout`. `None` if the client has left.
+    /// Waits for a permit to run the operation (`limits.max_in_flight_operations`). Returns an
+    /// error at the operation's own time limit or after `wait_queue_timeout`, as does the wait for
+    /// a connection. `None` if the client has left.
     async fn admit(
         &self,
         end: &mut ClientEnd<'_>,
@@ -247,9 +247,9 @@ impl Operation<'_> {
         Some(admitted.map_err(|_| CheckOutFailure::Overload(Overload::TimedOut)))
     }
 
-    /// Ends the operation if the client's user no longer exists. Closes the client if a server
-    /// refused the user's keys, because the client has to log in again. `None` if the operation may
-    /// continue.
+    /// Ends the operation if the client's user no longer exists. Closes the client connection if a
+    /// server refused the user's keys, because the client has to log in again. `None` if the
+    /// operation may continue.
     async fn check_identity(&self, end: &mut ClientEnd<'_>) -> Option<AttemptEnd> {
         match self.identity.status() {
             IdentityStatus::Good => None,
@@ -331,8 +331,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Waits until Seawall may close the client. Closes are spread over time, so that they cause no
-    /// reconnect storm.
+    /// Waits until Seawall may close the client connection. Closes are spread over time, so that
+    /// they cause no reconnect storm.
     async fn close_in_turn(&self, end: &mut ClientEnd<'_>) -> AttemptEnd {
         let turn = self.shared.limits.closing_turn(Instant::now());
         match end.unless_gone(pin!(sleep_until(turn))).await {

@@ -1,5 +1,5 @@
-//! Records facts about operations and replies in the pins, the topology, the credentials and the
-//! statistics.
+//! Records facts about operations and replies in the pins (which server has a cursor or
+//! transaction), the topology, the credentials and the statistics.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use seawall_command::{Class, Command, ReplyFacts};
 use seawall_stats::Outcome;
 use seawall_wire::Elements;
 
-/// An object that an operation names but this instance does not know.
+/// The kind of an object that an operation names but this instance of Seawall does not know.
 #[derive(Clone, Copy, Debug)]
 enum Foreign {
     Cursor,
@@ -44,7 +44,8 @@ impl Operation<'_> {
         );
     }
 
-    /// Attributes a `getMore` to the shape of the operation that opened its cursor.
+    /// Attributes a `getMore` to the shape of the operation that opened its cursor. If the cursor
+    /// is unknown, counts and logs the `getMore` instead.
     pub(super) fn note_origin(&self, observation: &mut Observation<'_>) {
         if self.command.class != Class::GetMore {
             return;
@@ -97,7 +98,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Records the facts of a reply. Returns the outcome, and the number of documents in the reply.
+    /// Records the facts of a reply. Returns the operation's outcome, and the number of documents
+    /// in the reply.
     pub(super) fn note_reply(
         &self,
         checkout: &Checkout,

@@ -47,7 +47,7 @@ pub(super) enum CheckOutFailure {
     Unauthenticated,
 }
 
-/// The values that are the same in all attempts to check out a connection.
+/// The values that are the same in all attempts to check out a connection for one operation.
 #[derive(Clone, Copy, Debug)]
 struct CheckOutAttempt {
     demand: Demand,
@@ -165,8 +165,8 @@ impl Operation<'_> {
                     return Err(CheckOutFailure::NoServer);
                 }
                 // The next snapshot of the topology shows that the pool is paused or removed, so
-                // another server is selected. A pinned operation needs this server, so it tries
-                // the same pool again.
+                // another server is selected. A pinned operation needs the server of this pool, so
+                // it tries the same pool again.
                 sleep(PAUSE_WHILE_PAUSED).await;
                 Ok(())
             }
@@ -208,8 +208,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Waits before the next attempt after a login at a server has failed for a reason other than
-    /// the user's keys. The next login will probably fail in the same way.
+    /// Logs a login at a server that failed for a reason other than the user's keys. Then waits
+    /// before the next attempt, because the next login will probably fail in the same way.
     async fn pause_after_failed_login(&self, error: &EstablishError, deadline: Instant) {
         let now = Instant::now();
         if let Some(logins) = self.shared.routing.failed_logins.count(now) {
@@ -241,8 +241,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Lets the next attempt use a router that is not one of `refusing`. Fails if there is none and
-    /// none may become usable soon, or if the operation is pinned to its server.
+    /// Lets the next attempt use a router that is not one of `refusing`. Fails if no such router is
+    /// usable or may become usable soon, or if the operation is pinned to its server.
     fn leave_router(
         &self,
         observation: &Observation<'_>,
@@ -318,7 +318,8 @@ impl Operation<'_> {
         Some(pool)
     }
 
-    /// Returns the server of the operation's cursor or transaction.
+    /// Returns the server of the operation's cursor or transaction; `None` if the operation is not
+    /// pinned.
     fn pinned_server(&self, observation: &Observation<'_>) -> Option<Arc<ServerPool>> {
         let now = observation.began();
         let pins = &self.shared.routing.pins;
@@ -379,7 +380,7 @@ impl Operation<'_> {
 /// may become usable soon. `None` if the keys have been replaced since the refusals.
 ///
 /// # Errors
-/// - [`CheckOutFailure::KeysRefused`] if the identity has ended.
+/// - [`CheckOutFailure::KeysRefused`] if the identity is no longer usable.
 /// - [`CheckOutFailure::LoginRefused`] if no other router may become usable soon.
 /// - [`CheckOutFailure::NoServer`] at the deadline.
 async fn other_router(
@@ -443,7 +444,7 @@ mod tests {
         assert!(waiting.as_mut().now_or_never().is_none());
         topology.recover_all();
         let Ok(Some(other)) = waiting.await else {
-            panic!("the failed router is usable again");
+            panic!("expected the router that is usable again");
         };
         assert_eq!(other.address(), topology.snapshot().pools[1].address());
     }
@@ -463,7 +464,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_for_a_failed_router_ends_when_the_identity_ends() {
+    async fn a_wait_for_a_failed_router_ends_when_the_client_has_to_log_in_again() {
         let (topology, identity, refusals) = refused_at_a_router();
         let deadline = Instant::now() + LIMIT;
         let mut waiting = pin!(other_router(&topology, &identity, &refusals, deadline));

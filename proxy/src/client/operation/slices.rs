@@ -78,8 +78,8 @@ impl Operation<'_> {
     pub(super) fn should_continue(&self, wait: &Wait, slice: Slice, ended: &AttemptEnd) -> bool {
         let is_empty = matches!(ended, AttemptEnd::Reply(_, Outcome::Ok, 0));
         let now = Instant::now();
-        // If the server replied in less than half of the slice's time, the wait ends. Otherwise
-        // Seawall could send slices in a busy loop.
+        // If the server replied in less than half of the slice's time, the wait ends. Without this
+        // rule, Seawall could send slices in a busy loop.
         let has_waited = now.saturating_duration_since(slice.began) * 2 >= slice.length;
         let is_draining = self.shared.draining.borrow().is_some();
         let cursor = self.cursor_id();

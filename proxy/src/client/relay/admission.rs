@@ -128,8 +128,8 @@ impl<'a> Admission<'a> {
 
     /// Records a hello of a client that has not logged in. If the hello looks like a monitor's, the
     /// client counts as a monitor and has no deadline. If the limit of monitors is reached, the
-    /// client is not refused, but keeps its deadline. The client may log in later, because clients
-    /// with a mechanism other than SCRAM send the same hello.
+    /// client is not refused, but keeps its deadline. A client that counts as a monitor may still
+    /// log in, because clients with a mechanism other than SCRAM send the same hello as a monitor.
     pub(super) fn note_hello(&mut self, is_from_monitor: bool) {
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();

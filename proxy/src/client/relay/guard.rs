@@ -4,8 +4,8 @@ use crate::client::answer::requires_authentication;
 use seawall_command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, UNAUTHORIZED};
 use seawall_wire::Elements;
 
-/// The mechanism that authenticates by the certificate of the connection. Through a relay, a server
-/// would check Seawall's certificate instead of the client's.
+/// The mechanism that authenticates by the certificate of the TLS connection. Through a relay, a
+/// server would check Seawall's certificate instead of the client's.
 const X509: &str = "MONGODB-X509";
 
 /// True if a server might run a command that the first field of this legacy query does not name. A
@@ -51,7 +51,7 @@ pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<Erro
 
 /// True if a server might read X.509 as the mechanism of a `saslStart`. Also true if the mechanism
 /// is not a string, or if only one of several `mechanism` fields is X.509, because a server might
-/// accept this.
+/// accept such a command.
 fn may_be_x509(start: &[u8]) -> bool {
     let elements = Elements::of(start).map_while(Result::ok);
     let mut named = elements.filter(|element| element.name == b"mechanism");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_legacy_query_is_ambiguous_if_a_server_might_run_another_command() {
+    fn a_legacy_query_is_ambiguous_if_its_first_field_might_not_name_the_command() {
         let authenticate = doc! {"authenticate": 1, "mechanism": X509};
         let mut with_options = doc! {"$queryOptions": {}};
         with_options.extend(authenticate.clone());

@@ -4,7 +4,7 @@
 //! A client is relayed in three cases:
 //!
 //! - Its login mechanism can authenticate only a single connection, and the configuration allows
-//!   this fallback of pooled mode.
+//!   this fallback from pooled mode.
 //! - The client was redirected to Seawall without a new connection string.
 //! - The operator wants only measurements.
 //!
@@ -17,8 +17,8 @@
 //!
 //! - If the server requires a login, only the commands that [`guard`] allows pass before the login.
 //!   Otherwise a remote client could create the first user: a server without users allows this to a
-//!   client on its own host, and Seawall may be on this host. Seawall asks the server on the same
-//!   connection if the server requires a login.
+//!   client on its own host, and Seawall may be on this host. To find out if the server requires a
+//!   login, Seawall asks the server on the same connection.
 //! - MONGODB-X509 never passes, because the server would check Seawall's certificate.
 //! - A legacy query does not pass if the server might run a command that the query's first field
 //!   does not name, or if the name of the database is not UTF-8.
@@ -244,8 +244,8 @@ fn close(shared: &Shared, connected: &mut ConnectedClient, reason: &'static str)
     shared.recorder.unobserved(reason);
 }
 
-/// Relays until the client or the server ends the connection, until relays move to another server,
-/// or until the client's login is overdue.
+/// Relays until the client or the server ends the connection, the relays move to another server,
+/// the client's login is overdue, or the client is idle in a drain.
 pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target) {
     let Target {
         server,

@@ -49,7 +49,7 @@ pub(super) enum ReplyEvent {
     Ends(Box<Passed>),
 }
 
-/// Splits a stream of bytes into messages.
+/// Splits the bytes from a server into replies.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     /// The first bytes of an incomplete header.
@@ -65,7 +65,7 @@ struct Current {
     left: usize,
     /// Number of bytes to skip before the document.
     before: usize,
-    /// The first bytes after the header, which begin with the flags of an `OP_MSG`.
+    /// The first bytes after the header, at most 5. In an `OP_MSG`, the first 4 are the flags.
     flags: Vec<u8>,
     form: ReplyForm,
     scanner: Option<ReplyScanner>,

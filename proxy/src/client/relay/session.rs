@@ -57,8 +57,8 @@ pub(super) struct Relay<'a> {
     has_request: AtomicBool,
 }
 
-/// The client's bytes. When bytes arrive, [`Relay::has_request`] becomes true, so that a client
-/// that sends a request slowly does not count as idle.
+/// Reads the client's bytes. When bytes arrive, [`Relay::has_request`] becomes true, so that a
+/// client that sends a request slowly does not count as idle.
 struct FromClient<'a> {
     stream: ReadHalf<Stream>,
     has_request: &'a AtomicBool,
@@ -124,8 +124,8 @@ impl<'a> Relay<'a> {
     }
 
     /// The number of requests so far; `None` while the client sends a request, a request or a reply
-    /// is being forwarded, or a reply is awaited. The reply to a `hello` does not count as awaited:
-    /// monitors wait for the next change of the server all the time.
+    /// is being forwarded, or a reply is awaited. The reply to a `hello` does not count as awaited,
+    /// because a monitor waits all the time for a reply that reports the server's next change.
     pub(super) fn activity(&self) -> Option<u64> {
         let has_request = self.has_request.load(Ordering::Relaxed);
         let is_idle = !has_request && !self.watch.lock().awaits_or_sends();
@@ -142,8 +142,8 @@ impl<'a> Relay<'a> {
         self.watch.lock().stage()
     }
 
-    /// Relays until either side ends. Returns how the client's connection ends; `None` if the
-    /// client has ended it.
+    /// Relays until the client or the server ends its connection. Returns how the client's
+    /// connection ends; `None` if the client has ended it.
     pub(super) async fn run(
         &self,
         client: Stream,
