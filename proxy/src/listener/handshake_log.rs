@@ -1,5 +1,5 @@
-//! Logs why TLS handshakes with clients, and with callers of the admin address, failed. Thousands of handshakes may fail within seconds, so
-//! each cause is logged at most once a minute.
+//! Logs why TLS handshakes with clients, and with callers of the admin address, failed. Thousands
+//! of handshakes may fail within seconds, so each cause is logged at most once a minute.
 
 use std::{collections::HashMap, io, net::SocketAddr};
 
@@ -32,8 +32,8 @@ enum Cause {
 }
 
 impl HandshakeLog {
-    /// Logs a failed handshake with a client: as a warning if a warning with this cause is due, otherwise only
-    /// at the level `debug`.
+    /// Logs a failed handshake with a client: as a warning if a warning with this cause is due,
+    /// otherwise only at the level `debug`.
     pub(super) fn record(&self, error: &io::Error, peer: &Peer) {
         let peer = &peer.text;
         if let Some((cause, failures)) = self.due(error, Instant::now()) {
