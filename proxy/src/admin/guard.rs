@@ -150,45 +150,31 @@ pub(super) async fn check_action(
     request: Request,
     next: Next,
 ) -> Response {
-    let (peer, certificate) = origin_of(request.extensions());
     let admitted = window.admit(&Presented::of(&request));
     let caller = match &admitted {
         Ok(Some(token)) => token.name.clone(),
         Ok(None) => "no token".to_owned(),
         Err(_) => "refused".to_owned(),
     };
+    let action = |action| ActionLine::new(action, Some(caller), request.extensions());
     let allowed = match admitted {
         Ok(Some(token)) if token.role == Role::Read => Err(Refusal::Role),
         other => other.map(drop),
     };
     match allowed {
         Ok(()) => {
-            let mut admitted = AdmittedAction {
-                action: format!("{} {}", request.method(), request.uri()),
-                caller,
-                peer,
-                certificate,
-                status: None,
-            };
+            let action = action(format!("{} {}", request.method(), request.uri()));
+            let mut admitted = AdmittedAction(action);
             let response = next.run(request).await;
-            admitted.status = Some(response.status().as_u16());
+            admitted.0.status = Some(response.status());
             response
         }
         Err(refusal) => {
             // The query is not logged: a caller without a token could fill the log with it.
-            let action = format!("{} {}", request.method(), request.uri().path());
+            let action = action(format!("{} {}", request.method(), request.uri().path()));
             let response = refusal.into_response();
             if let Some(refused) = window.refused_actions.count(Instant::now()) {
-                let status = response.status().as_u16();
-                tracing::info!(
-                    action,
-                    caller,
-                    ?peer,
-                    certificate,
-                    status,
-                    refused,
-                    "admin action"
-                );
+                action.log_refusals(response.status(), refused);
             }
             response
         }
@@ -198,31 +184,72 @@ pub(super) async fn check_action(
 /// An admitted action. It is written to the log when it is dropped. If the caller disconnects
 /// during the action, the HTTP server drops the handler, but the action may still run to its end.
 #[must_use]
-struct AdmittedAction {
-    action: String,
-    caller: String,
-    peer: Option<SocketAddr>,
-    certificate: Option<String>,
-    /// The status of the response; `None` until the handler has ended.
-    status: Option<u16>,
-}
+struct AdmittedAction(ActionLine);
 
 impl Drop for AdmittedAction {
     fn drop(&mut self) {
+        self.0.log();
+    }
+}
+
+/// The log line of an action.
+pub(super) struct ActionLine {
+    action: String,
+    /// The name of the caller's token, or the reason why there is none; `None` if it is unknown.
+    caller: Option<String>,
+    peer: Option<SocketAddr>,
+    /// The subject of the caller's certificate.
+    certificate: Option<String>,
+    /// The status of the response; `None` if the handler has not ended.
+    status: Option<StatusCode>,
+    /// Number of refused requests that the line stands for; `None` if the request was not refused.
+    refused: Option<u64>,
+}
+
+impl ActionLine {
+    /// The line of an action that has not ended. `extensions` are those of the request.
+    pub(super) fn new(action: String, caller: Option<String>, extensions: &Extensions) -> Self {
+        let origin = caller_of(extensions);
+        let certificate = origin.and_then(|of| of.certificate.as_ref());
+        Self {
+            action,
+            caller,
+            peer: origin.map(|of| of.address),
+            certificate: certificate.map(|of| of.subject.clone()),
+            status: None,
+            refused: None,
+        }
+    }
+
+    /// Logs an action that ended with this status.
+    pub(super) fn log_end(mut self, status: StatusCode) {
+        self.status = Some(status);
+        self.log();
+    }
+
+    /// Logs an action that was refused with this status. The line stands for `refused` requests.
+    pub(super) fn log_refusals(mut self, status: StatusCode, refused: u64) {
+        self.refused = Some(refused);
+        self.log_end(status);
+    }
+
+    fn log(&self) {
         let Self {
             action,
             caller,
             peer,
             certificate,
             status,
-        } = &*self;
+            refused,
+        } = self;
         let outcome = status.is_none().then_some("the caller disconnected");
         tracing::info!(
             action,
             caller,
             ?peer,
             certificate,
-            status,
+            status = status.map(|status| status.as_u16()),
+            refused,
             outcome,
             "admin action"
         );
@@ -260,14 +287,6 @@ impl<'r> Presented<'r> {
 pub(super) fn caller_of(extensions: &Extensions) -> Option<&Caller> {
     let caller = extensions.get::<ConnectInfo<Caller>>();
     caller.map(|ConnectInfo(caller)| caller)
-}
-
-/// The caller's address and the subject of its certificate, for the log.
-pub(super) fn origin_of(extensions: &Extensions) -> (Option<SocketAddr>, Option<String>) {
-    let caller = caller_of(extensions);
-    let certificate = caller.and_then(|of| of.certificate.as_ref());
-    let subject = certificate.map(|of| of.subject.clone());
-    (caller.map(|of| of.address), subject)
 }
 
 impl Guard {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::super::{
     Role, Window,
-    guard::{Presented, Refusal, caller_of, is_from_own_page, origin_of},
+    guard::{ActionLine, Presented, Refusal, caller_of, is_from_own_page},
     sessions::{COOKIE, LIFETIME},
 };
 
@@ -37,17 +37,10 @@ pub(super) async fn begin(
     if !is_from_own_page(&parts.uri, &parts.headers) {
         return Refusal::Origin.into_response();
     }
-    let (peer, certificate) = origin_of(&parts.extensions);
+    let line = |caller| ActionLine::new("login".to_owned(), caller, &parts.extensions);
     let Some(token) = window.guard.load().token(&login.token) else {
         if let Some(refused) = window.refused_logins.count(Instant::now()) {
-            tracing::info!(
-                action = "login",
-                ?peer,
-                certificate,
-                status = 401,
-                refused,
-                "admin action"
-            );
+            line(None).log_refusals(StatusCode::UNAUTHORIZED, refused);
         }
         return Refusal::Token.into_response();
     };
@@ -58,15 +51,7 @@ pub(super) async fn begin(
             return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
         }
     };
-    let caller = token.name.as_str();
-    tracing::info!(
-        action = "login",
-        caller,
-        ?peer,
-        certificate,
-        status = 204,
-        "admin action"
-    );
+    line(Some(token.name.clone())).log_end(StatusCode::NO_CONTENT);
     with_cookie(&parts, &id, LIFETIME.as_secs())
 }
 
@@ -78,16 +63,9 @@ pub(super) async fn end(State(window): State<Arc<Window>>, parts: Parts) -> Resp
     // A request without a valid session ends nothing, so it is not logged.
     if let Some(secret) = window.sessions.token(&parts.headers, Instant::now()) {
         let token = window.guard.load().token(&secret);
-        let caller = token.as_deref().map(|token| token.name.as_str());
-        let (peer, certificate) = origin_of(&parts.extensions);
-        tracing::info!(
-            action = "logout",
-            caller,
-            ?peer,
-            certificate,
-            status = 204,
-            "admin action"
-        );
+        let caller = token.map(|token| token.name.clone());
+        let line = ActionLine::new("logout".to_owned(), caller, &parts.extensions);
+        line.log_end(StatusCode::NO_CONTENT);
     }
     window.sessions.end(&parts.headers);
     with_cookie(&parts, "", 0)
