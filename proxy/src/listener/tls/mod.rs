@@ -53,15 +53,25 @@ pub(crate) struct TlsSettings<'a> {
 
 /// TLS for clients, with one configuration.
 pub(crate) struct ClientTls {
-    /// The configuration of handshakes, if certificates of clients are not requested.
-    config: Arc<ServerConfig>,
-    builder: ConfigBuilder<ServerConfig, WantsVerifier>,
-    certificates: Arc<Certificates>,
+    config: HandshakeConfig,
     verifier: Option<Arc<Verifier>>,
     resumption: Resumption,
     allows_plain: bool,
     closes_revoked: bool,
     expiries: Vec<CertificateExpiry>,
+}
+
+/// The configuration of handshakes.
+enum HandshakeConfig {
+    /// Certificates of clients are not requested, so all handshakes use one configuration.
+    Shared(Arc<ServerConfig>),
+    /// Each handshake needs a configuration of its own, which remembers when the client's
+    /// certificate expires.
+    PerHandshake {
+        builder: ConfigBuilder<ServerConfig, WantsVerifier>,
+        certificates: Arc<Certificates>,
+        verifier: Arc<dyn ClientCertVerifier>,
+    },
 }
 
 /// The library for cryptography. See `docs/decisions/0009-tls-for-clients.md`.
@@ -94,19 +104,21 @@ impl ClientTls {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(ServerTlsError::Setup)?;
-        let config = server_config(
-            builder.clone(),
-            match &verifier {
-                Some(verifier) => verifier.for_handshakes(),
-                None => Arc::new(NoClientAuth),
+        let config = match &verifier {
+            None => HandshakeConfig::Shared(server_config(
+                builder,
+                Arc::new(NoClientAuth),
+                certificates,
+                resumption.clone(),
+            )),
+            Some(verifier) => HandshakeConfig::PerHandshake {
+                builder,
+                certificates,
+                verifier: verifier.for_handshakes(),
             },
-            Arc::clone(&certificates),
-            resumption.clone(),
-        );
+        };
         Ok(Self {
             config,
-            builder,
-            certificates,
             verifier,
             resumption,
             allows_plain: settings.allows_plain,
@@ -115,18 +127,22 @@ impl ClientTls {
         })
     }
 
-    /// The configuration of one handshake. If a client certificate is requested, each handshake
-    /// needs its own configuration, which remembers when the certificate expires.
+    /// The configuration of one handshake.
     fn handshake_config(&self) -> Arc<ServerConfig> {
-        let Some(verifier) = &self.verifier else {
-            return Arc::clone(&self.config);
+        let (builder, certificates, verifier) = match &self.config {
+            HandshakeConfig::Shared(config) => return Arc::clone(config),
+            HandshakeConfig::PerHandshake {
+                builder,
+                certificates,
+                verifier,
+            } => (builder, certificates, verifier),
         };
-        let verifier = verifier.for_handshakes();
-        let sessions = Arc::new(ExpiringSessions::new(verifier, self.resumption.clone()));
+        let sessions = ExpiringSessions::new(Arc::clone(verifier), self.resumption.clone());
+        let sessions = Arc::new(sessions);
         server_config(
-            self.builder.clone(),
+            builder.clone(),
             sessions.clone(),
-            Arc::clone(&self.certificates),
+            Arc::clone(certificates),
             Resumption {
                 tickets: sessions.clone(),
                 sessions,
