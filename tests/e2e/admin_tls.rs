@@ -21,6 +21,8 @@ use tokio_rustls::{
     rustls::{ClientConfig, pki_types::ServerName},
 };
 
+use crate::client_tls::assert_warned_of_handshake;
+
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A Seawall whose admin address is public and uses TLS.
@@ -193,13 +195,8 @@ async fn the_log_has_the_cause_and_the_address_of_a_caller_whose_handshake_faile
     let scene = Scene::start(REQUIRED).await;
     let refused = scene.run(&["status"], None).await;
     assert_eq!(refused.status.code(), Some(69), "{refused:?}");
-    let logged = async || scene.process.said("TLS handshake with a caller failed");
-    let line = eventually(LIMIT, logged).await.unwrap();
-    let fields = &line["fields"];
-    assert_eq!(line["level"], "WARN", "{line}");
-    assert_eq!(fields["cause"], "no certificate", "{line}");
-    let peer = fields["peer"].as_str().unwrap();
-    assert!(peer.starts_with("127.0.0.1:"), "{line}");
+    let message = "TLS handshake with a caller failed";
+    assert_warned_of_handshake(&scene.process, message, "no certificate").await;
 }
 
 #[tokio::test]

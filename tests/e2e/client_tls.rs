@@ -17,6 +17,7 @@ use seawall_tests::{
     authority::{Authority, ECDSA, ED25519, Identity, YEAR},
     eventually::eventually,
     mongod::{self, Standalone, shared_standalone},
+    process::Process,
     process::run,
     raw::{OpMsg, RawClient},
     scratch::Scratch,
@@ -161,6 +162,18 @@ async fn handshake(address: &str, config: &Arc<ClientConfig>, name: &str) -> io:
 
 async fn is_served(client: &mut RawClient) -> bool {
     client.hello(doc! {}).await.is_ok_and(|reply| reply.is_ok())
+}
+
+/// Waits until the process logs `message` about a failed handshake. The line must be a warning with
+/// this cause and a loopback address.
+pub(crate) async fn assert_warned_of_handshake(process: &Process, message: &str, cause: &str) {
+    let logged = async || process.said(message);
+    let line = eventually(LIMIT, logged).await.unwrap();
+    let fields = &line["fields"];
+    assert_eq!(line["level"], "WARN", "{line}");
+    assert_eq!(fields["cause"], cause, "{line}");
+    let peer = fields["peer"].as_str().unwrap();
+    assert!(peer.starts_with("127.0.0.1:"), "{line}");
 }
 
 /// Keys of `[listen.tls]` that make a client certificate required.
@@ -315,13 +328,7 @@ async fn the_log_has_the_cause_of_each_refused_certificate_and_nothing_is_passed
         if let Ok(stream) = handshake(process.address(), &config, "localhost").await {
             assert!(!is_served(&mut RawClient::new(stream)).await, "{name}");
         }
-        let logged = async || process.said(HANDSHAKE_FAILED);
-        let line = eventually(LIMIT, logged).await.unwrap();
-        let fields = &line["fields"];
-        assert_eq!(line["level"], "WARN", "{name}: {line}");
-        assert_eq!(fields["cause"], cause, "{name}: {line}");
-        let peer = fields["peer"].as_str().unwrap();
-        assert!(peer.starts_with("127.0.0.1:"), "{name}: {line}");
+        assert_warned_of_handshake(process, HANDSHAKE_FAILED, cause).await;
         let status: Status = served.admin().ask("/api/v1/status").await.unwrap();
         assert_eq!(status.operations, 0, "{name}");
         let (_, metrics) = http(process.admin(), "GET", "/metrics", "").await;
@@ -339,13 +346,7 @@ async fn the_log_has_the_address_of_a_client_that_connects_without_tls() {
     let address = served.process.address().parse().unwrap();
     let mut plain = RawClient::connect(address).await.unwrap();
     assert!(!is_served(&mut plain).await);
-    let logged = async || served.process.said(HANDSHAKE_FAILED);
-    let line = eventually(LIMIT, logged).await.unwrap();
-    let fields = &line["fields"];
-    assert_eq!(line["level"], "WARN", "{line}");
-    assert_eq!(fields["cause"], "no TLS", "{line}");
-    let peer = fields["peer"].as_str().unwrap();
-    assert!(peer.starts_with("127.0.0.1:"), "{line}");
+    assert_warned_of_handshake(&served.process, HANDSHAKE_FAILED, "no TLS").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
