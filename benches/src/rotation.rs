@@ -13,7 +13,7 @@ use seawall_tests::{
 };
 use seawall_transport::{
     Pem,
-    connection::{Authorities, Connection, ServerAddress, ServerTls, TlsSettings, Verification},
+    connection::{Authorities, Connection, ServerTls, TlsSettings, Verification},
 };
 use tokio::{
     net::TcpStream,
@@ -123,7 +123,7 @@ impl RotationTestbed {
             // Seawall looks for changed files every 500 ms. With varying delays, the files are
             // replaced at different times between two looks.
             let delay = Duration::from_millis(137 * u64::from(rotation % 4));
-            let (during, after) = self.rotate_under_load(connections, &at, delay).await;
+            let (during, after) = self.rotate_under_load(connections, delay).await;
             times.push(during);
             connections = after;
         }
@@ -135,7 +135,6 @@ impl RotationTestbed {
     async fn rotate_under_load(
         &mut self,
         connections: Vec<Connection>,
-        at: &ServerAddress,
         delay: Duration,
     ) -> (RotationTimes, Vec<Connection>) {
         let count = connections.len();
@@ -148,7 +147,7 @@ impl RotationTestbed {
             tokio::join!(self.rotate(delay), run_load(connections, load));
         assert!(
             outcome.operations >= u64::try_from(count).unwrap_or(u64::MAX),
-            "only {} operations at {at}",
+            "only {} operations",
             outcome.operations
         );
         (times, connections)
@@ -157,10 +156,7 @@ impl RotationTestbed {
     /// Replaces all files, and waits until each change has an effect.
     async fn rotate(&mut self, delay: Duration) -> RotationTimes {
         let bad = client_identity(&self.clients);
-        let mut closed = self
-            .connect(Some(&bad))
-            .await
-            .expect("the client is served");
+        let mut closed = self.connect(&bad).await.expect("the client is served");
         self.revoked.push(bad);
         let other = Authority::generate("other clients").expect("an authority can be generated");
         let server = server_identity(&self.servers);
@@ -180,7 +176,7 @@ impl RotationTestbed {
             began.elapsed()
         };
         let authority = async {
-            let is_served = async || self.connect(Some(&other)).await;
+            let is_served = async || self.connect(&other).await;
             let is_served = eventually(LIMIT, is_served).await;
             drop(is_served.expect("a client of the new authority is served"));
             began.elapsed()
@@ -201,8 +197,8 @@ impl RotationTestbed {
 
     /// Connects, and returns the client if Seawall replies to its first command. With TLS 1.3, the
     /// handshake alone can succeed for a client although Seawall refuses the client's certificate.
-    async fn connect(&self, identity: Option<&Identity>) -> Option<RawClient> {
-        let config = self.config(identity);
+    async fn connect(&self, identity: &Identity) -> Option<RawClient> {
+        let config = self.config(Some(identity));
         let client = RawClient::connect_tls(self.address, NAME, config).await;
         let mut client = client.ok()?;
         let reply = client.hello(doc! {}).await;

@@ -30,8 +30,7 @@ pub(crate) fn open_descriptors(may_count: bool) -> Option<usize> {
     }
 }
 
-/// Stands in place of a thread name for the CPU time that ended threads used and that no
-/// measurement included.
+/// The name for the CPU time of threads that ended before a measurement included all their time.
 const ENDED: &str = "ended";
 
 /// CPU time by thread name. No value ever falls, because the time of ended threads is kept.
