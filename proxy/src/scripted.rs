@@ -18,7 +18,7 @@ use seawall_wire::{MAX_MESSAGE_BYTES, OpMsg, encode_op_msg_like};
 #[derive(Debug)]
 pub(crate) enum Response {
     Reply(RawDocumentBuf),
-    /// The server sends this reply after the notification.
+    /// The server waits until the `Notify` is notified, and then sends this reply.
     ReplyAfter(Arc<Notify>, RawDocumentBuf),
     /// The server closes the connection.
     Close,

@@ -33,8 +33,9 @@ pub use self::{
     turns::{StepwiseTurn, Turn, TurnKey, Turns},
 };
 
-/// Time between two closes, when Seawall closes client connections on its own initiative. The
-/// closes cause at most a hundred reconnects a second, which do not overload a deployment.
+/// Minimum time between two closes, when Seawall closes many client connections, for example during
+/// a drain. So these closes cause at most a hundred reconnects a second, which do not overload a
+/// deployment.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The limits that all clients share.
@@ -62,9 +63,10 @@ pub struct LimitNumbers {
     pub clients: usize,
     /// Maximum number of clients that have not logged in.
     pub handshakes: usize,
-    /// Maximum number of monitors of drivers.
+    /// Maximum number of monitoring connections of drivers.
     pub monitors: usize,
-    /// Maximum number of relayed clients in pooled mode.
+    /// Maximum number of clients in pooled mode that are relayed because of their authentication
+    /// mechanism.
     pub relays: usize,
     /// Maximum number of operations in flight.
     pub operations: usize,
@@ -75,7 +77,8 @@ pub struct LimitNumbers {
     pub logins_per_user: Option<u32>,
 }
 
-/// Sets a rate. If the rate does not change, keeps the events that were counted so far.
+/// Sets the number of events per second that each key may have; `None` for no limit. If this number
+/// does not change, the events that were counted so far stay counted.
 fn set_rate<K: Copy + Eq + Hash>(rates: &ArcSwapOption<Rates<K>>, per_second: Option<u32>) {
     let is_same = rates.load().as_ref().map(|rates| rates.per_second()) == per_second;
     if !is_same {
@@ -149,8 +152,8 @@ impl MonitorPermit {
     }
 }
 
-/// A monitor cannot lose its permit within this time after its last `hello`. When a monitoring
-/// connection is closed, its driver closes all its connections.
+/// A monitor keeps its permit for at least this time after its last `hello`, because a driver
+/// closes all its connections to a server when its monitoring connection is closed.
 const MONITOR_GRACE_TIME: Duration = Duration::from_secs(10 * 60);
 
 /// The permit of one client in pooled mode that is relayed because of its authentication mechanism.
@@ -159,7 +162,7 @@ const MONITOR_GRACE_TIME: Duration = Duration::from_secs(10 * 60);
 pub struct RelayPermit(#[expect(dead_code, reason = "dropped, never read")] Share<Sharer>);
 
 impl LimitNumbers {
-    /// Numbers for tests: the same number for all permits, and no rates.
+    /// Numbers for tests: the same number for all permits, and no rate limits.
     #[cfg(test)]
     pub(crate) fn of_each(number: usize) -> Self {
         Self {
@@ -315,9 +318,9 @@ impl Limits {
     }
 
     /// Returns a permit for a driver's monitor, if the share of its address allows it. Otherwise
-    /// closes a monitor of the address with the most monitors, if its last `hello` was at least ten
-    /// minutes ago. Of several such monitors, closes the monitor whose last `hello` was earliest.
-    /// `None` if no monitor can be closed.
+    /// examines the address with the most monitors, and closes the monitor of this address whose
+    /// last `hello` was earliest, if that was at least ten minutes ago. `None` if no monitor can be
+    /// closed.
     pub(crate) fn admit_monitor(
         &self,
         from: Sharer,
@@ -519,7 +522,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_logged_in_client_is_closed_for_a_newcomer_that_the_limit_before_login_refuses() {
+    async fn a_client_above_the_limit_of_unauthenticated_clients_closes_no_logged_in_client() {
         let limits = Limits::new(
             LimitNumbers {
                 handshakes: 3,
@@ -574,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_listener_refuses_clients_and_other_listeners_do_not() {
+    fn a_listener_at_its_client_limit_refuses_clients_but_other_listeners_do_not() {
         let limits = Limits::new(LimitNumbers::of_each(3), OperationPermits::new(1));
         let [small, large] = [NonZeroUsize::new(1), None].map(ListenerPermits::new);
         let [crowd, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));

@@ -11,12 +11,13 @@ use super::fair::TurnQueue;
 use seawall_locks::Mutex;
 use seawall_transport::{Sharer, is_within_share};
 
-/// Maximum number of waiting users that are examined when a permit becomes free.
+/// When a permit becomes free, at most this many waiting users are examined, to find a user whose
+/// share allows another permit.
 const MAX_USERS_TRIED: usize = 8;
 
 /// Number of further permits for operations that other operations may wait for, such as the commit
 /// of a transaction. Without these permits, the operations that wait for a commit could hold all
-/// permits.
+/// permits, so that the commit could not begin.
 const RESERVE: usize = 8;
 
 /// A bounded number of permits for operations in flight. Waiting users are served in turn. A user
@@ -90,8 +91,9 @@ impl OperationPermits {
         self.common.serve_waiters();
     }
 
-    /// Returns a permit without waiting, if one is free and the user's share allows it, or if the
-    /// operation may use the reserve.
+    /// Returns a permit without waiting, if one is free and the user's share allows it. Otherwise,
+    /// an operation for which other operations may wait gets a permit of the reserve, if one is
+    /// free.
     pub(crate) fn try_admit(&self, operator: Operator<'_>) -> Option<OperationPermit> {
         let permit = self.common.try_admit(operator.in_flight);
         if permit.is_some() || !operator.may_unblock_others {

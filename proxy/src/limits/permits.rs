@@ -8,7 +8,8 @@
 //! connection is closed. Among clients, a silent connection is closed.
 //!
 //! A monitor that has sent a `hello` in the last ten minutes is never closed for another address.
-//! So an address gets at most its share ([`is_within_share`]) of the permits for monitors.
+//! So that one address cannot lock out the monitors of other addresses, each address gets at most
+//! its share ([`is_within_share`]) of the permits for monitors.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -28,7 +29,7 @@ use tokio::time::Instant;
 use seawall_locks::Mutex;
 use seawall_transport::{Sharer, is_within_share};
 
-/// Signals a connection's task to end.
+/// A signal that tells the task of a connection to end.
 #[derive(Clone, Debug, Default)]
 pub struct Eviction(Arc<EvictionState>);
 
@@ -72,7 +73,8 @@ impl Eviction {
         self.0.activity.fetch_add(1, Relaxed);
     }
 
-    /// Exempts the connection from counting as silent, or ends the exemption.
+    /// While `is_exempt` is true, the connection does not count as silent, even if it sends
+    /// nothing.
     pub(crate) fn set_exempt(&self, is_exempt: bool) {
         self.0.is_exempt.store(is_exempt, Relaxed);
     }
@@ -212,8 +214,9 @@ impl EvictablePermits {
         }
     }
 
-    /// Returns a free permit if `has_room` allows it, or else the permit that `make_room` frees.
-    /// `has_room` gets the number of the sharer's permits and the number of free permits.
+    /// Returns a free permit if `has_room` allows it, or else the permit that `make_room` frees;
+    /// `None` if `make_room` frees no permit. `has_room` gets the number of the sharer's permits
+    /// and the number of free permits.
     fn admit_or(
         self: &Arc<Self>,
         sharer: Sharer,
@@ -279,7 +282,8 @@ impl PermitTable {
         None
     }
 
-    /// True if the connection with this number is one of the `closing_percent` that must be closed.
+    /// True if the connection with this number belongs to the percentage of connections that must
+    /// be closed (`closing_percent`).
     fn must_close(&self, number: u64) -> bool {
         number % 100 < self.closing_percent
     }
@@ -411,7 +415,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_address_may_get_all_connection_permits_and_is_then_refused() {
+    async fn one_address_may_get_all_connection_permits_and_its_next_connection_is_refused() {
         let permits = EvictablePermits::new(3);
         let clients: Vec<_> = (0..4).map(|_| client(&permits, 1)).collect();
         let have: Vec<_> = clients

@@ -1,9 +1,9 @@
 //! Rate limits for each address or user.
 //!
-//! The algorithm is the generic cell rate algorithm. Each key has a time, `paid_until`, which each
-//! event moves forward by the interval of the rate. An event is refused or delayed if it would move
-//! this time more than one second ahead of now. So a burst may have as many events as the rate
-//! allows in one second. Source: ITU-T I.371, annex A.
+//! The algorithm is the generic cell rate algorithm. Each key has a time, `paid_until`. Each event
+//! moves this time forward by the time between two events at the allowed rate. An event is refused
+//! or delayed if it would move this time more than one second ahead of now. So a burst may have as
+//! many events as the rate allows in one second. Source: ITU-T I.371, annex A.
 
 use std::{hash::Hash, time::Duration};
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_rate_limit_remembers_at_most_max_keys_keys() {
+    async fn a_rate_limit_remembers_at_most_the_maximum_number_of_keys() {
         let (rates, now) = (Rates::new(1), Instant::now());
         for key in 0..MAX_KEYS * 2 {
             assert!(rates.admit(key, now));

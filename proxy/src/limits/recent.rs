@@ -18,8 +18,8 @@ pub struct RecentMap<K, V> {
     max_younger: usize,
 }
 
-/// Entries that were removed to make room. The caller drops them after it has released its lock on
-/// the map, because many entries may have to be dropped.
+/// Entries that were removed to make room. The caller of [`RecentMap::insert`] drops them after it
+/// has released its lock on the map, because the drop of many entries takes long.
 #[derive(Debug)]
 #[must_use = "drop this value after the lock is released"]
 pub struct Retired<K, V>(#[expect(dead_code, reason = "dropped, never read")] HashMap<K, V>);

@@ -188,8 +188,8 @@ enum Held<K: TurnKey> {
     Turn(#[expect(dead_code, reason = "dropped, never read")] Turn<K>),
 }
 
-/// A turn for one step at a time. The work waits for a turn before a step, and releases the turn
-/// when it cannot continue.
+/// A turn for work that consists of many short steps. The work waits for a turn before a step,
+/// keeps the turn for the next steps, and releases it when the work cannot continue.
 #[derive(Debug)]
 pub struct StepwiseTurn<'a, K: TurnKey = Sharer> {
     turns: &'a Turns<K>,

@@ -4,8 +4,8 @@ use std::{io, time::Duration};
 
 use tokio::{net::TcpStream, time::sleep};
 
-/// Pause after the first peek. Each later pause is twice as long, so that a client that sends
-/// single bytes costs little CPU time.
+/// Pause after the first peek. Each later pause is twice as long as the pause before it, so that a
+/// client that sends single bytes costs little CPU time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
 /// Maximum pause between two peeks.

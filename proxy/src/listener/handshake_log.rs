@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_has_its_cause_unless_the_client_has_disconnected() {
+    fn each_failed_tls_handshake_has_a_cause_unless_the_client_has_disconnected() {
         let certificate = rustls::Error::InvalidCertificate;
         let alert = rustls::Error::AlertReceived;
         for (error, cause) in [
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_is_logged_at_most_once_a_minute() {
+    fn each_cause_of_failed_tls_handshakes_is_logged_at_most_once_a_minute() {
         let (log, began) = (HandshakeLog::default(), Instant::now());
         let missing = || failed(rustls::Error::NoCertificatesPresented);
         let alert = || failed(rustls::Error::AlertReceived(AlertDescription::UnknownCA));

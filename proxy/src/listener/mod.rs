@@ -1,4 +1,4 @@
-//! Accepts clients within limits, and passes each one to `client`.
+//! Accepts clients within limits, and passes each client to the module `client`.
 //!
 //! This module reads only two things from clients: the header of the PROXY protocol and the TLS
 //! handshake. Each has its own time limit.
@@ -52,7 +52,8 @@ use self::{
 /// Time limit for a TLS handshake.
 pub(crate) const TLS_LIMIT: Duration = Duration::from_secs(10);
 
-/// Pause after a failed accept, for example because descriptors or memory ran out.
+/// Pause after a failed accept. An accept fails, for example, when file descriptors or memory run
+/// out.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
 
 /// An address to listen on.
@@ -60,8 +61,8 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
 pub enum Address {
     /// A host and a port, separated by a colon.
     Tcp(String),
-    /// The path of a unix domain socket. The socket's file is created at the start and removed at
-    /// the end.
+    /// The path of a unix domain socket. The socket's file is created when Seawall starts and
+    /// removed when Seawall ends.
     Unix(PathBuf),
 }
 
@@ -76,7 +77,7 @@ pub enum Listener {
     InheritedUnix(UnixListener),
 }
 
-/// A bound socket of another process, usually the service manager.
+/// A socket that another process, usually the service manager, has bound and passed to Seawall.
 #[derive(Debug)]
 pub struct Inherited {
     /// The name of the socket; empty if it has none.
@@ -450,8 +451,8 @@ async fn prepare(
         Accepted::Tcp(stream) if asks => original_destination(stream),
         Accepted::Tcp(_) | Accepted::Plain(_) => None,
     };
-    // The configuration is marked as seen, so that the client's certificate is checked again only
-    // against later configurations.
+    // The TLS configuration is marked as seen, so that the client's certificate is verified again
+    // only by later configurations.
     let tls = acceptor.tls.borrow_and_update().clone();
     let stream = match (stream, tls) {
         (Accepted::Plain(stream), _) => stream,
@@ -488,7 +489,8 @@ async fn prepare(
 }
 
 /// Performs the TLS handshake with a client within its time limit. `None` if the handshake has
-/// failed; the failure is counted, and logged if the client has not just disconnected.
+/// failed. Each failure is counted. It is also logged, unless the client has disconnected or the
+/// time limit has passed.
 async fn secure(
     shared: &Shared,
     log: &HandshakeLog,

@@ -21,7 +21,7 @@ use seawall_locks::Mutex;
 /// Time limit for the header. The specification recommends at least 3 s.
 const HEADER_LIMIT: Duration = Duration::from_secs(3);
 
-/// Maximum size of a header. A header of version 2 may carry further fields.
+/// Maximum size of a header. A header of version 2 may carry further fields after the addresses.
 const MAX_HEADER_BYTES: usize = 2_048;
 
 /// Maximum number of connections of all listeners together that wait for their header.
@@ -48,10 +48,10 @@ struct Waiting {
     by_address: HashMap<IpAddr, usize>,
 }
 
-/// The reason why a connection may not send a header.
+/// The reason why Seawall refuses a connection before it waits for the connection's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The address is not in a configured network.
+    /// No configured network contains the address of the connection.
     OtherNetwork,
     /// Too many connections wait for their header.
     TooMany,
@@ -75,7 +75,8 @@ pub(super) struct WaitingPlace {
 }
 
 impl ProxyProtocol {
-    /// Accepts headers from these networks.
+    /// Accepts headers from load balancers in these networks. `waiting` counts the connections that
+    /// wait for their header.
     pub(crate) fn new(networks: &[IpNet], waiting: &WaitingPlaces) -> Self {
         Self {
             networks: networks.into(),
@@ -117,7 +118,7 @@ impl Drop for WaitingPlace {
 }
 
 /// Reads the header, and returns the address of the client. `None` if the load balancer itself is
-/// the client, as in its health checks, or does not know the address.
+/// the client, as in its health checks, or does not know the client's address.
 ///
 /// # Errors
 /// If the header is missing, malformed or too long, or does not arrive in time.

@@ -1,6 +1,8 @@
-//! The number of operations by application.
+//! Counts the operations of each shape by application. Operations of one shape differ only in their
+//! values.
 //!
-//! Clients choose their names freely, so a shape counts at most [`APPLICATIONS`] names separately.
+//! Clients choose the name of their application freely, so each shape counts at most
+//! [`APPLICATIONS`] names separately.
 
 use std::sync::Arc;
 
@@ -12,15 +14,16 @@ const APPLICATIONS: usize = 8;
 pub struct ApplicationCounts {
     /// The applications that are counted separately, at most [`APPLICATIONS`].
     named: Vec<(Arc<str>, u64)>,
-    /// Operations of clients without a name.
+    /// Operations of clients without an application name.
     unnamed: u64,
     /// Operations of all other applications.
     other: u64,
 }
 
 impl ApplicationCounts {
-    /// Adds one operation of an application; `None` if the client has no name. Clients with the
-    /// same name share one copy of it, so names are compared by their memory address.
+    /// Adds one operation of an application; `None` if the client has no application name. Clients
+    /// with the same application name share one copy of the name, so names are compared by their
+    /// memory address.
     pub(super) fn add(&mut self, application: Option<&Arc<str>>) {
         let Some(application) = application else {
             self.unnamed += 1;
@@ -61,8 +64,8 @@ impl ApplicationCounts {
     }
 
     /// The applications and their counts, the most frequent first. The name is empty for clients
-    /// without a name. If applications are not counted separately, the last entry counts all of
-    /// them, and its name is `None`.
+    /// without an application name. If some applications are not counted separately, the last entry
+    /// counts all of these, and its name is `None`.
     pub fn ranked(&self) -> Vec<(Option<&str>, u64)> {
         let named = self
             .named
@@ -109,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn heavy_application_replaces_a_light_application() {
+    fn an_application_with_more_operations_replaces_the_application_with_the_fewest() {
         let mut names = SharedNames::default();
         let light: Vec<_> = (0..9).map(|n| format!("junk{n}")).collect();
         let light: Vec<_> = light.iter().map(|name| (&**name, 2)).collect();

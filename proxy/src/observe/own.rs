@@ -30,7 +30,7 @@ pub(crate) fn open_descriptors(may_count: bool) -> Option<usize> {
     }
 }
 
-/// The name for the CPU time of threads that ended before a measurement included all their time.
+/// Replaces the thread name for the CPU time of ended threads that no measurement included.
 const ENDED: &str = "ended";
 
 /// CPU time by thread name. No value ever falls, because the time of ended threads is kept.

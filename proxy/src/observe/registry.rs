@@ -1,5 +1,5 @@
-//! The registry of rows: decides which namespaces and shapes have their own row, and holds the sums
-//! of shapes.
+//! The registry of statistics rows: decides which namespaces and shapes have their own row, and
+//! holds the sums that each shape row counts.
 //!
 //! Every operation is counted in exactly one shape row, so the sum of all rows is the sum of all
 //! operations. A row that counts one shape is *fine*. A shape without a row is *folded*: it is
@@ -13,9 +13,8 @@
 //! than the lightest row, the shape replaces that row. The sums of an evicted row are added to the
 //! row of its coarse shape.
 //!
-//! The rules are R1 to R4 and R6 of the fingerprint version `fp1`. A Space-Saving sketch limits the
-//! memory of watched shapes: Metwally, Agrawal, El Abbadi, "Efficient Computation of Frequent and
-//! Top-k Elements in Data Streams" (2005).
+//! A Space-Saving sketch limits the memory of watched shapes: Metwally, Agrawal, El Abbadi,
+//! "Efficient Computation of Frequent and Top-k Elements in Data Streams" (2005).
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -31,10 +30,11 @@ use super::{
     sums::{Folded, NamespaceIndex, RowIndexes, ShapeIndex, ShapeSums},
 };
 
-/// Name and text of a row that counts several namespaces or shapes.
+/// The name of a row that counts everything without a row of its own, such as all other namespaces
+/// of a command. It is also the text of such a row if it counts shapes.
 pub(crate) const OTHER: &str = "other";
 
-/// Maximum number of fine rows for one coarse shape.
+/// Maximum number of fine rows (rows that count one shape) for shapes with the same coarse shape.
 const FINE_PER_COARSE: u32 = 64;
 
 /// Maximum length of a database name and a collection name together, in bytes. This maximum limits
@@ -44,7 +44,7 @@ const FINE_PER_COARSE: u32 = 64;
 /// Source: MongoDB's limit of 255 bytes for a namespace, with the dot.
 const MAX_NAME_BYTES: usize = 254;
 
-/// Maximum number of coarse rows of a namespace.
+/// Maximum number of coarse rows (rows that count a group of similar shapes) of a namespace.
 const COARSE_PER_NAMESPACE: u32 = 512;
 
 /// At most one row in ten is coarse, because coarse rows are never evicted.
@@ -53,11 +53,12 @@ const COARSE_SHARE: usize = 10;
 /// Maximum number of new shapes of one namespace that get a row within one second.
 const ADMITTED_PER_SECOND: u32 = 20;
 
-/// Average number of non-empty buckets in a row, used to estimate its memory: most durations are
-/// within two octaves.
+/// Assumed average number of non-empty histogram buckets in a row, to estimate the row's memory.
+/// Most durations of one shape are within two octaves (a factor of four).
 const BUCKETS_OF_A_ROW: usize = 24;
 
-/// Time in which the weight of past operations falls by half.
+/// A shape's weight is the total time of its operations. The weight of past operations falls by
+/// half in this time.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
 /// How long a row stays reserved for a shape that does not occur again, in seconds.
@@ -86,11 +87,11 @@ pub struct Shape {
     pub namespace: Namespace,
     /// The text of the shape.
     pub text: Arc<str>,
-    /// The level of the row: one shape, or a group.
+    /// Whether the row counts one shape or a group of shapes.
     pub level: Level,
 }
 
-/// A shape and its sums since Seawall started.
+/// A shape and the sums of its operations since Seawall started, such as their number.
 #[derive(Clone, Debug)]
 pub struct ShapeRow {
     /// The shape.
@@ -99,7 +100,7 @@ pub struct ShapeRow {
     pub first_seen: SystemTime,
     /// When the shape was last seen, to the second.
     pub last_seen: SystemTime,
-    /// The shape's sums since Seawall started.
+    /// The sums of the shape's operations since Seawall started.
     pub sums: ShapeSums,
 }
 
@@ -109,7 +110,8 @@ struct Row {
     coarse: ShapeId,
     /// The text of the coarse shape, if it differs from the shape's text.
     coarse_text: Option<Arc<str>>,
-    /// Seconds that the shape's operations took; the weight of past operations falls over time.
+    /// Total time of the shape's operations in seconds. The older an operation is, the less of its
+    /// time counts.
     weight: f64,
 }
 
@@ -119,9 +121,9 @@ struct NamespaceRow {
     admitted: u32,
 }
 
-/// The statistics of all shapes, one row each. When a thread runs an operation of a shape for the
-/// first time, it looks up the row of that shape. Once a second, the collector adds the threads'
-/// sums to the rows.
+/// The statistics of all shapes, by row. When a thread runs an operation of a shape for the first
+/// time, it looks up the row of that shape. Once a second, the collector adds the sums that each
+/// thread has counted to the rows.
 pub(super) struct Registry {
     max_shapes: usize,
     max_namespaces: usize,
@@ -132,7 +134,7 @@ pub(super) struct Registry {
     next_serial: u32,
     fine_rows: usize,
     coarse_rows: usize,
-    /// Number of fine rows and reserved rows by coarse shape.
+    /// For each coarse shape, the number of its fine rows and reserved rows together.
     siblings: HashMap<ShapeId, u32>,
     sketch: Sketch,
     /// Shapes for which a row is reserved, each with its coarse shape and the number of seconds
@@ -165,9 +167,10 @@ impl Registry {
         }
     }
 
-    /// Finds or adds the rows that count an operation. `counts_shapes` is false for commands that
-    /// get no shape row: commands of the handshake, commands that Seawall replies to itself, and
-    /// all commands while shapes are not counted. `describe` is called only if a row is added.
+    /// Finds or adds the namespace row and the shape row that count an operation. `counts_shapes`
+    /// is false for commands that get no shape row: commands of the handshake, commands that
+    /// Seawall replies to itself, and all commands while shapes are not counted. `describe` returns
+    /// the texts of the shape; it is called only if a shape row is added.
     pub(super) fn rows_of(
         &mut self,
         fingerprint: &Fingerprint<'_>,
@@ -285,7 +288,7 @@ impl Registry {
         self.taken() < self.max_shapes
     }
 
-    /// Number of shape rows, including reserved rows.
+    /// Number of fine, coarse and reserved rows. `other` rows do not count towards the limit.
     fn taken(&self) -> usize {
         self.fine_rows + self.promoted.len() + self.coarse_rows
     }
@@ -421,8 +424,9 @@ impl Registry {
         serial
     }
 
-    /// Adds the threads' sums. Sums for an evicted row are added to the row of its coarse shape, or
-    /// to the `other` row of its namespace. Returns the added sums by row.
+    /// Adds the sums that the threads have counted to the rows. Sums for an evicted row are added
+    /// to the row of its coarse shape, or to the `other` row of its namespace. Returns the added
+    /// sums by the serial number of the row.
     pub(super) fn add(
         &mut self,
         fresh: impl IntoIterator<Item = (ShapeIndex, ShapeSums)>,
@@ -446,9 +450,10 @@ impl Registry {
         added
     }
 
-    /// Adds the time of shapes without a row to their weights in the sketch, and reserves rows for
-    /// shapes that are heavier than the lightest row. Called once a second. True if the look-ups
-    /// that threads have cached are no longer valid.
+    /// Lowers the weights of past operations, adds the time of shapes without a row to their
+    /// weights in the sketch, and reserves rows for shapes that are heavier than the lightest row.
+    /// Called once a second. Returns true if the look-ups that threads have cached are no longer
+    /// valid.
     pub(super) fn turn_over(
         &mut self,
         folded: HashMap<ShapeId, Folded>,
@@ -610,7 +615,7 @@ impl Registry {
         self.rows.values().map(|row| &row.row)
     }
 
-    /// The rows of the heaviest shapes of all levels, the heaviest first.
+    /// The `count` heaviest rows of all levels, the heaviest first.
     pub(super) fn heaviest(&self, count: usize) -> Vec<&ShapeRow> {
         let mut rows: Vec<_> = self.rows.values().collect();
         let by_weight = |a: &&Row, b: &&Row| b.weight.total_cmp(&a.weight);
@@ -622,7 +627,7 @@ impl Registry {
         rows.into_iter().map(|row| &row.row).collect()
     }
 
-    /// The shape in a row, the label of its history series, and its weight.
+    /// The shape of the row `serial`, the label of the row's history series, and the row's weight.
     pub(super) fn row(&self, serial: u32) -> Option<(&Shape, &Arc<Label>, f64)> {
         let row = self.rows.get(&serial)?;
         Some((&row.row.shape, &row.label, row.weight))

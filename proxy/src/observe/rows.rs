@@ -1,4 +1,4 @@
-//! Tables whose rows are created when they are used for the first time.
+//! Tables that create a row when the row is used for the first time.
 
 /// The row at `index`; adds the row if it is missing.
 pub(super) fn row<T: Default>(rows: &mut Vec<Option<Box<T>>>, index: usize) -> &mut T {

@@ -25,10 +25,10 @@ pub enum CloseReason {
     Expired,
     /// The connection belonged to an earlier generation of its pool.
     Stale,
-    /// A limit of the pool was reached: Seawall closed the connection so that another user could
-    /// have one, or did not add this connection, which was established outside the pool.
+    /// The pool had reached a limit, so Seawall closed the connection. Either another user needed a
+    /// connection, or the connection was established outside the pool and could not be added to it.
     GaveWay,
-    /// The server or the kernel closed the connection while the connection was available.
+    /// The server or the kernel closed the connection while it was unused in the pool.
     Ended,
     /// The connection failed, or its last operation left unread bytes.
     Broken,
@@ -76,7 +76,7 @@ impl Drop for Relayed {
     }
 }
 
-/// Registered handles on the metrics of one server.
+/// Handles of the registered metrics of one server.
 pub struct ServerMetrics {
     metrics: Arc<Metrics>,
     logins: Arc<Logins>,
@@ -91,8 +91,8 @@ pub struct ServerMetrics {
     awaiting: Gauge,
     lane_queue: Gauge,
     relayed: Gauge,
-    /// Registered when there is a limit for the first time, because every registered gauge is
-    /// exported.
+    /// The gauge is registered when there is a limit for the first time, because a registered gauge
+    /// is exported even without a limit.
     concurrency_limit: OnceLock<Gauge>,
     in_progress: Gauge,
     reserved: Gauge,
@@ -181,25 +181,26 @@ impl ServerMetrics {
         self.logins.at_servers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a reply that was read after its client had left. `is_kept` is true if the whole reply
-    /// was read, so the connection was kept.
+    /// Counts a reply whose client disconnected before it had received the whole reply. `is_kept`
+    /// is true if Seawall read the reply to its end and kept the server connection.
     pub(crate) fn abandoned(&self, is_kept: bool) {
         let result = if is_kept { "kept" } else { "closed" };
         self.counter(MetricName::AbandonedRepliesTotal, &[("result", result)]);
     }
 
-    /// Counts a read that Seawall killed at the server because its client had left.
+    /// Counts a read operation that Seawall killed at the server because its client had
+    /// disconnected.
     pub(crate) fn operation_ended(&self) {
         self.counter(MetricName::ServerOperationsEndedTotal, &[]);
     }
 
-    /// Records how long a checkout took.
+    /// Records how long the checkout of a connection from the pool took.
     pub(crate) fn checked_out(&self, time: Duration) {
         let mut shard = self.shards.mine();
         shard.tally.add_checkout(self.index, time);
     }
 
-    /// Counts a relayed client until the guard is dropped.
+    /// Counts a relayed client until the returned guard is dropped.
     pub fn relayed(self) -> Relayed {
         self.connection_created();
         self.relayed.increment(1.0);
@@ -214,8 +215,9 @@ impl ServerMetrics {
         self.wait_queue.set(count(wait_queue));
     }
 
-    /// Sets the gauges of the concurrency limit and of its operations. `limit` is `None` if there
-    /// is no limit. A gauge cannot be removed, so a limit that has ended is shown as infinite.
+    /// Sets the gauges of the concurrency limit, and of the operations that run or wait at the
+    /// limit. `limit` is `None` if there is no limit. A gauge cannot be removed, so a limit that
+    /// has ended is shown as infinite.
     pub(crate) fn show_concurrency(
         &self,
         limit: Option<u32>,
@@ -241,7 +243,8 @@ impl ServerMetrics {
         self.waiting.set(count(waiting));
     }
 
-    /// Sets the gauges of the pool to zero, because the server is no longer part of the deployment.
+    /// Sets the gauges of the pool, of awaiting operations and of the concurrency limit to zero,
+    /// because the server is no longer part of the deployment.
     pub(crate) fn show_removed(&self) {
         self.show(0, 0, 0, 0);
         self.show_lane(0, 0);
@@ -250,7 +253,8 @@ impl ServerMetrics {
         self.show_concurrency(limit, 0, 0, 0, 0);
     }
 
-    /// Counts a change of the concurrency limit. `reason` is the name of the decision's reason.
+    /// Counts a change of the concurrency limit. `reason` is the name of the reason for this
+    /// change.
     pub(crate) fn limit_changed(&self, reason: &'static str) {
         self.counter(
             MetricName::ConcurrencyLimitChangesTotal,
@@ -265,7 +269,7 @@ impl ServerMetrics {
         self.lane_queue.set(count(queued));
     }
 
-    /// Adds one to a counter that changes too rarely to keep a handle.
+    /// Adds one to a counter. No handle of the counter is kept, because it changes rarely.
     fn counter(&self, name: MetricName, labels: &[(&'static str, &'static str)]) {
         let mut all = vec![Label::new("server", self.server.clone())];
         all.extend(labels.iter().map(|(key, value)| Label::new(*key, *value)));

@@ -1,8 +1,9 @@
 //! Metric series of the heaviest shapes, and one series for all other shapes.
 //!
-//! Each operation is added to one series only, so rates can be summed. A shape keeps its series
-//! while it is among the heaviest, even without operations. Afterwards its series stops and is
-//! removed after ten minutes.
+//! The heaviest shapes are those whose operations took the most time. Each operation is added to
+//! one series only, so rates can be summed. A shape keeps its series while it is among the
+//! heaviest, even without operations. Afterwards its series is no longer updated, and is removed
+//! after ten minutes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -44,13 +45,14 @@ const EXPORTED_TEXT_BYTES: usize = 256;
 pub(super) struct ShapeSeries {
     metrics: Metrics,
     exported: HashSet<ShapeId>,
-    /// The distribution of all durations in a series, by the value of its label `shape`.
+    /// The data of each series, by the value of the series' label `shape`.
     durations: HashMap<String, Kept>,
 }
 
 struct Kept {
     durations: Distribution,
-    /// Total time of the `getMore`s on cursors that the shape opened, without awaiting ones.
+    /// Total time of the `getMore`s on cursors that operations of the shape opened. A `getMore`
+    /// that awaits new documents on the server is not included.
     more_time: Duration,
     /// The shape of the series; `None` for the series of all other shapes.
     shape: Option<Shape>,
@@ -68,8 +70,8 @@ impl ShapeSeries {
         })
     }
 
-    /// Chooses the shapes that have their own series, and creates the series of new ones.
-    /// `heaviest` is in descending order of weight.
+    /// Chooses the shapes that have their own series, and creates a series for each newly chosen
+    /// shape. `heaviest` is in descending order of weight.
     pub(super) fn choose(&mut self, heaviest: &[Shape]) {
         let kept: HashSet<_> = heaviest.iter().map(|shape| shape.id).collect();
         self.exported.retain(|id| kept.contains(id));
@@ -93,7 +95,7 @@ impl ShapeSeries {
         }
     }
 
-    /// Adds new sums of a shape to its series.
+    /// Adds new sums of a shape to the shape's own series, or to the series of all other shapes.
     pub(super) fn add(&mut self, shape: &Shape, sums: &ShapeSums) {
         let is_exported = self.exported.contains(&shape.id);
         let name = match is_exported {
@@ -178,7 +180,7 @@ impl ShapeSeries {
     }
 }
 
-/// The beginning of a shape's text that metrics show.
+/// The beginning of a shape's text, which metrics show instead of the whole text.
 pub(super) fn exported_text(shape: &Shape) -> &str {
     let end = EXPORTED_TEXT_BYTES.min(shape.text.len());
     let end = shape.text.floor_char_boundary(end);

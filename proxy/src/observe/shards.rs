@@ -1,5 +1,5 @@
-//! The shards of the recorder. Each thread counts in its own shard, so that threads rarely wait for
-//! each other.
+//! The shards of the recorder, in which threads count operations. Each thread uses one shard, and
+//! few threads share a shard, so that threads rarely wait for each other.
 
 use std::{
     cell::Cell,
@@ -30,7 +30,8 @@ pub(super) struct Shard {
     pub(super) generation: u64,
     /// The field path prefixes below which all names count as data; `None` if there are none.
     pub(super) names: Option<Arc<LearnedNames>>,
-    /// Number of cache hits. Each time the number wraps to 0, the text of a shape is checked.
+    /// Number of look-ups found in `rows`. Each time the number wraps to 0, the recorder checks
+    /// that the row found has the text of the command's shape.
     pub(super) hits: u16,
     pub(super) tally: Tally,
 }

@@ -1,4 +1,4 @@
-//! Names that many clients have in common.
+//! A table of names that many clients have in common.
 //!
 //! Clients choose their names freely, so unused names are removed when the table has twice as many
 //! names as were in use at the last removal.

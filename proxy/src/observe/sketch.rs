@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use seawall_shape::ShapeId;
 
-/// Maximum number of watched shapes.
+/// Maximum number of shapes in the sketch.
 const ENTRIES: usize = 1_024;
 
 /// A Space-Saving sketch with weights. An entry's weight is never less than the true weight of the
@@ -31,8 +31,8 @@ pub(super) struct Candidate {
 }
 
 impl Sketch {
-    /// Adds to a shape's weight. If the sketch is full, a new shape replaces the lightest shape.
-    /// The weight of the replaced shape becomes the `error` of the new shape.
+    /// Adds `weight` to the weight of a shape. If the sketch is full, a new shape replaces the
+    /// lightest shape. The weight of the replaced shape becomes the `error` of the new shape.
     pub(super) fn add(&mut self, id: ShapeId, coarse: ShapeId, weight: f64) {
         if let Some(entry) = self.0.get_mut(&id) {
             entry.weight += weight;

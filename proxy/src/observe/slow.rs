@@ -32,8 +32,8 @@ pub(super) struct Sender<'a> {
 }
 
 impl Recorder {
-    /// If an operation that has just ended was slow, adds it to the list of slow operations and
-    /// writes a line about it.
+    /// If an operation that has just ended was slow, adds it to the list of the latest slow
+    /// operations, and queues a line about it for the slow log.
     pub(super) fn log_if_slow(&self, record: &Record, sender: Sender<'_>) {
         let log = self.slow_log.load();
         let log = log.as_ref();
@@ -93,8 +93,9 @@ impl Recorder {
         });
     }
 
-    /// Replaces the slow log; `None` switches it off. A separate thread writes the queued lines of
-    /// the earlier log, because a disk may be blocked.
+    /// Replaces the slow log; `None` switches it off. A separate thread waits until the queued
+    /// lines of the earlier log are written: the caller must not wait, because a disk may be
+    /// blocked.
     pub(crate) fn set_slow_log(self: &Arc<Self>, log: Option<SlowLog>) {
         self.set_slow_log_on(log, |ending| {
             let thread = thread::Builder::new().name("slow-log-end".to_owned());
@@ -102,7 +103,7 @@ impl Recorder {
         });
     }
 
-    /// Like [`Self::set_slow_log`]. `spawn` starts the thread.
+    /// Like [`Self::set_slow_log`]. `spawn` starts the thread that closes the earlier log.
     fn set_slow_log_on(
         self: &Arc<Self>,
         log: Option<SlowLog>,
@@ -143,15 +144,15 @@ impl Recorder {
         self.left_out_before.load(Ordering::Relaxed) + current
     }
 
-    /// Minimum duration of a slow operation of a shape without its own threshold.
+    /// The duration from which an operation counts as slow, for shapes without their own threshold.
     pub(super) fn slow_threshold(&self) -> Duration {
         let log = self.slow_log.load();
         log.as_ref()
             .map_or(DEFAULT_THRESHOLD, |log| log.threshold())
     }
 
-    /// Waits at most two seconds until all lines of the slow log are written, including the count
-    /// of dropped lines.
+    /// Waits at most two seconds until all queued lines of the slow log are written and the number
+    /// of dropped lines is reported.
     pub(crate) fn flush_slow_log(&self) {
         if let Some(log) = self.slow_log.load_full() {
             log.flush();
@@ -272,7 +273,8 @@ mod tests {
         let again = more.begin_next_reply(Instant::now());
         more.finish(Outcome::Ok, Instant::now());
         again.finish(Outcome::Ok, Instant::now());
-        // The origin of this `getMore`'s cursor is unknown.
+        // This `getMore` is not logged: its cursor is unknown, so the threshold of the `find` does
+        // not apply to it.
         run(&observer, &Command::get_more());
         drop(observer);
         let lines = written.lines();
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_counted_in_an_other_row_is_logged_with_the_id_of_that_row() {
+    fn an_operation_counted_in_the_row_named_other_is_logged_with_the_id_of_that_row() {
         let (observer, written) = observer(every_operation());
         let (first, folded) = (Command::find("a"), Command::find("b"));
         run(&observer, &first);

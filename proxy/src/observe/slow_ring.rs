@@ -25,13 +25,15 @@ use super::{
     sums::Record,
 };
 
-/// Maximum number of kept operations.
+/// Maximum number of operations in the list of described operations, and in the list of noted
+/// operations.
 const KEPT: usize = 1_000;
 
 /// Maximum number of operations that are noted in a second.
 const NOTED_PER_SECOND: NonZeroU32 = NonZeroU32::new(200).expect("not zero");
 
-/// Minimum duration of an operation in the list, if there is no slow log whose threshold applies.
+/// Minimum duration of an operation in the lists while the slow log is off. While it is on, the
+/// thresholds of the slow log apply.
 pub(super) const DEFAULT_THRESHOLD: Duration = Duration::from_millis(100);
 
 /// A slow operation, without values from its command.

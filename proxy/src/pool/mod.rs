@@ -80,8 +80,8 @@ use self::{
 /// Limits of the connections to one server. All servers have the same limits.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Maximum number of connections of one user to one server. Operations that other operations
-    /// may wait for can use a few more (see `reserve`).
+    /// Maximum number of connections of one user to one server. A few more are allowed for
+    /// operations that others may wait for, for example a commit (see `reserve`).
     pub max_pool_size: usize,
     /// Number of connections of one user to one server that are kept open even if they are unused.
     pub min_pool_size: usize,
@@ -90,8 +90,8 @@ pub struct Limits {
     pub max_server_connections: usize,
     /// Maximum number of pending connections of one user to one server.
     pub max_connecting: usize,
-    /// Maximum number of connections to one server that are begun per second, for all users
-    /// together; `None` for no limit.
+    /// Maximum number of new connections to one server per second, for all users together; `None`
+    /// for no limit.
     pub connections_per_second: Option<NonZeroU32>,
     /// Maximum number of operations that run on one server at a time.
     pub concurrency: Concurrency,
@@ -107,7 +107,8 @@ pub struct Limits {
     pub wait_queue_timeout: Duration,
     /// Maximum number of operations that wait for a connection to one server, or for a slot.
     pub wait_queue_size: usize,
-    /// The replacement of connections after a change of TLS; `None` before the first change.
+    /// The last change of the TLS configuration, after which connections are replaced; `None`
+    /// before the first change.
     pub renewal: Option<Renewal>,
 }
 
@@ -121,8 +122,8 @@ pub struct Renewal {
     pub began: Instant,
 }
 
-/// The time over which connections are replaced after a change of TLS, so that their logins are
-/// spread over this time.
+/// The time over which connections are replaced after a change of the TLS configuration, so that
+/// the logins on the new connections are spread over this time.
 const RENEWAL_TIME: Duration = Duration::from_secs(10);
 
 impl Renewal {
@@ -138,7 +139,7 @@ pub enum Overload {
     /// Too many operations already wait.
     #[error("the wait queue is full")]
     QueueFull,
-    /// No connection became available in time, or the limit of concurrent operations was reached.
+    /// Until the deadline, no connection became available or too many operations were running.
     #[error("timed out because no connection was free or too many operations were running")]
     TimedOut,
 }
@@ -195,7 +196,8 @@ pub struct Cost {
 impl Cost {
     /// True if the server with the cost `other` is the better choice. If the latencies differ by a
     /// factor of at most two, only the numbers of operations in flight or waiting are compared,
-    /// because a small difference in latency may be random.
+    /// because a small difference in latency may be random. Otherwise the latency is multiplied by
+    /// this number plus one, and the products are compared.
     pub(crate) fn exceeds(self, other: Self) -> bool {
         let weight = |cost: Self| {
             cost.latency_seconds * f64::from(u32::try_from(cost.load + 1).unwrap_or(u32::MAX))
@@ -227,9 +229,9 @@ pub struct Snapshot {
     pub in_use: usize,
     /// Number of operations that wait for a connection or a slot.
     pub wait_queue: usize,
-    /// The concurrency limit and its operations.
+    /// The concurrency limit, and the number of operations in each state.
     pub concurrency: ConcurrencySnapshot,
-    /// The users of the pool, each with its number of connections and of waiting operations.
+    /// For each user of the pool, the numbers of its connections and of its waiting operations.
     pub users: Vec<UserSnapshot>,
 }
 
@@ -254,7 +256,8 @@ pub struct UserSnapshot {
 /// than its deadline, by at most this time.
 const MIN_EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The pool size that determines the number of permits of the lane.
+/// Maximum number of connections of one user to the server. The lane computes its number of permits
+/// from this number.
 fn lane_size(limits: &Limits) -> usize {
     limits.max_pool_size.min(limits.max_server_connections)
 }
@@ -281,7 +284,7 @@ pub struct ServerPool {
     /// Notified when the pool was cleared or closed, so that connections that are being established
     /// are given up.
     emptied: Notify,
-    /// Abandoned reads that must be ended.
+    /// Read operations whose client has disconnected, and which Seawall must end at the server.
     end_queue: EndQueue,
     lane: Lane,
     /// Ends the waits for replies when the server hangs.
@@ -289,15 +292,15 @@ pub struct ServerPool {
     /// Notified when a waiter arrives whose deadline is earlier than all other deadlines, and when
     /// the pool is dropped.
     expiry_changed: Arc<Notify>,
-    /// Notified when updates of the concurrency limit must begin again after a time without
+    /// Notified when regular updates of the concurrency limit must begin again after a time without
     /// operations, and when the pool is dropped.
     ticks_wanted: Arc<Notify>,
     connector: Connector,
     metrics: ServerMetrics,
     /// The data plane's runtime, on which the tasks of connections run.
     runtime: Handle,
-    /// A weak reference for the tasks that establish connections, so that they do not keep the pool
-    /// of a removed server alive.
+    /// A weak reference to this pool for the tasks that establish connections, so that these tasks
+    /// do not keep the pool of a removed server alive.
     me: Weak<Self>,
 }
 
@@ -420,7 +423,8 @@ impl ServerPool {
     }
 
     /// Records that the server hangs: it accepts connections but does not reply to probes. The
-    /// operations that wait for its replies fail, so that they can be retried at another server.
+    /// operations that wait for replies of this server fail, so that they can be retried at another
+    /// server.
     pub(crate) fn give_up(&self) {
         self.interrupts.raise();
     }
@@ -524,7 +528,8 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Counts a new connection, and registers it so that [`Self::give_up`] ends its waits.
+    /// Counts a new connection, and registers it so that [`Self::give_up`] can end waits for
+    /// replies on this connection.
     fn created(&self, connection: Connection) -> Box<Connection> {
         self.metrics.connection_created();
         self.interrupts.add(&connection.interrupt);

@@ -10,14 +10,15 @@ use std::{num::NonZeroU32, time::Duration};
 
 use tokio::time::Instant;
 
-/// Maximum number of connections that are begun at once after a pause.
+/// Approximate number of connections that may begin at once after a pause.
 const BURST: u32 = 8;
 
 #[derive(Debug)]
 pub(super) struct Pace {
     /// Average time between two connections; `None` for no limit.
     interval: Option<Duration>,
-    /// When the next connection would be due without the burst; `None` before the first connection.
+    /// When the next connection could begin if no burst were allowed; `None` before the first
+    /// connection.
     due: Option<Instant>,
     /// A number from 0 to 1 that varies the next interval. Changes with each connection.
     variation: f64,
@@ -38,9 +39,9 @@ impl Pace {
         }
     }
 
-    /// Changes the number of connections per second. Returns true if the rate has changed. The
-    /// start times that were returned before are then invalid, and the connections must be
-    /// scheduled again.
+    /// Changes the number of connections per second. Returns true if the number has changed. The
+    /// start times that [`Self::turn`] has returned are then invalid, and the connections that have
+    /// not begun must be scheduled again.
     pub(super) fn set_rate(&mut self, per_second: Option<NonZeroU32>) -> bool {
         let interval = interval(per_second);
         if interval == self.interval {

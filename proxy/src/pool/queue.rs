@@ -75,27 +75,28 @@ impl WaitQueue {
         self.queue(need).map_or(0, TurnQueue::len)
     }
 
-    /// Number of waiters of an address with this need.
+    /// Number of waiters with this need that come from this address.
     pub(super) fn len_from(&self, from: Sharer, need: Need) -> usize {
         self.queue(need).map_or(0, |queue| queue.len_of(from))
     }
 
-    /// Removes a waiter of another address to make room for a waiter of `from`. The other address
-    /// must have, in the queue from which the waiter is removed, at least two waiters more than
-    /// `from` has for all needs. A waiter that other operations may wait for is removed only if no
-    /// address has that many waiters with another need. `None` if no address has that many waiters.
+    /// Removes a waiter of another address to make room for a waiter of `from`. In the queue from
+    /// which the waiter is removed, the other address must have at least two waiters more than
+    /// `from` has in all queues together. Returns `None` if no address has that many waiters in one
+    /// queue. A waiter that other operations may wait for is removed only if there is no such
+    /// address in the other queues.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         let own: usize = self.queues.iter().map(|queue| queue.len_of(from)).sum();
         let mut queues = self.queues_to_shed().into_iter();
         queues.find(|queue| queue.longest() > own + 1)?.shed()
     }
 
-    /// Removes the newest waiter of the address with the most waiters for this need.
+    /// Removes a waiter with this need: the newest one of the address that has most such waiters.
     pub(super) fn shed_of(&mut self, need: Need) -> Option<Waiter> {
         self.queue_mut(need)?.shed()
     }
 
-    /// Removes the newest waiter of an address with this need.
+    /// Removes the newest waiter with this need that comes from this address.
     pub(super) fn shed_from(&mut self, from: Sharer, need: Need) -> Option<Waiter> {
         self.queue_mut(need)?.shed_from(from)
     }
@@ -194,7 +195,7 @@ mod tests {
         (0..4).for_each(|n| push(&mut queue, 1, Need::Slot, n));
         assert!(
             queue.make_room(address(1)).is_none(),
-            "no room is made for the same address"
+            "an address does not remove its own waiters"
         );
         for expected in [Some(3), Some(2), None] {
             let removed = queue.make_room(address(2));
@@ -212,7 +213,7 @@ mod tests {
         push(&mut queue, 3, Need::LanePermit, 12);
         assert!(
             queue.make_room(address(1)).is_none(),
-            "the waiters of address 1 count, whatever their need is"
+            "address 1 has most waiters of all needs together"
         );
         let removed = queue.make_room(address(4)).unwrap();
         assert_eq!(removed.ticket.number, 11);
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_whose_operations_others_may_wait_for_fill_the_queue_makes_room() {
+    async fn a_waiter_is_removed_from_an_address_that_fills_the_queue_with_commits() {
         let mut queue = WaitQueue::default();
         (0..9).for_each(|n| push(&mut queue, 1, Need::SlotOrReserve, n));
         push(&mut queue, 2, Need::Slot, 9);
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(removed.ticket.number, 8);
         assert!(
             queue.make_room(address(1)).is_none(),
-            "no room is made for the same address"
+            "an address does not remove its own waiters"
         );
     }
 }

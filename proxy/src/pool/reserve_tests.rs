@@ -21,7 +21,8 @@ const AWAITING: Demand = Demand {
     ..CLIENT
 };
 
-/// A server that allows eight connections. A user may have more, so this limit applies first.
+/// A pool for a server with at most eight connections. The limit of each user is higher, so the
+/// limit of the server is reached first.
 fn inner_with_eight_connections() -> Inner {
     inner(Limits {
         max_pool_size: 10,
@@ -116,7 +117,7 @@ async fn seawall_s_own_command_may_use_a_connection_above_max_pool_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_may_replace_an_available_connection_of_a_user_whose_operations_wait() {
+async fn for_a_commit_an_available_connection_of_a_waiting_user_may_be_closed() {
     let now = Instant::now();
     let [busy, waiting, other, writer] = ["busy", "waiting", "other", "writer"].map(identity);
     let mut inner = inner_with_eight_connections();
@@ -168,7 +169,7 @@ async fn statements_of_a_transaction_keep_their_connection_at_the_limit_of_the_s
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_user_without_connections_gets_one_while_only_reserved_connections_are_left() {
+async fn a_busy_user_s_connection_is_closed_for_another_user_if_only_reserved_ones_are_left() {
     let now = Instant::now();
     let [busy, other] = ["busy", "other"].map(identity);
     let mut inner = inner_with_eight_connections();
@@ -182,7 +183,7 @@ async fn a_user_without_connections_gets_one_while_only_reserved_connections_are
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_gets_a_reserved_connection_after_an_operation_that_waits_for_data() {
+async fn a_commit_gets_a_connection_when_an_operation_that_waits_for_data_ends() {
     let now = Instant::now();
     let [writer, other, listener] = ["writer", "other", "listener"].map(identity);
     let mut inner = inner_with_eight_connections();

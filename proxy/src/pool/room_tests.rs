@@ -75,7 +75,7 @@ async fn a_busy_user_loses_a_connection_only_to_a_user_with_at_least_two_fewer_c
         let _waits = [&own, &other].map(|user| wait(&mut inner, user, CLIENT, now).0);
         let later = now + Duration::from_secs(1);
         let todo = inner.give_back(own.id(), held.pop().unwrap(), None, later);
-        assert_eq!(!todo.close.is_empty(), is_closed, "{count} to 1");
+        assert_eq!(!todo.close.is_empty(), is_closed, "{count} connections");
         inner.check_invariants();
     }
 }

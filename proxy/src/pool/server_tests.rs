@@ -61,7 +61,7 @@ impl Scene {
         scene
     }
 
-    /// Like [`Scene::ready`]. The metrics are those of `observer`.
+    /// Like [`Scene::ready`], but `observer` records the metrics of the pool.
     async fn observed(observer: &Observer) -> Self {
         let mut scene = Self::paused(limits()).await;
         let (address, runtime) = (scene.server.address().clone(), Handle::current());

@@ -95,7 +95,8 @@ struct Running {
     is_quiet: bool,
     /// Number of operations that had completed when this operation began.
     completed_before: u64,
-    /// The controller's epoch when this operation began.
+    /// The controller's epoch when this operation began. The time of an operation that began in an
+    /// earlier epoch is not compared with other times.
     epoch: Epoch,
 }
 
@@ -112,7 +113,7 @@ pub(super) struct Slot {
 /// The facts about an ended operation that [`Slots::release`] counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
-    /// How long the server took. `None` if it did not reply.
+    /// How long the server took to reply; `None` if it did not reply.
     pub(super) server_time: Option<Duration>,
     /// The time from the last byte of the command to the last byte of the reply. `None` if this
     /// time says nothing about the speed of the server.
@@ -124,7 +125,7 @@ pub(super) struct Usage {
     pub(super) is_streamed: bool,
 }
 
-/// The result of an update.
+/// The result of an update of the concurrency limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Update {
     /// The controller's decision; `None` if the limit is fixed.
@@ -438,7 +439,7 @@ impl Slots {
         }
     }
 
-    /// Counts the hold of an operation of `user`.
+    /// Adds an operation of `user` to the count for its [`Hold`].
     fn add_hold(&mut self, hold: Hold, user: IdentityId) {
         if let Some(count) = self.count_mut(hold) {
             *count += 1;
@@ -448,7 +449,7 @@ impl Slots {
         }
     }
 
-    /// Removes the hold of an operation of `user` from the counts.
+    /// Removes an operation of `user` from the count for its [`Hold`].
     fn remove_hold(&mut self, hold: Hold, user: IdentityId) {
         if let Some(count) = self.count_mut(hold) {
             *count -= 1;
@@ -458,7 +459,7 @@ impl Slots {
         }
     }
 
-    /// Replaces the hold of an operation in progress, and updates the counts.
+    /// Replaces the [`Hold`] of an operation in progress, and updates the counts.
     fn change_hold(&mut self, key: usize, hold: Hold) {
         if let Some(running) = self.running.get_mut(key) {
             let (before, user) = (std::mem::replace(&mut running.hold, hold), running.user);

@@ -87,13 +87,17 @@ fn full(limit: u32, users: &[&Arc<Identity>], now: Instant) -> (Inner, Vec<Held>
     (inner, held)
 }
 
-/// Ends each served operation at once. Returns the users in the order in which they are served.
+/// Ends the operation `first`, and then each other operation as soon as it is served. Returns the
+/// names of the users in the order in which their operations are served.
 fn serve_all(inner: &mut Inner, first: (&Arc<Identity>, Held), now: Instant) -> Vec<String> {
     let mut order = Vec::new();
     let mut running = VecDeque::from([(Arc::clone(first.0), first.1)]);
     while let Some((user, held)) = running.pop_front() {
         let todo = inner.give_back(user.id(), held, None, now);
-        assert!(todo.establish.is_empty(), "a slot passes without a login");
+        assert!(
+            todo.establish.is_empty(),
+            "the operation that gets a freed slot needs no login"
+        );
         for handed in todo.hand_over {
             let user = Arc::clone(&handed.identity);
             order.push(user.name().to_owned());
@@ -453,7 +457,7 @@ async fn a_connection_that_ended_while_its_user_waited_for_a_slot_is_not_handed_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_user_below_its_share_runs_while_another_user_holds_all_slots() {
+async fn a_user_below_its_share_of_the_slots_may_exceed_the_concurrency_limit() {
     let [greedy, other] = ["greedy", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, mut held) = full(4, &[&greedy, &other], now);
@@ -467,7 +471,7 @@ async fn a_user_below_its_share_runs_while_another_user_holds_all_slots() {
     let todo = inner.give_back(other.id(), first, None, now);
     let users: Vec<_> = todo.hand_over.iter().map(|h| h.identity.name()).collect();
     assert_eq!(users, ["other"]);
-    // The greedy user gets no slot until no more operations run than the limit allows.
+    // The greedy user gets no slot until fewer operations run than the limit allows.
     for _ in 0..2 {
         let todo = inner.give_back(greedy.id(), held.pop().unwrap(), None, now);
         assert!(todo.hand_over.is_empty());
@@ -623,7 +627,7 @@ async fn a_long_operation_after_an_idle_time_does_not_count_as_a_stall() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_commit_is_served_before_operations_that_wait_for_data() {
+async fn a_commit_is_served_before_a_later_operation_that_waits_for_data() {
     let user = identity("u");
     let now = Instant::now();
     let mut inner = inner(Limits {
@@ -676,7 +680,7 @@ async fn without_free_slots_idle_connections_are_closed_for_another_user() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_freed_slot_gives_no_connection_to_a_user_that_no_longer_exists() {
+async fn a_user_that_no_longer_exists_gets_no_connection_when_a_slot_becomes_free() {
     let now = Instant::now();
     let [first, removed] = ["first", "removed"].map(identity);
     let (mut inner, mut held) = full(1, &[&first, &removed], now);

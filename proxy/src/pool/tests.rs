@@ -48,7 +48,7 @@ pub(super) fn inner(limits: Limits) -> Inner {
     inner
 }
 
-/// How long waiters wait, unless the test says otherwise.
+/// After this time, a wait for a connection fails, unless the test sets another deadline.
 pub(super) const WAIT: Duration = Duration::from_secs(10);
 
 pub(super) fn identity(name: &str) -> Arc<Identity> {
@@ -88,7 +88,7 @@ impl From<HandOver> for Held {
     }
 }
 
-/// Sends connections to waiters that have not left.
+/// Sends each connection to its waiter. Panics if the waiter has left.
 pub(super) fn deliver(handed: Vec<HandOver>) {
     for handed in handed {
         let sent = handed.answer.send(Ok((handed.connection, handed.slot)));
@@ -248,7 +248,7 @@ async fn maintenance_closes_idle_connections_and_check_in_closes_expired_and_sta
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dirty_connection_is_closed_and_a_waiter_gets_a_new_one() {
+async fn a_broken_connection_is_closed_and_a_new_one_is_established_for_a_waiter() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
     let (Start::Wait(_, _receiver), _) = inner.check_out(&user, CLIENT, now, now + WAIT) else {
@@ -473,7 +473,7 @@ async fn a_failed_connection_attempt_fails_one_waiter_and_a_refused_login_fails_
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_of_a_user_for_its_own_connections_are_reported_separately() {
+async fn waits_because_of_a_user_s_own_connection_limit_are_reported_separately() {
     let now = Instant::now();
     let (busy, other) = (identity("busy"), identity("other"));
     let mut inner = inner(limits());

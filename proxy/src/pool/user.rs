@@ -32,10 +32,10 @@ impl Room {
     }
 }
 
-/// Connections and waiters of one user. If a user of a ready pool has both waiters and available
-/// connections, these waiters wait for a slot, or they may not use more connections: ordinary
-/// operations use `max_pool_size` connections of the user, or all connections to the server that
-/// are not reserved.
+/// Connections and waiters of one user. In a ready pool, a user can have waiters and available
+/// connections at the same time for two reasons. Either the waiters still need a slot. Or ordinary
+/// operations must not use more connections, because they already use `max_pool_size` connections
+/// of the user, or all connections to the server that are not reserved.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// The available connections. The last connection is handed out first, so that the first
@@ -54,7 +54,7 @@ pub(super) struct User {
     pub(super) has_turn: bool,
     /// For each need, true if the user is in the list of `Inner::ready` for this need.
     pub(super) is_listed: [bool; Need::ALL.len()],
-    /// True if a command of Seawall itself waits for longer than [`LATE`].
+    /// True if a command of Seawall itself has waited for at least [`LATE`].
     has_late_command: bool,
     /// Set after a connection could not be established. Before this time, no connection is
     /// established only to reach `min_pool_size`.
@@ -135,8 +135,9 @@ impl User {
         urgent > self.available.len() + self.pending
     }
 
-    /// Records whether a command of Seawall itself waits for too long. Usually such a command soon
-    /// gets the connection of an operation that ends, so no further connection is needed.
+    /// Records whether a command of Seawall itself has waited for at least [`LATE`]. Usually such a
+    /// command gets the connection of an operation that ends earlier, and no further connection is
+    /// needed.
     pub(super) fn note_late_command(&mut self, now: Instant) {
         let next = self.waiters.peek(Need::Nothing);
         self.has_late_command =

@@ -1,5 +1,5 @@
-//! A random walk: takes random steps with an `Inner`, and checks the pool's invariants after each
-//! step.
+//! A random walk: performs random steps on a pool (an `Inner`), and checks the pool's invariants
+//! after each step.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,8 +51,8 @@ fn step() -> impl Strategy<Value = WalkStep> {
     ]
 }
 
-/// The state of a random walk: an `Inner`, its connections in use, its pending connections and its
-/// waiters.
+/// The state of a random walk: the pool, the connections that are checked out, the connections that
+/// the pool asked to establish, and the requests that wait for a connection.
 struct Walk {
     inner: Inner,
     users: Vec<Arc<Identity>>,
@@ -160,7 +160,7 @@ proptest! {
         concurrency in prop::sample::select(vec![
             Concurrency::Off, Concurrency::Auto, fixed(1), fixed(2),
         ]),
-        // With nine connections, one is reserved.
+        // The pool reserves one of nine connections, and none of four.
         max_server_connections in prop::sample::select(vec![4, 9]),
         steps in prop::collection::vec(step(), 1..150),
     ) {
@@ -173,7 +173,7 @@ proptest! {
             held: vec![], pending: vec![], waits: vec![],
         };
         steps.into_iter().for_each(|step| walk.take(step));
-        // After all connections were checked in, none is in use.
+        // Check in all connections. After that, the pool must count no connection as in use.
         let todo = walk.inner.recover(walk.now, walk.now);
         walk.perform(todo);
         while let Some((user, held)) = walk.held.pop() {

@@ -51,8 +51,8 @@ impl Reading {
         Counters::new(&NAMES, figures.collect())
     }
 
-    /// True if `before` is an earlier reading of the same server process: neither the uptime nor a
-    /// total has fallen since.
+    /// True if `before` is an earlier reading of the same server process: the process id is the
+    /// same, and neither the uptime nor a total is lower now.
     fn follows(&self, before: &Self) -> bool {
         let counters = COUNTERS.iter().zip(self.raw.iter().zip(&before.raw));
         let mut totals = counters.filter(|(counter, _)| matches!(counter.kind, CounterKind::Total));
@@ -85,7 +85,8 @@ impl Process {
 struct Counter {
     name: &'static str,
     kind: CounterKind,
-    /// The first path that the reply contains is used, because paths differ between versions.
+    /// The paths of the value in different server versions. The first path that the reply contains
+    /// is used.
     paths: &'static [Path],
 }
 
@@ -98,7 +99,8 @@ enum CounterKind {
     Flag,
     /// The server's value as a percentage of the value at this path.
     PercentOf(Path),
-    /// The server's value rises while its process runs; the counter is its growth per second.
+    /// The server's value never falls while the server process runs; the counter is the increase of
+    /// this value per second.
     Total,
 }
 
@@ -120,7 +122,8 @@ impl Counter {
     }
 }
 
-/// The number at the end of the path; `None` if the path does not exist or ends in another type.
+/// The number at the end of the path (1 for `true`, 0 for `false`); `None` if the path does not
+/// exist or its value is not a finite number.
 fn number_at(document: &Document, path: &[&str]) -> Option<f64> {
     let (last, sections) = path.split_last()?;
     let mut inner = document;
@@ -340,11 +343,12 @@ mod tests {
             rates(&now, &before),
             BTreeMap::from([("inserts_per_second", 1.0)])
         );
-        // A counter that disappears is not mistaken for a restart of the server.
         assert_eq!(
             rates(&before, &before),
             BTreeMap::from([("inserts_per_second", 0.0)])
         );
+        // `insert` is missing in the newer reply. This is not mistaken for a restart of the server,
+        // so `query` still has a rate.
         let gone = Reading::of(&doc! { "opcounters": { "query": 3 } });
         assert_eq!(
             rates(&gone, &now),
@@ -363,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn percentages_flags_and_mongodb_8_paths_are_read() {
+    fn percentages_and_flags_are_computed_and_paths_of_mongodb_8_are_found() {
         let values = Reading::of(&doc! {
             "wiredTiger": {
                 "cache": { "tracked dirty bytes in the cache": 50_i64, "maximum bytes configured": 200_i64 },
@@ -393,8 +397,8 @@ mod tests {
         named(&reading.values(None))
     }
 
-    /// The reply of mongod 6.0.5 under a load of inserts, without the sections that Seawall does
-    /// not use.
+    /// A `serverStatus` reply of mongod 6.0.5, recorded while clients inserted documents. Sections
+    /// that Seawall does not use are removed.
     fn server_status() -> Document {
         serde_json::from_str(include_str!("server_status_6_0_5.json")).unwrap()
     }

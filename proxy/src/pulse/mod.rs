@@ -2,9 +2,9 @@
 //! during a stall.
 //!
 //! Each server has one task and one connection, which uses the service account. A task never sends
-//! a second command while it waits for the reply to the first. Until a late reply arrives, the task
-//! records a sample without a reply at every interval. After ten seconds, or after the timeout if
-//! it is longer, the task abandons the command. This module does not detect stalls.
+//! a second command while it waits for the reply to the first. While a reply is late, the task
+//! records a sample with the mark "no reply" at every interval. After ten seconds (or after the
+//! timeout, if that is longer), the task abandons the command. This module does not detect stalls.
 
 mod counters;
 
@@ -83,8 +83,9 @@ impl std::fmt::Debug for Pulse {
 }
 
 impl Pulse {
-    /// Creates a pulse without servers. `options` are the deployment's options with the service
-    /// account; the sampling tasks run on `runtime`.
+    /// Creates a `Pulse` that samples no server yet. `options` are the client options for the
+    /// deployment, with the credentials of the service account. The sampling tasks run on
+    /// `runtime`.
     pub fn new(options: ClientOptions, settings: Settings, runtime: Handle) -> Self {
         Self {
             options: Mutex::new(options),
@@ -95,18 +96,18 @@ impl Pulse {
         }
     }
 
-    /// Changes the deployment's options. The next call of [`Self::set_servers`] connects to all
-    /// servers again.
+    /// Replaces the client options and stops the sampling of all servers. The next call of
+    /// [`Self::set_servers`] starts it again with the new options.
     pub(crate) fn set_options(&self, options: ClientOptions) {
         *self.options.lock() = options;
         self.servers.lock().clear();
     }
 
-    /// Changes the interval and the timeout of the sampling. The next call of [`Self::set_servers`]
-    /// connects to all servers again.
+    /// Replaces the interval and the timeout. If one of them changes, the sampling of all servers
+    /// stops, and the next call of [`Self::set_servers`] starts it again with the new values.
     pub(crate) fn configure(&self, settings: Settings) {
-        // The lock of `settings` must not be held here while `servers` is locked: `set_servers`
-        // takes the two locks in the other order.
+        // `set_servers` locks `servers` first and then `settings`. To avoid a deadlock, this
+        // function unlocks `settings` before it locks `servers`.
         let earlier = std::mem::replace(&mut *self.settings.lock(), settings);
         if earlier != settings {
             self.servers.lock().clear();
@@ -224,7 +225,8 @@ impl Server {
                     {
                         command.insert(METRICS, 1);
                     }
-                    // Record only the name and code, because the message contains the command.
+                    // Record only the name and code of the error, because its message contains the
+                    // command.
                     ErrorKind::Command(ref refusal) => {
                         self.record_refusal(format!("{} ({})", refusal.code_name, refusal.code));
                     }
@@ -353,7 +355,7 @@ fn server_status_command() -> Document {
 /// The section `metrics`. Seawall uses only a part of this section and excludes [`UNREAD_METRICS`].
 const METRICS: &str = "metrics";
 
-/// Codes of a server that shuts down or changes its role: `ShutdownInProgress`,
+/// Error codes of a server that shuts down or changes its role: `ShutdownInProgress`,
 /// `InterruptedAtShutdown` and `InterruptedDueToReplStateChange`.
 const SHUTDOWN_CODES: [i32; 3] = [91, 11_600, 11_602];
 

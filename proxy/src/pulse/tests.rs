@@ -59,7 +59,7 @@ async fn command_is_abandoned_after_ten_seconds_without_a_reply() {
 }
 
 #[test]
-fn reply_adds_a_sample_and_its_round_trip_time() {
+fn each_reply_adds_a_sample_and_counts_toward_the_round_trip_times() {
     let server = server();
     let reading = Reading::of(&doc! { "connections": { "current": 3 } });
     server.record_reply(reading.values(None), Duration::from_millis(2));
@@ -88,7 +88,7 @@ fn refusal_counts_as_a_reply_and_is_listed_until_the_next_success() {
 }
 
 #[test]
-fn oldest_samples_are_dropped_at_the_limit() {
+fn oldest_samples_are_dropped_when_the_maximum_number_is_reached() {
     let at = |seconds: usize| SystemTime::UNIX_EPOCH + SECOND * u32::try_from(seconds).unwrap();
     let mut samples = Samples::default();
     for second in 0..2 * MAX_SAMPLES {

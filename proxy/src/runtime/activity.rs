@@ -17,7 +17,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(20);
 /// Time between two ticks while the proxy is quiet.
 const QUIET_TICK: Duration = Duration::from_millis(500);
 
-/// The proxy is quiet when nothing has happened for this time.
+/// The proxy is quiet when no client has arrived and no operation has run for this time.
 const QUIET_AFTER: Duration = Duration::from_secs(1);
 
 /// Counts the arrivals of clients. After a quiet time, the first arrival makes periodic tasks run
@@ -40,11 +40,11 @@ pub(crate) struct Ticks<'a> {
 /// One tick of a periodic task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tick {
-    /// The time since the last tick.
+    /// Time between the previous tick and this tick.
     pub(crate) elapsed: Duration,
-    /// How late the task was woken.
+    /// Time between the moment when this tick was due and the moment when the task was woken.
     pub(crate) late: Duration,
-    /// The time of the tick.
+    /// The moment when the task was woken.
     pub(crate) now: Instant,
 }
 

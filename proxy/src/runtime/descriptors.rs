@@ -1,9 +1,9 @@
-//! The limit of descriptors: open files and sockets of the process.
+//! The limit on the number of file descriptors (open files and sockets) of the process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit of descriptors to the hard limit. This needs no privilege. Returns the new
-/// soft limit; `None` if there is no limit.
+/// Raises the process's soft limit on file descriptors to its hard limit. This needs no privilege.
+/// Returns the soft limit after the call; `None` if there is no limit.
 pub fn raise_descriptor_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.or(limit.current)?;
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_soft_limit_of_descriptors_is_raised_to_the_hard_limit() {
+    fn the_soft_limit_on_file_descriptors_is_raised_to_the_hard_limit() {
         let hard = getrlimit(Resource::Nofile).maximum;
         let raised = raise_descriptor_limit();
         assert!(raised.is_some_and(|raised| raised > 1));

@@ -1,4 +1,4 @@
-//! Checks that the threads of both runtimes make progress.
+//! Checks that the tokio runtimes of the data plane and the control plane run their tasks.
 
 use std::sync::{
     Arc,
@@ -7,14 +7,15 @@ use std::sync::{
 
 use tokio::runtime::Handle;
 
-/// Gives both runtimes tasks that do nothing, and checks if they have run them. A runtime that does
-/// not run such a task makes no progress.
+/// Spawns small tasks on both runtimes (data plane and control plane), and checks if these tasks
+/// have run. A runtime that does not run such a task makes no progress.
 #[derive(Debug)]
 pub struct Heartbeat {
     runtimes: [Beats; 2],
 }
 
-/// The numbers of tasks that one runtime was given and has run. At most one task has not run yet.
+/// Counts the heartbeat tasks that were spawned on one runtime, and those that have run. At most
+/// one task has not run yet.
 #[derive(Debug)]
 struct Beats {
     runtime: Handle,
@@ -35,8 +36,8 @@ impl Heartbeat {
         }
     }
 
-    /// True if both runtimes have run their tasks from earlier calls. Gives a new task to each
-    /// runtime that has run its last task.
+    /// True if both runtimes have run the tasks that earlier calls spawned. Spawns a new task on
+    /// each runtime that has run its previous task.
     pub(crate) fn has_progressed(&mut self) -> bool {
         let mut has_progressed = true;
         for beats in &mut self.runtimes {

@@ -1,6 +1,6 @@
-//! The threads of Seawall: two runtimes, when their workers sleep, periodic ticks, and how late the
-//! runtimes run their tasks. The module also raises the limit of descriptors, and limits how often
-//! frequent events are logged.
+//! Seawall's two tokio runtimes: their threads, when these threads sleep, periodic tasks, and how
+//! late each runtime runs its tasks. The module also raises the limit on file descriptors, and
+//! limits how often frequent events are logged.
 
 mod activity;
 mod descriptors;

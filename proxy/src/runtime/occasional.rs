@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use seawall_locks::Mutex;
 
-/// Shortest time between two log lines.
+/// Shortest time between two log lines about the same kind of event.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Decides when an event that may occur often is logged: at most once a minute.

@@ -1,9 +1,10 @@
 //! Batching of wake-ups: a worker without work yields its core once before it sleeps.
 //!
-//! Wake-ups are most of a proxy's cost. If a worker sleeps after each operation, the kernel must
-//! wake it for the next operation. If the worker yields instead, the servers and clients on the
-//! same machine run, and the worker then finds several operations ready at once. With 16
-//! connections or more, this saves a fifth to a third of the processor time per operation.
+//! A proxy spends most of its CPU time on wake-ups of threads. If a worker sleeps after each
+//! operation, the kernel must wake it for the next operation. If the worker yields instead, the
+//! servers and clients on the same machine run, and the worker then finds several operations ready
+//! at once. With 16 connections or more, this saves a fifth to a third of the CPU time per
+//! operation.
 //!
 //! While few operations are in flight, workers do not yield, because there is nothing to batch. If
 //! another process computes without a pause, a yield can last as long as the whole time slice of
@@ -25,7 +26,7 @@ const LONGEST_YIELD: Duration = Duration::from_millis(2);
 const PENALTY: u8 = 16;
 
 thread_local! {
-    /// Number of sleeps that this thread still begins without a yield.
+    /// How many more times this thread sleeps without an earlier yield.
     static SKIP: Cell<u8> = const { Cell::new(0) };
 }
 

@@ -1,5 +1,5 @@
-//! The two runtimes. Operations have a separate runtime, so that monitoring, scrapes and reports
-//! never delay them.
+//! The two runtimes. Clients' operations run on a separate runtime, so that monitoring, metrics
+//! scrapes and reports never delay them.
 
 use std::{io, num::NonZero, ops::Deref, thread::available_parallelism};
 
@@ -9,7 +9,7 @@ use super::parking::gather_wake_ups;
 
 /// Number of scheduler ticks after which a busy thread of the data plane polls its sockets. In one
 /// tick, a thread runs one task and at most three tasks that this task wakes. When thousands of
-/// clients connect at once, many tasks accept or close clients. With tokio's default of 61,
+/// clients connect at once, many tasks accept or close connections. With tokio's default of 61,
 /// operations whose sockets are ready would wait for all these tasks.
 const EVENT_INTERVAL: u32 = 16;
 
@@ -24,7 +24,8 @@ pub struct Planes {
     pub control: Plane,
 }
 
-/// A runtime that can be dropped inside another runtime. The drop does not block the other runtime.
+/// A runtime that can be dropped on a thread of another runtime, because the drop does not block
+/// that thread.
 #[derive(Debug)]
 pub struct Plane(Option<Runtime>);
 

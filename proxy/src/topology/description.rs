@@ -43,15 +43,15 @@ pub enum ServerType {
     /// The server has sent no valid reply to a heartbeat.
     #[default]
     Unknown,
-    /// A mongod without a replica set.
+    /// A mongod that is not a member of a replica set.
     Standalone,
     /// The primary of a replica set.
     Primary,
     /// A secondary of a replica set.
     Secondary,
-    /// A member that holds no data.
+    /// A member of a replica set that holds no data.
     Arbiter,
-    /// A member in any other state.
+    /// A member of a replica set in any other state.
     Other,
     /// A mongos, which routes operations to the shards.
     Router,
@@ -118,8 +118,8 @@ pub struct ServerDescription {
     pub tags: Vec<(String, String)>,
     /// Results of the last probe.
     pub probe: Probe,
-    /// When an operation or a probe first failed at this server; `None` if a later probe has
-    /// succeeded or if there was no failure.
+    /// When the first operation or probe failed at this server since the last successful probe;
+    /// `None` if none has failed since then.
     pub failed_since: Option<Instant>,
     /// True if the server replied that it is no longer the primary or no longer a secondary, and
     /// the driver's monitoring has not noticed this change yet.
@@ -162,15 +162,15 @@ impl ServerDescription {
     }
 }
 
-/// `maxWireVersion` of 5.0, the first version that supports the Stable API.
+/// The `maxWireVersion` of MongoDB 5.0, the first version that supports the Stable API.
 const STABLE_API_WIRE_VERSION: i32 = 13;
 
-/// The `maxWireVersion` of 5.1, which replies to `getLastError` with an error.
+/// The `maxWireVersion` of MongoDB 5.1, which replies to `getLastError` with an error.
 const NO_GET_LAST_ERROR_WIRE_VERSION: i32 = 14;
 
-/// How long after its first failure a failed router is expected to become usable again. The time is
-/// longer than the time for which another router may refuse a user's new keys (see
-/// [`TopologyDescription::may_lag`]).
+/// A router whose first failure is less than this time ago is expected to become usable again. The
+/// time is longer than the time for which another router may refuse a user's new keys, because
+/// routers cache users (see [`TopologyDescription::may_lag`]).
 const ROUTER_EXPECTED_FOR: Duration = Duration::from_secs(60);
 
 /// A topology description: the facts about the whole deployment.
@@ -189,7 +189,7 @@ pub struct TopologyDescription {
     /// True if any server does not support the command name `hello`. Servers before 4.4.2 support
     /// only `isMaster`.
     pub lacks_hello: bool,
-    /// True if any server does not return `helloOk`. Servers up to 4.4.2 do not.
+    /// True if any server does not return `helloOk`. Servers up to 4.4.2 do not return it.
     pub lacks_hello_ok: bool,
     /// The latest cluster time that a server has sent; `None` for a standalone, which sends none.
     pub cluster_time: Option<ClusterTime>,
@@ -208,7 +208,7 @@ impl TopologyDescription {
         self.max_wire_version >= STABLE_API_WIRE_VERSION
     }
 
-    /// True if a server may execute `getLastError`. Servers before 5.1 do.
+    /// True if a server may execute `getLastError`. Servers before 5.1 execute it.
     pub(crate) fn knows_get_last_error(&self) -> bool {
         self.max_wire_version < NO_GET_LAST_ERROR_WIRE_VERSION
     }
@@ -225,9 +225,10 @@ impl TopologyDescription {
             .find_map(|server| server.probe.build_info.as_ref())
     }
 
-    /// True if the data about users may be older on this server than on another server: a member of
-    /// a replica set that is not its primary, or one of several routers. A router caches users for
-    /// up to 30 s (`userCacheInvalidationIntervalSecs`).
+    /// True if the data about users may be older on this server than on another server. This is the
+    /// case if the server is a member of a replica set but not its primary, or if it is one of
+    /// several routers. A router caches users for up to 30 s
+    /// (`userCacheInvalidationIntervalSecs`).
     pub(super) fn may_lag(&self, address: &ServerAddress) -> bool {
         let is_primary = |server: &ServerDescription| {
             server.address == *address && server.server_type == ServerType::Primary
@@ -241,8 +242,9 @@ impl TopologyDescription {
         }
     }
 
-    /// Returns the index of the nearest usable router that is not one of `refusing`. `None` if
-    /// there is no such router, or if the deployment has no routers.
+    /// Returns the index of the nearest usable router that is not one of `refusing`, the routers
+    /// that have refused a user's keys. `None` if there is no such router, or if the deployment has
+    /// no routers.
     pub(super) fn router_except(&self, refusing: &[ServerAddress]) -> Option<usize> {
         if self.topology_type != TopologyType::Sharded {
             return None;
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_are_not_primary_and_several_routers_may_lag() {
+    fn user_data_may_be_outdated_on_a_secondary_and_on_each_of_several_routers() {
         let lagging = |description: &TopologyDescription| {
             let servers = description.servers.iter();
             let lagging = servers.map(|server| description.may_lag(&server.address));
@@ -345,16 +347,16 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_router_is_expected_again_for_a_minute_after_its_failure() {
+    fn a_failed_router_is_expected_to_recover_within_a_minute_after_its_first_failure() {
         let mut description = routers(2);
         let refusing = [description.servers[0].address.clone()];
         let failed_at = Instant::now();
         let later = failed_at + ROUTER_EXPECTED_FOR;
         assert!(description.expects_router_except(&refusing, later));
-        // The last reply of a probe may be much older than the failure.
+        // The age of the last probe does not matter: here the router has never replied to a probe.
         assert_eq!(description.servers[1].probe.last_update_ms, 0);
         description.servers[1].suspect(failed_at);
-        // Further failures change nothing.
+        // A second failure does not replace the time of the first failure.
         description.servers[1].suspect(later);
         let before = later - Duration::from_nanos(1);
         assert!(description.expects_router_except(&refusing, before));

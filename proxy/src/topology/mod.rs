@@ -1,9 +1,10 @@
 //! The deployment: its servers, their descriptions, and server selection for operations.
 //!
-//! The official driver's monitoring (its SDAM events) reports the members. Seawall's own probes use
-//! one connection per server. The probes measure the round-trip time, read the lag of secondaries,
-//! and notice that a failed server has recovered, which the driver would notice only at its next
-//! heartbeat. The results are published as snapshots, which operations read without waiting.
+//! The official driver's monitoring (its SDAM events) reports the servers and their types. Seawall
+//! also probes each server over a separate connection. The probes measure the round-trip time, read
+//! the time of the server's last write, and notice that a failed server has recovered, which the
+//! driver would notice only at its next heartbeat. The results are published as snapshots, which
+//! operations read without waiting.
 //!
 //! This module calls the pool, for example to clear the pool of a failed server. The pool never
 //! calls this module: it returns its failures as values.
@@ -289,7 +290,8 @@ impl Topology {
         self.published.replace(snapshot);
     }
 
-    /// Creates a topology without monitoring that stays as described, for tests.
+    /// Creates a topology without monitoring, for tests. Its description is `description`, and each
+    /// server has a pool that is ready.
     #[cfg(test)]
     fn described(
         description: TopologyDescription,
@@ -442,8 +444,8 @@ impl Topology {
                 let is_second = match snapshot.description.topology_type {
                     // All mongos do the same work, so long operations mean that a mongos is slow.
                     TopologyType::Sharded => one.exceeds(other),
-                    // Members do different work, so the durations of their operations do not show
-                    // which member is slow.
+                    // The members of a replica set do different work, so the durations of their
+                    // operations do not show which member is slow.
                     _ => one.is_busier(other),
                 };
                 let chosen = if is_second { second } else { first };
@@ -504,8 +506,9 @@ impl Topology {
         self.snapshot().description.may_lag(address)
     }
 
-    /// Selects the nearest usable router that is not one of `refusing`. `None` if there is no such
-    /// router, or if the deployment has no routers.
+    /// Selects the nearest usable router that is not one of `refusing`, the routers that have
+    /// refused a user's keys. `None` if there is no such router, or if the deployment has no
+    /// routers.
     pub(crate) fn router_except(&self, refusing: &[ServerAddress]) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
         let index = snapshot.description.router_except(refusing)?;

@@ -35,7 +35,8 @@ use seawall_transport::connection::ServerAddress;
 /// Pause between two attempts to resolve the DNS name of a connection string.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// After a change of TLS, a new monitoring client of the driver replaces the earlier client.
+/// After a change of the TLS settings, a new monitoring client of the driver replaces the earlier
+/// client.
 /// Seawall waits at most this time until the new client has found all servers.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 
@@ -131,7 +132,8 @@ impl DriverTls {
 #[derive(Clone, Default)]
 pub(crate) struct DriverOptions {
     pub(crate) tls: DriverTls,
-    /// Number of changes of TLS. The contents of the files may change while `tls` stays the same.
+    /// Number of changes of TLS since the start. It also counts changes of the contents of the
+    /// files, which do not change `tls`.
     pub(crate) tls_changes: u64,
     /// The password of the service account; `None` if it has not changed since the start.
     pub(crate) password: Option<Password>,
@@ -274,8 +276,8 @@ pub(super) async fn watch(
         events: Mutex::default(),
         changed: Notify::new(),
     });
-    // A client of the driver stops to monitor the deployment when the client is dropped. So the
-    // current client is kept here.
+    // A client of the driver stops monitoring when it is dropped. So the current client is kept
+    // here.
     let mut current: Option<(Client, u64)> = None;
     for number in 0_u64.. {
         let changed = changeable.borrow_and_update().clone();
@@ -301,7 +303,8 @@ pub(super) async fn watch(
     drop(current);
 }
 
-/// The options of both clients of the driver.
+/// The options that both clients of the driver share: the monitoring client and the client of the
+/// service account.
 fn driver_options(mut options: ClientOptions, heartbeat_frequency: Duration) -> ClientOptions {
     options.app_name = Some("seawall".to_owned());
     options.heartbeat_freq = Some(heartbeat_frequency);
@@ -318,9 +321,10 @@ fn driver_options(mut options: ClientOptions, heartbeat_frequency: Duration) -> 
     options
 }
 
-/// The options of the client that monitors the deployment; `number` is the client's number. The
-/// client has no credential: if a login fails, the driver considers the server unavailable, and the
-/// pools of all users would be cleared because of the service account.
+/// The options of the client that monitors the deployment; `number` identifies this client in
+/// [`Source`]. The client has no credential. Otherwise, if the login of the service account failed,
+/// the driver would consider the server unavailable, and Seawall would clear the pools of all
+/// users.
 fn monitoring_options(options: &ClientOptions, source: &Arc<Source>, number: u64) -> ClientOptions {
     let mut options = options.clone();
     options.credential = None;
@@ -333,7 +337,7 @@ fn monitoring_options(options: &ClientOptions, source: &Arc<Source>, number: u64
     options
 }
 
-/// Returns the options of a connection string after its DNS name was resolved.
+/// Waits until the DNS name of the connection string has been resolved, and returns all options.
 async fn resolved(mut deployment: DeploymentOptions) -> ClientOptions {
     loop {
         match deployment.options.take() {
@@ -403,15 +407,15 @@ impl Source {
         }
     }
 
-    /// Waits until the new client has found all servers that are known, for at most
-    /// [`REPLACEMENT_LIMIT`].
+    /// Waits until the new client has found all servers that the earlier client has found, for at
+    /// most [`REPLACEMENT_LIMIT`].
     async fn catch_up_in_time(&self) {
         if timeout(REPLACEMENT_LIMIT, self.catch_up()).await.is_err() {
             tracing::warn!("could not reach all servers with the new TLS files");
         }
     }
 
-    /// Waits until the new client has found all servers that are known.
+    /// Waits until the new client has found all servers that the earlier client has found.
     async fn catch_up(&self) {
         while !self.has_caught_up() {
             self.changed.notified().await;
@@ -482,8 +486,8 @@ impl Topology {
             member.apply(&server);
         }
         self.publish(&mut state);
-        // The pools are closed after the new snapshot is published, so that operations that fail at
-        // a closed pool select another server.
+        // The pools are closed after the new snapshot is published. An operation that fails because
+        // its pool is closed then selects another server.
         for member in removed {
             member.stop.cancel();
             member.pool.close();
@@ -588,7 +592,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_about_tls_options_that_the_driver_rejects_name_the_alternative() {
+    async fn errors_about_tls_options_that_the_driver_rejects_contain_the_alternative() {
         for (option, instead) in [
             ("tlsCRLFile=crl.pem", "use deployment.tls.crl_file"),
             (

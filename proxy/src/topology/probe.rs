@@ -32,7 +32,7 @@ const SILENCES_OF_HUNG_SERVER: u32 = 2;
 /// Weight of the newest round-trip time in the average (Server Selection specification).
 const NEWEST_WEIGHT: f64 = 0.2;
 
-/// Probes a server until the topology is dropped: at each heartbeat, at once when notified, and
+/// Probes a server until the topology is dropped: at each heartbeat, when `wake` is notified, and
 /// every [`FAILED_PROBE_INTERVAL`] while the server counts as failed.
 pub(super) async fn keep_probing(
     topology: Weak<Topology>,
@@ -62,9 +62,9 @@ pub(super) async fn keep_probing(
     }
 }
 
-/// Returns when the prober is notified. `unaware` is the driver's client if the driver has not
-/// noticed the current state of the server. That client is then made to check its servers until it
-/// notices this state, and the resulting event notifies the prober.
+/// Returns when `wake` is notified. `unaware` is the driver's client if the driver has not
+/// noticed the current state of the server. In this case, the function makes that client check its
+/// servers until it notices this state, and the resulting event notifies `wake`.
 async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
     let Some(driver) = unaware else {
         return wake.notified().await;
@@ -93,7 +93,8 @@ async fn check_servers(driver: mongodb::Client) {
 /// The result of a probe.
 enum ProbeOutcome {
     Replied(ProbeReply),
-    /// The server could not be reached, or replied with an error.
+    /// No connection could be established, the connection ended, the server replied with an error,
+    /// or no reply arrived in time on a connection that an earlier probe had used.
     Failed,
     /// No connection could be established in time, or no reply arrived on a new connection in time.
     Silent,
@@ -181,7 +182,9 @@ impl Topology {
         client.flatten()
     }
 
-    /// Applies the outcome of a probe. Returns the pause before the next probe.
+    /// Applies the outcome of a probe to the server's description and to its pool. If `is_hung`,
+    /// the operations that wait for replies of this server fail. Returns the pause before the next
+    /// probe.
     fn apply_probe(
         self: &Arc<Self>,
         address: &ServerAddress,

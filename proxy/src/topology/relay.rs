@@ -1,5 +1,5 @@
-//! Selects the server for relays. All relays share one server, because Seawall does not track the
-//! cursors and transactions of relayed clients.
+//! Selects the server for relays, which forward all bytes of a client unchanged. All relays share
+//! one server, because Seawall does not track the cursors and transactions of relayed clients.
 
 use super::description::{ServerDescription, ServerType, TopologyDescription, TopologyType};
 use seawall_transport::connection::ServerAddress;
@@ -20,8 +20,9 @@ pub(super) fn candidates(description: &TopologyDescription) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the index of the chosen server among the candidates. If the chosen server is no longer a
-/// candidate, returns the index of the first candidate. `None` if there are no candidates.
+/// Returns the index in `candidates` of the server that relays should use: `chosen`, the server
+/// that they have used so far, or the first candidate if `chosen` is not a candidate. `None` if
+/// there are no candidates.
 pub(super) fn keep_or_choose(
     chosen: Option<&ServerAddress>,
     candidates: &[&ServerAddress],

@@ -1,4 +1,4 @@
-//! Seawall's certificates: reads them, and chooses one for a client.
+//! Reads Seawall's certificates, and chooses one of them for each client.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ pub enum ServerTlsError {
     Setup(rustls::Error),
 }
 
-/// Loads the certificates among which Seawall chooses, from pairs of files: a certificate chain and
-/// its key. Also returns when the certificates expire.
+/// Loads Seawall's certificates from pairs of files: a certificate chain and its private key. Also
+/// returns when the certificates of each file expire.
 pub(super) fn load(
     files: &[(Pem<'_>, Pem<'_>)],
 ) -> Result<(Certificates, Vec<CertificateExpiry>), PemError> {
@@ -42,12 +42,11 @@ pub(super) fn load(
     Ok((Certificates(certificates), expiries))
 }
 
-/// Chooses the certificate for a client: the first one that is valid for the host name that the
-/// client requests, with a key that the client supports. If no certificate is valid for the name,
-/// or the client requests no name, the first one whose key the client supports is chosen. If the
-/// client supports none of the keys, the first certificate is chosen: rustls then refuses the
-/// client with the alert `handshake_failure`. If Seawall chose no certificate, rustls would send
-/// `access_denied`.
+/// Chooses the certificate for a client: the first one that is valid for the requested host name
+/// and whose key the client supports. If there is none, or the client requests no host name, the
+/// first one whose key the client supports is chosen. If the client supports none of the keys, the
+/// first certificate is chosen: rustls then refuses the client with the alert `handshake_failure`.
+/// If Seawall chose no certificate, rustls would send the alert `access_denied`.
 #[derive(Debug)]
 pub(super) struct Certificates(Vec<Arc<CertifiedKey>>);
 

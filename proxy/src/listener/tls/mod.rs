@@ -1,10 +1,11 @@
-//! TLS for clients: Seawall's certificates by host name, the clients' certificates, resumption.
+//! TLS for clients: chooses Seawall's certificate by host name, verifies the clients' certificates,
+//! and resumes TLS sessions.
 //!
-//! rustls verifies a client's certificate in a full handshake, and not when a session is resumed.
-//! So tickets belong to a *generation*: all TLS configurations that verify clients in the same way.
-//! A ticket of another generation leads to a full handshake, and so does a ticket whose client
-//! certificate has expired. When a session is resumed, Seawall verifies the certificate again,
-//! because its revocation list may be outdated.
+//! rustls verifies a client's certificate in a full handshake, but not when a client resumes a TLS
+//! session. So tickets, with which clients resume sessions, belong to a *generation*: all TLS
+//! configurations that verify clients in the same way. A ticket of another generation leads to a
+//! full handshake, and so does a ticket whose client certificate has expired. When a session is
+//! resumed, Seawall verifies the certificate again, because its revocation list may be outdated.
 
 mod certificates;
 mod failure;
@@ -41,17 +42,17 @@ use crate::limits::{HandshakeLine, Heavy};
 /// The settings of TLS for clients, with the contents of the files.
 #[derive(Debug)]
 pub(crate) struct TlsSettings<'a> {
-    /// Certificate chains and their keys.
+    /// Seawall's certificate chains, each with its private key.
     pub(crate) certificates: Vec<(Pem<'a>, Pem<'a>)>,
     /// True if clients may connect without TLS.
     pub(crate) allows_plain: bool,
     /// How clients' certificates are verified; `None` if they are not requested.
     pub(crate) client_certificates: Option<ClientCertificates<'a>>,
-    /// True if connections are closed when a later configuration refuses their certificate.
+    /// True if this configuration closes established connections whose certificate it refuses.
     pub(crate) closes_revoked: bool,
 }
 
-/// TLS for clients, with one configuration.
+/// TLS for clients, set up from one [`TlsSettings`].
 pub(crate) struct ClientTls {
     config: HandshakeConfig,
     verifier: Option<Arc<Verifier>>,
@@ -80,8 +81,8 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 impl ClientTls {
-    /// Creates the TLS configuration. Sessions of `earlier` can be resumed if `earlier` verifies
-    /// clients in the same way.
+    /// Creates the TLS configuration. Clients can resume TLS sessions of `earlier` if `earlier`
+    /// verifies clients in the same way.
     ///
     /// # Errors
     /// See [`ServerTlsError`].
@@ -150,7 +151,8 @@ impl ClientTls {
         )
     }
 
-    /// When each certificate and authority expires.
+    /// When the certificates or revocation lists of each file expire: Seawall's own certificates,
+    /// and the files for the verification of clients.
     pub(crate) fn expiries(&self) -> &[CertificateExpiry] {
         &self.expiries
     }
@@ -169,7 +171,7 @@ impl ClientTls {
     }
 
     /// Performs the handshake of a client on threads of low priority. Returns `None` if the client
-    /// has disconnected while its handshake waited.
+    /// disconnected while its handshake waited.
     ///
     /// # Errors
     /// If the handshake fails, or the certificate of a resumed session is no longer valid.
@@ -187,14 +189,14 @@ impl ClientTls {
         let Some((socket, session)) = accepting.await? else {
             return Ok(None);
         };
-        // `tokio-rustls` cannot wrap a finished session. So a new session is created and then
-        // replaced.
+        // `tokio-rustls` cannot wrap a TLS session whose handshake is finished. So a new session is
+        // created and then replaced by the finished one.
         let stream = TcpStream::from_std(socket)?;
         let stream = acceptor.accept_with(stream, |new| *new = session).await?;
         Ok(Some(stream))
     }
 
-    /// True if this configuration closes connections whose certificate it refuses.
+    /// True if this configuration closes established connections whose certificate it refuses.
     pub(super) fn closes_revoked(&self) -> bool {
         self.closes_revoked
     }

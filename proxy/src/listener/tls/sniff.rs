@@ -9,11 +9,11 @@ use crate::listener::first_bytes::peek_until;
 /// Number of bytes that are enough to distinguish TLS from MongoDB.
 const DECISIVE_BYTES: usize = 12;
 
-/// Waits for the first bytes of a connection, and returns true if they begin a TLS handshake. Reads
-/// nothing.
+/// Waits for the first bytes of a connection, and returns true if they begin a TLS handshake. The
+/// bytes stay in the socket.
 ///
 /// # Errors
-/// If the connection fails, or ends before its first bytes.
+/// If the connection fails, or ends before enough bytes have arrived.
 pub(crate) async fn begins_with_tls(stream: &TcpStream) -> io::Result<bool> {
     let mut buffer = [0; DECISIVE_BYTES];
     peek_until(stream, &mut buffer, |seen| is_tls(seen).map(Ok)).await
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tls_client_hello_is_distinguished_from_messages_of_any_length() {
+    fn a_tls_client_hello_is_distinguished_from_mongodb_messages_of_any_length() {
         let hello = [22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 7];
         assert_eq!(is_tls(&hello), Some(true));
         for known in 1..10 {

@@ -1,4 +1,4 @@
-//! Verification of clients' certificates: authorities, revocation lists, validity.
+//! Verifies clients' certificates: their authority, their revocation and their validity period.
 
 use std::{fmt, sync::Arc};
 
@@ -86,7 +86,7 @@ impl Verifier {
         Arc::clone(&self.verifier)
     }
 
-    /// When the authorities and revocation lists expire.
+    /// When the certificates of authorities or the revocation lists of each file expire.
     pub(super) fn expiries(&self) -> &[CertificateExpiry] {
         &self.expiries
     }

@@ -1,12 +1,13 @@
-//! Tests of the rules that give a shape a row.
+//! Tests of the rules that decide which shapes have their own row.
 
 use bson::doc;
 
 use super::*;
 use seawall_command::CommandBytes;
 
-/// A find with one of many fields in its filter and one of many fields in its projection. Finds
-/// that differ only in the projection have the same coarse shape.
+/// A `find` command. `field` is the number of the field in its filter, and `projected` the number
+/// of the field in its projection. Finds that differ only in the projection have the same coarse
+/// shape.
 fn find(collection: &str, field: usize, projected: usize) -> Vec<u8> {
     let projection = doc! { format!("p{}", name(projected)): 1 };
     let command = doc! {
@@ -15,7 +16,7 @@ fn find(collection: &str, field: usize, projected: usize) -> Vec<u8> {
     command.to_vec().unwrap()
 }
 
-/// A name that the fingerprint does not treat as data.
+/// A name for this number. It has only letters, so that the fingerprint does not treat it as data.
 fn name(number: usize) -> String {
     number
         .to_string()
@@ -106,7 +107,7 @@ impl Table {
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
-fn shapes_without_a_row_because_of_the_limit_get_one_when_they_occur_again() {
+fn shapes_over_the_limit_of_new_rows_per_second_get_a_row_when_they_occur_again() {
     let mut table = Table::new(1_000);
     for _ in 0..3 {
         (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));
@@ -211,7 +212,7 @@ fn a_new_row_is_kept_after_a_short_operation_and_evicted_shapes_can_return() {
 }
 
 #[test]
-fn the_heaviest_shapes_under_one_coarse_shape_have_rows() {
+fn a_heavy_shape_replaces_a_light_shape_with_the_same_coarse_shape() {
     let mut table = Table::new(1_000);
     for projected in 0..64 {
         table.run(&find("orders", 1, projected), MS);

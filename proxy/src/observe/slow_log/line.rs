@@ -146,7 +146,8 @@ fn is_nested_deeper_than(document: &RawDocument, max_depth: usize) -> bool {
             }
             Some(Ok((_, RawBsonRef::JavaScriptCodeWithScope(code)))) => code.scope.iter(),
             Some(Ok(_)) => continue,
-            // Go back to the outer level, because the writer also ends a document at an error.
+            // At the end of a document, continue with the outer document. Do the same at an error,
+            // because the JSON writer does not read a document beyond an error.
             Some(Err(_)) | None => {
                 levels.pop();
                 continue;
@@ -160,7 +161,7 @@ fn is_nested_deeper_than(document: &RawDocument, max_depth: usize) -> bool {
     false
 }
 
-/// Splits the first document from a sequence of documents.
+/// Splits a sequence of documents into its first document and the rest.
 fn split_document(bytes: &[u8]) -> Option<(&RawDocument, &[u8])> {
     let length = i32::from_le_bytes(*bytes.first_chunk()?);
     let (document, rest) = bytes.split_at_checked(usize::try_from(length).ok()?)?;
@@ -416,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_nested_too_deeply_is_cut() {
+    fn a_document_that_is_nested_too_deeply_is_omitted_and_marked_as_cut() {
         let deepest = of_body(&nested(MAX_BSON_DEPTH), usize::MAX);
         assert!(!deepest.is_cut && deepest.json.starts_with(r#"{"a":{"a":"#));
         for levels in [MAX_BSON_DEPTH + 1, 16_000] {

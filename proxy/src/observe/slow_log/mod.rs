@@ -102,8 +102,8 @@ impl SlowLog {
         destination: Destination,
         quiet: Duration,
     ) -> io::Result<Self> {
-        // The queue has one entry more than its maximum number of lines, so that a flush always
-        // fits.
+        // The queue has one entry more than its maximum number of lines, so that a request to flush
+        // fits even if the queue is full of lines.
         let (queue, queued) = sync_channel(QUEUED_LINES + 1);
         let counts = Arc::<QueueCounts>::default();
         let writers = Arc::clone(&counts);
@@ -168,7 +168,7 @@ impl SlowLog {
     }
 
     /// Waits at most `FLUSH_LIMIT` until all queued lines are written and dropped lines are
-    /// reported. Returns false if the time was too short.
+    /// reported. Returns false if this was not done in time.
     pub(super) fn flush(&self) -> bool {
         let (done, is_done) = sync_channel(1);
         let flush = Queued::Flush(done);
@@ -176,8 +176,8 @@ impl SlowLog {
         queued.is_some_and(|queued| queued.is_ok()) && is_done.recv_timeout(FLUSH_LIMIT).is_ok()
     }
 
-    /// Makes the drop return at once, for a caller that must not wait for a disk. The writing
-    /// thread still writes the queued lines, and then ends.
+    /// After this call, the drop of the log returns at once, for an owner that must not wait for a
+    /// disk. The writing thread still writes the queued lines, and then ends.
     pub(super) fn do_not_wait(&self) {
         self.waits.store(false, Ordering::Relaxed);
     }
@@ -277,7 +277,7 @@ impl LeftOutCount {
 #[derive(Debug)]
 struct Filter {
     threshold: Duration,
-    /// Sorted by shape.
+    /// The thresholds that apply to single shapes, sorted by shape id.
     shape_thresholds: Box<[(u64, Duration)]>,
     share: f64,
     /// Number of operations that have reached their threshold. Stays 0 if the sample contains all

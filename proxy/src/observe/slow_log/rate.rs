@@ -6,7 +6,8 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Number of groups in which users are counted. Users with the same hash share a group.
+/// Number of groups of users. Lines are counted for each group; users with the same hash share a
+/// group.
 const GROUPS: usize = 1 << GROUP_BITS;
 const GROUP_BITS: u32 = 8;
 
@@ -35,8 +36,9 @@ impl Rate {
     }
 
     /// True if a line is allowed for an operation of this user that ended at `at`. An allowed line
-    /// is counted. If the operation ended in the second before the current second, the line is
-    /// counted in the current second. If the clock was set back further, a new second begins.
+    /// is counted in the current second. A later `at` begins a new second. If `at` is in the second
+    /// before the current one, the line counts in the current second. An even earlier `at` means
+    /// that the clock was set back, and begins a new second too.
     pub(in crate::observe) fn admits(&self, user: u64, at: SystemTime) -> bool {
         let Some(max_lines) = self.max_lines else {
             return true;
@@ -115,7 +117,7 @@ mod tests {
         thread::scope(|scope| {
             for thread in 0..4 {
                 let (rate, admitted) = (&rate, &admitted);
-                // Half of the threads use this second, and the others the second before it.
+                // Half of the threads use second 1,000, and the others use second 999.
                 let second = 1_000 - thread % 2;
                 scope.spawn(move || {
                     for user in 0..1_000 {

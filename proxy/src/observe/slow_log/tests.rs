@@ -141,7 +141,8 @@ impl Write for BlockingWriter {
     }
 }
 
-/// A log that writes to `out` and reports dropped lines only on a flush or at its end.
+/// A log that writes to `out`. It reports dropped lines in the next line, on a flush or at its end,
+/// but not because no line follows.
 pub(in crate::observe) fn start(
     settings: SlowLogSettings,
     out: impl Write + Send + 'static,
@@ -150,7 +151,7 @@ pub(in crate::observe) fn start(
     SlowLog::start_with(&settings, destination, Duration::from_secs(3_600)).unwrap()
 }
 
-/// Sum of the dropped lines that `lines` report.
+/// Total number of dropped lines that `lines` report.
 fn left_out_in(lines: &[Value]) -> u64 {
     let left_out = lines.iter().filter_map(|line| line.get("left_out"));
     left_out.filter_map(Value::as_u64).sum()

@@ -19,7 +19,7 @@ use super::{
     line::{finish, only_left_out},
 };
 
-/// Time between two checks that the path of the log file still leads to the open file.
+/// Time between two checks whether the path of the log file still leads to the open file.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Only the owner and the group may read the file, because lines with values contain data of the
@@ -111,7 +111,7 @@ impl Writer<'_> {
 pub(super) enum Destination {
     /// Standard error, or a test's buffer.
     Stream(Box<dyn Write + Send>),
-    /// A file that is opened again after it was moved away.
+    /// A log file. If the file was moved away, a new one is created at its path.
     File(LogFile),
 }
 

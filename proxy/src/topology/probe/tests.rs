@@ -16,7 +16,8 @@ use seawall_auth::NonceSource;
 use seawall_locks::Mutex;
 use seawall_transport::connection::Connector;
 
-/// A limit that is longer than any step of these tests. No test waits until it expires.
+/// The time limit for each new connection and each probe. It is longer than any step of these
+/// tests, so it never expires.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A server that replies to `buildInfo` with the current value of `version`.
@@ -41,7 +42,7 @@ fn replied(outcome: ProbeOutcome) -> ProbeReply {
     }
 }
 
-/// The version in a reply to `buildInfo`; `None` if the server was not asked.
+/// The version that the probe read with `buildInfo`; `None` if the probe did not send `buildInfo`.
 fn version_in(reply: &ProbeReply) -> Option<&str> {
     let build_info = reply.build_info.as_ref()?;
     Some(build_info.get_str("version").unwrap())
