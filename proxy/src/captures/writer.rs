@@ -200,7 +200,11 @@ impl<P: Parts> Output<'_, P> {
     /// Writes records until none is left or the capture reaches its limit of bytes. Returns true if
     /// the limit is reached.
     fn write(&mut self, records: &mut VecDeque<Content>) -> Result<bool, WriteError> {
-        while !self.has_reached_limit()? {
+        loop {
+            self.flush_near_limit()?;
+            if self.bytes() >= self.limits.max_bytes {
+                return Ok(true);
+            }
             let Some(mut content) = records.pop_front() else {
                 return Ok(false);
             };
@@ -219,18 +223,16 @@ impl<P: Parts> Output<'_, P> {
                 self.end_part(EndReason::NextPart)?;
             }
         }
-        Ok(true)
     }
 
-    /// True if the parts have reached the limit of bytes. If the current block could reach the
-    /// limit, writes the block first: the compressed size of a block is known only after the write.
-    fn has_reached_limit(&mut self) -> Result<bool, WriteError> {
-        let max_bytes = self.limits.max_bytes;
+    /// Writes the current block if the capture could reach its limit of bytes with this block. The
+    /// compressed size of a block is known only after the write.
+    fn flush_near_limit(&mut self) -> Result<(), WriteError> {
         let pending = self.writer.as_ref().map_or(0, Writer::pending_bytes);
-        if pending > 0 && self.bytes() + pending >= max_bytes {
+        if pending > 0 && self.bytes() + pending >= self.limits.max_bytes {
             self.flush()?;
         }
-        Ok(self.bytes() >= max_bytes)
+        Ok(())
     }
 
     fn push(&mut self, content: Content) -> Result<(), WriteError> {

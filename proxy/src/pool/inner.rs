@@ -186,7 +186,7 @@ impl Inner {
             PoolState::Ready | PoolState::Suspect { .. } => {}
         }
         todo.must_wake_ticks = self.slots.wake(now);
-        let may_begin = self.may_begin(identity.id(), demand.need, now, &mut todo);
+        let may_begin = self.admit(identity.id(), demand.need, now, &mut todo);
         let user = self
             .users
             .entry(identity.id())

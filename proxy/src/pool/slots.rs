@@ -330,9 +330,9 @@ impl Slots {
         self.controller.is_some()
     }
 
-    /// True if an operation with this need can run now. If no slot is free, makes long operations
-    /// exempt to free one.
-    pub(super) fn has_room(&mut self, need: Need, now: Instant) -> bool {
+    /// If no slot is free, makes long operations exempt to free one. Returns true if an operation
+    /// with this need can run now.
+    pub(super) fn make_room(&mut self, need: Need, now: Instant) -> bool {
         let is_full = need.is_limited() && self.in_progress >= self.limit;
         if is_full {
             self.exempt_long(now);
@@ -393,7 +393,7 @@ impl Slots {
         held < share && self.holdings.most() > fair && !self.is_doubled()
     }
 
-    /// Begins an operation. The caller has called [`Self::has_room`]; if there was no room, the
+    /// Begins an operation. The caller has called [`Self::make_room`]; if there was no room, the
     /// operation exceeds the limit. `waited` is how long the operation waited; `None` if it did not
     /// wait.
     pub(super) fn take(

@@ -36,9 +36,9 @@ impl Heartbeat {
         }
     }
 
-    /// True if both runtimes have run the tasks that earlier calls spawned. Spawns a new task on
-    /// each runtime that has run its previous task.
-    pub(crate) fn has_progressed(&mut self) -> bool {
+    /// Spawns a new task on each runtime that has run its previous task. Returns true if both
+    /// runtimes have run the tasks that earlier calls spawned.
+    pub(crate) fn beat(&mut self) -> bool {
         let mut has_progressed = true;
         for beats in &mut self.runtimes {
             let has_run = beats.run.load(Ordering::Relaxed) == beats.requested;
@@ -78,12 +78,12 @@ mod tests {
         });
         is_blocked.recv().unwrap();
         let mut heartbeat = Heartbeat::of(data.handle().clone(), control.handle().clone());
-        assert!(heartbeat.has_progressed());
+        assert!(heartbeat.beat());
         for _ in 0..100 {
-            assert!(!heartbeat.has_progressed());
+            assert!(!heartbeat.beat());
         }
         drop(release);
-        while !heartbeat.has_progressed() {
+        while !heartbeat.beat() {
             std::thread::yield_now();
         }
     }

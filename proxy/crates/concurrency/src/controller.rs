@@ -254,7 +254,7 @@ impl Controller {
             previous,
             settled: self.base,
             reason,
-            may_exempt: self.may_exempt(sample, load, now),
+            may_exempt: self.decide_exemption(sample, load, now),
             inputs: self.inputs(sample, load),
         }
     }
@@ -665,7 +665,7 @@ impl Controller {
         }
     }
 
-    fn may_exempt(&mut self, sample: &Sample, load: Load, now: Duration) -> bool {
+    fn decide_exemption(&mut self, sample: &Sample, load: Load, now: Duration) -> bool {
         let seconds = sample.window.as_secs_f64().max(1e-3);
         let rate = float(sample.completed()) / seconds;
         let is_falling = rate < FALLING * self.usual_rate && load == Load::ServerBound;

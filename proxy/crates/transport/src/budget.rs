@@ -237,7 +237,7 @@ impl Inner {
             }
             return Grant::Granted;
         }
-        if self.may_use_reserve(id, more, left, now) {
+        if self.claim_reserve(id, more, left, now) {
             let room = self.reserve.saturating_sub(self.reserve_used);
             self.charge(id, more, more.min(room));
             return Grant::Granted;
@@ -262,9 +262,10 @@ impl Inner {
         more == 0 || more <= free && is_within_share(self.held_by(sharer), free)
     }
 
-    /// True if this message may use the reserve, and `more` bytes are free in the budget and the
-    /// reserve together.
-    fn may_use_reserve(&mut self, id: HolderId, more: usize, left: usize, now: Instant) -> bool {
+    /// Passes the reserve to the next message if the message that may use it has ended or stalled.
+    /// Returns true if this message may use the reserve, and `more` bytes are free in the budget
+    /// and the reserve together.
+    fn claim_reserve(&mut self, id: HolderId, more: usize, left: usize, now: Instant) -> bool {
         let has_stalled = |h: &Holder| now.saturating_duration_since(h.progress_at) >= SILENT_AFTER;
         let finisher = self
             .finisher

@@ -208,6 +208,9 @@ impl MessageReader {
                         return Ok(Some(self.take(header)));
                     }
                     let is_headed = self.is_headed(header);
+                    if is_headed {
+                        self.head_since.get_or_insert_with(Instant::now);
+                    }
                     if is_headed && self.buffer.len() >= HEAD_BYTES {
                         // `left` is less than the rest of the message: the caller can read the rest
                         // in pieces, and this share has memory for only one piece.
@@ -363,14 +366,10 @@ impl MessageReader {
     }
 
     /// True if the reader returns only the head of this message at first.
-    fn is_headed(&mut self, header: Header) -> bool {
-        let is_headed = !self.reads_whole
+    fn is_headed(&self, header: Header) -> bool {
+        !self.reads_whole
             && header.op_code == OpCode::Msg
-            && header.message_length > STREAMED_MESSAGE_BYTES;
-        if is_headed {
-            self.head_since.get_or_insert_with(Instant::now);
-        }
-        is_headed
+            && header.message_length > STREAMED_MESSAGE_BYTES
     }
 
     /// Reads the rest of the message whose head was returned last, and returns the whole message.

@@ -60,10 +60,11 @@ impl<T: Clone + PartialEq> Watch<T> {
         }
     }
 
-    /// True if the contents must be loaded now: two checks in a row read the same contents, and
-    /// these are new or must be tried again. Another process may be writing a file at this moment,
-    /// so the contents of a single check may be incomplete.
-    fn is_due(&mut self, read: &T, now: Instant) -> bool {
+    /// Records the contents that a check has read. Returns true if they must be loaded now: two
+    /// checks in a row read the same contents, and these are new or must be tried again. Another
+    /// process may be writing a file at this moment, so the contents of a single check may be
+    /// incomplete.
+    fn record_read(&mut self, read: &T, now: Instant) -> bool {
         self.has_failed = false;
         let is_settled = *read == self.seen;
         self.seen.clone_from(read);
@@ -250,7 +251,7 @@ impl Reloader {
             return;
         }
         match self.files.read(&self.app).await {
-            Ok(read) if self.watch.is_due(&read, Instant::now()) => {
+            Ok(read) if self.watch.record_read(&read, Instant::now()) => {
                 drop(self.reload_from(read).await)
             }
             Ok(_) => {}
@@ -305,7 +306,7 @@ mod tests {
         let mut watch = Watch::new("start");
         let mut due = Vec::new();
         for &read in checks {
-            if watch.is_due(&read, Instant::now()) {
+            if watch.record_read(&read, Instant::now()) {
                 watch.attempted = read;
                 due.push(read);
             }
@@ -340,7 +341,7 @@ mod tests {
             ("b", late),
             ("b", late),
         ];
-        let due = due.map(|(read, at)| watch.is_due(&read, at));
+        let due = due.map(|(read, at)| watch.record_read(&read, at));
         assert_eq!(due, [false, false, true, false, true]);
     }
 
@@ -349,7 +350,7 @@ mod tests {
         let mut watch = Watch::new("start");
         assert!(watch.record_failure());
         assert!(!watch.record_failure());
-        watch.is_due(&"start", Instant::now());
+        watch.record_read(&"start", Instant::now());
         assert!(watch.record_failure());
     }
 

@@ -69,7 +69,7 @@ pub(super) fn feed_watchdog(app: &App) -> io::Result<()> {
     let mut heartbeat = app.heartbeat();
     let feeding = move || {
         loop {
-            if heartbeat.has_progressed() {
+            if heartbeat.beat() {
                 send(&[NotifyState::Watchdog]);
             }
             park_timeout(MAX_CHECK_INTERVAL.min(limit / 3));

@@ -16,10 +16,10 @@ const MAX_USERS_TRIED: usize = 8;
 const LIMITED: [Need; 2] = [Need::SlotOrReserve, Need::Slot];
 
 impl Inner {
-    /// True if an operation that has just arrived may begin, provided that a connection is
+    /// Returns true if an operation that has just arrived may begin, provided that a connection is
     /// available. If this call makes long operations exempt from the concurrency limit, waiters get
     /// the freed slots before the new operation.
-    pub(super) fn may_begin(
+    pub(super) fn admit(
         &mut self,
         id: IdentityId,
         need: Need,
@@ -30,7 +30,7 @@ impl Inner {
             return false;
         }
         let free = self.slots.free();
-        if self.slots.has_room(need, now) && self.slots.free() == free {
+        if self.slots.make_room(need, now) && self.slots.free() == free {
             return self.server_allows(need);
         }
         if self.slots.free() > free && self.slots.has_waiting() {
@@ -39,7 +39,7 @@ impl Inner {
         }
         let user = self.users.get(&id);
         let has_older = user.is_some_and(|user| user.is_ready(need, &self.limits));
-        let may_run = self.slots.has_room(need, now) || (!has_older && self.slots.may_exceed(id));
+        let may_run = self.slots.make_room(need, now) || (!has_older && self.slots.may_exceed(id));
         may_run && self.server_allows(need)
     }
 
@@ -152,14 +152,14 @@ impl Inner {
         if !urgent && !other {
             return None;
         }
-        if self.slots.has_room(Need::Slot, now) {
+        if self.slots.make_room(Need::Slot, now) {
             self.was_urgent = urgent && !(other && self.was_urgent);
             return Some(match self.was_urgent {
                 true => Need::SlotOrReserve,
                 false => Need::Slot,
             });
         }
-        let has_room = urgent && self.slots.has_room(Need::SlotOrReserve, now);
+        let has_room = urgent && self.slots.make_room(Need::SlotOrReserve, now);
         has_room.then_some(Need::SlotOrReserve)
     }
 
