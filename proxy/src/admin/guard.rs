@@ -29,6 +29,7 @@ use axum::{
 };
 use subtle::ConstantTimeEq as _;
 use tokio::time::Instant;
+use tracing::field::display;
 
 use super::{
     Window,
@@ -246,7 +247,7 @@ impl ActionLine {
         tracing::info!(
             action,
             caller,
-            ?peer,
+            peer = peer.map(display),
             certificate,
             status = status.map(|status| status.as_u16()),
             refused,

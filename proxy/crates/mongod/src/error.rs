@@ -48,7 +48,7 @@ pub enum Error {
         output: String,
     },
     /// The download exceeded its time limit.
-    #[error("the download of mongod was not complete after {limit:?}")]
+    #[error("the download of mongod was not complete after {} s", limit.as_secs())]
     DownloadTooSlow {
         /// The time limit.
         limit: Duration,
@@ -91,7 +91,7 @@ pub enum Error {
     #[error("could not find a free port for mongod")]
     NoPort(#[source] io::Error),
     /// The mongod ended before it replied.
-    #[error("mongod ended with status {status:?}; its last lines were:\n{log}")]
+    #[error("mongod ended with {}; its last lines were:\n{log}", shown_status(*status))]
     Ended {
         /// The exit status as a shell reports it: after a signal, 128 plus the signal's number.
         /// `None` if unknown.
@@ -100,7 +100,10 @@ pub enum Error {
         log: String,
     },
     /// The mongod runs, but did not reply in time.
-    #[error("mongod at {address} did not reply within {limit:?}; its last lines were:\n{log}")]
+    #[error(
+        "mongod at {address} did not reply within {} s; its last lines were:\n{log}",
+        limit.as_secs()
+    )]
     NotReady {
         /// The address on which mongod was expected.
         address: SocketAddr,
@@ -110,7 +113,7 @@ pub enum Error {
         log: String,
     },
     /// The mongod was asked to end, but did not end in time.
-    #[error("mongod did not end within {limit:?}")]
+    #[error("mongod did not end within {} s", limit.as_secs())]
     StillRunning {
         /// The time limit.
         limit: Duration,
@@ -128,7 +131,7 @@ pub enum Error {
     )]
     NotAMember,
     /// The set had no primary, or lacked members, when the time limit expired.
-    #[error("the replica set {set} was not complete within {limit:?}: {state}")]
+    #[error("the replica set {set} was not complete within {} s: {state}", limit.as_secs())]
     SetIncomplete {
         /// The set's name.
         set: String,
@@ -163,5 +166,51 @@ impl Error {
     pub(super) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, source }
+    }
+}
+
+fn shown_status(status: Option<i32>) -> String {
+    status.map_or_else(
+        || "an unknown status".to_owned(),
+        |status| format!("status {status}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_show_values_without_their_rust_syntax() {
+        let limit = Duration::from_secs(60);
+        let ended = |status| Error::Ended {
+            status,
+            log: "last line".to_owned(),
+        };
+        let incomplete = Error::SetIncomplete {
+            set: "rs".to_owned(),
+            limit,
+            state: "127.0.0.1:1 is secondary".to_owned(),
+        };
+        for (error, message) in [
+            (
+                Error::StillRunning { limit },
+                "mongod did not end within 60 s",
+            ),
+            (
+                ended(Some(1)),
+                "mongod ended with status 1; its last lines were:\nlast line",
+            ),
+            (
+                ended(None),
+                "mongod ended with an unknown status; its last lines were:\nlast line",
+            ),
+            (
+                incomplete,
+                "the replica set rs was not complete within 60 s: 127.0.0.1:1 is secondary",
+            ),
+        ] {
+            assert_eq!(error.to_string(), message);
+        }
     }
 }

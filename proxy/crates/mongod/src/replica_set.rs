@@ -1,5 +1,6 @@
 //! Initiates a replica set, and creates its first user.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -108,7 +109,7 @@ pub async fn initiate_replica_set(
             return Err(Error::SetIncomplete {
                 set: set.to_owned(),
                 limit: COMPLETE_LIMIT,
-                state: format!("{states:?}"),
+                state: shown_states(&states),
             });
         }
         sleep(POLL_INTERVAL).await;
@@ -141,7 +142,7 @@ async fn wait_until_writable(mongod: &Mongod, deadline: Instant) -> Result<(), E
             return Err(Error::SetIncomplete {
                 set: mongod.options().replica_set.clone().unwrap_or_default(),
                 limit: COMPLETE_LIMIT,
-                state: format!("{reply:?}"),
+                state: reply.to_string(),
             });
         }
         sleep(POLL_INTERVAL).await;
@@ -193,6 +194,22 @@ enum MemberState {
     Other,
 }
 
+impl fmt::Display for MemberState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Primary => "primary",
+            Self::Secondary => "secondary",
+            Self::Other => "not ready",
+        })
+    }
+}
+
+fn shown_states(states: &[(SocketAddr, MemberState)]) -> String {
+    let states = states.iter();
+    let shown = states.map(|(address, state)| format!("{address} is {state}"));
+    shown.collect::<Vec<_>>().join(", ")
+}
+
 async fn states(members: &[Member<'_>]) -> Vec<(SocketAddr, MemberState)> {
     let mut states = Vec::with_capacity(members.len());
     for Member { mongod, .. } in members {
@@ -219,3 +236,21 @@ fn has(hello: &Document, name: &str) -> bool {
 /// busy machine.
 const COMPLETE_LIMIT: Duration = Duration::from_secs(90);
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_shown_with_the_addresses_of_the_members() {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let states = [
+            (address(1), MemberState::Primary),
+            (address(2), MemberState::Other),
+        ];
+        assert_eq!(
+            shown_states(&states),
+            "127.0.0.1:1 is primary, 127.0.0.1:2 is not ready"
+        );
+    }
+}

@@ -47,7 +47,7 @@ enum Failure {
     Settings(Problems),
     #[error("could not start Seawall: {0}")]
     Start(StartError),
-    #[error("Seawall did not discover the mongod within {0:?}")]
+    #[error("Seawall did not discover the mongod within {} s", .0.as_secs())]
     NotSeen(Duration),
     #[error("the driver failed")]
     Driver(#[from] mongodb::error::Error),

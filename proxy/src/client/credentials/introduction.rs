@@ -17,7 +17,10 @@ use zeroize::Zeroizing;
 
 use super::{
     CredentialError, Credentials, INTRODUCTION_LIMIT, KeyRequest, Known, Obtained, QUESTION_LIMIT,
-    UserName, UserSecret, conversations::Conversation, flights::Lead, reading::ask_own_keys,
+    UserName, UserSecret,
+    conversations::Conversation,
+    flights::Lead,
+    reading::{ask_own_keys, shown_error},
     spares::MAX_SPARE,
 };
 use crate::pool::ServerPool;
@@ -357,7 +360,8 @@ impl Introduction {
         let asked_at = Instant::now();
         let read = ask_own_keys(&mut connection, user).await;
         let read = read.map_err(|error| {
-            tracing::warn!(user = %user.name, source = %user.source, ?error, "user could not read its own keys");
+            let error = shown_error(error.as_ref());
+            tracing::warn!(user = %user.name, source = %user.source, %error, "user could not read its own keys");
             CredentialError::Unavailable
         })?;
         let known = credentials.learn(user, read, (client_key, keys), asked_at)?;
@@ -488,7 +492,7 @@ impl Carried {
         let asked_at = Instant::now();
         let read = ask_own_keys(&mut connection, user).await.map_err(|error| {
             tracing::warn!(
-                ?error,
+                error = %shown_error(error.as_ref()),
                 "user could not read its own keys at its first login"
             );
             refused("could not read the user's keys or restrictions")

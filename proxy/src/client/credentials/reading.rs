@@ -235,6 +235,11 @@ pub(super) async fn ask_own_keys(
     parse_users_info(&reply, &user.name, &user.source).map_err(Some)
 }
 
+/// The text of an error of [`ask_own_keys`], for a log line.
+pub(super) fn shown_error(error: Option<&UsersInfoError>) -> String {
+    error.map_or_else(|| "no reply arrived".to_owned(), ToString::to_string)
+}
+
 /// A decoded document that contains keys, zeroed on drop.
 struct SecretFields(Document);
 
@@ -280,6 +285,14 @@ mod tests {
             let reading = reading(error);
             assert!(matches!(reading, Reading::Unavailable), "{reading:?}");
         }
+    }
+
+    #[test]
+    fn errors_are_shown_without_their_rust_syntax() {
+        let failed = UsersInfoError::CommandFailed { code: 13 };
+        let shown = "the server replied with error code 13";
+        assert_eq!(shown_error(Some(&failed)), shown);
+        assert_eq!(shown_error(None), "no reply arrived");
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub enum EstablishError {
         source: io::Error,
     },
     /// The steps took longer than the limit.
-    #[error("the connection to {address} was not ready within {limit:?}")]
+    #[error("the connection to {address} was not ready within {} ms", limit.as_millis())]
     TimedOut {
         /// The address of the server.
         address: ServerAddress,
@@ -651,5 +651,15 @@ mod tests {
             let blamed = (error.refuses_keys(), error.blames_server());
             assert_eq!(blamed, (refuses_keys, blames_server), "{error}");
         }
+    }
+
+    #[test]
+    fn the_message_of_a_timeout_shows_the_limit_in_milliseconds() {
+        let error = EstablishError::TimedOut {
+            address: address(),
+            limit: Duration::from_secs(10),
+        };
+        let message = "the connection to h:1 was not ready within 10000 ms";
+        assert_eq!(error.to_string(), message);
     }
 }
