@@ -13,8 +13,9 @@
 //! than the lightest row, the shape replaces that row. The sums of an evicted row are added to the
 //! row of its coarse shape.
 //!
-//! A Space-Saving sketch limits the memory of watched shapes: Metwally, Agrawal, El Abbadi,
-//! "Efficient Computation of Frequent and Top-k Elements in Data Streams" (2005).
+//! These limits belong to the fingerprint version `fp1` (see `seawall_shape`). A Space-Saving
+//! sketch limits the memory of watched shapes: Metwally, Agrawal, El Abbadi, "Efficient Computation
+//! of Frequent and Top-k Elements in Data Streams" (2005).
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
