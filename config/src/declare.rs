@@ -124,7 +124,9 @@ macro_rules! words {
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             /// The kind of a key that accepts exactly one of the words.
-            pub const KIND: $crate::Kind = $crate::Kind::Choice { accepted: &[$($word),*] };
+            #[allow(dead_code, reason = "a key for a list of words has another kind")]
+            pub(crate) const KIND: $crate::Kind =
+                $crate::Kind::Choice { accepted: &[$($word),*] };
 
             /// The variant's word in the configuration.
             pub fn name(self) -> &'static str {

@@ -21,7 +21,7 @@ pub struct Problem {
 
 impl Problem {
     /// Creates a problem with a value that may be shown.
-    pub fn new(key: &str, value: &str, allowed: &str) -> Self {
+    pub(crate) fn new(key: &str, value: &str, allowed: &str) -> Self {
         Self {
             key: key.to_owned(),
             value: value.to_owned(),
@@ -30,7 +30,7 @@ impl Problem {
     }
 
     /// Creates a problem with a value that is absent or must not be shown.
-    pub fn without_value(key: &str, allowed: &str) -> Self {
+    pub(crate) fn without_value(key: &str, allowed: &str) -> Self {
         Self::new(key, "", allowed)
     }
 

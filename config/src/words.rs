@@ -180,7 +180,7 @@ impl Concurrency {
     // Each operation uses a connection, so a limit above the maximum number of connections would
     // have no effect.
     /// The kind of a key that accepts one of the words or a number of operations.
-    pub const KIND: Kind = Kind::IntegerOr {
+    pub(crate) const KIND: Kind = Kind::IntegerOr {
         accepted: &["auto", "off"],
         min: 1,
         max: MAX_CONNECTIONS,
