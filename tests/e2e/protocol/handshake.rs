@@ -279,11 +279,13 @@ async fn invalid_hello_gets_the_error_code_of_a_server() {
             doc! {"isMaster": 1, "apiVersion": "1", "apiStrict": true},
             of_5_0(323),
         ),
+        // The reply to another server's `topologyVersion` is immediate. If it came only after
+        // `maxAwaitTimeMS`, the client would reach its own time limit.
         (
-            doc! {"hello": 1, "topologyVersion": version(), "maxAwaitTimeMS": 10_000},
+            doc! {"hello": 1, "topologyVersion": version(), "maxAwaitTimeMS": 600_000},
             None,
         ),
-        (doc! {"hello": 1, "maxAwaitTimeMS": 10_000}, Some(31368)),
+        (doc! {"hello": 1, "maxAwaitTimeMS": 600_000}, Some(31368)),
         (doc! {"hello": 1, "topologyVersion": version()}, Some(31368)),
         (doc! {"hello": 1, "saslSupportedMechs": "nodot"}, Some(2)),
         (doc! {"hello": 1, "saslSupportedMechs": 1}, Some(14)),
@@ -301,7 +303,6 @@ async fn invalid_hello_gets_the_error_code_of_a_server() {
     ];
     for (command, code) in cases {
         let command = with_supported_name(command, knows_hello);
-        let began = Instant::now();
         for (mut connection, whose) in [
             (rig.direct().await, "server"),
             (rig.through().await, "seawall"),
@@ -325,10 +326,6 @@ async fn invalid_hello_gets_the_error_code_of_a_server() {
             let ping = connection.command("admin", doc! {"ping": 1}).await.unwrap();
             assert!(ping.is_ok(), "{whose}: {command}");
         }
-        assert!(
-            began.elapsed() < Duration::from_secs(9),
-            "expected an immediate reply: {command}"
-        );
     }
     let exhaust = with_supported_name(doc! {"hello": 1, "$db": "admin"}, knows_hello);
     let exhaust = OpMsg::new(exhaust).flags(EXHAUST_ALLOWED);
