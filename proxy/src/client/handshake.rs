@@ -14,8 +14,9 @@ use super::{
 };
 use seawall_auth::Identity;
 use seawall_command::{
-    COMMAND_NOT_FOUND, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE,
-    NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR, table::ReplyBeforeLogin,
+    COMMAND_NOT_FOUND, Command, EXHAUST_HELLO_WITHOUT_MAX_AWAIT_TIME, ErrorReply, Handshake,
+    INVALID_BSON, MECHANISM_UNAVAILABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR,
+    table::ReplyBeforeLogin,
 };
 use seawall_stats::Stage;
 use seawall_transport::Sharer;
@@ -31,13 +32,16 @@ impl Client {
     ) -> Result<(), End> {
         let Ok(body) = RawDocument::from_bytes(command.body) else {
             return self
-                .refuse(reply_to, &ErrorReply::new(22, "invalid BSON"))
+                .refuse(reply_to, &ErrorReply::new(INVALID_BSON, "invalid BSON"))
                 .await;
         };
         let reply = match handshake {
             Handshake::Hello | Handshake::LegacyHello if is_exhaust_misused(body, reply_to) => {
                 let message = "A hello with exhaustAllowed must include 'maxAwaitTimeMS'";
-                Err(ErrorReply::new(51756, message))
+                Err(ErrorReply::new(
+                    EXHAUST_HELLO_WITHOUT_MAX_AWAIT_TIME,
+                    message,
+                ))
             }
             Handshake::Hello | Handshake::LegacyHello => {
                 let step = self.hello(body, handshake == Handshake::LegacyHello).await;

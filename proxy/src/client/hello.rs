@@ -9,7 +9,7 @@ use std::time::Duration;
 use bson::{DateTime, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, oid::ObjectId};
 
 use crate::topology::TopologyDescription;
-use seawall_command::{ErrorReply, SHUTDOWN_IN_PROGRESS};
+use seawall_command::{ErrorReply, INVALID_BSON, SHUTDOWN_IN_PROGRESS};
 use seawall_wire::{Compressor, MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES};
 
 /// Newest wire version whose commands Seawall knows (MongoDB 8.0).
@@ -155,7 +155,7 @@ struct HelloFields<'a> {
 impl<'a> HelloFields<'a> {
     fn of(body: &'a RawDocument) -> Result<Self, ErrorReply> {
         let mut fields = Self::default();
-        let invalid = |_| ErrorReply::new(22, "invalid BSON");
+        let invalid = |_| ErrorReply::new(INVALID_BSON, "invalid BSON");
         for element in body.iter_elements() {
             let element = element.map_err(invalid)?;
             let field = match element.key().as_str() {

@@ -56,7 +56,8 @@ use crate::{
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_command::CommandBytes;
 use seawall_command::{
-    Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm, table::ReplyBeforeLogin,
+    Class, Command, ErrorReply, Handshake, LEGACY_READ_NOT_SUPPORTED, ReplyFacts, ReplyForm,
+    UNSUPPORTED_OP_QUERY_COMMAND, table::ReplyBeforeLogin,
 };
 use seawall_stats::{Departure, Stage};
 use seawall_transport::{
@@ -634,7 +635,7 @@ impl Client {
                     "Unsupported OP_QUERY command: {}. The client driver may require an upgrade",
                     command.name_str()
                 );
-                let error = ErrorReply::new(352, message).to_document();
+                let error = ErrorReply::new(UNSUPPORTED_OP_QUERY_COMMAND, message).to_document();
                 self.reply_locally(&command, reply_to, &error, now).await
             }
         }
@@ -646,7 +647,7 @@ impl Client {
         let reply_to = ReplyTo::of(message, Form::LegacyRead);
         let message =
             format!("{op_code} is no longer supported. The client driver may require an upgrade");
-        let reply = rawdoc! { "$err": message, "code": 5_739_101, "ok": 0.0 };
+        let reply = rawdoc! { "$err": message, "code": LEGACY_READ_NOT_SUPPORTED, "ok": 0.0 };
         self.send(reply_to, &reply).await
     }
 

@@ -21,7 +21,7 @@ use crate::{limits::Turns, pool::Demand};
 use seawall_api::Topic;
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_command::{
-    Command, ErrorReply, HOST_UNREACHABLE, ReadPreference, Target, UNAUTHORIZED,
+    Command, ErrorReply, HOST_UNREACHABLE, INVALID_BSON, ReadPreference, Target, UNAUTHORIZED,
 };
 use seawall_transport::{Sharer, connection::reply_is_ok};
 
@@ -205,7 +205,7 @@ fn parse(command: &Command<'_>) -> Result<OwnCommand, ErrorReply> {
         return Err(ErrorReply::new(UNAUTHORIZED, message));
     }
     let body = RawDocument::from_bytes(command.body);
-    let body = body.map_err(|_| ErrorReply::new(22, "invalid BSON"))?;
+    let body = body.map_err(|_| ErrorReply::new(INVALID_BSON, "invalid BSON"))?;
     if body.get_bool("apiStrict").unwrap_or(false) {
         let message = "Provided apiStrict:true, but the command seawall is not in API Version 1";
         return Err(ErrorReply::new(323, message));
@@ -226,11 +226,11 @@ fn parse(command: &Command<'_>) -> Result<OwnCommand, ErrorReply> {
         is_dry_run: false,
     };
     for element in body.iter_elements().skip(1) {
-        let element = element.map_err(|_| ErrorReply::new(22, "invalid BSON"))?;
+        let element = element.map_err(|_| ErrorReply::new(INVALID_BSON, "invalid BSON"))?;
         let name = element.key().as_str();
         let value = element
             .value()
-            .map_err(|_| ErrorReply::new(22, "invalid BSON"))?;
+            .map_err(|_| ErrorReply::new(INVALID_BSON, "invalid BSON"))?;
         let wrong = || {
             ErrorReply::new(
                 14,

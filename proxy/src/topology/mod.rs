@@ -39,7 +39,10 @@ use crate::{
     observe::Recorder,
     pool::{Checkout, Limits, Renewal, ServerPool, Suspicion},
 };
-use seawall_command::ReadPreference;
+use seawall_command::{
+    INTERRUPTED_AT_SHUTDOWN, INTERRUPTED_DUE_TO_REPL_STATE_CHANGE, NOT_PRIMARY_OR_SECONDARY,
+    ReadPreference, SHUTDOWN_IN_PROGRESS,
+};
 use seawall_locks::Mutex;
 use seawall_transport::connection::{Connector, Generation, ServerAddress, ServerTls};
 
@@ -488,14 +491,17 @@ impl Topology {
     /// code says that it is leaving or has left the state `SECONDARY`, because clients can cause
     /// the other state-change codes, for example with a write on a secondary.
     pub(crate) fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
-        let is_shutting_down = matches!(code, 91 | 11600);
+        let is_shutting_down = matches!(code, SHUTDOWN_IN_PROGRESS | INTERRUPTED_AT_SHUTDOWN);
         if is_shutting_down {
             self.report_failure(pool, pool.generation());
             return;
         }
         self.update(pool.address(), |member| {
             let is_secondary = member.server.server_type == ServerType::Secondary;
-            let is_recovering = matches!(code, 11602 | 13436);
+            let is_recovering = matches!(
+                code,
+                INTERRUPTED_DUE_TO_REPL_STATE_CHANGE | NOT_PRIMARY_OR_SECONDARY
+            );
             member.server.is_demoted |= !is_secondary || is_recovering;
             member.wake_prober.notify_one();
         });

@@ -10,6 +10,8 @@ pub const UNAUTHORIZED: i32 = 13;
 pub const PROTOCOL_ERROR: i32 = 17;
 /// 18 `AuthenticationFailed`.
 pub const AUTHENTICATION_FAILED: i32 = 18;
+/// 22 `InvalidBSON`.
+pub const INVALID_BSON: i32 = 22;
 /// 43 `CursorNotFound`.
 pub const CURSOR_NOT_FOUND: i32 = 43;
 /// 50 `MaxTimeMSExpired`.
@@ -25,9 +27,30 @@ pub const FAILED_TO_SATISFY_READ_PREFERENCE: i32 = 133;
 pub const NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT: i32 = 202;
 /// 334 `MechanismUnavailable`.
 pub const MECHANISM_UNAVAILABLE: i32 = 334;
+/// 352 `UnsupportedOpQueryCommand`.
+pub const UNSUPPORTED_OP_QUERY_COMMAND: i32 = 352;
 /// 462 `IngressRequestRateLimitExceeded`: Seawall is overloaded. Sent only to clients that
 /// announced `backpressure` in `hello`.
 pub const INGRESS_RATE_LIMIT_EXCEEDED: i32 = 462;
+/// 11600 `InterruptedAtShutdown`.
+pub const INTERRUPTED_AT_SHUTDOWN: i32 = 11_600;
+/// 11602 `InterruptedDueToReplStateChange`.
+pub const INTERRUPTED_DUE_TO_REPL_STATE_CHANGE: i32 = 11_602;
+/// 13436 `NotPrimaryOrSecondary`.
+pub const NOT_PRIMARY_OR_SECONDARY: i32 = 13_436;
+/// 51756, without a name: a `hello` with `exhaustAllowed` has no `maxAwaitTimeMS`.
+pub const EXHAUST_HELLO_WITHOUT_MAX_AWAIT_TIME: i32 = 51_756;
+/// 5739101, without a name: a read by an opcode that servers no longer support.
+pub const LEGACY_READ_NOT_SUPPORTED: i32 = 5_739_101;
+
+/// 189 `PrimarySteppedDown`.
+const PRIMARY_STEPPED_DOWN: i32 = 189;
+/// 10058 `LegacyNotPrimary`.
+const LEGACY_NOT_PRIMARY: i32 = 10_058;
+/// 10107 `NotWritablePrimary`.
+const NOT_WRITABLE_PRIMARY: i32 = 10_107;
+/// 13435 `NotPrimaryNoSecondaryOk`.
+const NOT_PRIMARY_NO_SECONDARY_OK: i32 = 13_435;
 
 /// Label: the driver may send the write again.
 pub const RETRYABLE_WRITE_ERROR: &str = "RetryableWriteError";
@@ -45,7 +68,14 @@ pub const RETRYABLE_ERROR: &str = "RetryableError";
 pub fn is_state_change(code: i32) -> bool {
     matches!(
         code,
-        91 | 189 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436
+        SHUTDOWN_IN_PROGRESS
+            | PRIMARY_STEPPED_DOWN
+            | LEGACY_NOT_PRIMARY
+            | NOT_WRITABLE_PRIMARY
+            | INTERRUPTED_AT_SHUTDOWN
+            | INTERRUPTED_DUE_TO_REPL_STATE_CHANGE
+            | NOT_PRIMARY_NO_SECONDARY_OK
+            | NOT_PRIMARY_OR_SECONDARY
     )
 }
 
@@ -58,7 +88,7 @@ pub fn reports_server_failure(code: i32) -> bool {
 /// True for state-change codes after which Seawall may send the command to another member, because
 /// the server has certainly not executed the command.
 pub fn nothing_was_done(code: i32) -> bool {
-    matches!(code, 10107 | 13435)
+    matches!(code, NOT_WRITABLE_PRIMARY | NOT_PRIMARY_NO_SECONDARY_OK)
 }
 
 /// The contents of an error reply.
