@@ -31,9 +31,9 @@ async fn toml() -> String {
 }
 
 /// A substitute for the service manager: the socket to which Seawall sends notifications.
-struct Manager(UnixDatagram);
+struct ServiceManager(UnixDatagram);
 
-impl Manager {
+impl ServiceManager {
     async fn next(&self) -> String {
         let mut buffer = [0; 1024];
         let length = timeout(LIMIT, self.0.recv(&mut buffer))
@@ -59,7 +59,7 @@ impl Manager {
 async fn the_service_manager_is_notified_of_start_reload_and_stop() {
     let scratch = Scratch::create().unwrap();
     let path = scratch.join("notify");
-    let manager = Manager(UnixDatagram::bind(&path).unwrap());
+    let manager = ServiceManager(UnixDatagram::bind(&path).unwrap());
     let variables = [
         ("NOTIFY_SOCKET", path.to_str().unwrap()),
         ("WATCHDOG_USEC", "3000000"),
@@ -91,7 +91,7 @@ async fn the_service_manager_is_notified_of_start_reload_and_stop() {
 async fn watchdog_notifications_continue_during_a_flood_and_end_while_the_process_is_suspended() {
     let scratch = Scratch::create().unwrap();
     let path = scratch.join("notify");
-    let manager = Manager(UnixDatagram::bind(&path).unwrap());
+    let manager = ServiceManager(UnixDatagram::bind(&path).unwrap());
     let watchdog = Duration::from_secs(3);
     let limit = watchdog.as_micros().to_string();
     let variables = [

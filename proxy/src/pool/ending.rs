@@ -18,13 +18,13 @@ use std::{
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, error::Elapsed, sleep_until, timeout},
 };
 
 use super::ServerPool;
 use seawall_auth::{Identity, IdentityId};
 use seawall_locks::Mutex;
-use seawall_transport::connection::{Connection, Generation};
+use seawall_transport::connection::{Connection, ControlError, EstablishError, Generation};
 
 /// How long the extra connection is kept after its last use.
 const KEPT_FOR: Duration = Duration::from_secs(10);
@@ -54,8 +54,19 @@ impl EndRequest {
     }
 }
 
-/// The reason why reads were not ended: a failed login, a missing reply, or a broken stream.
-type EndError = Box<dyn std::error::Error + Send + Sync>;
+/// The reason why reads were not ended.
+#[derive(Debug, thiserror::Error)]
+enum EndError {
+    /// The extra connection could not be established.
+    #[error(transparent)]
+    Establish(#[from] EstablishError),
+    /// A command got no valid reply.
+    #[error(transparent)]
+    Exchange(#[from] ControlError),
+    /// A command got no reply in time.
+    #[error("no reply arrived within {} s", REPLY_LIMIT.as_secs())]
+    TimedOut(#[from] Elapsed),
+}
 
 /// A read to be ended, identified by the id that the server gave to the read's connection.
 #[derive(Debug)]
