@@ -1,5 +1,5 @@
 //! Tests `seawall top` and `seawall report` in a real terminal: their output, their keys, and the
-//! terminal's state afterwards.
+//! terminal's state afterwards. Also tests the colours of the log.
 //!
 //! The tests need `tmux`. So they run only if they are requested, as in `.ci/run`: `cargo test
 //! --test terminal -- --ignored`.
@@ -311,4 +311,33 @@ async fn top_continues_while_the_proxy_is_unreachable_and_ends_on_interrupt() {
     terminal.shows("refused").await;
     terminal.press(&["C-c"]);
     terminal.shows("ended with 130").await;
+}
+
+#[tokio::test]
+#[ignore = "needs tmux; run by .ci/run"]
+async fn the_log_has_no_colours_with_no_color() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let scratch = Scratch::create().unwrap();
+    let toml = format!(
+        "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\n",
+        server.uri()
+    );
+    let toml = scratch.write("seawall.toml", toml).unwrap();
+    let serve = format!(
+        "{} serve --allow-root --config {}",
+        binary().display(),
+        toml.display()
+    );
+    for (variables, has_colours) in [("-u NO_COLOR", true), ("NO_COLOR=1", false)] {
+        // With the trap, the shell survives the interrupt of its terminal. SIGHUP, which Seawall
+        // gets at the end of the terminal, would not end Seawall.
+        let terminal = Terminal::start(&format!("trap : INT; env {variables} {serve}"));
+        terminal.shows("serving").await;
+        // With `-e`, the captured text contains the escape sequences of colours.
+        let captured = terminal.tmux(&["capture-pane", "-p", "-e"]);
+        terminal.press(&["C-c"]);
+        terminal.shows("ended with 130").await;
+        let log = String::from_utf8(captured.stdout).unwrap();
+        assert_eq!(log.contains('\u{1b}'), has_colours, "{variables}: {log}");
+    }
 }
