@@ -1,5 +1,5 @@
-// Causes the three cases of docs/dashboard-cases.md on a real mongod, and takes the pictures of each
-// step. A case takes two to five minutes and ends by itself:
+// Causes the three cases of docs/dashboard-cases.md on a real mongod, and takes the pictures of
+// each step. A case takes two to five minutes and ends by itself:
 //   node tests/dashboard/cases.mjs target/release/seawall docs/images [slower|spike|timeouts]
 //
 // In `slower`, an index is dropped under load. In `spike`, the server is locked for three seconds

@@ -25,9 +25,9 @@ const STOP_SECONDS = 4;
 const MAX_STOPS = 7;
 
 /**
- * The usual time of an operation. Only operations that take more than five times as long are part of
- * a stall, so the delays of a busy machine are not reported as stalls. Compared with this time, the
- * delays are short, so the detector learns that the usual times vary little.
+ * The usual time of an operation. Only operations that take more than five times as long are part
+ * of a stall, so the delays of a busy machine are not reported as stalls. Compared with this time,
+ * the delays are short, so the detector learns that the usual times vary little.
  */
 const USUAL_MS = 500;
 

@@ -1,6 +1,7 @@
 // Takes the picture of `seawall top` in the docs: runs it in tmux (Debian's package `tmux`), reads
 // the screen with its colours, and draws it in Chromium.
-//   node tests/dashboard/terminal.mjs target/release/seawall http://127.0.0.1:9909 docs/images/top.png
+//   node tests/dashboard/terminal.mjs target/release/seawall http://127.0.0.1:9909 \
+//     docs/images/top.png
 
 import { execFileSync } from "node:child_process";
 import { endAll, openPage, pause } from "./stage.mjs";

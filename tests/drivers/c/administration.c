@@ -91,8 +91,8 @@ list_collections (run_t *run)
    mongoc_cursor_destroy (cursor);
 }
 
-/* Prints the statistics that do not depend on the storage engine's state, and the names of all other
- * statistics. */
+/* Prints the statistics that do not depend on the storage engine's state, and the names of all
+ * other statistics. */
 static void
 collection_statistics (run_t *run)
 {

@@ -184,8 +184,8 @@ print_labels (const bson_t *reply)
    printf ("], ");
 }
 
-/* The error's domain shows whether the driver or the server refused the operation. The reply has all
- * other fields. */
+/* The error's domain shows whether the driver or the server refused the operation. The reply has
+ * all other fields. */
 void
 say_error (const char *step, const bson_error_t *error, const bson_t *reply)
 {

@@ -14,8 +14,8 @@ mkdirSync(join(home, '.mongodb', 'mongosh'), { recursive: true });
 writeFileSync(join(home, '.mongodb', 'mongosh', 'config'), '{"enableTelemetry": false, "disableLogging": true}');
 
 const stable = api === 'stable' ? ['--apiVersion', '1', '--apiStrict'] : [];
-// If the server is on the same machine, mongosh waits only 2 seconds for it, which is too short on a
-// busy machine. 30 seconds is the default of drivers.
+// If the server is on the same machine, mongosh waits only 2 seconds for it, which is too short on
+// a busy machine. 30 seconds is the default of drivers.
 const patient = `${uri}&serverSelectionTimeoutMS=30000`;
 const shell = [join(folder, 'node_modules', 'mongosh', 'bin', 'mongosh.js'), patient, ...stable];
 const script = ['--quiet', '--norc', '--file', join(folder, process.env.MATRIX_SCRIPT ?? 'program.js')];

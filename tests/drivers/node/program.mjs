@@ -1,7 +1,7 @@
 // The steps of an application with the Node driver; see ../scenarios.md.
 //
-// The program skips `unacknowledged` in an explicit session, because the driver refuses such a write
-// and sends nothing. With old versions, the program skips more steps: see driver.mjs.
+// The program skips `unacknowledged` in an explicit session, because the driver refuses such a
+// write and sends nothing. With old versions, the program skips more steps: see driver.mjs.
 
 import { administration } from './administration.mjs';
 import { MongoClient, STABLE_API } from './driver.mjs';

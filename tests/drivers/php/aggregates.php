@@ -55,7 +55,8 @@ final class Following
     public function next(): ?object
     {
         for ($tries = 0; $tries < 20; $tries++) {
-            // The cursor must not advance earlier: even the first call waits if there is no document.
+            // The cursor must not advance earlier: even the first call waits if there is no
+            // document.
             $this->begun ? $this->cursor->next() : $this->cursor->rewind();
             $this->begun = true;
             if ($this->cursor->valid()) {

@@ -75,8 +75,8 @@ final class Run
             $line = ['step' => $step, 'value' => $action()];
             print toCanonicalExtendedJSON(fromPHP($line)) . "\n";
         } catch (DriverException $error) {
-            // This program writes the code and the labels as plain JSON. The driver writes the reply
-            // as extended JSON.
+            // This program writes the code and the labels as plain JSON. The driver writes the
+            // reply as extended JSON.
             print '{ "step" : ' . json_encode($step) . ', "error" : ' . errorJson($error) . " }\n";
         }
     }

@@ -10,12 +10,13 @@
  * aggregation, everything about indexes and collections, and the change stream, which is the cursor
  * of an aggregation.
  *
- * The program skips "gridfs" and the callback form of "transactions", because the extension does not
- * have them.
+ * The program skips "gridfs" and the callback form of "transactions", because the extension does
+ * not have them.
  *
  * Values are the extension's values in canonical extended JSON. PHP has one integer type, so a
- * 64-bit integer that fits 32 bits is printed as one of 32 bits. An error has its code, name, labels and
- * message, and also its class, the server's reply or the write's result, and the previous error.
+ * 64-bit integer that fits 32 bits is printed as one of 32 bits. An error has its code, name,
+ * labels and message, and also its class, the server's reply or the write's result, and the
+ * previous error.
  */
 
 declare(strict_types=1);

@@ -27,8 +27,8 @@ ports = [int(port) for port in sys.argv[1:4]]
 deadline = time.monotonic() + float(sys.argv[4])
 client = MongoClient("127.0.0.1", ports[0], directConnection=True, serverSelectionTimeoutMS=30000)
 members = [{"_id": n, "host": f"127.0.0.1:{port}", "priority": 2 if n == 0 else 1} for n, port in enumerate(ports)]
-# The timeout is long, because members may reply slowly on a busy machine. No test kills a member, so
-# no test waits for an election.
+# The timeout is long, because members may reply slowly on a busy machine. No test kills a member,
+# so no test waits for an election.
 settings = {"electionTimeoutMillis": 30000}
 client.admin.command("replSetInitiate", {"_id": "rs0", "members": members, "settings": settings})
 while not client.admin.command("hello")["isWritablePrimary"]:

@@ -32,7 +32,9 @@ import org.bson.json.JsonWriterSettings;
 final class Report {
     private static final JsonWriterSettings VALUE = JsonWriterSettings.builder().outputMode(JsonMode.EXTENDED).build();
 
-    /** In errors, a 32-bit integer is printed as a plain number. All other types keep their type. */
+    /**
+     * In errors, a 32-bit integer is printed as a plain number. All other types keep their type.
+     */
     private static final JsonWriterSettings ERROR = JsonWriterSettings.builder()
             .outputMode(JsonMode.EXTENDED)
             .int32Converter((value, writer) -> writer.writeNumber(Integer.toString(value)))
