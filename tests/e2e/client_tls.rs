@@ -113,6 +113,12 @@ impl Scene {
         self.scratch.write("crl.pem", list).unwrap();
     }
 
+    /// Replaces a file by a rename, so no read sees a part of the file.
+    fn replace(&self, file: &str, content: &str) {
+        let next = self.scratch.write("next", content).unwrap();
+        std::fs::rename(next, self.scratch.join(file)).unwrap();
+    }
+
     pub(crate) fn seawall(&self) -> &Seawall {
         self.seawall.as_ref().unwrap()
     }
@@ -625,6 +631,41 @@ async fn with_watch_new_handshakes_get_a_replaced_certificate() {
     eventually(LIMIT, async || gets(&second).await)
         .await
         .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_watch_new_handshakes_use_a_replaced_authority_and_revocation_list() {
+    let scene = Scene::new();
+    scene.write_list(&[]);
+    let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+    scene.write_server("server", &server);
+    let toml = format!("reload.watch = true\n{}", scene.toml(REQUIRED));
+    let served = Served::start(&toml).await;
+    let serves = async |identity: &Identity| {
+        // A new configuration has no TLS session to resume.
+        let config = scene.config(Some(identity));
+        match handshake(served.process.address(), &config, "localhost").await {
+            Ok(stream) => is_served(&mut RawClient::new(stream)).await,
+            Err(_) => false,
+        }
+    };
+    let other = Authority::generate("other clients").unwrap();
+    let (good, bad) = (scene.client("good"), scene.client("bad"));
+    let of_other = other.client("of other", YEAR).unwrap();
+    assert!(serves(&good).await && serves(&bad).await);
+    assert!(!serves(&of_other).await);
+    let authorities = format!("{}{}", scene.clients.pem(), other.pem());
+    scene.replace("ca.pem", &authorities);
+    let own = scene.clients.revocation_list(&[&bad]).unwrap();
+    let lists = own + &other.revocation_list(&[]).unwrap();
+    scene.replace("crl.pem", &lists);
+    eventually(LIMIT, async || serves(&of_other).await)
+        .await
+        .unwrap();
+    eventually(LIMIT, async || !serves(&bad).await)
+        .await
+        .unwrap();
+    assert!(serves(&good).await);
 }
 
 /// Number of clients that run operations while certificates are replaced.

@@ -19,6 +19,7 @@ use seawall_tests::{
 use tokio::{
     io::AsyncReadExt as _,
     net::{TcpListener, TcpStream},
+    time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
 
@@ -67,6 +68,12 @@ impl Scene {
 
     fn write(&self, name: &str, content: &str) {
         self.scratch.write(name, content).unwrap();
+    }
+
+    /// Replaces a file by a rename, so no read sees a part of the file.
+    fn replace(&self, name: &str, content: &str) {
+        let next = self.scratch.write("next", content).unwrap();
+        fs::rename(next, self.scratch.join(name)).unwrap();
     }
 
     /// Writes a certificate of Seawall that this authority has signed.
@@ -179,6 +186,42 @@ async fn connections_are_replaced_after_a_new_certificate_and_no_operation_fails
         (after - before).abs() < f64::EPSILON,
         "pool clears: {before} before, {after} after"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_watch_connections_are_replaced_after_a_file_was_replaced_and_no_find_fails() {
+    let scene = Scene::new().await;
+    let foreign = Authority::generate("foreign").unwrap();
+    let identity = scene.authority().client("seawall", YEAR).unwrap();
+    for (file, content) in [
+        ("client.pem", identity.pem()),
+        (
+            "ca.pem",
+            format!("{}{}", scene.authority().pem(), foreign.pem()),
+        ),
+    ] {
+        let process = scene.serve(&format!("reload.watch = true\n{FILES}")).await;
+        let expired = async || {
+            let name = "seawall_server_connections_closed_total";
+            metric(&process, name, "reason=\"expired\"").await
+        };
+        let connected = async || logged_in_at(process.address()).await;
+        let mut client = eventually(LIMIT, connected).await.unwrap();
+        assert!(find(&mut client).await, "{file}");
+        assert_eq!(expired().await, 0.0, "{file}");
+        scene.replace(file, &content);
+        // Finds run all the time, so a connection is in use or available when it is replaced.
+        let replaced = async {
+            while expired().await < 1.0 {
+                assert!(find(&mut client).await, "{file}");
+            }
+        };
+        let replaced = timeout(LIMIT, replaced).await;
+        replaced.unwrap_or_else(|_| panic!("{file}: no connection was replaced"));
+        assert!(find(&mut client).await, "{file}");
+        let clears = metric(&process, "seawall_pool_clears_total", "").await;
+        assert_eq!(clears, 0.0, "{file}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
