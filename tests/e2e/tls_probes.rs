@@ -288,14 +288,15 @@ async fn a_renegotiation_is_refused_at_once() {
 /// A client that keeps its TLS session in a file.
 struct Sessions<'a> {
     scene: &'a Scene,
-    version: &'a str,
+    /// The options that select the TLS version and how sessions are resumed.
+    options: &'a [&'a str],
     /// The certificate of the client and its key.
     identity: Vec<String>,
     file: String,
 }
 
 impl<'a> Sessions<'a> {
-    fn new(scene: &'a Scene, version: &'a str, identity: Option<&Identity>) -> Self {
+    fn new(scene: &'a Scene, options: &'a [&'a str], identity: Option<&Identity>) -> Self {
         let path = |path: &Path| path.to_str().unwrap().to_owned();
         let identity = identity.map(|identity| {
             let file = scene.scratch.write("probe.pem", identity.pem()).unwrap();
@@ -303,7 +304,7 @@ impl<'a> Sessions<'a> {
         });
         Self {
             scene,
-            version,
+            options,
             identity: identity.unwrap_or_default(),
             file: path(&scene.scratch.join("session.pem")),
         }
@@ -320,31 +321,42 @@ impl<'a> Sessions<'a> {
     }
 
     async fn connect(&self, session: &str) -> Probe {
-        let mut arguments = vec![self.version, session, &self.file];
+        let mut arguments = self.options.to_vec();
+        arguments.extend([session, &self.file]);
         arguments.extend(self.identity.iter().map(String::as_str));
         Probe::run(self.scene.seawall(), &arguments).await
     }
 }
 
-const VERSIONS: [&str; 2] = ["-tls1_2", "-tls1_3"];
+/// The ways to resume a session: by a ticket, or in TLS 1.2 by the id of a session that Seawall has
+/// stored.
+const RESUMPTIONS: [&[&str]; 3] = [&["-tls1_2"], &["-tls1_2", "-no_ticket"], &["-tls1_3"]];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tls_session_without_a_certificate_is_not_resumed_after_a_certificate_is_required() {
     let optional = REQUIRED.replace("required", "optional");
     let scene = Scene::start(&optional).await;
-    for version in VERSIONS {
+    for options in RESUMPTIONS {
         scene
             .seawall()
             .reload(&scene.toml(&optional))
             .await
             .unwrap();
-        let sessions = Sessions::new(&scene, version, None);
+        let sessions = Sessions::new(&scene, options, None);
         assert!(sessions.begin().await.is_served());
         let probe = sessions.resume().await;
-        assert!(probe.is_served() && probe.is_resumed(), "{}", probe.0);
+        assert!(
+            probe.is_served() && probe.is_resumed(),
+            "{options:?}: {}",
+            probe.0
+        );
         scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
         let probe = sessions.resume().await;
-        assert!(!probe.is_served() && !probe.is_resumed(), "{}", probe.0);
+        assert!(
+            !probe.is_served() && !probe.is_resumed(),
+            "{options:?}: {}",
+            probe.0
+        );
     }
 }
 
@@ -355,21 +367,29 @@ async fn a_tls_session_is_not_resumed_after_its_authority_is_no_longer_trusted()
     let identity = scene.clients.client("client", YEAR).unwrap();
     let originals = ["ca.pem", "crl.pem"];
     let originals = originals.map(|file| (file, std::fs::read(scene.scratch.join(file)).unwrap()));
-    for version in VERSIONS {
+    for options in RESUMPTIONS {
         for (file, content) in &originals {
             scene.scratch.write(file, content).unwrap();
         }
         scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
-        let sessions = Sessions::new(&scene, version, Some(&identity));
+        let sessions = Sessions::new(&scene, options, Some(&identity));
         assert!(sessions.begin().await.is_served());
         let probe = sessions.resume().await;
-        assert!(probe.is_served() && probe.is_resumed(), "{}", probe.0);
+        assert!(
+            probe.is_served() && probe.is_resumed(),
+            "{options:?}: {}",
+            probe.0
+        );
         scene.scratch.write("ca.pem", other.pem()).unwrap();
         let list = other.revocation_list(&[]).unwrap();
         scene.scratch.write("crl.pem", list).unwrap();
         scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
         let probe = sessions.resume().await;
-        assert!(!probe.is_served() && !probe.is_resumed(), "{}", probe.0);
+        assert!(
+            !probe.is_served() && !probe.is_resumed(),
+            "{options:?}: {}",
+            probe.0
+        );
     }
 }
 
@@ -377,10 +397,10 @@ async fn a_tls_session_is_not_resumed_after_its_authority_is_no_longer_trusted()
 async fn a_tls_session_is_not_resumed_after_its_client_certificate_has_expired() {
     let scene = Scene::start(REQUIRED).await;
     let renewed = scene.client("brief");
-    for version in VERSIONS {
+    for options in RESUMPTIONS {
         let valid_for = Duration::from_secs(4);
         let identity = scene.clients.client("brief", valid_for).unwrap();
-        let sessions = Sessions::new(&scene, version, Some(&identity));
+        let sessions = Sessions::new(&scene, options, Some(&identity));
         assert!(sessions.begin().await.is_served());
         let expired = async || {
             let probe = sessions.resume().await;
@@ -391,7 +411,7 @@ async fn a_tls_session_is_not_resumed_after_its_client_certificate_has_expired()
         };
         eventually(LIMIT, expired).await.unwrap();
         // The client offers the same session, and presents a renewed certificate.
-        let sessions = Sessions::new(&scene, version, Some(&renewed));
+        let sessions = Sessions::new(&scene, options, Some(&renewed));
         let probe = sessions.resume().await;
         assert!(probe.is_served() && !probe.is_resumed(), "{}", probe.0);
     }
