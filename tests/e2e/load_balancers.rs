@@ -3,11 +3,11 @@
 use std::{net::SocketAddr, time::Duration};
 
 use bson::doc;
-use seawall_api::Clients;
+use seawall_api::{Clients, SlowOperations, Storms};
 use seawall_tests::{
     certificates::Certificates,
     eventually::eventually,
-    mongod::{NewUser, create_user, shared_standalone, unique_name},
+    mongod::{NewUser, ROOT, ROOT_PASSWORD, create_user, shared_standalone, unique_name},
     raw::{Login, RawClient},
     seawall::{Options, Seawall},
 };
@@ -16,6 +16,9 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 use crate::{client_tls::HANDSHAKE_FAILED, served::Served};
 
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// Time limit for a storm. Seawall first learns the normal traffic for ten seconds.
+const STORM_LIMIT: Duration = Duration::from_secs(60);
 
 const ACCEPT: &str =
     "listen.proxy_protocol = \"accept\"\nlisten.proxy_networks = \"127.0.0.0/8\"\n";
@@ -114,6 +117,45 @@ async fn restrictions_of_users_apply_to_the_address_in_the_header() {
     assert!(login("192.0.2.9").await);
     assert!(!login("192.0.2.10").await);
     assert!(login("192.0.2.9").await);
+}
+
+#[tokio::test]
+async fn slow_operations_have_the_address_in_the_header() {
+    let seawall = start(&format!(
+        "{ACCEPT}slow_log.threshold_ms = 0\nslow_log.file = \"/dev/null\"\n"
+    ))
+    .await;
+    let client = is_served(connect(&seawall, VERSION_2).await).await;
+    let mut client = client.unwrap();
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    assert!(client.login(&login).await.unwrap().is_authenticated());
+    let find = client.command("proxied", doc! { "find": "things" }).await;
+    assert!(find.unwrap().is_ok());
+    client.wait_until_counted().await.unwrap();
+    let listed = async || {
+        let slow: SlowOperations = seawall.api("/api/v1/slow").await;
+        slow.operations.into_iter().find(|of| of.db == "proxied")
+    };
+    let operation = eventually(LIMIT, listed).await.unwrap();
+    assert_eq!(operation.client.as_deref(), Some("192.0.2.7:12345"));
+}
+
+#[tokio::test]
+async fn a_storm_report_names_the_networks_of_the_addresses_in_the_headers() {
+    let seawall = start(ACCEPT).await;
+    let storms = async || seawall.api::<Storms>("/api/v1/storms").await;
+    let has_learned = async || !storms().await.learning;
+    eventually(STORM_LIMIT, has_learned).await.unwrap();
+    let has_begun = async || {
+        for host in 1..=5 {
+            let header = version_1(&format!("192.0.2.{host}"));
+            drop(is_served(connect(&seawall, &header).await).await);
+        }
+        storms().await.storms.into_iter().next()
+    };
+    let storm = eventually(STORM_LIMIT, has_begun).await.unwrap();
+    let networks: Vec<_> = storm.networks.iter().map(|of| &*of.name).collect();
+    assert_eq!(networks, ["192.0.2.0/24"]);
 }
 
 #[tokio::test]
