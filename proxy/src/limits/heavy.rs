@@ -44,6 +44,11 @@ pub struct HandshakeLine {
 }
 
 impl HandshakeLine {
+    /// The queue of this sharer for these turns.
+    pub(crate) fn new(turns: Turns, sharer: Sharer) -> Self {
+        Self { turns, sharer }
+    }
+
     /// Waits for a turn. A sharer's newest waiting handshake is usually served first, because
     /// impatient clients give up and retry.
     pub(crate) async fn wait(&self) -> Turn {
@@ -102,7 +107,7 @@ impl Heavy<'_> {
         let handshake = self
             .work
             .handshakes
-            .run(move |turns| begin(HandshakeLine { turns, sharer }));
+            .run(move |turns| begin(HandshakeLine::new(turns, sharer)));
         handshake.await
     }
 

@@ -131,6 +131,12 @@ impl<K: TurnKey> Turns<K> {
         self.0.lock().taken
     }
 
+    /// Number of waiters, including waiters that have left and were not removed yet.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.0.lock().waiters.len()
+    }
+
     /// Number of turns that were taken since the start.
     pub(super) fn ever_taken(&self) -> u64 {
         self.0.lock().ever_taken

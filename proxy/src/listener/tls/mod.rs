@@ -250,3 +250,94 @@ async fn accept(
     }
     Ok(Some((stream.into_std()?, session)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        time::Duration,
+    };
+
+    use seawall_transport::Sharer;
+    use tokio::{io::AsyncWriteExt as _, net::TcpListener, task::yield_now, time::timeout};
+    use tokio_rustls::rustls::{
+        ClientConfig, ClientConnection, RootCertStore,
+        pki_types::ServerName,
+        server::{ClientHello, ResolvesServerCert},
+        sign::CertifiedKey,
+    };
+
+    use super::*;
+    use crate::limits::Turns;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// Counts the handshakes for which a certificate is requested. Returns no certificate, so each
+    /// of these handshakes fails.
+    #[derive(Debug, Default)]
+    struct CountingResolver(AtomicUsize);
+
+    impl ResolvesServerCert for CountingResolver {
+        fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+    }
+
+    /// The first message of a TLS handshake.
+    fn client_hello() -> Vec<u8> {
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut session = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut hello = Vec::new();
+        session.write_tls(&mut hello).unwrap();
+        hello
+    }
+
+    /// Lets other tasks run until the condition is true.
+    async fn until(is_true: impl Fn() -> bool) {
+        let waiting = async {
+            while !is_true() {
+                yield_now().await;
+            }
+        };
+        timeout(LIMIT, waiting).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_handshake_of_a_client_that_left_while_it_waited_is_not_computed() {
+        for (leaves, computed) in [(false, 1), (true, 0)] {
+            let turns = Turns::new(1);
+            let held = turns.take(Sharer::Local).await;
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(&client_hello()).await.unwrap();
+            let (socket, _) = listener.accept().await.unwrap();
+            let socket = socket.into_std().unwrap();
+            // The events of this copy show when the runtime knows that the client has left.
+            let copy = TcpStream::from_std(socket.try_clone().unwrap()).unwrap();
+            let resolver = Arc::new(CountingResolver::default());
+            let shared = Arc::clone(&resolver);
+            let config = ServerConfig::builder_with_provider(provider())
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_no_client_auth()
+                .with_cert_resolver(shared);
+            let line = HandshakeLine::new(turns.clone(), Sharer::Local);
+            let accepting = tokio::spawn(accept(socket, line, Arc::new(config), None));
+            until(|| turns.waiting() == 1).await;
+            let client = (!leaves).then_some(client);
+            until(|| peer_has_left(&copy) == leaves).await;
+            drop(held);
+            let accepted = accepting.await.unwrap();
+            assert_eq!(matches!(accepted, Ok(None)), leaves);
+            assert_eq!(resolver.0.load(Ordering::Relaxed), computed);
+            drop(client);
+        }
+    }
+}
