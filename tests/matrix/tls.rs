@@ -108,13 +108,10 @@ impl Scene {
         for (name, outcome) in names.iter().zip(run(program, &uris).await) {
             let error = outcome["error"].as_str().unwrap_or_default();
             assert!(!error.is_empty(), "{language:?} {name}: {outcome}");
-            // The error of a driver that refuses Seawall's certificate must mention the
-            // certificate.
-            if ["foreign authority", "other host"].contains(name) {
-                let words = ["certif", "PKIX", "SSL"];
-                let is_clear = words.iter().any(|word| error.contains(word));
-                assert!(is_clear, "{language:?} {name}: {error}");
-            }
+            let error = error.to_lowercase().replace('_', " ");
+            let words = clear_words(language, name);
+            let is_clear = words.is_empty() || words.iter().any(|word| error.contains(word));
+            assert!(is_clear, "{language:?} {name}: {error}");
         }
         for cause in causes(language) {
             let is_logged = async || {
@@ -222,11 +219,7 @@ fn causes(language: Language) -> Vec<&'static str> {
         "certificate has expired",
         "certificate is revoked",
     ];
-    // The drivers for Java and Go send no certificate if Seawall does not trust its authority.
-    if !matches!(
-        language,
-        Language::Java | Language::JavaWith(_) | Language::Go | Language::GoWith(_)
-    ) {
+    if !withholds_untrusted_certificates(language) {
         causes.push("certificate of an unknown authority");
     }
     // The drivers for Node verify Seawall's certificate after the handshake.
@@ -234,6 +227,29 @@ fn causes(language: Language) -> Vec<&'static str> {
         causes.push("client refuses Seawall's certificate");
     }
     causes
+}
+
+/// Texts of which the driver's error must contain one, in lower case and with spaces instead of
+/// underscores. If the list is empty, the driver's error need not name the problem.
+fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
+    match name {
+        "no certificate" => &["certificate required"],
+        "expired" => &["certificate expired", "expired certificate"],
+        "revoked" => &["certificate revoked", "revoked certificate"],
+        "self-signed" if withholds_untrusted_certificates(language) => &["certificate required"],
+        "self-signed" => &["unknown ca"],
+        "foreign authority" | "other host" => &["certif", "pkix", "ssl"],
+        // A driver that does not use TLS only sees that Seawall closes the connection.
+        "no TLS" => &[],
+        other => panic!("no words for {other}"),
+    }
+}
+
+/// True if the driver sends no certificate when Seawall does not trust its authority. This is true
+/// of the drivers for Java and Go.
+fn withholds_untrusted_certificates(language: Language) -> bool {
+    use Language::{Go, GoWith, Java, JavaWith};
+    matches!(language, Java | JavaWith(_) | Go | GoWith(_))
 }
 
 /// Time limit for a line to reach the log.
