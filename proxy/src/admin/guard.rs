@@ -29,7 +29,6 @@ use axum::{
 };
 use subtle::ConstantTimeEq as _;
 use tokio::time::Instant;
-use tracing::field::display;
 
 use super::{
     Window,
@@ -247,7 +246,7 @@ impl ActionLine {
         tracing::info!(
             action,
             caller,
-            peer = peer.map(display),
+            peer = peer.map(tracing::field::display),
             certificate,
             status = status.map(|status| status.as_u16()),
             refused,
