@@ -3,20 +3,27 @@
 //! permits and connections must be released, and no other client may get a reply that was meant for
 //! the client of the dropped future.
 
-use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
+use std::{
+    cell::Cell,
+    future::{poll_fn, ready},
+    pin::Pin,
+    task::Poll,
+    time::Duration,
+};
 
 use bson::{Document, doc};
-use seawall::client::Peer;
+use seawall::{client::Peer, pool::Snapshot};
 use seawall_tests::{
     eventually::eventually,
-    mongod::{NewUser, shared_replica_set},
+    mongod::{self, NewUser, Standalone, shared_replica_set, unique_name},
     raw::{RawClient, RawError},
+    recorder::Recorder,
     seawall::Seawall,
 };
 use seawall_transport::Stream;
 use tokio::{net::UnixStream, sync::Mutex};
 
-use crate::scene::{logged_in, seawall, seawall_at, writer};
+use crate::scene::{commands_named, connect, logged_in, seawall, seawall_at, writer};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -30,18 +37,31 @@ limits.unauthenticated_connections = 8
 limits.max_in_flight_operations = 8
 ";
 
-/// Polls a future at most `times` times. True if the future completed.
-async fn poll_times(mut future: Pin<&mut impl Future<Output = ()>>, times: usize) -> bool {
+/// When a test drops a future.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// Right after the last poll of the future.
+    AfterPoll,
+    /// When the future is woken after its last poll. For example, the pool has then handed it a
+    /// connection that it has not received yet.
+    WhenWoken,
+}
+
+/// Polls a future at most `times` times. Returns at the moment at which the future must be dropped,
+/// or when the future has completed.
+async fn poll_times(mut future: Pin<&mut impl Future<Output = ()>>, times: usize, moment: Moment) {
     let mut left = times;
     poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(());
+        }
         left -= 1;
         match future.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending if left == 0 => Poll::Ready(false),
-            Poll::Pending => Poll::Pending,
+            Poll::Pending if left == 0 && moment == Moment::AfterPoll => Poll::Ready(()),
+            polled => polled,
         }
     })
-    .await
+    .await;
 }
 
 /// Runs a script as a client until a run completes. In the first run, drops the future that serves
@@ -49,6 +69,7 @@ async fn poll_times(mut future: Pin<&mut impl Future<Output = ()>>, times: usize
 /// each run. Returns the number of runs that did not complete.
 async fn cancel_everywhere(
     seawall: &Seawall,
+    moment: Moment,
     script: impl AsyncFn(RawClient) -> Result<(), RawError>,
     check: impl AsyncFn(usize),
 ) -> usize {
@@ -60,9 +81,16 @@ async fn cancel_everywhere(
         };
         let served = seawall.app.serve(Stream::Unix(near), peer);
         let mut served = Box::pin(served.expect("all permits are released"));
-        let serving = async {
-            poll_times(served.as_mut(), polls).await;
+        let serving = async move {
+            poll_times(served.as_mut(), polls, moment).await;
             drop(served);
+        };
+        let serving = async {
+            match moment {
+                Moment::AfterPoll => serving.await,
+                // As a task of its own, the future is not polled when the script is woken.
+                Moment::WhenWoken => tokio::spawn(serving).await.unwrap(),
+            }
         };
         let (ran, ()) = tokio::join!(script(RawClient::new(far)), serving);
         check(polls).await;
@@ -88,14 +116,15 @@ async fn wait_until_nothing_is_held(seawall: &Seawall) {
         .expect("all permits and connections are released");
 }
 
-/// Checks that another client of the same user still gets its own replies.
-async fn assert_own_replies(witness: &mut RawClient, user: &NewUser, n: usize) {
+/// Checks that another client of the same user still gets its own replies. `n` differs in each
+/// call.
+async fn assert_own_replies(witness: &mut RawClient, db: &str, n: usize) {
     let id = i64::try_from(n).unwrap();
     let insert = doc! { "insert": "witness", "documents": [{ "_id": id }] };
-    let reply = witness.command(&user.name, insert).await.unwrap();
+    let reply = witness.command(db, insert).await.unwrap();
     assert!(reply.is_ok(), "{reply:?}");
     let find = doc! { "find": "witness", "filter": { "_id": id } };
-    let reply = witness.command(&user.name, find).await.unwrap();
+    let reply = witness.command(db, find).await.unwrap();
     let cursor = reply.body.get_document("cursor").unwrap();
     let batch = cursor.get_array("firstBatch").unwrap();
     assert_eq!(batch, &[doc! { "_id": id }.into()]);
@@ -110,10 +139,134 @@ async fn cancel_beside_witness(
 ) -> usize {
     let witness = Mutex::new(logged_in(seawall, &user.login()).await);
     let check = async |n| {
-        assert_own_replies(&mut *witness.lock().await, user, n).await;
+        assert_own_replies(&mut *witness.lock().await, &user.name, n).await;
         wait_until_nothing_is_held(seawall).await;
     };
-    cancel_everywhere(seawall, script, check).await
+    cancel_everywhere(seawall, Moment::AfterPoll, script, check).await
+}
+
+/// Finds all documents of a collection, and checks that the reply is for this collection.
+async fn find_own(client: &mut RawClient, db: &str, collection: &str) -> Result<(), RawError> {
+    let reply = client.command(db, doc! { "find": collection }).await?;
+    assert!(reply.is_ok(), "{}", reply.body);
+    let cursor = reply.body.get_document("cursor").unwrap();
+    assert_eq!(cursor.get_str("ns").unwrap(), format!("{db}.{collection}"));
+    Ok(())
+}
+
+/// Seawall with at most one connection to its server, and a witness: a client whose operations are
+/// not cancelled. Clients need no login, so the connection is used only by their operations.
+struct OneConnection {
+    seawall: Seawall,
+    recorder: Recorder,
+    db: String,
+    witness: Mutex<RawClient>,
+    /// Runs until the test ends.
+    _server: Standalone,
+}
+
+impl OneConnection {
+    async fn start() -> Self {
+        let options = mongod::Options::default();
+        let server = Standalone::start(options).await.unwrap();
+        let recorder = Recorder::start(server.address()).await.unwrap();
+        let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+        let toml = format!("{LOW_LIMITS}pool.max_pool_size = 1\n");
+        let seawall = seawall_at(&uri, &toml).await;
+        Self {
+            witness: Mutex::new(connect(&seawall).await),
+            seawall,
+            recorder,
+            db: unique_name("cancelled"),
+            _server: server,
+        }
+    }
+
+    fn pool(&self) -> Snapshot {
+        self.seawall.app.topology().snapshot().pools[0].snapshot()
+    }
+
+    async fn closed_connections(&self) -> f64 {
+        let name = "seawall_server_connections_closed_total";
+        self.seawall.metric(name, &[]).await
+    }
+
+    /// Runs a find on the collection `held`, and then a find on `waits`. The first find gets the
+    /// connection. The server's reply to it arrives when the second find is in the wait queue. If
+    /// one of the finds ends earlier, because it is cancelled, the other one continues at once.
+    async fn find_in_turn(
+        &self,
+        holder: &mut RawClient,
+        waiter: &mut RawClient,
+    ) -> (Result<(), RawError>, Result<(), RawError>) {
+        let has_ended = Cell::new(false);
+        let until = async |is_reached: fn(&Snapshot) -> bool| {
+            let attempt = || ready(has_ended.get() || is_reached(&self.pool()));
+            let reached = eventually(LIMIT, attempt).await;
+            reached.expect("one find gets the connection, and the other one waits");
+        };
+        self.recorder.hold_replies(true);
+        let holds = async {
+            let held = find_own(holder, &self.db, "held").await;
+            has_ended.set(true);
+            held
+        };
+        let waits = async {
+            until(|pool| pool.in_use == 1).await;
+            let waited = find_own(waiter, &self.db, "waits").await;
+            has_ended.set(true);
+            waited
+        };
+        let release = async {
+            until(|pool| pool.wait_queue == 1).await;
+            self.recorder.hold_replies(false);
+        };
+        let (held, waited, ()) = tokio::join!(holds, waits, release);
+        (held, waited)
+    }
+
+    /// Checks that the witness gets its own replies, that all permits are released, and that the
+    /// pool has exactly one connection. `n` differs in each call.
+    async fn check(&self, n: usize) {
+        assert_own_replies(&mut *self.witness.lock().await, &self.db, n).await;
+        wait_until_nothing_is_held(&self.seawall).await;
+        let has_one = async || {
+            let name = "seawall_server_connections_created_total";
+            let created = self.seawall.metric(name, &[]).await;
+            let open = created - self.closed_connections().await;
+            let pool = self.pool();
+            (pool.pending, pool.available) == (0, 1) && (open - 1.0).abs() < f64::EPSILON
+        };
+        eventually(LIMIT, has_one)
+            .await
+            .expect("the pool has exactly one connection");
+    }
+
+    /// Runs [`cancel_everywhere`] for both moments. The script's client sends one find to
+    /// `collection`. No other client sends one to this collection.
+    async fn cancel_finds(
+        &self,
+        collection: &str,
+        script: impl AsyncFn(RawClient) -> Result<(), RawError>,
+    ) {
+        self.check(0).await;
+        let moments = [(Moment::AfterPoll, 0), (Moment::WhenWoken, MAX_POLLS)];
+        for (moment, earlier) in moments {
+            let check = async |polls: usize| self.check(earlier + polls).await;
+            let cancelled = cancel_everywhere(&self.seawall, moment, &script, check).await;
+            assert!(cancelled > 2, "{moment:?}: {cancelled}");
+        }
+        // A cancelled operation closes the connection only if the server has got its command.
+        let finds = commands_named(&self.recorder, "find").into_iter();
+        let is_own = |find: &Document| find.get_str("find").is_ok_and(|name| name == collection);
+        let sent = finds.filter(|(_, find)| is_own(find)).count();
+        let unanswered = u32::try_from(sent - moments.len()).unwrap();
+        let closed = self.closed_connections().await;
+        assert!(
+            closed <= f64::from(unanswered),
+            "{closed} connections closed, {unanswered} commands without a reply"
+        );
+    }
 }
 
 async fn run(client: &mut RawClient, db: &str, commands: &[Document]) -> Result<(), RawError> {
@@ -167,27 +320,15 @@ async fn a_cancelled_large_message_releases_all_permits_and_connections() {
 
 #[tokio::test]
 async fn a_cancelled_wait_for_a_connection_releases_all_permits_and_connections() {
-    let toml = format!("{LOW_LIMITS}pool.max_pool_size = 1\n");
-    let seawall = seawall(&toml).await;
-    let user = writer().await;
-    let mut holder = logged_in(&seawall, &user.login()).await;
-    let insert = doc! { "insert": "c", "documents": [{ "a": 1 }] };
-    run(&mut holder, &user.name, &[insert]).await.unwrap();
-    let slow = doc! { "find": "c", "filter": { "$where": "sleep(50) || true" }, "limit": 1 };
-    let holder = Mutex::new(&mut holder);
+    let scene = OneConnection::start().await;
+    let holder = Mutex::new(connect(&scene.seawall).await);
     let script = async |mut client: RawClient| {
-        client.login(&user.login()).await?;
         let mut holder = holder.lock().await;
-        let held = holder.command(&user.name, slow.clone());
-        let waits = client.command(&user.name, doc! { "find": "c" });
-        let (held, waited) = tokio::join!(held, waits);
-        assert!(held.unwrap().is_ok());
-        waited.map(drop)
+        let (held, waited) = scene.find_in_turn(&mut holder, &mut client).await;
+        held.unwrap();
+        waited
     };
-    let cancelled = cancel_everywhere(&seawall, script, async |_| {
-        wait_until_nothing_is_held(&seawall).await
-    });
-    assert!(cancelled.await > 2);
+    scene.cancel_finds("waits", script).await;
 }
 
 #[tokio::test]
@@ -204,7 +345,7 @@ async fn a_cancelled_server_selection_releases_all_permits_and_connections() {
         }
         Ok(())
     };
-    let cancelled = cancel_everywhere(&seawall, script, async |_| {
+    let cancelled = cancel_everywhere(&seawall, Moment::AfterPoll, script, async |_| {
         wait_until_nothing_is_held(&seawall).await
     });
     assert!(cancelled.await > 8);
