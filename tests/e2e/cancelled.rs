@@ -332,6 +332,24 @@ async fn a_cancelled_wait_for_a_connection_releases_all_permits_and_connections(
 }
 
 #[tokio::test]
+async fn an_operation_that_waits_for_a_cancelled_operation_gets_its_own_reply() {
+    let scene = OneConnection::start().await;
+    let mut waiter = connect(&scene.seawall).await;
+    // The reply is so large that it is forwarded in several pieces.
+    let text = "x".repeat(600_000);
+    let insert = doc! { "insert": "held", "documents": [{ "text": text }] };
+    run(&mut waiter, &scene.db, &[insert]).await.unwrap();
+    let waiter = Mutex::new(waiter);
+    let script = async |mut client: RawClient| {
+        let mut waiter = waiter.lock().await;
+        let (held, waited) = scene.find_in_turn(&mut client, &mut waiter).await;
+        waited.unwrap();
+        held
+    };
+    scene.cancel_finds("held", script).await;
+}
+
+#[tokio::test]
 async fn a_cancelled_server_selection_releases_all_permits_and_connections() {
     let set = shared_replica_set().await.unwrap();
     let toml = format!("{LOW_LIMITS}deployment.server_selection_timeout_ms = 200\n");
