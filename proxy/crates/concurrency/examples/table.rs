@@ -29,6 +29,7 @@ use std::{
 use sim::{
     all,
     comparison::{Row, compare},
+    outcome::median,
     scenarios::Scenario,
 };
 
@@ -49,14 +50,14 @@ fn main() {
         "| scenario | best fixed limit | `auto`: median (worst) | settled, s: median (worst) | swing, %: median (worst) |"
     );
     println!("|---|---|---|---|---|");
-    for (scenario, mut rows) in scenarios.iter().zip(rows) {
-        rows.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
-        let (worst, median) = (rows[0].ratio, rows[rows.len() / 2].ratio);
-        let best = rows[rows.len() / 2].best.0;
-        let (settling, last) = middle_and_most(rows.iter().map(|row| row.settling_s));
-        let (swing, most) = middle_and_most(rows.iter().map(|row| 100.0 * row.swing));
+    for (scenario, rows) in scenarios.iter().zip(rows) {
+        let ratios = rows.iter().map(|row| row.ratio);
+        let (ratio, worst) = (median(ratios.clone()), ratios.fold(f64::INFINITY, f64::min));
+        let best = median_limit(rows.iter().map(|row| row.best.0));
+        let (settling, last) = median_and_most(rows.iter().map(|row| row.settling_s));
+        let (swing, most) = median_and_most(rows.iter().map(|row| 100.0 * row.swing));
         println!(
-            "| {} | {best} | {median:.2} ({worst:.2}) | {settling:.1} s ({last:.1} s) | {swing:.0} % ({most:.0} %) |",
+            "| {} | {best} | {ratio:.2} ({worst:.2}) | {settling:.1} s ({last:.1} s) | {swing:.0} % ({most:.0} %) |",
             scenario.name
         );
     }
@@ -86,8 +87,14 @@ fn run_all(scenarios: &[&Scenario], seeds: usize) -> Vec<Vec<Row>> {
     by_scenario
 }
 
-fn middle_and_most(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    let mut values: Vec<_> = values.collect();
-    values.sort_by(f64::total_cmp);
-    (values[values.len() / 2], values[values.len() - 1])
+/// With an even number of limits, returns the lower of the two middle limits, because no limit
+/// between them was simulated.
+fn median_limit(limits: impl Iterator<Item = u32>) -> u32 {
+    let mut limits: Vec<_> = limits.collect();
+    limits.sort_unstable();
+    limits[(limits.len() - 1) / 2]
+}
+
+fn median_and_most(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    (median(values.clone()), values.fold(0.0, f64::max))
 }

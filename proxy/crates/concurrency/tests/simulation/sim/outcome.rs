@@ -51,9 +51,7 @@ impl Outcome {
         let within = self
             .limits_over_time()
             .filter(|(at, _)| *at >= from && *at < to);
-        let mut limits: Vec<_> = within.map(|(_, limit)| limit).collect();
-        limits.sort_unstable();
-        limits.get(limits.len() / 2).copied().map_or(0.0, f64::from)
+        median(within.map(|(_, limit)| f64::from(limit)))
     }
 
     /// Compares the limit with its median from `settled_at` to `to`. Returns the seconds from
@@ -96,4 +94,35 @@ pub(crate) fn percentile(values: &mut [f32], q: f64) -> f64 {
         .get(rank.saturating_sub(1))
         .copied()
         .map_or(0.0, f64::from)
+}
+
+/// The median. With an even number of values, it is the mean of the two middle values. 0 if there
+/// are no values.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<_> = values.collect();
+    if values.is_empty() {
+        return 0.0;
+    }
+    values.sort_unstable_by(f64::total_cmp);
+    let (lower, upper) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+    f64::midpoint(lower, upper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_of_an_even_number_of_values_is_the_mean_of_the_two_middle_values() {
+        let cases: [(&[f64], f64); 5] = [
+            (&[], 0.0),
+            (&[3.0], 3.0),
+            (&[4.0, 1.0], 2.5),
+            (&[9.0, 1.0, 2.0], 2.0),
+            (&[8.0, 1.0, 7.0, 2.0, 6.0, 3.0, 5.0, 4.0], 4.5),
+        ];
+        for (values, expected) in cases {
+            assert_eq!(median(values.iter().copied()), expected, "{values:?}");
+        }
+    }
 }
