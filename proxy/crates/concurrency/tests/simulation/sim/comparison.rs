@@ -15,7 +15,9 @@ pub(crate) struct Row {
     pub(crate) best: (u32, f64),
     pub(crate) auto: f64,
     pub(crate) ratio: f64,
+    /// The largest settling time of all limiters, in seconds.
     pub(crate) settling_s: f64,
+    /// The largest swing of all limiters.
     pub(crate) swing: f64,
     pub(crate) limit: String,
 }
@@ -57,7 +59,7 @@ pub(crate) fn compare(scenario: &Scenario, seed: u64) -> Row {
     let best = fixed.max_by(|a, b| better(a.1, b.1)).unwrap();
     let outcome = run(scenario, Policy::Auto(512), from, to, seed);
     let auto = score(scenario, &outcome);
-    let (settling_s, swing) = outcome.settling(scenario.steady_at, from, to);
+    let (settling_s, swing) = outcome.worst_settling(scenario.steady_at, from, to);
     Row {
         name: scenario.name,
         best,

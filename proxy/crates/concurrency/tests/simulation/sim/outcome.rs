@@ -37,43 +37,18 @@ impl Outcome {
         }
     }
 
-    /// For each decision of the first limiter: the time in seconds, and the limit that it set.
-    fn limits_over_time(&self) -> impl Iterator<Item = (f64, u32)> + '_ {
-        let first = self
-            .decisions
-            .iter()
-            .filter(|(_, limiter, _)| *limiter == 0);
-        first.map(|(at, _, decision)| (*at, decision.limit))
-    }
-
-    /// The median limit from `from` to `to` seconds.
-    fn median_limit(&self, from: f64, to: f64) -> f64 {
-        let within = self
-            .limits_over_time()
-            .filter(|(at, _)| *at >= from && *at < to);
-        median(within.map(|(_, limit)| f64::from(limit)))
-    }
-
-    /// Compares the limit with its median from `settled_at` to `to`. Returns the seconds from
-    /// `begin` until the limit last differed from the median by more than 20 % and by more than 1.
-    /// Also returns the largest relative difference after `settled_at`; differences of up to 1 do
-    /// not count.
-    pub(crate) fn settling(&self, begin: f64, settled_at: f64, to: f64) -> (f64, f64) {
-        let median = self.median_limit(settled_at, to);
-        let (mut last_off, mut swing) = (begin, 0.0f64);
-        for (at, limit) in self
-            .limits_over_time()
-            .filter(|(at, _)| *at >= begin && *at < to)
-        {
-            let distance = (f64::from(limit) - median).abs();
-            if distance > 1.0 && distance > 0.2 * median {
-                last_off = at;
-            }
-            if at >= settled_at && distance > 1.0 {
-                swing = swing.max(distance / median);
-            }
+    /// The largest settling time and the largest swing of all limiters ([`settling`]).
+    pub(crate) fn worst_settling(&self, begin: f64, settled_at: f64, to: f64) -> (f64, f64) {
+        let mut by_limiter = vec![Vec::new(); self.limits.len()];
+        for (at, limiter, decision) in &self.decisions {
+            by_limiter[*limiter].push((*at, decision.limit));
         }
-        (last_off - begin, swing)
+        by_limiter
+            .iter()
+            .map(|limits| settling(limits, begin, settled_at, to))
+            .fold((0.0, 0.0), |worst, (settling_s, swing)| {
+                (settling_s.max(worst.0), swing.max(worst.1))
+            })
     }
 
     /// Seconds from `recovered_at` until the throughput reaches 90 % of `usual` per second.
@@ -83,6 +58,28 @@ impl Outcome {
         let tenths = after.take_while(|completed| (**completed as f64) < usual * 0.09);
         tenths.count() as f64 / 10.0
     }
+}
+
+/// Compares the limit of one limiter with its median from `settled_at` to `to`. `limits` has the
+/// time of each decision, in seconds, and the limit that it set. Returns the seconds from `begin`
+/// until the limit last differed from the median by more than 20 % and by more than 1. Also returns
+/// the largest relative difference after `settled_at`; differences of up to 1 do not count.
+fn settling(limits: &[(f64, u32)], begin: f64, settled_at: f64, to: f64) -> (f64, f64) {
+    let limits = limits.iter().map(|(at, limit)| (*at, f64::from(*limit)));
+    let limits = limits.filter(|(at, _)| *at >= begin && *at < to);
+    let settled = limits.clone().filter(|(at, _)| *at >= settled_at);
+    let median = median(settled.map(|(_, limit)| limit));
+    let (mut last_off, mut swing) = (begin, 0.0f64);
+    for (at, limit) in limits {
+        let distance = (limit - median).abs();
+        if distance > 1.0 && distance > 0.2 * median {
+            last_off = at;
+        }
+        if at >= settled_at && distance > 1.0 {
+            swing = swing.max(distance / median);
+        }
+    }
+    (last_off - begin, swing)
 }
 
 /// The quantile `q`: the smallest value that is at least as large as the share `q` of all values. 0
@@ -110,7 +107,42 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use seawall_concurrency::{Controller, Sample};
+
     use super::*;
+
+    #[test]
+    fn settling_time_and_swing_are_those_of_the_worst_limiters() {
+        let sample = Sample {
+            window: Duration::from_millis(100),
+            ..Sample::default()
+        };
+        let decision = Controller::new(512, 1).update(&sample, sample.window);
+        let steady = [32; 20];
+        let mut late = [32; 20];
+        late[..9].fill(64);
+        let mut swinging = [32; 20];
+        swinging[15] = 36;
+        let mut decisions = Vec::new();
+        for second in 0..20u32 {
+            for (limiter, limits) in [steady, late, swinging].iter().enumerate() {
+                let limit = limits[second as usize];
+                let decision = Decision { limit, ..decision };
+                decisions.push((f64::from(second), limiter, decision));
+            }
+        }
+        let outcome = Outcome {
+            throughput: 0.0,
+            p99_ms: 0.0,
+            completed: Vec::new(),
+            by_user: Vec::new(),
+            decisions,
+            limits: vec![32; 3],
+        };
+        assert_eq!(outcome.worst_settling(0.0, 10.0, 20.0), (8.0, 0.125));
+    }
 
     #[test]
     fn median_of_an_even_number_of_values_is_the_mean_of_the_two_middle_values() {

@@ -21,9 +21,10 @@ pub(crate) enum Goal {
 pub(crate) struct Least {
     /// Minimum result, as a share of the best fixed limit's result.
     pub(crate) ratio: f64,
-    /// Maximum distance from the settled limit after 10 s, relative to the settled limit.
+    /// Maximum distance of a limiter from its settled limit after 10 s, relative to the settled
+    /// limit.
     pub(crate) swing: f64,
-    /// Maximum time to settle, in seconds.
+    /// Maximum time until all limiters have settled, in seconds.
     pub(crate) settling_s: f64,
 }
 
