@@ -16,7 +16,8 @@ pub(crate) enum Goal {
     Recovery(f64),
 }
 
-/// The goals that the comparison of a scenario must reach.
+/// The goals that the comparison of a scenario must reach. Each goal applies to the median of all
+/// seeds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Least {
     /// Minimum result, as a share of the best fixed limit's result.
