@@ -66,11 +66,26 @@ struct Plan {
     is_quick: bool,
 }
 
-fn main() {
-    let is_quick = std::env::args().any(|argument| argument == "--quick");
-    let runs = option("--runs").and_then(|runs| runs.parse().ok());
-    let mut plan = if is_quick {
-        Plan {
+impl Plan {
+    /// The plan of the command line.
+    fn of_command_line() -> Self {
+        let is_quick = std::env::args().any(|argument| argument == "--quick");
+        let mut plan = if is_quick {
+            Self::quick()
+        } else {
+            Self::full()
+        };
+        if let Some(runs) = number("--runs") {
+            plan.runs = runs;
+        }
+        if let Some(clients) = number("--clients") {
+            plan.sizes = vec![clients];
+        }
+        plan
+    }
+
+    fn quick() -> Self {
+        Self {
             sizes: vec![100],
             short_sizes: vec![50],
             persistent: 200,
@@ -83,10 +98,12 @@ fn main() {
             calm_seconds: 1,
             stall_seconds: 1,
             after_seconds: 2,
-            is_quick,
+            is_quick: true,
         }
-    } else {
-        Plan {
+    }
+
+    fn full() -> Self {
+        Self {
             sizes: vec![500, 2_000, 6_000],
             short_sizes: vec![200, 1_000, 2_000, 6_000],
             persistent: 6_000,
@@ -95,16 +112,24 @@ fn main() {
             idle_seconds: 40,
             pages: 200,
             traced_seconds: 15,
-            runs: runs.unwrap_or(4),
+            runs: 4,
             calm_seconds: 5,
             stall_seconds: 5,
             after_seconds: 8,
-            is_quick,
+            is_quick: false,
         }
-    };
-    if let Some(size) = option("--clients").and_then(|size| size.parse().ok()) {
-        plan.sizes = vec![size];
     }
+}
+
+/// The value of the option `name`, which is a number; `None` if the option is absent.
+fn number(name: &str) -> Option<usize> {
+    let word = option(name)?;
+    let number = word.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name} takes a number, not {word}")))
+}
+
+fn main() {
+    let plan = Plan::of_command_line();
     let only = option("--only");
     let wanted = |part: &str| only.as_ref().is_none_or(|only| only == part);
     let runtime = Builder::new_multi_thread()
