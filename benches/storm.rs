@@ -198,8 +198,10 @@ async fn short(testbed: &StormTestbed, plan: &Plan) {
         "| clients | run | direct, per second | Seawall, per second | ratio | server logins | server connections | Seawall's cores, user + system | server's cores through Seawall | server's cores direct |",
     );
     say("|---|---|---|---|---|---|---|---|---|---|");
-    for clients in &plan.short_sizes {
-        for run in 1..=plan.runs {
+    // Each run has all numbers of clients, so a disturbance of the machine does not affect all runs
+    // with the same number.
+    for run in 1..=plan.runs {
+        for clients in &plan.short_sizes {
             let direct = short_run(testbed, plan, *clients, false).await;
             let through = short_run(testbed, plan, *clients, true).await;
             let cores = |(user, system): (f64, f64)| format!("{user:.2} + {system:.2}");
