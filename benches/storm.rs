@@ -195,9 +195,9 @@ async fn short(testbed: &StormTestbed, plan: &Plan) {
         "\n## Short connections: connect, hello, SCRAM-SHA-256, find, close; time limit of 500 ms for each step\n",
     );
     say(
-        "| clients | run | direct, per second | Seawall, per second | ratio | server logins | server connections | Seawall's cores, user + system | server's cores through Seawall | server's cores direct |",
+        "| clients | run | direct, per second | Seawall, per second | ratio | server logins | server connections | Seawall's user time per login cycle | Seawall's cores, user + system | server's cores through Seawall | server's cores direct |",
     );
-    say("|---|---|---|---|---|---|---|---|---|---|");
+    say("|---|---|---|---|---|---|---|---|---|---|---|");
     // Each run has all numbers of clients, so a disturbance of the machine does not affect all runs
     // with the same number.
     for run in 1..=plan.runs {
@@ -206,12 +206,13 @@ async fn short(testbed: &StormTestbed, plan: &Plan) {
             let through = short_run(testbed, plan, *clients, true).await;
             let cores = |(user, system): (f64, f64)| format!("{user:.2} + {system:.2}");
             say(&format!(
-                "| {clients} | {run} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {} | {} | {} |",
+                "| {clients} | {run} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.1} µs | {} | {} | {} |",
                 direct.goodput,
                 through.goodput,
                 through.goodput / direct.goodput.max(1.0),
                 through.logins,
                 through.created,
+                through.user_micros(),
                 cores(through.seawall),
                 cores(through.server),
                 cores(direct.server),
@@ -228,6 +229,14 @@ struct Short {
     created: f64,
     seawall: (f64, f64),
     server: (f64, f64),
+}
+
+impl Short {
+    /// User time of Seawall in microseconds, per completed cycle of connect, login and find.
+    fn user_micros(&self) -> f64 {
+        let (user, _) = self.seawall;
+        user * 1e6 / self.goodput
+    }
 }
 
 async fn short_run(testbed: &StormTestbed, plan: &Plan, clients: usize, is_through: bool) -> Short {
