@@ -15,6 +15,10 @@
 //! `--runs N` sets the number of runs of each part except `calls` and `idle`, which run once.
 //! `--clients N` sets the number of clients in the part `incident`. `--quick` makes a short run for
 //! CI. The bench asserts counts but no times.
+//!
+//! `--binary PATH` measures this binary instead of the binary of this build. `--pool-size N` sets
+//! Seawall's `max_pool_size` in each part except `idle`. Without this option, the size is 32. With
+//! `--pool-size 0`, Seawall has its default configuration.
 
 use std::time::Duration;
 
@@ -23,6 +27,7 @@ use seawall_benches::{
     options::option,
     output::say,
     process::cpu_split,
+    setup::Instance,
     storm_testbed::{Counts, Load, LoadReport, Stall, StormTestbed},
 };
 use tokio::{
@@ -30,9 +35,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Seawall's `max_pool_size`, which limits the connections of one user to one server. The load has
-/// one user, so this value limits all connections to the primary except those of Seawall's probes.
+/// Seawall's `max_pool_size` without the option `--pool-size`. It limits the connections of one
+/// user to one server. The load has one user, so this value limits all connections to the primary
+/// except those of Seawall's probes.
 const POOL_SIZE: usize = 32;
+
+/// `max_pool_size` in Seawall's default configuration.
+const DEFAULT_POOL_SIZE: usize = 100;
 
 /// Seawall's `max_pool_size` in the part `idle`. With this value, Seawall has ten server
 /// connections in total.
@@ -57,6 +66,8 @@ struct Plan {
     /// Number of seconds for which strace counts system calls.
     traced_seconds: u64,
     runs: usize,
+    /// Seawall's `max_pool_size` in each part except `idle`; `None` for the default configuration.
+    pool_size: Option<usize>,
     /// Number of seconds before the stall.
     calm_seconds: u64,
     /// Length of the stall in seconds.
@@ -81,7 +92,19 @@ impl Plan {
         if let Some(clients) = number("--clients") {
             plan.sizes = vec![clients];
         }
+        if let Some(size) = number("--pool-size") {
+            plan.pool_size = (size > 0).then_some(size);
+        }
         plan
+    }
+
+    /// Maximum number of server connections that Seawall may establish after its start. The maximum
+    /// is twice the pool size, because the probes and monitors of both members need connections
+    /// too. Their number does not depend on the pool size, so the maximum of a small pool is that
+    /// of a pool with the size [`POOL_SIZE`].
+    fn max_server_connections(&self) -> f64 {
+        let pool_size = self.pool_size.unwrap_or(DEFAULT_POOL_SIZE).max(POOL_SIZE);
+        u32::try_from(pool_size * 2).map_or(f64::NAN, f64::from)
     }
 
     fn quick() -> Self {
@@ -95,6 +118,7 @@ impl Plan {
             pages: 5,
             traced_seconds: 1,
             runs: 1,
+            pool_size: Some(POOL_SIZE),
             calm_seconds: 1,
             stall_seconds: 1,
             after_seconds: 2,
@@ -113,6 +137,7 @@ impl Plan {
             pages: 200,
             traced_seconds: 15,
             runs: 4,
+            pool_size: Some(POOL_SIZE),
             calm_seconds: 5,
             stall_seconds: 5,
             after_seconds: 8,
@@ -137,7 +162,7 @@ fn main() {
         .enable_all()
         .build();
     runtime.expect("the runtime starts").block_on(async {
-        let mut testbed = StormTestbed::start(POOL_SIZE).await;
+        let mut testbed = StormTestbed::start(Instance::measured().binary, plan.pool_size).await;
         if wanted("short") {
             short(&testbed, &plan).await;
         }
@@ -174,19 +199,13 @@ fn name_of(is_through: bool) -> &'static str {
 }
 
 /// Starts a load (`seawall load`) with these options.
-fn load(
-    testbed: &StormTestbed,
-    kind: &str,
-    uri: &str,
-    seconds: u64,
-    options: &[(&str, String)],
-) -> Load {
+fn load(kind: &str, uri: &str, seconds: u64, options: &[(&str, String)]) -> Load {
     let mut arguments = vec![kind.to_owned(), uri.to_owned()];
     let duration = ("--duration-s", seconds.to_string());
     for (option, value) in [duration].iter().chain(options) {
         arguments.extend([(*option).to_owned(), value.clone()]);
     }
-    testbed.load(&arguments)
+    Load::start(&arguments)
 }
 
 /// Opens one connection for each find, as PHP applications do.
@@ -249,13 +268,17 @@ async fn short_run(testbed: &StormTestbed, plan: &Plan, clients: usize, is_throu
         ("--clients", clients.to_string()),
         ("--timeouts-ms", "500".to_owned()),
     ];
-    let report = load(testbed, "storm", &uri, plan.calm_seconds, &options)
+    let report = load("storm", &uri, plan.calm_seconds, &options)
         .report()
         .await;
     let (after, [seawall_then, server_then]) = (testbed.counts().await, cpu());
     pause_between_runs().await;
     if is_through {
-        assert!(after.created <= limit(), "{} connections", after.created);
+        assert!(
+            after.created <= plan.max_server_connections(),
+            "{} connections",
+            after.created
+        );
     }
     Short {
         goodput: report.number("/goodput"),
@@ -297,7 +320,7 @@ async fn idle(testbed: &mut StormTestbed, plan: &Plan) {
     say("\n## Clients that have logged in and are idle\n");
     say("| clients | connected | bytes per client | server connections |");
     say("|---|---|---|---|");
-    testbed.set_pool_size(IDLE_POOL_SIZE);
+    testbed.set_pool_size(Some(IDLE_POOL_SIZE));
     for clients in &plan.idle {
         testbed.restart_seawall().await;
         let idle = extras::idle(testbed, *clients, plan.idle_seconds).await;
@@ -307,7 +330,7 @@ async fn idle(testbed: &mut StormTestbed, plan: &Plan) {
         ));
         pause_between_runs().await;
     }
-    testbed.set_pool_size(POOL_SIZE);
+    testbed.set_pool_size(plan.pool_size);
     testbed.restart_seawall().await;
 }
 
@@ -336,12 +359,6 @@ fn share(before: (Duration, Duration), after: (Duration, Duration), seconds: u64
     let part =
         |after: Duration, before: Duration| after.saturating_sub(before).as_secs_f64() / seconds;
     (part(after.0, before.0), part(after.1, before.1))
-}
-
-/// Maximum number of server connections that Seawall may establish after its start. The maximum is
-/// twice the pool size, because the probes and monitors of both members need connections too.
-fn limit() -> f64 {
-    u32::try_from(POOL_SIZE * 2).map_or(f64::NAN, f64::from)
 }
 
 /// Waits, so that ports in use and queued connections of this run do not affect the next run.
@@ -403,10 +420,9 @@ async fn stalled(
             ("--timeouts-ms", "500".to_owned()),
         ]
     };
-    let beside = load(testbed, "storm", &uri, seconds, &kept(BESIDE, 50));
-    let aside = load(testbed, "storm", &aside_uri, seconds, &kept(200.0, 10));
+    let beside = load("storm", &uri, seconds, &kept(BESIDE, 50));
+    let aside = load("storm", &aside_uri, seconds, &kept(200.0, 10));
     let storm = load(
-        testbed,
         "storm",
         &uri,
         seconds,
@@ -434,7 +450,7 @@ async fn stalled(
     let logins = timeout(Duration::from_secs(60), testbed.primary_logins()).await;
     if is_through {
         assert!(
-            after.created <= limit(),
+            after.created <= plan.max_server_connections(),
             "{} server connections",
             after.created
         );
@@ -530,7 +546,7 @@ async fn persistent(testbed: &StormTestbed, plan: &Plan) {
                 ("--clients", clients.to_string()),
                 ("--timeouts-ms", "500".to_owned()),
             ];
-            let running = load(testbed, "storm", &uri, seconds, &options);
+            let running = load("storm", &uri, seconds, &options);
             sleep(Duration::from_secs(settle)).await;
             testbed.stall(Stall::Stopped, Duration::from_secs(3)).await;
             let report = running.report().await;
@@ -567,13 +583,7 @@ async fn restart(testbed: &mut StormTestbed, plan: &Plan) {
             ("--clients", clients.to_string()),
             ("--timeouts-ms", "500".to_owned()),
         ];
-        let running = load(
-            testbed,
-            "storm",
-            &uri,
-            settle + 1 + plan.after_seconds + 4,
-            &options,
-        );
+        let running = load("storm", &uri, settle + 1 + plan.after_seconds + 4, &options);
         sleep(Duration::from_secs(settle)).await;
         testbed.kill_seawall();
         sleep(Duration::from_secs(1)).await;
@@ -581,7 +591,7 @@ async fn restart(testbed: &mut StormTestbed, plan: &Plan) {
         let report = running.report().await;
         let counts = testbed.counts().await;
         assert!(
-            counts.created <= limit(),
+            counts.created <= plan.max_server_connections(),
             "{} server connections",
             counts.created
         );

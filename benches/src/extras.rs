@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     process::resident_bytes,
-    storm_testbed::StormTestbed,
+    storm_testbed::{Load, StormTestbed},
     strace::{Calls, Traced},
 };
 
@@ -40,7 +40,7 @@ pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Opti
         "--timeouts-ms".to_owned(),
         "5000".to_owned(),
     ];
-    testbed.load(&arguments).report().await;
+    Load::start(&arguments).report().await;
     let logins = testbed.client_logins().await - before;
     let calls = traced.finish();
     Some(LoginCalls { logins, calls })
@@ -76,7 +76,7 @@ pub async fn idle(testbed: &StormTestbed, clients: usize, seconds: u64) -> Idle 
         seconds.to_string(),
     ];
     let began = Instant::now();
-    let load = testbed.load(&arguments);
+    let load = Load::start(&arguments);
     // The measurement is late, because Seawall frees buffers while clients are idle. It is not
     // later than five seconds before the end of the load, because all clients must still be
     // connected.

@@ -1,12 +1,7 @@
 //! The testbed for reconnect storms: a replica set whose primary can be stalled, a Seawall process
 //! in front of the set, and loads. Each load is a process that prints a report.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, process::Stdio, time::Duration};
 
 use bson::doc;
 use mongodb::Client;
@@ -43,11 +38,12 @@ pub struct StormTestbed {
     /// might not get a connection.
     control: Client,
     primary: SocketAddr,
+    /// The binary of the measured Seawall.
     binary: PathBuf,
     seawall: Option<Process>,
     listen: u16,
     admin: u16,
-    pool_size: usize,
+    pool_size: Option<usize>,
 }
 
 /// Seawall's counts of server connections and logins.
@@ -72,8 +68,9 @@ pub enum Stall {
 }
 
 impl StormTestbed {
-    /// Starts the replica set and Seawall.
-    pub async fn start(pool_size: usize) -> Self {
+    /// Starts the replica set, and Seawall with the binary `seawall`. See [`Self::set_pool_size`]
+    /// for `pool_size`.
+    pub async fn start(seawall: PathBuf, pool_size: Option<usize>) -> Self {
         let mut options = Options::with_auth();
         options.priorities = vec![1, 0];
         // With a long election timeout, a stalled primary stays primary.
@@ -93,7 +90,7 @@ impl StormTestbed {
             set,
             control: client,
             primary,
-            binary: binary().to_owned(),
+            binary: seawall,
             seawall: None,
             listen: free_port().expect("a port is free"),
             admin: free_port().expect("a port is free"),
@@ -103,8 +100,9 @@ impl StormTestbed {
         testbed
     }
 
-    /// Sets the pool size for the next start of Seawall.
-    pub fn set_pool_size(&mut self, pool_size: usize) {
+    /// Sets `max_pool_size` for the next start of Seawall. With `None`, Seawall has its default
+    /// configuration.
+    pub fn set_pool_size(&mut self, pool_size: Option<usize>) {
         self.pool_size = pool_size;
     }
 
@@ -133,8 +131,10 @@ impl StormTestbed {
         command
             .args(["--listen", &format!("127.0.0.1:{}", self.listen)])
             .args(["--admin", &format!("127.0.0.1:{}", self.admin)])
-            .args(["--deployment", &self.set.uri()])
-            .env("SEAWALL_POOL__MAX_POOL_SIZE", self.pool_size.to_string());
+            .args(["--deployment", &self.set.uri()]);
+        if let Some(pool_size) = self.pool_size {
+            command.env("SEAWALL_POOL__MAX_POOL_SIZE", pool_size.to_string());
+        }
         self.seawall = Some(Process::start(&mut command).expect("Seawall starts"));
     }
 
@@ -197,11 +197,6 @@ impl StormTestbed {
                     .expect("failCommand is accepted");
             }
         }
-    }
-
-    /// Starts a load (`seawall load`) as a separate process.
-    pub fn load(&self, arguments: &[String]) -> Load {
-        Load::start(&self.binary, arguments)
     }
 
     /// Seawall's counts; all are 0 if Seawall does not run.
@@ -282,8 +277,13 @@ impl StormTestbed {
 pub struct Load(tokio_process::Child);
 
 impl Load {
-    fn start(binary: &Path, arguments: &[String]) -> Self {
-        let mut command = tokio_process::Command::new(binary);
+    /// Starts a load (`seawall load`) as a separate process. The load always runs with the binary
+    /// of this build, so that it does not depend on the measured binary.
+    ///
+    /// # Panics
+    /// If the process does not start.
+    pub fn start(arguments: &[String]) -> Self {
+        let mut command = tokio_process::Command::new(binary());
         command
             .arg("load")
             .args(arguments)
