@@ -8,15 +8,16 @@
 //! - `huge`: such finds of documents of 1 MiB, over 8 connections.
 //! - `mixed`: finds, inserts, updates and aggregations over 64 connections.
 //! - `paced`: latencies at 100 and 1,000 operations per second over 16 connections.
-//! - `idle`: memory of idle connections, and CPU time without traffic.
+//! - `idle`: memory of idle connections, also at the peak, and CPU time without connections.
 //! - `calls`: the number of Seawall's system calls for each operation, counted with strace.
 //!
 //! The targets and the load generator share the machine, so only ratios within a round are
 //! meaningful. The bench prints the medians of the rounds and checks every reply. A full run writes
 //! its results to `benches/results/compare.json`: the commit, date and machine of the run, and each
-//! value with its median, worst and best round. Before it replaces the file, the bench compares the
-//! values with those of the previous run in the file. It prints each value that is worse by more
-//! than the noise of both runs. A run with any option below, except `--with`, is not a full run.
+//! value with its median, worst and best round. The values of the parts `idle` and `calls` are
+//! measured once. Before it replaces the file, the bench compares the values with those of the
+//! previous run in the file. It prints each value that is worse by more than the noise of both
+//! runs. A run with any option below, except `--with`, is not a full run.
 //!
 //! `--quick` runs one short round for CI. The bench asserts the replies and the numbers of system
 //! calls, but no times. Without `--quick`, `--rounds N` sets the number of rounds, and
@@ -30,24 +31,30 @@
 use std::time::Duration;
 
 use seawall_benches::{
-    comparison::{Case, Medians, Row},
-    insight::float,
+    comparison::{Case, Idle, Medians, OperationCalls, Row},
+    insight::{count, float},
     load::{self, HUGE, LARGE, Load, SMALL, Work},
     options::{list, option, options},
     output::say,
-    process::{Process, cpu_split, resident_bytes},
+    process::{Process, ThreadTimes, cpu_split, peak_resident_bytes, resident_bytes},
     relay,
     run::Run,
     setup::{HAPROXY, Instance, Setup},
-    strace::Traced,
+    strace::{Calls, Traced},
 };
-use tokio::{runtime::Builder, time::sleep};
+use tokio::{
+    runtime::Builder,
+    time::{Instant, sleep},
+};
 
 struct Plan {
     connections: Vec<usize>,
     rounds: usize,
     time: Duration,
+    /// Number of idle connections.
     idle: usize,
+    /// The time for which the CPU time of idle processes is measured.
+    idle_time: Duration,
     is_quick: bool,
 }
 
@@ -62,6 +69,7 @@ fn main() {
             rounds: 1,
             time: Duration::from_millis(300),
             idle: 100,
+            idle_time: Duration::from_secs(1),
             is_quick,
         }
     } else {
@@ -72,6 +80,7 @@ fn main() {
                 option("--seconds").map_or(3, |n| n.parse().expect("--seconds takes a number")),
             ),
             idle: 9_800,
+            idle_time: Duration::from_secs(60),
             is_quick,
         }
     };
@@ -101,7 +110,7 @@ async fn compare(plan: &Plan) {
     let wanted = |part: &str| only.as_ref().is_none_or(|only| only == part);
     // The part `idle` runs first, because a process keeps memory that a load has used.
     if wanted("idle") {
-        idle(&setup, plan).await;
+        idle(&setup, plan, &mut medians).await;
     }
     for case in cases(plan).iter().filter(|case| wanted(case.part)) {
         if medians.is_first_of(case.part) {
@@ -116,7 +125,7 @@ async fn compare(plan: &Plan) {
         }
     }
     if wanted("calls") {
-        calls(&setup, plan).await;
+        calls(&setup, plan, &mut medians).await;
     }
     let is_partial = [
         "--only",
@@ -201,43 +210,62 @@ async fn round(setup: &Setup, case: &Case, time: Duration) -> Vec<Row> {
 
 /// Measures each proxy's CPU time without connections, and its memory for each idle connection that
 /// has logged in.
-async fn idle(setup: &Setup, plan: &Plan) {
+async fn idle(setup: &Setup, plan: &Plan, medians: &mut Medians) {
     say(&format!(
         "\n### idle: {} authenticated connections\n",
         plan.idle
     ));
-    say(
-        "| target | CPU of a core without connections | memory | bytes per connection |\n|---|---|---|---|",
-    );
-    let pause = plan.time * 5;
-    for target in &setup.targets {
-        let Some(pid) = target.process.as_ref().map(Process::id) else {
-            continue;
-        };
-        let cpu = || {
-            let (user, system) = cpu_split(pid);
-            user + system
-        };
-        let before = cpu();
-        sleep(pause).await;
-        let share = (cpu() - before).as_secs_f64() / pause.as_secs_f64();
-        let resident = || resident_bytes(pid).expect("the proxy runs");
+    say(Idle::HEADER);
+    let targets = setup.targets.iter();
+    let proxies: Vec<_> = targets
+        .filter_map(|target| Some((target, target.process.as_ref()?.id())))
+        .collect();
+    let pids = proxies.iter().map(|(_, pid)| *pid);
+    let percents = cpu_percents(pids, plan.idle_time).await;
+    for ((target, pid), cpu_percent) in proxies.into_iter().zip(percents) {
         drop(setup.clients.connect_all(&target.address, 200).await);
-        let before = resident();
+        let start = resident_bytes(pid).expect("the proxy runs");
         let open = setup.clients.connect_all(&target.address, plan.idle).await;
-        let each = resident().saturating_sub(before) / u64::try_from(plan.idle).unwrap_or(1);
-        say(&format!(
-            "| {} | {:.2} % | {} KiB | {each} |",
-            target.name,
-            share * 100.0,
-            before / 1024
-        ));
+        let resident = resident_bytes(pid).expect("the proxy runs");
+        let peak = peak_resident_bytes(pid).expect("the proxy runs");
+        let growth = |to: u64| float(to.saturating_sub(start)) / float(count(plan.idle));
+        let idle = Idle {
+            cpu_percent,
+            start_bytes: float(start),
+            bytes_per_client: growth(resident),
+            peak_bytes_per_client: growth(peak),
+        };
+        say(&medians.add_idle(&target.name, idle));
         drop(open);
     }
 }
 
+/// The CPU time of each of these processes during `time`, in percent of a core. All processes are
+/// measured at the same time.
+async fn cpu_percents(pids: impl Iterator<Item = u32>, time: Duration) -> Vec<f64> {
+    let read = |pid| ThreadTimes::of(pid).expect("the CPU times can be read");
+    let mut times: Vec<ThreadTimes> = pids.map(read).collect();
+    let before: Vec<Duration> = times.iter().map(ThreadTimes::total).collect();
+    let began = Instant::now();
+    while began.elapsed() < time {
+        sleep(UPDATE_INTERVAL).await;
+        for times in &mut times {
+            times.update().expect("the proxy runs");
+        }
+    }
+    let elapsed = began.elapsed();
+    let used = times.iter().zip(before);
+    let used = used.map(|(after, before)| after.total().saturating_sub(before));
+    used.map(|used| used.as_secs_f64() / elapsed.as_secs_f64() * 100.0)
+        .collect()
+}
+
+/// The interval at which the CPU times of idle processes are read. It is short, so that little CPU
+/// time of threads that end is missed.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Counts Seawall's system calls for each operation. The minimum is two reads and two writes.
-async fn calls(setup: &Setup, plan: &Plan) {
+async fn calls(setup: &Setup, plan: &Plan, medians: &mut Medians) {
     say("\n### calls: system calls for each operation\n");
     say(
         "| connections | operations | read | written | waits | wake-ups | all |\n|---|---|---|---|---|---|---|",
@@ -246,8 +274,11 @@ async fn calls(setup: &Setup, plan: &Plan) {
     let target = setup.targets.iter().find(|target| target.name == own);
     let target = target.expect("Seawall is a target");
     let process = target.process.as_ref().map(Process::id);
-    for count in CALLS_CONNECTIONS {
-        let open = setup.clients.connect_all(&target.address, count).await;
+    for connections in CALLS_CONNECTIONS {
+        let open = setup
+            .clients
+            .connect_all(&target.address, connections)
+            .await;
         let load = Load {
             work: Work::Finds(SMALL),
             rate: None,
@@ -260,27 +291,33 @@ async fn calls(setup: &Setup, plan: &Plan) {
             return;
         };
         let (outcome, _) = load::run(open, load).await;
-        let calls = traced.finish();
-        let operations = float(outcome.operations);
-        let each = |name| calls.count(name) / operations;
+        let calls = per_operation(&traced.finish(), outcome.operations);
         say(&format!(
-            "| {count} | {operations} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
-            each("recvfrom"),
-            each("sendto"),
-            each("epoll_wait"),
-            each("futex"),
-            calls.total() / operations,
+            "| {connections} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
+            outcome.operations, calls.reads, calls.writes, calls.waits, calls.wake_ups, calls.all,
         ));
         // For each operation, Seawall reads one request and one reply, and writes both. The
         // numbers of other calls are not checked, because they depend on the timing.
-        for names in [READS, WRITES] {
-            let calls: f64 = names.into_iter().map(each).sum();
-            let is_minimum = (2.0 - MAX_DIFFERENCE..2.0 + MAX_DIFFERENCE).contains(&calls);
+        for (names, each) in [(READS, calls.reads), (WRITES, calls.writes)] {
+            let is_minimum = (2.0 - MAX_DIFFERENCE..2.0 + MAX_DIFFERENCE).contains(&each);
             assert!(
                 is_minimum,
-                "{names:?}: {calls:.2} calls for each operation, not 2"
+                "{names:?}: {each:.2} calls for each operation, not 2"
             );
         }
+        medians.add_calls(connections, &target.name, calls);
+    }
+}
+
+fn per_operation(calls: &Calls, operations: u64) -> OperationCalls {
+    let operations = float(operations);
+    let each = |name: &str| calls.count(name) / operations;
+    OperationCalls {
+        reads: READS.into_iter().map(each).sum(),
+        writes: WRITES.into_iter().map(each).sum(),
+        waits: each("epoll_wait"),
+        wake_ups: each("futex"),
+        all: calls.total() / operations,
     }
 }
 

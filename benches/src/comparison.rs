@@ -17,6 +17,10 @@ use crate::{
 /// median.
 const LEAST_CHANGE: f64 = 0.05;
 
+/// The noise of a value that is measured once and depends on the timing, as a share of the value.
+/// Such a value has no rounds from which its noise can be computed.
+const TIMING_NOISE: f64 = 0.05;
+
 /// One load, which runs at each target in each round.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
@@ -98,7 +102,36 @@ struct Values {
     cpu_to_relay: Option<Value>,
 }
 
-/// The medians of all cases.
+/// CPU time and memory of a proxy that runs no operations. Each value is measured once.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Idle {
+    /// CPU time without clients, in percent of a core.
+    pub cpu_percent: f64,
+    /// Resident memory before the idle clients connect, in bytes.
+    pub start_bytes: f64,
+    /// Growth of the resident memory per idle client, in bytes.
+    pub bytes_per_client: f64,
+    /// Growth of the resident memory up to its peak per idle client, in bytes. The peak includes
+    /// the memory that logins need.
+    pub peak_bytes_per_client: f64,
+}
+
+/// Numbers of system calls per operation. Each value is measured once.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct OperationCalls {
+    /// Calls that read from a socket.
+    pub reads: f64,
+    /// Calls that write to a socket.
+    pub writes: f64,
+    /// Calls that wait for sockets.
+    pub waits: f64,
+    /// Calls that let a thread wait, or wake a thread.
+    pub wake_ups: f64,
+    /// All system calls.
+    pub all: f64,
+}
+
+/// The medians of all cases, and the values that are measured once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Medians {
     /// The conditions of the run.
@@ -106,6 +139,20 @@ pub struct Medians {
     /// The values of each case and target. A key has the part, the connections or the rate, and the
     /// target, separated by spaces.
     cases: BTreeMap<String, Values>,
+    /// The values of each idle proxy. A key is the target.
+    #[serde(default)]
+    idle: BTreeMap<String, Idle>,
+    /// The system calls. A key has the connections and the target, separated by a space.
+    #[serde(default)]
+    calls: BTreeMap<String, OperationCalls>,
+}
+
+/// A value that is compared with the previous run.
+struct Compared {
+    case: String,
+    name: &'static str,
+    better: Better,
+    value: Value,
 }
 
 impl Medians {
@@ -117,6 +164,8 @@ impl Medians {
         Self {
             run,
             cases: BTreeMap::new(),
+            idle: BTreeMap::new(),
+            calls: BTreeMap::new(),
         }
     }
 
@@ -144,6 +193,18 @@ impl Medians {
             }
         }
         lines
+    }
+
+    /// Adds the values of an idle proxy. Returns the line of a table with the header
+    /// [`Idle::HEADER`].
+    pub fn add_idle(&mut self, target: &str, idle: Idle) -> String {
+        self.idle.insert(target.to_owned(), idle);
+        idle.line(target)
+    }
+
+    /// Adds the system calls per operation with this number of connections.
+    pub fn add_calls(&mut self, connections: usize, target: &str, calls: OperationCalls) {
+        self.calls.insert(format!("{connections} {target}"), calls);
     }
 
     /// Replaces the file of results with these medians. Returns the lines of a text that names each
@@ -190,29 +251,99 @@ impl Medians {
 
     /// A line for each value of Seawall that is worse than in the previous run.
     fn worse_than(&self, previous: &Self) -> Vec<String> {
+        let previous = previous.compared();
+        let mut lines = Vec::new();
+        for now in self.compared() {
+            let is_same = |before: &&Compared| before.case == now.case && before.name == now.name;
+            let Some(before) = previous.iter().find(is_same) else {
+                continue;
+            };
+            if now.value.is_worse_than(before.value, now.better) {
+                let noise = now.value.noise_with(before.value);
+                let (before, value) = (before.value.median, now.value.median);
+                lines.push(format!(
+                    "WORSE: {}: {} {before:.2} -> {value:.2} (noise {noise:.2})",
+                    now.case, now.name
+                ));
+            }
+        }
+        lines
+    }
+
+    /// All values of Seawall that are compared with the previous run.
+    fn compared(&self) -> Vec<Compared> {
+        let mut compared = Vec::new();
+        for (case, values) in &self.cases {
+            for (name, better, value) in values.compared() {
+                compared.extend(value.map(|value| Compared {
+                    case: case.clone(),
+                    name,
+                    better,
+                    value,
+                }));
+            }
+        }
+        let once = |case: String, name, value| Compared {
+            case,
+            name,
+            better: Better::Less,
+            value,
+        };
+        for (target, idle) in &self.idle {
+            let values = idle.compared().into_iter();
+            compared
+                .extend(values.map(|(name, value)| once(format!("idle {target}"), name, value)));
+        }
+        for (case, calls) in &self.calls {
+            let values = calls.compared().into_iter();
+            compared.extend(values.map(|(name, value)| once(format!("calls {case}"), name, value)));
+        }
         let is_reference = |case: &str| {
             let target = case.rsplit(' ').next();
             target == Some(HAPROXY) || target == Some(RELAY)
         };
-        let mut lines = Vec::new();
-        for (case, now) in self.cases.iter().filter(|(case, _)| !is_reference(case)) {
-            let Some(before) = previous.cases.get(case) else {
-                continue;
-            };
-            for ((name, better, now), (_, _, before)) in now.compared().zip(before.compared()) {
-                let (Some(now), Some(before)) = (now, before) else {
-                    continue;
-                };
-                if now.is_worse_than(before, better) {
-                    let noise = now.noise_with(before);
-                    let (before, now) = (before.median, now.median);
-                    lines.push(format!(
-                        "WORSE: {case}: {name} {before:.2} -> {now:.2} (noise {noise:.2})"
-                    ));
-                }
-            }
-        }
-        lines
+        compared.retain(|compared| !is_reference(&compared.case));
+        compared
+    }
+}
+
+impl Idle {
+    /// The header of a table whose rows [`Medians::add_idle`] returns.
+    pub const HEADER: &str = "| target | CPU of a core without connections | memory | bytes per connection | bytes per connection at the peak |\n|---|---|---|---|---|";
+
+    fn line(&self, target: &str) -> String {
+        format!(
+            "| {target} | {:.3} % | {:.0} KiB | {:.0} | {:.0} |",
+            self.cpu_percent,
+            self.start_bytes / 1024.0,
+            self.bytes_per_client,
+            self.peak_bytes_per_client
+        )
+    }
+
+    fn compared(&self) -> [(&'static str, Value); 4] {
+        let start_mib = self.start_bytes / f64::from(1 << 20);
+        [
+            ("CPU in %", Value::once(self.cpu_percent, TIMING_NOISE)),
+            ("memory in MiB", Value::once(start_mib, 0.0)),
+            ("bytes per client", Value::once(self.bytes_per_client, 0.0)),
+            (
+                "bytes per client at the peak",
+                Value::once(self.peak_bytes_per_client, 0.0),
+            ),
+        ]
+    }
+}
+
+impl OperationCalls {
+    /// The values that are compared with the previous run. Waits and wake-ups are not compared by
+    /// themselves, because they depend on the timing.
+    fn compared(&self) -> [(&'static str, Value); 3] {
+        [
+            ("reads", Value::once(self.reads, TIMING_NOISE)),
+            ("writes", Value::once(self.writes, TIMING_NOISE)),
+            ("system calls", Value::once(self.all, TIMING_NOISE)),
+        ]
     }
 }
 
@@ -302,6 +433,16 @@ impl Value {
             worst,
             best,
             noise: (at(last.saturating_sub(quarter)) - at(quarter)) / 2.0,
+        }
+    }
+
+    /// A value that is measured once. `noise` is a share of the value.
+    fn once(value: f64, noise: f64) -> Self {
+        Self {
+            median: value,
+            worst: value,
+            best: value,
+            noise: value * noise,
         }
     }
 
@@ -489,6 +630,55 @@ mod tests {
         now.run.machine.cores = 4;
         let lines = now.compare_with(&before);
         assert!(lines[1].starts_with("The machine has changed"), "{lines:?}");
+    }
+
+    #[test]
+    fn idle_values_and_system_calls_that_became_worse_are_reported() {
+        let with = |cpu_percent: f64, bytes_per_client: f64, all: f64| {
+            let mut medians = medians(200, 400);
+            let idle = Idle {
+                cpu_percent,
+                start_bytes: f64::from(15 << 20),
+                bytes_per_client,
+                peak_bytes_per_client: bytes_per_client + 500.0,
+            };
+            let calls = OperationCalls {
+                reads: 2.0,
+                writes: 2.0,
+                waits: all - 4.0,
+                wake_ups: 0.0,
+                all,
+            };
+            for target in [HAPROXY, RELAY, "Seawall"] {
+                medians.add_idle(target, idle);
+                medians.add_calls(64, target, calls);
+            }
+            medians
+        };
+        let before = with(0.20, 2_000.0, 4.0);
+        let worse = with(0.30, 2_110.0, 5.0).worse_than(&before);
+        let expected = [
+            "WORSE: idle Seawall: CPU in % 0.20 -> 0.30 (noise 0.03)",
+            "WORSE: idle Seawall: bytes per client 2000.00 -> 2110.00 (noise 100.00)",
+            "WORSE: calls 64 Seawall: system calls 4.00 -> 5.00 (noise 0.45)",
+        ];
+        assert_eq!(worse, expected);
+        // The CPU time and the number of calls change by less than the noise, and the memory by
+        // less than 5 %.
+        let noisy = with(0.218, 2_090.0, 4.3);
+        assert_eq!(noisy.worse_than(&before), Vec::<String>::new());
+        assert_eq!(before.worse_than(&noisy), Vec::<String>::new());
+    }
+
+    #[test]
+    fn results_of_a_version_without_idle_values_and_system_calls_can_be_read() {
+        let text = serde_json::to_string(&medians(200, 400)).unwrap();
+        let mut results: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let fields = results.as_object_mut().unwrap();
+        assert!(fields.remove("idle").is_some() && fields.remove("calls").is_some());
+        let read: Medians = serde_json::from_value(results).unwrap();
+        assert!(medians(200, 400).worse_than(&read).is_empty());
+        assert_eq!(medians(200, 600).worse_than(&read).len(), 3);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A process that a bench measures: its CPU time and memory.
 
 use std::{
+    collections::BTreeMap,
+    ffi::OsString,
     fs,
     future::ready,
     io::{self, BufRead, BufReader},
@@ -13,11 +15,11 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use seawall_tests::eventually::eventually;
 
-/// The unit in which `/proc` gives CPU times, in milliseconds. Linux counts 100 units per second
-/// (USER_HZ).
+/// The unit in which `/proc/PID/stat` gives CPU times, in milliseconds. Linux counts 100 units per
+/// second (USER_HZ).
 const CPU_TICK_MS: u64 = 10;
 
-/// The resolution of the CPU times in this module.
+/// The resolution of the CPU times in this module, except those of [`ThreadTimes`].
 pub const CPU_TICK: Duration = Duration::from_millis(CPU_TICK_MS);
 
 /// A child process. Dropping the value kills it.
@@ -145,6 +147,64 @@ fn parse_cpu(stat: &str) -> (Duration, Duration) {
     (time(ticks(11)), time(ticks(12)))
 }
 
+/// The CPU times of all threads of a process, in nanoseconds. They are exact enough for a process
+/// that uses only a few clock ticks ([`CPU_TICK`]) of CPU time.
+#[derive(Clone, Debug)]
+pub struct ThreadTimes {
+    pid: u32,
+    /// The CPU time of each thread since its start, by thread id. Ended threads keep their times.
+    by_thread: BTreeMap<OsString, Duration>,
+}
+
+impl ThreadTimes {
+    /// Reads the times of a process.
+    ///
+    /// # Errors
+    /// If the process has ended, or the kernel does not count these times.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        let by_thread = read_thread_times(pid)?;
+        if by_thread.is_empty() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(Self { pid, by_thread })
+    }
+
+    /// Reads the times again. The time of a thread from the last call until the thread's end is not
+    /// counted.
+    ///
+    /// # Errors
+    /// If the process has ended.
+    pub fn update(&mut self) -> io::Result<()> {
+        self.by_thread.extend(read_thread_times(self.pid)?);
+        Ok(())
+    }
+
+    /// The sum of the times that were read.
+    pub fn total(&self) -> Duration {
+        self.by_thread.values().sum()
+    }
+}
+
+fn read_thread_times(pid: u32) -> io::Result<BTreeMap<OsString, Duration>> {
+    let mut times = BTreeMap::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let thread = thread?;
+        let schedule = fs::read_to_string(thread.path().join("schedstat"));
+        // The file is missing if the thread has just ended.
+        if let Some(time) = schedule.ok().as_deref().and_then(parse_schedule) {
+            times.insert(thread.file_name(), time);
+        }
+    }
+    Ok(times)
+}
+
+/// The CPU time in `/proc/PID/task/TID/schedstat`. Its first field is the time on a CPU in
+/// nanoseconds (proc(5)).
+fn parse_schedule(schedule: &str) -> Option<Duration> {
+    let nanoseconds = schedule.split_whitespace().next()?.parse().ok()?;
+    Some(Duration::from_nanos(nanoseconds))
+}
+
 /// The resident memory of a process in bytes.
 ///
 /// # Errors
@@ -215,4 +275,25 @@ pub fn haproxy_with(directory: &Path, text: &str) -> io::Result<Option<Process>>
     let path = directory.join("haproxy.cfg");
     fs::write(&path, text)?;
     Process::start(Command::new(program).arg("-db").arg("-f").arg(path)).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_of_a_thread_is_exact_to_the_nanosecond() {
+        let time = parse_schedule("1234567 89 10\n");
+        assert_eq!(time, Some(Duration::from_nanos(1_234_567)));
+        assert_eq!(parse_schedule(""), None);
+    }
+
+    #[test]
+    fn cpu_time_of_an_ended_thread_is_kept() {
+        let mut times = ThreadTimes::of(std::process::id()).unwrap();
+        let ended = Duration::from_secs(1_000_000);
+        times.by_thread.insert("ended".into(), ended);
+        times.update().unwrap();
+        assert!(times.total() > ended);
+    }
 }
