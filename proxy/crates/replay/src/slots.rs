@@ -25,6 +25,7 @@ pub(crate) struct Slots {
     free: Vec<usize>,
     by_client: HashMap<u64, usize, RandomState>,
     limit: usize,
+    max_clients: usize,
     /// Number of clients that shared a slot when they began.
     pub shared: u64,
 }
@@ -36,15 +37,19 @@ impl Slots {
             free: Vec::new(),
             by_client: HashMap::default(),
             limit: limit.max(1),
+            max_clients: MAX_CLIENTS,
             shared: 0,
         }
     }
 
     /// The slot of a client. A new client gets a slot that no client uses. If all slots are used,
-    /// it shares a slot with other clients.
+    /// or no further client can be remembered, the client shares a slot with other clients.
     pub(crate) fn of(&mut self, client: u64) -> usize {
         if let Some(slot) = self.by_client.get(&client) {
             return *slot;
+        }
+        if self.by_client.len() >= self.max_clients {
+            return self.shared_slot(client);
         }
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -52,17 +57,18 @@ impl Slots {
                 self.slots.push(Slot::default());
                 self.slots.len() - 1
             }
-            None => {
-                self.shared += 1;
-                let limit = u64::try_from(self.slots.len().max(1)).unwrap_or(u64::MAX);
-                usize::try_from(client % limit).unwrap_or(0)
-            }
+            None => self.shared_slot(client),
         };
-        if self.by_client.len() < MAX_CLIENTS {
-            self.by_client.insert(client, slot);
-            self.change(slot, |slot| slot.clients += 1);
-        }
+        self.by_client.insert(client, slot);
+        self.change(slot, |slot| slot.clients += 1);
         slot
+    }
+
+    /// A slot that depends only on the client's number. The client shares it with other clients.
+    fn shared_slot(&mut self, client: u64) -> usize {
+        self.shared += 1;
+        let slots = u64::try_from(self.slots.len().max(1)).unwrap_or(u64::MAX);
+        usize::try_from(client % slots).unwrap_or(0)
     }
 
     /// Counts an operation that was added to a slot.
@@ -128,5 +134,16 @@ mod tests {
         assert_eq!(slots.leave(20), None);
         assert_eq!(slots.leave(30), Some(slot));
         assert_eq!(slots.leave(30), None);
+    }
+    #[test]
+    fn a_client_that_cannot_be_remembered_always_has_the_same_slot() {
+        let mut slots = Slots::new(4);
+        slots.max_clients = 2;
+        assert_eq!((slots.of(10), slots.of(20)), (0, 1));
+        let slot = slots.of(31);
+        assert_eq!((slot, slots.of(31)), (1, 1));
+        slots.begin(slot);
+        assert!(!slots.end(slot));
+        assert_eq!(slots.slots.len(), 2);
     }
 }
