@@ -1,6 +1,6 @@
-//! Counts the allocations while Seawall reads, inspects and counts an operation, and while it takes
-//! a pooled connection. Inspecting a command and computing its fingerprint use only the stack, for
-//! a command of any size.
+//! Counts the memory allocations of the steps of an operation: Seawall reads its message, inspects
+//! its command, records its statistics, and takes a pooled connection. The inspection of a command
+//! and the computation of its fingerprint allocate nothing, for a command of any size.
 
 #![allow(clippy::unwrap_used, reason = "this file contains only tests")]
 

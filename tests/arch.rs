@@ -37,8 +37,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The names in a cell of the table: the words between backticks or, if there are none, the words
-/// between commas.
+/// The names in a cell of the table: the words in backticks or, if the cell has no backticks, the
+/// words between commas.
 fn names(cell: &str) -> Vec<String> {
     let quoted: Vec<_> = cell.split('`').skip(1).step_by(2).collect();
     let words = if quoted.is_empty() {
@@ -104,7 +104,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     files(folder, &["rs"], found);
 }
 
-/// The files with one of the extensions, without hidden folders and folders that tools create.
+/// Adds the files in `folder` with one of the extensions to `found`. Skips hidden folders and
+/// folders that tools create.
 fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -130,14 +131,15 @@ fn without_comments(source: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The crates of the proxy that a source names, without their common prefix.
+/// The crates of the proxy that a source uses, without the prefix `seawall_`: `wire` for
+/// `seawall_wire::OpMsg`.
 fn used_crates(source: &str) -> BTreeSet<String> {
     let code = without_comments(source);
     let paths = code.split("seawall_").skip(1);
     let names = paths.filter_map(|path| {
         let end = path.find(|c: char| !c.is_ascii_lowercase())?;
         let (name, rest) = path.split_at(end);
-        // Names of metrics have the same prefix, but are not paths.
+        // Names of metrics also begin with `seawall_`, but no `::` follows.
         rest.starts_with("::").then(|| name.to_owned())
     });
     // `config` is a crate outside of `proxy/crates`, so the table has no row for it.
@@ -184,7 +186,7 @@ fn used_modules_are_found_in_all_forms_of_a_path() {
     assert_eq!(found, ["a", "d", "e", "g"]);
 }
 
-/// The crates under `proxy/crates` by their names.
+/// For each crate under `proxy/crates`, by its name: the folder of its sources.
 fn crates() -> BTreeMap<String, PathBuf> {
     let folder = root().join("proxy/crates");
     let folders = fs::read_dir(folder)
@@ -229,8 +231,8 @@ fn crates_and_modules_use_only_what_their_table_row_allows() {
             wrong.push(format!("{name} has no row"));
             continue;
         };
-        // Files of unit tests are skipped: they may construct values that their module only
-        // receives.
+        // Files of unit tests are skipped. They may use more modules than their row allows, to
+        // construct values that the tested module only receives.
         let files = files.iter().filter(|file| {
             let mut parts = file.iter();
             !parts.any(|part| part == "tests" || part == "tests.rs")
@@ -265,7 +267,7 @@ fn crates_that_a_source_names_are_found() {
 }
 
 #[test]
-fn modules_use_only_lower_levels() {
+fn the_table_allows_only_uses_of_modules_of_lower_levels() {
     let table = table();
     for (module, row) in &table {
         for used in row.may_use.iter().filter(|used| *used != module) {
@@ -278,7 +280,7 @@ fn modules_use_only_lower_levels() {
     }
 }
 
-/// The identifiers of Rust code in a text.
+/// All words of Rust code that can be identifiers.
 fn identifiers(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
     words.filter(|word| !word.is_empty()).collect()
@@ -354,7 +356,7 @@ fn public_functions_and_constants_are_used_by_another_package() {
         .collect();
     let main = read(&root().join("proxy/src/main.rs"));
     // `main.rs` is a separate crate, so an item of the library that only `main.rs` uses must be
-    // `pub`. It counts as used.
+    // `pub`. Such an item counts as used.
     let in_main = identifiers(&main);
     let named: BTreeMap<_, _> = codes
         .iter()
@@ -386,7 +388,7 @@ fn public_functions_and_constants_are_used_by_another_package() {
 
 /// Without this check, the mutation tests would silently skip a folder that was renamed.
 #[test]
-fn folders_of_the_mutation_tests_exist() {
+fn folders_in_the_configuration_of_the_mutation_tests_exist() {
     let text = fs::read_to_string(root().join(".cargo/mutants.toml")).unwrap();
     let globs = text.split("examine_globs = [").nth(1).unwrap();
     let globs = globs.split(']').next().unwrap();
@@ -422,8 +424,8 @@ fn no_source_file_exceeds_the_maximum_length() {
     }
 }
 
-/// True if a line of a file with this extension is a comment that can be wrapped. A line with a
-/// single word or with a tag of JSDoc cannot.
+/// True if a line of a file with this extension is a comment that can be wrapped. A comment of a
+/// single word and a comment with a JSDoc tag cannot be wrapped.
 fn is_comment(extension: &str, line: &str) -> bool {
     let marks: &[&str] = match HASH_COMMENTS.contains(&extension) {
         true => &["#"],
@@ -436,7 +438,7 @@ fn is_comment(extension: &str, line: &str) -> bool {
 }
 
 #[test]
-fn comments_that_can_be_wrapped_are_recognised() {
+fn comments_that_can_be_wrapped_are_recognized() {
     for (extension, line, expected) in [
         ("rs", "    // two words", true),
         ("rs", "//! one", false),
@@ -450,7 +452,7 @@ fn comments_that_can_be_wrapped_are_recognised() {
     }
 }
 
-/// Formatters wrap code, but not comments.
+/// Formatters wrap code, but not comments, so this test checks the comments.
 #[test]
 fn no_comment_line_exceeds_the_maximum_width() {
     let extensions = [HASH_COMMENTS.as_slice(), &SLASH_COMMENTS].concat();
@@ -529,7 +531,8 @@ fn used_paths(source: &str) -> Vec<Vec<String>> {
     paths
 }
 
-/// The source before its module of unit tests. A declaration `mod tests;` does not end the source.
+/// The part of a source before its inline module of unit tests; the whole source if there is none.
+/// A declaration `mod tests;` is not an inline module.
 fn without_unit_tests(source: &str) -> &str {
     let marker = "#[cfg(test)]\nmod ";
     let mut starts = source.match_indices(marker).map(|(start, _)| start);
@@ -542,11 +545,11 @@ fn without_unit_tests(source: &str) -> &str {
         .map_or(source, |start| &source[..start])
 }
 
-/// The files and folders of one folder, each with the siblings that it uses.
+/// For each file and folder in `folder`: the siblings that it uses. Siblings are in one folder.
 fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let is_crate = folder.join("lib.rs").exists() && folder.ends_with("src");
     // A path that begins with `crate::` also names a sibling, if the folder is the root of a crate.
-    // In `proxy/src`, such paths are ignored, because another test checks them by their levels.
+    // In `proxy/src`, such paths are ignored, because another test compares them with the table.
     let counts_roots = is_crate && !folder.ends_with("proxy/src");
     let root = folder.join(if is_crate { "lib.rs" } else { "mod.rs" });
     let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -596,7 +599,7 @@ fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
     uses
 }
 
-/// True if a chain of uses leads from `from` to `to`.
+/// True if `from` uses `to`, directly or through other files.
 fn reaches(uses: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> bool {
     let mut seen = BTreeSet::new();
     let mut left = vec![from];

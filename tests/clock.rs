@@ -1,4 +1,5 @@
-//! Sets the system clock back while Seawall runs, and checks that clients and statistics continue.
+//! Sets the system clock back while Seawall runs. Checks that clients can still connect, log in and
+//! run operations, and that the history still counts these operations.
 //!
 //! The test needs `faketime` (libfaketime), so it runs only if it is requested, as in `.ci/run`:
 //! `cargo test --test clock -- --ignored`.
@@ -60,7 +61,7 @@ async fn finds(client: &mut RawClient, field: &str, count: usize) {
     }
 }
 
-/// The number of finds on a field in the last ten minutes of the history.
+/// The number of finds with a filter on `field` in the last ten minutes of the history.
 async fn counted(seawall: &Process, field: &str) -> u64 {
     let shapes: Shapes = get(seawall, "/api/v1/shapes?since=10m").await;
     let text = format!("{{filter:{{{field}:?}}}}");

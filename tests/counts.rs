@@ -1,6 +1,6 @@
-//! Counts the locks, the allocations and the instructions of whole operations. Seawall serves the
-//! clients on the test's thread. Only the locks and allocations of this thread are counted. The
-//! servers run on other threads.
+//! Counts how many locks whole operations take, how often they allocate memory, and how many
+//! instructions they execute. Only the locks and allocations of the test's thread are counted. On
+//! this thread, Seawall serves the clients. The servers run on other threads.
 //!
 //! Locks inside of other crates, such as tokio, are not counted. A background task can add to the
 //! count of an operation, for example when the task collects the statistics. So each test takes the
@@ -54,7 +54,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// lowest count.
 const RUNS: usize = 20;
 
-/// The server delays its reply to a find with this `_id` until the test allows it.
+/// The server delays its reply to a find with this `_id` until the test calls [`Server::release`].
 const HELD_ID: i32 = -1;
 
 /// The pool has one connection, so a second operation waits until the first one ends.
@@ -72,7 +72,7 @@ runtime.worker_threads = 1
 const LOCKS_OF_FIND: [(&str, u64); 3] = [
     // One lock to find the statistics rows of the command, one to count the finished operation.
     ("proxy/src/observe/recorder.rs", 2),
-    // One lock for the time of the checkout.
+    // One lock to record how long the checkout took.
     ("proxy/src/observe/servers.rs", 1),
     // One lock for the checkout, one for the check-in.
     ("proxy/src/pool/mod.rs", 2),
@@ -129,8 +129,8 @@ fn a_find_allocates_three_times() {
     assert_eq!(allocations.min(), Some(3));
 }
 
-/// The number of instructions that Seawall's task executes for a find, in a build for tests.
-/// Recorded with Rust 1.95 on x86-64.
+/// The number of instructions that the task that serves a client executes for one find, in a build
+/// for tests. Recorded with Rust 1.95 on x86-64.
 const INSTRUCTIONS_OF_FIND: u64 = 97_000;
 
 #[test]
@@ -148,11 +148,11 @@ fn the_instructions_of_a_find_are_near_the_recorded_number() {
     );
 }
 
-/// The file with the instructions of each function.
+/// The file into which valgrind writes the number of instructions of each function.
 const CALLS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/find.callgrind");
 
-/// Runs a test of this file under valgrind, and counts the instructions of the task that serves its
-/// client. `None` if this machine counts no instructions.
+/// Runs a test of this file under valgrind, and counts the instructions of the task that serves the
+/// test's client. `None` if the machine is not x86-64 or has no valgrind.
 #[expect(
     clippy::print_stdout,
     reason = "prints why no instructions are counted"
@@ -301,7 +301,7 @@ struct Server {
     _runtime: Runtime,
 }
 
-/// The replies that the server delays.
+/// The state of the replies that the server delays.
 struct HeldReplies {
     count: AtomicUsize,
     released: Semaphore,

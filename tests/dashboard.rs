@@ -1,5 +1,6 @@
-//! Tests the dashboard in a real browser, with real traffic: checks the types of its modules, and
-//! then runs `tests/dashboard/*.test.mjs`. The screenshots are in `target/tmp/dashboard/`.
+//! Tests the dashboard in a real browser, with real traffic: checks the types in its JavaScript
+//! modules, and then runs `tests/dashboard/*.test.mjs`. These scripts write screenshots to
+//! `target/tmp/dashboard/`.
 //!
 //! The tests need Node, npm and Chromium (Debian's package `chromium`, or the path in `CHROMIUM`).
 //! So they run only if they are requested, as in `.ci/run`: `cargo test --test dashboard --
@@ -50,8 +51,8 @@ fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)]) {
     assert!(status.success(), "{program} {arguments:?}: {status}");
 }
 
-/// Installs the packages of the lock file, unless they are installed. Runs once for all tests,
-/// because the tests run in parallel.
+/// Installs the npm packages of `package-lock.json` if they are missing or outdated. Runs once for
+/// all tests, because the tests run in parallel.
 fn install() {
     static INSTALLATION: Once = Once::new();
     INSTALLATION.call_once(install_packages);
@@ -94,25 +95,27 @@ async fn shop(seawall: &Seawall) -> Vec<Client> {
         doc! { "find": HOSTILE_COLLECTION, "filter": { HOSTILE_FIELD: 1 } },
     ] {
         for _ in 0..30 {
-            // The first command must fail, so its result is ignored.
+            // The results are ignored, because the first command fails on purpose.
             drop(hostile.database("shop").run_command(command.clone()).await);
         }
     }
     vec![shop, hostile]
 }
 
-/// Number of operations in [`shop`].
+/// Number of operations that [`shop`] runs.
 const OPERATIONS: u64 = 950;
 
-/// Waits until all operations are in the history. After that, the numbers of the history do not
-/// change.
+/// Waits until all operations of [`shop`] are in the history. After that, the numbers of the
+/// history do not change.
 async fn wait_for_history(seawall: &Seawall) {
     let counted = async || {
         let timeline: seawall_api::Timeline = seawall.api("/api/v1/timeline?since=1h").await;
         let known: u64 = timeline.steps.iter().map(|step| step.count).sum();
         match known >= OPERATIONS {
             true => Ok(()),
-            false => Err(format!("{known} of {OPERATIONS}")),
+            false => Err(format!(
+                "the history has {known} of {OPERATIONS} operations"
+            )),
         }
     };
     let limit = Duration::from_secs(20);
@@ -121,11 +124,11 @@ async fn wait_for_history(seawall: &Seawall) {
     }
 }
 
-/// The time with which the reports compare, in seconds since 1970: a moment before the start of the
-/// history.
+/// The baseline of the reports (`--against`), in seconds since 1970. The history begins after this
+/// time, so it has no data for the baseline.
 const BASELINE: &str = "1700000000";
 
-/// The files that `seawall report` writes about a Seawall.
+/// The paths of the files that `seawall report` writes about a running Seawall.
 struct Reports {
     html: String,
     json: String,
@@ -248,7 +251,7 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
 /// The browser script starts its own servers, because it stops one of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Node and Chromium; run by .ci/run"]
-async fn real_storms_stalls_and_changes_are_shown_as_the_api_reports_them() {
+async fn dashboard_shows_real_storms_stalls_and_changes_as_the_api_reports_them() {
     tokio::task::block_in_place(install);
     let mongod = find_or_fetch(|_| {}).await.unwrap();
     let variables = [
@@ -260,7 +263,7 @@ async fn real_storms_stalls_and_changes_are_shown_as_the_api_reports_them() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Node and Chromium; run by .ci/run"]
-async fn reload_and_drain_on_the_dashboard_require_a_typed_word() {
+async fn reload_and_drain_on_the_dashboard_require_a_typed_confirmation() {
     tokio::task::block_in_place(install);
     let server = Standalone::start(ServerOptions::default()).await.unwrap();
     let files = Scratch::create().unwrap();

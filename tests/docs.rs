@@ -64,8 +64,8 @@ fn every_metric_is_in_a_panel_or_a_rule() {
     }
 }
 
-/// `tests/metrics.txt` has the name, kind and labels of each metric of an earlier version. Users'
-/// dashboards depend on them.
+/// `tests/metrics.txt` has the name, kind and labels of each metric of an earlier Seawall version.
+/// These must not change, because users' dashboards depend on them.
 #[test]
 fn metrics_keep_their_names_kinds_and_labels() {
     let text = document("metrics.md");
@@ -75,7 +75,7 @@ fn metrics_keep_their_names_kinds_and_labels() {
         let mut words = line.split(' ');
         let (name, kind) = (words.next().unwrap(), words.next().unwrap());
         let metric = MetricName::ALL.iter().find(|m| m.as_str() == name);
-        let metric = metric.unwrap_or_else(|| panic!("{name} is missing"));
+        let metric = metric.unwrap_or_else(|| panic!("the metric {name} no longer exists"));
         assert_eq!(
             format!("{:?}", metric.kind()).to_lowercase(),
             kind,
@@ -84,7 +84,10 @@ fn metrics_keep_their_names_kinds_and_labels() {
         let labels: Vec<_> = words.flat_map(|labels| labels.split(',')).collect();
         let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
         let row = format!("| `{name}` | {} |", labels.join(", ")).replace("|  |", "| |");
-        assert!(text.contains(&row), "no row that begins with {row}");
+        assert!(
+            text.contains(&row),
+            "docs/metrics.md has no row that begins with {row}"
+        );
         metrics += 1;
     }
     assert!(metrics >= 49, "too few metrics found: {metrics}");
@@ -193,9 +196,8 @@ fn every_alert_is_listed_and_has_a_runbook() {
     assert!(count >= 15, "too few alerts found: {count}");
 }
 
-/// The text of a source file that a page names. The name is a path from `tests/e2e`, from
-/// `proxy/src` or from the repository's root, or it begins with the name of a crate
-/// (`wire/header.rs`).
+/// The text of a source file that a page names. The name is a path relative to `tests/e2e`,
+/// `proxy/src` or the repository's root, or it begins with the name of a crate (`wire/header.rs`).
 fn source(name: &str) -> String {
     let folders = ["tests/e2e", "proxy/src", "."];
     let mut paths = folders
@@ -231,7 +233,7 @@ fn every_source_and_test_named_in_the_docs_exists() {
 }
 
 #[test]
-fn every_shared_resource_names_a_test_that_shows_its_limit() {
+fn the_docs_name_a_test_for_the_limit_of_each_shared_resource() {
     let text = document("security.md");
     let section = text
         .split("\n## ")

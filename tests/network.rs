@@ -36,7 +36,8 @@ const INSIDE: &str = "NETWORK_INSIDE";
 /// The source address of the clients that the rules redirect to Seawall.
 const INTERCEPTED: &str = "127.0.0.9:0";
 
-/// Twice the time after which the kernel closes a silent connection to a server.
+/// Time limit of each wait: twice the time after which the kernel closes a connection to a server
+/// that no longer replies.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
@@ -112,7 +113,8 @@ async fn pass_encrypted() {
     assert!((passed - 1.0).abs() < f64::EPSILON, "{passed}");
 }
 
-/// Runs a test again in a separate process, which has its own network namespace.
+/// Starts this program again, in a new network namespace and with only the test `name`. That
+/// process calls this function again, which then runs `test`.
 fn in_a_namespace(name: &str, test: impl Future<Output = ()>) {
     if std::env::var_os(INSIDE).is_some() {
         run("ip", &["link", "set", "lo", "up"]);

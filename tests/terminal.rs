@@ -1,5 +1,5 @@
 //! Tests `seawall top` and `seawall report` in a real terminal: their output, their keys, and the
-//! terminal's state afterwards. Also tests the colours of the log.
+//! terminal's state afterwards. Also tests the colors of the log.
 //!
 //! The tests need `tmux`. So they run only if they are requested, as in `.ci/run`: `cargo test
 //! --test terminal -- --ignored`.
@@ -43,7 +43,7 @@ impl Terminal {
         let size = ["-x", "130", "-y", "40"];
         let mut arguments = vec!["new-session", "-d"];
         arguments.extend(size);
-        // After the program's end, its last output stays on the screen.
+        // `cat` keeps the terminal open, so the last output of the program stays on the screen.
         let kept = format!("{program}; echo \"ended with $?\"; exec cat");
         arguments.push(&kept);
         assert!(terminal.tmux(&arguments).status.success());
@@ -81,7 +81,7 @@ impl Terminal {
     async fn shows(&self, text: &str) {
         let attempt = async || match self.screen() {
             screen if screen.contains(text) => Ok(()),
-            screen => Err(format!("no {text:?} in\n{screen}")),
+            screen => Err(format!("expected {text:?} on the screen:\n{screen}")),
         };
         if let Err(error) = eventually(LIMIT, attempt).await {
             panic!("{error}");
@@ -90,7 +90,9 @@ impl Terminal {
 
     async fn shows_no(&self, text: &str) {
         let attempt = async || match self.screen() {
-            screen if screen.contains(text) => Err(format!("{text:?} in\n{screen}")),
+            screen if screen.contains(text) => {
+                Err(format!("expected no {text:?} on the screen:\n{screen}"))
+            }
             _ => Ok(()),
         };
         if let Err(error) = eventually(LIMIT, attempt).await {
@@ -150,7 +152,7 @@ async fn top_sorts_filters_and_opens_shapes_and_restores_the_terminal_at_its_end
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_shows_heat_maps_without_colours() {
+async fn top_shows_heat_maps_without_colors() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
@@ -194,7 +196,7 @@ async fn top_shows_heat_maps_without_colours() {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_shows_the_histogram_and_timeline_of_one_shape_and_obeys_every_sort_key() {
+async fn top_has_a_key_for_each_order_and_shows_the_histogram_and_timeline_of_one_shape() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
@@ -315,7 +317,7 @@ async fn top_continues_while_the_proxy_is_unreachable_and_ends_on_interrupt() {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn the_log_has_no_colours_with_no_color() {
+async fn the_log_has_no_colors_if_the_variable_no_color_is_set() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let scratch = Scratch::create().unwrap();
     let toml = format!(
@@ -329,11 +331,11 @@ async fn the_log_has_no_colours_with_no_color() {
         toml.display()
     );
     for (variables, has_colours) in [("-u NO_COLOR", true), ("NO_COLOR=1", false)] {
-        // With the trap, the shell survives the interrupt of its terminal. SIGHUP, which Seawall
-        // gets at the end of the terminal, would not end Seawall.
+        // Ctrl-C ends Seawall, because the SIGHUP at the end of the terminal would not end it. With
+        // the trap, the shell survives this Ctrl-C and prints the exit code.
         let terminal = Terminal::start(&format!("trap : INT; env {variables} {serve}"));
         terminal.shows("serving").await;
-        // With `-e`, the captured text contains the escape sequences of colours.
+        // With `-e`, the captured text contains the escape sequences of colors.
         let captured = terminal.tmux(&["capture-pane", "-p", "-e"]);
         terminal.press(&["C-c"]);
         terminal.shows("ended with 130").await;

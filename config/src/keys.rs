@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_has_two_underscores_between_section_and_key() {
+    fn an_environment_variable_has_two_underscores_between_section_and_key() {
         let variable = |path| key(path).unwrap().variable();
         assert_eq!(
             variable("pool.max_pool_size").unwrap(),

@@ -1,4 +1,4 @@
-//! The kinds that several keys share, and the limits of the kinds.
+//! The kinds of values that several keys share, and the limits of these values.
 
 use crate::schema::Kind;
 
@@ -30,7 +30,7 @@ pub(crate) const ENTRIES: Kind = Kind::Integer {
 /// because each export collects all metrics.
 pub(crate) const MIN_EXPORT_INTERVAL_MS: i64 = 100;
 
-/// A salt. Servers create salts of 16 and 28 bytes; other tools may use other lengths.
+/// A SCRAM salt. Servers create salts of 16 and 28 bytes; other tools may use other lengths.
 pub(crate) const SALT: Kind = Kind::Base64 { min: 1, max: 64 };
 
 /// A number of PBKDF2 rounds. Drivers refuse fewer than 4096. The maximum keeps a login from taking
@@ -43,8 +43,8 @@ pub(crate) const ITERATIONS: Kind = Kind::Integer {
 /// Maximum value of every key for a time: a week. A longer time is probably given in a wrong unit.
 pub(crate) const MAX_DURATION_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
 
-/// Maximum value of every key for a number of connections. On a common system, a process cannot
-/// have more file descriptors than this.
+/// Maximum value of every key for a number of connections. Each connection needs a file descriptor,
+/// and by default, Linux limits a process to about this number (`fs.nr_open`).
 pub(crate) const MAX_CONNECTIONS: i64 = 1_000_000;
 
 /// Maximum value of every key for a number of entries. It keeps the tables of one Seawall process
@@ -65,15 +65,16 @@ pub(crate) const MIN_MESSAGE_MEMORY_BYTES: i64 = 128 * 1024 * 1024;
 /// unit.
 pub(crate) const MAX_MEMORY_BYTES: i64 = 1024 * 1024 * 1024 * 1024;
 
-/// Minimum memory of the history. It is enough for the statistics of a few shapes over some
+/// Minimum memory of the history of statistics. It is enough for a few query shapes over some
 /// minutes.
 pub(crate) const MIN_HISTORY_BYTES: i64 = 1024 * 1024;
 
-/// Minimum time between two samples of a server. More frequent samples would load the server.
+/// Minimum time between two samples of a server's `serverStatus`. More frequent samples would slow
+/// down the server.
 pub(crate) const MIN_PULSE_INTERVAL_MS: i64 = 100;
 
-/// Maximum time between two samples of a server: a minute. A longer interval would hide effects of
-/// checkpoints, which servers write once a minute.
+/// Maximum time between two samples of a server's `serverStatus`: a minute. A longer interval would
+/// hide effects of checkpoints, which servers write once a minute.
 pub(crate) const MAX_PULSE_MS: i64 = 60_000;
 
 /// Maximum length of a command in a line of the slow log. It limits the memory of the queue in
@@ -92,6 +93,6 @@ pub const MIN_REDACTION_KEY_BYTES: usize = 16;
 
 const _: () = assert!(MIN_CAPTURE_QUEUE_BYTES > LARGEST_MESSAGE_BYTES);
 
-// The memory budget has a reserve, with which one message at a time can always finish. The reserve
-// is at most half of the budget, and the largest message must fit into the reserve.
+// A part of the memory budget is reserved, so that one message at a time can always be received
+// completely. The reserve is at most half of the budget, and the largest message must fit into it.
 const _: () = assert!(LARGEST_MESSAGE_BYTES <= MIN_MESSAGE_MEMORY_BYTES / 2);

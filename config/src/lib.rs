@@ -85,7 +85,7 @@ use values::Layers;
 pub struct Sources {
     /// The TOML file; `None` if there is no file.
     pub file: Option<PathBuf>,
-    /// The process's environment. Variables with the prefix `SEAWALL_` are keys. Some variables of
+    /// The process's environment. Variables with the prefix `SEAWALL_` set keys. Some variables of
     /// OpenTelemetry have an effect on `[telemetry]`; all others are ignored.
     pub environment: Vec<(String, String)>,
     /// Values from the command line.

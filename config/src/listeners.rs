@@ -49,7 +49,7 @@ section! {
     compressors: Vec<Compressor> = key("listen.compressors",
         Kind::Text, Restart, default "snappy,zstd,zlib");
     {
-        /// The certificate for clients; `None` if clients connect without TLS.
+        /// The TLS settings for clients; `None` if clients connect without TLS.
         tls: Option<Tls> = tls;
     }
 }
@@ -138,15 +138,15 @@ fn path(listener: &Part<'_>) -> Option<String> {
     Some(listener.path.shown.clone())
 }
 
-/// The keys of `[listen.tls]`, for each listener.
+/// The section `tls` of each listener. It has the same keys as `[listen.tls]`.
 pub(crate) fn tls_section() -> Section {
     let about = "TLS for clients of this listener. Without this section, they connect without TLS.";
     Tls::SECTION.at("listeners[].tls", about, |_| true)
 }
 
 impl Listener {
-    /// Creates the listener that `[listen]` describes. It has no limit of its own, because the
-    /// limit of all clients already applies.
+    /// Creates the listener that `[listen]` describes. It has no connection limit of its own,
+    /// because the limit for all listeners together already applies to it.
     pub(crate) fn only(listen: &Listen) -> Self {
         let Listen {
             addresses,
@@ -235,5 +235,6 @@ pub(crate) const LISTENERS: &str = "listeners";
 /// The only key of `[listen]` that applies to all listeners.
 const LIMIT_OF_ALL: &str = "listen.max_client_connections";
 
-/// Maximum number of listeners. Each listener needs descriptors, which are reserved at the start.
+/// Maximum number of listeners. Each listener needs file descriptors, which Seawall reserves when
+/// it starts.
 const MAX_LISTENERS: usize = 32;

@@ -10,7 +10,7 @@ pub struct Overrides {
     pub listen: Vec<String>,
     /// The value of `--deployment`: the connection string.
     pub deployment: Option<crate::Secret>,
-    /// The value of `--admin`: the address of metrics, health and the API.
+    /// The value of `--admin`: the address of the metrics, the health checks and the admin API.
     pub admin: Option<String>,
 }
 

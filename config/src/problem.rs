@@ -13,7 +13,7 @@ use toml::Value;
 pub struct Problem {
     /// The key's path (`pool.max_pool_size`, `auth.users[0].name`), the file or the variable.
     pub key: String,
-    /// The wrong value, if it may be shown; empty if there is no value.
+    /// The wrong value; empty if there is no value, or if it must not be shown.
     pub value: String,
     /// The requirement as a statement: `must be an integer from 1 to 65535`.
     pub allowed: String,

@@ -390,7 +390,7 @@ impl Setting for Vec<(u64, Duration)> {
     }
 }
 
-/// Splits a text at its commas.
+/// Splits a text at its commas. Removes the spaces around each part, and omits empty parts.
 pub(crate) fn parts(joined: &str) -> impl Iterator<Item = &str> {
     let parts = joined.split(',').map(str::trim);
     parts.filter(|part| !part.is_empty())

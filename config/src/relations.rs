@@ -71,7 +71,8 @@ fn proxies_have_networks(listener: &Listener, problems: &mut Problems) {
     problems.add(Problem::without_value(&key, &allowed));
 }
 
-/// Checks that each certificate has a key, and that client certificates have an authority.
+/// Checks that each certificate has a key file, and that the other TLS keys of the section fit
+/// `client_certificate`.
 fn certificates_fit(section: &str, tls: &Tls, problems: &mut Problems) {
     let (certificates, keys) = (tls.certificate_files.len(), tls.key_files.len());
     if certificates != keys {
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn ordered_redaction_needs_a_key_of_16_bytes() {
+    fn ordered_redaction_needs_a_key_of_at_least_16_bytes() {
         let capture = |keys: &str| {
             let toml = format!("deployment.uri = \"mongodb://server/\"\n[capture]\n{keys}");
             let problems = Settings::from_toml(&toml).err();

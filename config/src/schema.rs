@@ -21,8 +21,8 @@ pub struct Section {
 }
 
 impl Section {
-    /// Creates the optional section at `path` with some of this section's keys. Call it only once
-    /// for each path, because the memory of the new paths is never freed.
+    /// Creates the optional section at `path` with some of this section's keys. Call this function
+    /// only once for each path, because the memory of the new paths is never freed.
     pub(crate) fn at(
         &self,
         path: &'static str,
@@ -142,7 +142,7 @@ pub enum Kind {
     },
     /// A number from 0 to 100, with or without decimals.
     Percent,
-    /// A table from shape ids to times in milliseconds.
+    /// A table from the ids of query shapes to times in milliseconds.
     ShapeThresholds {
         /// The maximum time.
         max_ms: i64,
@@ -175,8 +175,8 @@ impl Kind {
         }
     }
 
-    /// Parses the text of a variable or a default. If parsing fails, the value stays text, and the
-    /// check reports it.
+    /// Parses the text of an environment variable or of a default. If parsing fails, the value
+    /// stays text, and the check reports it.
     pub(crate) fn parse(self, text: &str) -> Value {
         let parsed = match self {
             Self::Integer { .. } | Self::IntegerOr { .. } => text.parse().ok().map(Value::Integer),
@@ -217,7 +217,7 @@ fn shape_thresholds(text: &str) -> Option<Table> {
 }
 
 impl fmt::Display for Kind {
-    /// Writes the allowed values, to follow the words "must be".
+    /// Writes the allowed values as a phrase that follows the words "must be".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text | Self::Secret => f.write_str("a string that is not empty"),

@@ -8,7 +8,8 @@ use seawall_config::{
     Compression, Origin, Overrides, Secret, Settings, Sources, load, load_with_values,
 };
 
-/// Sources with these variables. Names that do not begin with `SEAWALL_` get the prefix `OTEL_`.
+/// Configuration sources with these environment variables. A name that does not begin with
+/// `SEAWALL_` gets the prefix `OTEL_`.
 fn sources(variables: &[(&str, &str)]) -> Sources {
     let name = |name: &str| match name.starts_with("SEAWALL_") {
         true => name.to_owned(),
@@ -45,7 +46,7 @@ fn headers(settings: &Settings) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn telemetry_is_off_and_has_the_defaults_of_the_specification() {
+fn telemetry_is_off_by_default_and_has_the_defaults_of_the_opentelemetry_specification() {
     let settings = Settings::default_for("mongodb://server/").unwrap();
     let telemetry = settings.telemetry;
     assert!(!telemetry.enabled);

@@ -108,7 +108,7 @@ pub enum StartError {
         /// The name of the socket.
         name: String,
     },
-    /// The other instances cannot be reached with the configured files.
+    /// The HTTP clients for the other Seawall instances (`admin.peers`) cannot be set up.
     #[error(transparent)]
     Peers(#[from] PeersError),
     /// A configured user's credentials cannot be used.
@@ -179,12 +179,12 @@ pub struct App {
     shared: Arc<Shared>,
     feed: Arc<insight::Feed>,
     draining: watch::Sender<Option<Instant>>,
-    /// The settings and values in effect.
+    /// The configuration in effect.
     running: Mutex<Box<config::Loaded>>,
     /// Opens files during a reload. The lock makes reloads run one after another.
     reloading: tokio::sync::Mutex<LimitedThread>,
     has_service_account: bool,
-    /// True if clients connect to sockets of the service manager.
+    /// True if clients connect to sockets that the service manager has bound.
     uses_inherited_sockets: bool,
     /// The log filter that replaces `log.level`; not set if `log.level` is in effect.
     log_filter: OnceLock<String>,
@@ -193,12 +193,12 @@ pub struct App {
     /// TLS of the admin address.
     admin_tls: RunningTls,
     server_tls: RunningServerTls,
-    /// When each TLS file for connections to the peers expires.
+    /// When each TLS file for connections to the other Seawall instances expires.
     peer_expiries: watch::Sender<Vec<CertificateExpiry>>,
     telemetry: RunningTelemetry,
     /// The state that HTTP requests read; `None` during the start.
     window: Option<Arc<Window>>,
-    /// The values in effect, for the API.
+    /// The configuration values in effect, which the API shows.
     configuration: watch::Sender<Arc<seawall_api::Configuration>>,
     reloads: mpsc::Sender<ReloadRequest>,
     reload_requests: tokio::sync::Mutex<mpsc::Receiver<ReloadRequest>>,
@@ -245,7 +245,7 @@ impl App {
     /// Starts all parts. Does not wait for the deployment, because it may be unavailable.
     ///
     /// # Errors
-    /// See [`StartError`]. In this case all parts have been stopped.
+    /// See [`StartError`]. After an error, no part of Seawall runs.
     pub async fn start(loaded: config::Loaded) -> Result<Self, StartError> {
         Self::start_on(loaded, Vec::new()).await
     }
@@ -323,8 +323,7 @@ impl App {
             .set_info(config_hash, certificates.collect())
     }
 
-    /// The TLS files that can expire. The returned value also shows files that a later reload
-    /// loads.
+    /// The expiry times of all TLS files. The returned value follows later reloads.
     fn expiries(&self) -> Expiries {
         let listeners = self.listeners.iter().map(|of| &of.tls);
         let all = listeners.chain([&self.admin_tls]);
@@ -455,15 +454,14 @@ impl App {
         self.admin_address.as_deref()
     }
 
-    /// The address of the metrics and the health checks alone; `None` if it is off, or was in use
+    /// The address that serves only metrics and health checks; `None` if it is off, or was in use
     /// at the start.
     pub fn metrics_address(&self) -> Option<&str> {
         self.metrics_address.as_deref()
     }
 
-    /// Serves a client over the caller's stream until the client disconnects. The stream has no
-    /// TLS, and the client counts as a client of the first listener. `None` if the client is
-    /// refused.
+    /// Serves a client over `stream`, without TLS, until the client disconnects. The client counts
+    /// as a client of the first listener. Returns `None` if Seawall refuses the client.
     ///
     /// Dropping the future closes the client.
     pub fn serve(&self, stream: Stream, peer: Peer) -> Option<impl Future<Output = ()> + use<>> {
@@ -478,7 +476,7 @@ impl App {
         self.shared.limits.operations().in_flight()
     }
 
-    /// The statistics.
+    /// The statistics of operations, clients and servers.
     pub fn exporter(&self) -> &Exporter {
         &self.feed.exporter
     }
@@ -488,7 +486,7 @@ impl App {
         &self.shared.clients
     }
 
-    /// The deployment.
+    /// The MongoDB deployment: its servers and the connections to them.
     pub fn topology(&self) -> &Arc<Topology> {
         &self.shared.routing.topology
     }
@@ -498,9 +496,9 @@ impl App {
         self.drain_requested.cancelled().await;
     }
 
-    /// Drains Seawall. `hello` returns error 91, so that drivers use another proxy. Operations are
-    /// served until no client is left, the drain time is over or `hasten` resolves. Then the
-    /// remaining clients are closed, spread over half a second.
+    /// Drains Seawall. The reply to `hello` is error 91, so that drivers use another proxy.
+    /// Operations are served until no client is left, the drain time is over or `hasten` resolves.
+    /// Then the remaining clients are closed, spread over half a second.
     pub async fn drain(&self, hasten: impl Future<Output = ()>) -> Drained {
         let until = Instant::now() + self.running.lock().settings.shutdown.drain;
         self.draining.send_replace(Some(until));
@@ -533,8 +531,8 @@ impl App {
         Drained { closed_clients }
     }
 
-    /// Writes and closes the history. A disk that is blocked must not prevent the end of the
-    /// process.
+    /// Writes and closes the history. Waits at most [`HISTORY_CLOSE_LIMIT`], because a disk that
+    /// hangs must not prevent the end of the process.
     async fn close_history(&self) {
         let feed = Arc::clone(&self.feed);
         let closing = spawn_blocking(move || feed.close());
@@ -677,8 +675,8 @@ async fn watch_control_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
 }
 
 async fn watch_lateness(shared: &Shared, lateness: &Lateness, record: impl Fn(Duration)) {
-    // `has_operations` does not count the operations of relayed clients, because they need no
-    // permit.
+    // `has_operations` counts only operations that hold a permit. The operations of relayed clients
+    // need no permit.
     let is_relaying = || shared.settings().is_relay && shared.clients.count() > 0;
     let is_active = || has_operations(shared) || is_relaying();
     measure_lateness(&shared.arrivals.activity, lateness, is_active, record).await;

@@ -1,5 +1,5 @@
-//! TLS and client certificates on the admin address: commands such as `seawall status`, raw
-//! requests, rotation and revocation.
+//! TLS and client certificates on the admin address: commands such as `seawall status`, direct HTTP
+//! requests, and the rotation and revocation of certificates.
 
 use std::{process::Output, sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::client_tls::assert_warned_of_handshake;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A Seawall whose admin address is public and uses TLS.
+/// A Seawall whose admin address uses TLS and is reachable from other machines.
 struct Scene {
     scratch: Scratch,
     authority: Authority,
@@ -86,7 +86,7 @@ impl Scene {
         run(&arguments).await
     }
 
-    /// Opens a connection to the admin address that stays open between requests.
+    /// Opens a TLS connection to the admin address. The connection stays open between requests.
     async fn connect(&self, identity: &Identity) -> TlsStream<TcpStream> {
         let config = self.authority.client_config(Some(identity)).unwrap();
         connect(self.port(), &config).await.unwrap()
@@ -191,7 +191,7 @@ async fn admin_actions_are_logged_with_the_subject_of_the_callers_certificate() 
 }
 
 #[tokio::test]
-async fn the_log_has_the_cause_and_the_address_of_a_caller_whose_handshake_failed() {
+async fn a_failed_handshake_is_logged_with_its_cause_and_the_address_of_the_caller() {
     let scene = Scene::start(REQUIRED).await;
     let refused = scene.run(&["status"], None).await;
     assert_eq!(refused.status.code(), Some(69), "{refused:?}");
@@ -220,7 +220,7 @@ async fn a_revoked_certificate_is_refused_on_new_and_on_open_connections() {
 }
 
 #[tokio::test]
-async fn once_a_reload_requires_certificates_requests_on_open_connections_without_one_fail() {
+async fn open_connections_without_certificate_get_403_after_a_reload_requires_certificates() {
     let token = "admin.token_file = \"DIR/token\"\n";
     let scene = Scene::start(token).await;
     let anonymous = scene.authority.client_config(None).unwrap();

@@ -191,7 +191,8 @@ async fn many_change_streams_do_not_block_other_operations() {
     let queued = ["state=\"queued\""];
     let all_wait = async || scene.seawall.metric(awaiting, &queued).await >= 40.0;
     eventually(LIMIT, all_wait).await.unwrap();
-    // At most two of the eight pooled connections run waiting operations. Finds use the others.
+    // At most two of the eight pooled connections run waiting operations. The finds use the other
+    // six connections.
     let mut client = scene.client().await;
     for n in 0..300 {
         let find = doc! {"find": "things", "filter": {"_id": n}};

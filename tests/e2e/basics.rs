@@ -157,8 +157,9 @@ async fn a_thousand_short_connections_need_one_server_login_per_pooled_connectio
         .await;
     let created = whole(created);
     assert!((1..=MAX_POOL_SIZE).contains(&created), "{created}");
-    // The server connection of a first login (introduction) joins the pool. So a first login needs
-    // no additional login at the server, and each pooled connection has exactly one login.
+    // The first login of a user (an introduction) uses a server connection that then joins the
+    // pool. So it causes no additional login at the server, and each pooled connection has exactly
+    // one login.
     let authentications = seawall
         .metric("seawall_server_authentications_total", &[])
         .await;
@@ -168,7 +169,7 @@ async fn a_thousand_short_connections_need_one_server_login_per_pooled_connectio
     }
 }
 
-/// The oldest server that the Rust driver supports.
+/// The oldest server version that the Rust driver supports.
 const OLDEST_OF_THE_DRIVER: ServerVersion = ServerVersion(4, 4, 0);
 
 /// Number of SCRAM-SHA-256 conversations that the server counted. `None` for servers before 4.4,

@@ -27,7 +27,8 @@ use crate::scene::{commands_named, connect, logged_in, seawall, seawall_at, writ
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Maximum number of polls that any script needs.
+/// Limit for the number of polls of the future that serves a client. A test fails if its script
+/// does not end within this limit.
 const MAX_POLLS: usize = 400;
 
 /// Limits that are lower than a test's number of clients, so a test fails if a permit is not
@@ -101,7 +102,8 @@ async fn cancel_everywhere(
     panic!("the script did not end in {MAX_POLLS} polls");
 }
 
-/// Waits until Seawall has no client, no connection in use and no queued operation.
+/// Waits until Seawall has no operation in flight, no server connection in use and no operation
+/// that waits for a connection.
 async fn wait_until_nothing_is_held(seawall: &Seawall) {
     let is_free = async || {
         let snapshot = seawall.app.topology().snapshot();
@@ -116,8 +118,8 @@ async fn wait_until_nothing_is_held(seawall: &Seawall) {
         .expect("all permits and connections are released");
 }
 
-/// Checks that another client of the same user still gets its own replies. `n` differs in each
-/// call.
+/// Checks that `witness`, another client of the same user, still gets the replies to its own
+/// commands. `n` differs in each call.
 async fn assert_own_replies(witness: &mut RawClient, db: &str, n: usize) {
     let id = i64::try_from(n).unwrap();
     let insert = doc! { "insert": "witness", "documents": [{ "_id": id }] };
@@ -299,7 +301,7 @@ async fn a_cancelled_login_or_operation_releases_all_permits_and_connections() {
 }
 
 #[tokio::test]
-async fn a_cancelled_large_message_releases_all_permits_and_connections() {
+async fn a_cancelled_operation_with_a_large_message_releases_all_permits_and_connections() {
     let seawall = seawall(LOW_LIMITS).await;
     let user = writer().await;
     let text = "x".repeat(1_500_000);
@@ -385,12 +387,12 @@ async fn a_cancelled_first_login_releases_all_permits_and_connections() {
     let cancelled = cancel_beside_witness(&seawall, &user, script).await;
     assert!(
         cancelled > 4,
-        "expected more drops than introductions, got {cancelled}"
+        "expected more drops than permits for first logins, got {cancelled}"
     );
 }
 
 #[tokio::test]
-async fn a_cancelled_relay_releases_all_permits_and_connections() {
+async fn a_cancelled_client_in_relay_mode_releases_all_permits_and_connections() {
     let seawall = seawall(&format!("{LOW_LIMITS}deployment.mode = \"relay\"\n")).await;
     let user = writer().await;
     let text = "x".repeat(1_500_000);

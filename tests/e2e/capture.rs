@@ -1,4 +1,4 @@
-//! Captures of real traffic of the official driver in front of a mongod with access control.
+//! Captures of the traffic between the official driver and a mongod with access control.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc, time::Duration};
 
@@ -192,7 +192,8 @@ async fn observed(
     (Client::with_options(options).unwrap(), events)
 }
 
-/// Writes and reads on several connections at the same time.
+/// Runs inserts, finds, updates and aggregations in four concurrent tasks, so that the driver uses
+/// several connections.
 async fn work(client: &Client, db: &str) {
     let tasks = (0..4).map(|task| async move {
         let collection = client
@@ -297,7 +298,8 @@ async fn passwords_and_scram_keys_are_never_written_to_a_capture() {
     database.run_command(create).await.unwrap();
     let update = doc! { "updateUser": &other, "pwd": "hunter2-changed" };
     database.run_command(update).await.unwrap();
-    // The server refuses this misspelled command. It contains a password, so captures omit it.
+    // The server refuses this misspelled command. The command contains a password, so captures
+    // must omit it.
     let wrong = doc! { "createuser": &other, "pwd": "hunter2-misspelled", "roles": [] };
     database.run_command(wrong).await.unwrap_err();
     let info = doc! { "usersInfo": &other, "showCredentials": true };
@@ -339,7 +341,7 @@ async fn passwords_and_scram_keys_are_never_written_to_a_capture() {
 }
 
 #[tokio::test]
-async fn only_selected_clients_are_captured() {
+async fn only_operations_of_selected_clients_and_namespaces_are_captured() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
     let (one, two) = (scene::writer().await, scene::writer().await);
@@ -694,10 +696,10 @@ async fn a_running_capture_is_complete_after_seawall_has_ended() {
     assert_eq!(inserts.count(), 1);
 }
 
-/// The header contains `ReplyDetail`, so that a program that reads the capture knows if it contains
-/// whole replies.
+/// The header contains `ReplyDetail`. From this field, a program that reads the capture knows
+/// whether the capture contains whole replies.
 #[tokio::test]
-async fn header_describes_the_capture() {
+async fn the_file_header_of_a_capture_describes_its_settings_and_servers() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
     let id = seawall

@@ -58,7 +58,7 @@ async fn after_a_password_change_at_most_one_login_is_refused_and_the_old_passwo
             assert!(refused <= 1, "{refused} logins refused");
             let (_, outcome) = log_in(&seawall, &login_with(&old)).await;
             assert_eq!(outcome.code(), Some(18), "{outcome:?}");
-            // A connected client keeps its login after a password change, as on a server.
+            // A connected client keeps its login after a password change, as without Seawall.
             assert!(find(&mut connected, &user.name).await.is_ok());
             old = new;
         }
@@ -87,7 +87,8 @@ async fn after_a_password_change_at_most_one_of_many_concurrent_logins_is_refuse
             assert_eq!(authenticated.count(), outcomes.len() - refused);
         }
         // After a failed login, Seawall reads the user's keys again. If they arrive late, as on a
-        // busy machine, further logins fail with the cached old keys. This may happen once.
+        // busy machine, further logins fail with the cached old keys. The test allows this after
+        // one of the four password changes.
         assert!(
             late <= 1,
             "more than one login was refused after {late} of 4 password changes"
@@ -119,7 +120,7 @@ async fn an_old_password_is_refused_even_before_a_login_with_the_new_one() {
 }
 
 #[tokio::test]
-async fn keys_that_a_server_refuses_are_evicted_and_the_clients_of_their_user_are_closed() {
+async fn cached_keys_are_evicted_and_their_clients_disconnected_if_a_server_refuses_them() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut connected = logged_in(&seawall, &user.login()).await;
@@ -142,7 +143,7 @@ async fn keys_that_a_server_refuses_are_evicted_and_the_clients_of_their_user_ar
 /// Servers reply with code 334 to a login if the user has lost the mechanism of this login, or if
 /// the server no longer offers the mechanism.
 #[tokio::test]
-async fn clients_are_closed_if_a_server_refuses_the_mechanism_of_their_login() {
+async fn clients_are_disconnected_if_a_server_refuses_the_mechanism_of_their_login() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();
     let root = server.administrator().await.unwrap();
@@ -179,7 +180,7 @@ async fn cached_keys_are_used_while_the_server_cannot_return_them() {
             .await
             .unwrap();
         // After a failed login, the cached keys may be outdated, so Seawall tries to read them
-        // again. The fail point refuses this.
+        // again. The fail point makes this read fail.
         let (_, wrong) = log_in(&seawall, &with_password(&user, "wrong")).await;
         assert_eq!(wrong.code(), Some(18));
         logged_in(&seawall, &user.login()).await;

@@ -113,7 +113,10 @@ async fn the_configuration_shows_the_source_of_each_value_and_the_value_in_effec
     // lower limit than the configured one.
     let clients = described_value(process.admin(), "listen.max_client_connections").await;
     let in_effect: u64 = clients.in_effect.unwrap().parse().unwrap();
-    assert!(in_effect < 1_000_000, "{in_effect} clients in effect");
+    assert!(
+        in_effect < 1_000_000,
+        "the limit in effect is {in_effect} clients"
+    );
     let shown = run(&["config", "--admin", process.admin()]).await;
     assert!(text(&shown).contains(r#""info" (in effect: seawall=info)"#));
 }

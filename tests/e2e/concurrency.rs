@@ -1,5 +1,6 @@
-//! The limit of concurrent operations (`pool.concurrency`) in front of a real server. Other
-//! operations may wait for a commit, so a commit must run even if they have reached all limits.
+//! The limit of concurrent operations (`pool.concurrency`) in front of a real server. Operations
+//! may wait for another client's commit. So this commit must run even if such operations have
+//! reached all limits.
 
 use std::time::Duration;
 
@@ -71,7 +72,7 @@ impl Scene {
         self.pool().await.concurrency
     }
 
-    /// The gauge of the operations in this state, as text.
+    /// The number of operations in this state, as text. The number is read from the metrics.
     async fn gauge(&self, state: &str) -> String {
         let label = format!("state=\"{state}\"");
         let name = "seawall_concurrency_operations";
@@ -85,13 +86,13 @@ fn long_read() -> Document {
 }
 
 #[tokio::test]
-async fn a_commit_runs_although_operations_that_wait_for_this_commit_hold_all_slots() {
+async fn a_commit_runs_although_operations_that_wait_for_it_have_reached_the_concurrency_limit() {
     let hold_all = async |scene: &Scene| scene.concurrency().await.in_progress == 1;
     commit_among_blocked_updates("pool.concurrency = 1", hold_all).await;
 }
 
 #[tokio::test]
-async fn a_commit_runs_although_operations_that_wait_for_this_commit_hold_all_connections() {
+async fn a_commit_runs_although_operations_that_wait_for_it_hold_all_connections() {
     let hold_all = async |scene: &Scene| {
         let pool = scene.pool().await;
         pool.pending == 0 && pool.in_use + pool.wait_queue == 3
@@ -101,14 +102,14 @@ async fn a_commit_runs_although_operations_that_wait_for_this_commit_hold_all_co
 }
 
 #[tokio::test]
-async fn a_commit_runs_although_operations_that_wait_for_this_commit_hold_all_permits() {
+async fn a_commit_runs_although_operations_that_wait_for_it_have_reached_the_in_flight_limit() {
     let hold_all = async |scene: &Scene| scene.seawall.app.operations_in_flight() == 3;
     let toml = "limits.max_in_flight_operations = 3\n";
     commit_among_blocked_updates(toml, hold_all).await;
 }
 
 /// Begins a transaction. Three other clients then send updates, which wait until the transaction is
-/// committed. When `hold_all` is true, commits the transaction.
+/// committed. When `hold_all` returns true, commits the transaction.
 async fn commit_among_blocked_updates(toml: &str, hold_all: impl AsyncFn(&Scene) -> bool) {
     let scene = Scene::start_with(toml).await;
     let mut writer = scene.client().await;
@@ -177,9 +178,9 @@ async fn long_operations_over_the_limit_run_after_a_short_wait_and_are_counted()
 }
 
 #[tokio::test]
-async fn operations_that_wait_are_counted_as_waiting() {
-    // Two reads use both connections of the user. These reads may become exempt, but the other
-    // reads then wait for a connection.
+async fn operations_that_wait_for_a_connection_are_counted_as_waiting() {
+    // Two reads use both pooled connections. These reads may become exempt from the concurrency
+    // limit, but the other four reads then still wait for a connection.
     let scene = Scene::start_with("pool.concurrency = 2\npool.max_pool_size = 2\n").await;
     let mut reads = Vec::new();
     for _ in 0..6 {

@@ -1,5 +1,5 @@
-//! Counts of operations: codes, failed writes, documents, retries and repeats, in pooled and relay
-//! mode.
+//! Tests of what Seawall counts about operations: error codes, failed writes, documents, retries by
+//! clients, and repeats by Seawall. Many tests run in pooled mode and in relay mode.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Maximum size of a reply that Seawall holds. A larger reply is forwarded as it arrives.
+/// Maximum size of a reply that Seawall reads completely before it forwards the reply. Seawall
+/// forwards a larger reply while it arrives.
 const HELD_REPLY_BYTES: i32 = 64 * 1024;
 
 const RELAYED: &str = "deployment.mode = \"relay\"\n";
@@ -78,7 +79,7 @@ impl Scene {
         eventually(LIMIT, row).await.unwrap()
     }
 
-    /// The sum of a metric's series that belong to this scene's database.
+    /// The sum of the values of a metric over all series of this scene's database.
     async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let db = format!("db=\"{}\"", self.db);
         let labels: Vec<_> = labels.iter().copied().chain([&*db]).collect();
@@ -90,7 +91,7 @@ async fn ask(client: &mut RawClient, db: &str, command: Document) -> RawReply {
     client.command(db, command).await.unwrap()
 }
 
-/// Converts counts by name to the type that the rows of the API have.
+/// Converts pairs of a name and a count to the type that the rows of the API have.
 fn counts(counts: &[(&str, u64)]) -> Option<BTreeMap<String, u64>> {
     let counts = counts.iter();
     let named = counts.map(|(name, count)| ((*name).to_owned(), *count));
@@ -239,7 +240,8 @@ fn commands() -> Vec<(Document, u64)> {
         (modify(99, doc! { "update": &update, "upsert": true }), 1),
         (modify(1, doc! { "remove": true }), 1),
         (modify(98, doc! { "remove": true }), 0),
-        // The reply contains a document of 100,000 bytes, so Seawall forwards it as it arrives.
+        // The reply contains a document of 100,000 bytes, so Seawall forwards the reply while it
+        // arrives.
         (modify(2, doc! { "update": &update, "new": true }), 1),
         (doc! { "count": "things" }, 5),
         (doc! { "find": "things", "projection": { "large": 0 } }, 5),
@@ -413,7 +415,7 @@ async fn a_repeated_commit_or_abort_counts_as_a_retry() {
             let row = scene.row(end, 3).await;
             assert_eq!(row.retries, Some(2), "{row:?}");
         }
-        // Two statements of one transaction do not count as a retry.
+        // The second insert of a transaction does not count as a retry of the first insert.
         let row = scene.row("insert", 4).await;
         assert_eq!(row.retries, Some(0), "{row:?}");
         for (count, number, retries) in [(5, 3, 0), (6, 3, 1), (7, 4, 1)] {

@@ -1,5 +1,6 @@
-//! The sources of credentials: detected by Seawall, read by a service account, configured, or not
-//! needed.
+//! Tests of the values of `auth.credentials`. For example, Seawall reads users' keys with a service
+//! account (`lookup`), the configuration contains the users (`users`), or clients need no login
+//! (`none`).
 
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ async fn lookup_mode_logs_users_in_without_a_login_at_the_server() {
         let (_, outcome) = log_in(&seawall, &with_password(&user, "wrong")).await;
         assert_eq!(outcome.code(), Some(18), "{outcome:?}");
         let mut client = logged_in(&seawall, &user.login()).await;
-        // Seawall itself verified the proof, so no login reached the server.
+        // Seawall itself verified the client's SCRAM proof, so no login reached the server.
         assert_eq!(introductions(&recorder, &user.name), []);
         assert!(find(&mut client, &db).await.is_ok());
         assert_eq!(insert(&mut client, &db).await.code(), Some(13));
@@ -123,8 +124,9 @@ async fn a_failed_login_of_the_service_account_closes_no_pooled_connection() {
     let account = uri["mongodb://".len()..].split(':').next().unwrap();
     let change = doc! { "updateUser": account, "pwd": "changed" };
     root().await.run("admin", change).await.unwrap();
-    // The driver's open connections of the service account stay logged in. So the test runs several
-    // lookups at the same time, until the driver opens a new connection. Its login fails.
+    // Seawall looks up users through the Rust driver, whose open connections stay logged in as the
+    // service account. So the test causes several lookups at the same time, until the driver opens
+    // a new connection, whose login fails.
     let has_lookup_failed = async || {
         let logins = (0..8).map(async |_| {
             let unknown = NewUser::new("admin", &unique_name("unknown"), "p");
@@ -139,7 +141,7 @@ async fn a_failed_login_of_the_service_account_closes_no_pooled_connection() {
     assert_eq!(seawall.metric(name, &["reason=\"stale\""]).await, 0.0);
 }
 
-/// A user's keys as tables of the configuration.
+/// A user's SCRAM keys, as TOML tables for the configuration file.
 pub(crate) async fn configured_keys(user: &NewUser) -> String {
     let command =
         doc! { "usersInfo": { "user": &user.name, "db": &user.db }, "showCredentials": true };
@@ -279,8 +281,8 @@ async fn an_error_of_a_server_that_is_shutting_down_does_not_make_logins_require
 /// Time limit of each wait. Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// `deployment.uri_file` names the file with the password. A rotation of secrets replaces
-/// this file.
+/// `deployment.uri_file` names a file with the connection string, which contains the password. A
+/// tool that rotates secrets replaces this file.
 #[tokio::test]
 async fn a_reload_adopts_the_new_password_of_the_service_account_and_refuses_a_wrong_password() {
     let before = service_uri(server().await.address()).await;
@@ -312,8 +314,8 @@ async fn a_reload_adopts_the_new_password_of_the_service_account_and_refuses_a_w
         .map(|change| (&*change.key, change.needs_restart))
         .collect();
     assert_eq!(changes, [("deployment.uri", false)]);
-    // Seawall replaces its client of the driver, which has logged in with the earlier password, by
-    // a new one. The new client must be able to look up users.
+    // Seawall's driver client has logged in with the old password. Seawall replaces it by a new
+    // driver client, which must be able to look up users.
     let user = writer().await;
     let is_served = async || {
         let address = process.address().parse().unwrap();

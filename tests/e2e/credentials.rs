@@ -1,4 +1,5 @@
-//! Users log in without any configured credentials, and keep their own rights.
+//! Tests of logins if Seawall is configured without credentials (`auth.credentials` is `self`). All
+//! users keep their own rights on the server.
 
 use std::time::Duration;
 
@@ -24,8 +25,9 @@ const STARTS: [Start; 3] = [
     Start::SpeculativeLegacyHello,
 ];
 
-/// Creates users with one or with both mechanisms. Logs each user in twice: with and without the
-/// empty exchange at the end. All mechanisms and all forms of the first message are used.
+/// Creates users with one or with both SCRAM mechanisms. Logs each user in twice: with and without
+/// the empty exchange at the end of the login. All mechanisms and all forms of the first message
+/// are used.
 async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
     let [sha1, sha256] = [Mechanism::ScramSha1, Mechanism::ScramSha256];
     let kinds: [(&[Mechanism], Mechanism); 4] = [
@@ -73,7 +75,7 @@ async fn users_of_a_replica_set_log_in_with_every_mechanism_and_every_kind_of_fi
 }
 
 #[tokio::test]
-async fn unauthorized_reply_closes_no_pooled_connection() {
+async fn a_reply_with_code_13_closes_no_pooled_connection() {
     let seawall = seawall("").await;
     let user = writer().await;
     let mut client = logged_in(&seawall, &user.login()).await;
@@ -82,8 +84,8 @@ async fn unauthorized_reply_closes_no_pooled_connection() {
         .await;
     for _ in 0..30 {
         assert_eq!(insert(&mut client, "another").await.code(), Some(13));
-        // The refusal quotes the text of this command. Seawall must not mistake the quoted text for
-        // a server's reply about a dropped user.
+        // The server refuses this command with an error text that quotes the command. The quoted
+        // text looks like the server's error for a dropped user, but Seawall must ignore it.
         let quoted = doc! { "find": "command x requires authentication" };
         let refused = client.command("another", quoted).await.unwrap();
         assert_eq!(refused.code(), Some(13));
@@ -94,7 +96,7 @@ async fn unauthorized_reply_closes_no_pooled_connection() {
 }
 
 #[tokio::test]
-async fn logins_of_a_known_user_reach_no_server() {
+async fn only_the_first_login_of_a_user_reaches_the_server() {
     let seawall = seawall("").await;
     let user = writer().await;
     for mechanism in Mechanism::ALL {
@@ -228,8 +230,9 @@ async fn a_restriction_that_is_added_after_a_login_applies_to_later_logins() {
 async fn many_users_share_few_server_connections_and_all_are_served() {
     const USERS: usize = 200;
     const MAX_SERVER_CONNECTIONS: u32 = 20;
-    /// Connections outside of pools: 64 for first logins (introductions), eight that are kept for
-    /// later first logins, monitors, and connections that are being closed.
+    /// Maximum number of server connections outside of pools: 64 for first logins
+    /// (introductions), eight that are kept for later first logins, and a few more for monitors and
+    /// for connections that are being closed.
     const OUTSIDE_OF_POOLS: u32 = 84;
     let _turn = crowd::turn().await;
     let toml = format!(

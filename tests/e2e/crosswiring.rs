@@ -259,7 +259,7 @@ impl Chaos {
         failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Runs an operation. Returns false if the connection was closed.
+    /// Runs an operation and checks its replies. Returns false if the connection was closed.
     async fn echo(&mut self, client: &mut RawClient, unique: i64) -> bool {
         let command = self.command(unique);
         let reply = match self.exchange(client, &command, unique).await {
@@ -345,13 +345,14 @@ impl Chaos {
     }
 }
 
-/// The result of [`Chaos::exchange`]. `Failed` stands for the failures that a test may expect.
+/// The result of [`Chaos::exchange`]. `Failed` is a failure that the test allows.
 enum Exchanged {
     Reply(RawReply),
     Failed { is_open: bool },
 }
 
-/// True for codes that report an unreachable server, or a cursor that was lost with its server.
+/// True for the codes that a test with disturbed server connections allows: no server or no server
+/// connection was available in time, or a cursor was lost with its server connection.
 fn is_failure(code: i32) -> bool {
     const HOST_UNREACHABLE: i32 = 6;
     const CURSOR_NOT_FOUND: i32 = 43;

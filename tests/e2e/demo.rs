@@ -1,4 +1,4 @@
-//! `seawall demo`, run as a new user runs it, with the real binary.
+//! Tests that run `seawall demo` with the real binary, as a new user runs it.
 
 use std::{
     fs,
@@ -104,7 +104,8 @@ async fn a_demonstration_interrupted_during_its_start_leaves_no_process_and_no_f
     assert_nothing_is_left(directory.path());
 }
 
-/// Parses `find: driver 201, Seawall 201`, with or without a verdict at the end.
+/// Parses a line such as `find: driver 201, Seawall 201`, which may end with `  DIFFERENT`. Returns
+/// the two counts.
 fn counts(line: &str) -> Option<(u64, u64)> {
     let (_, counts) = line.split_once(": driver ")?;
     let (sent, served) = counts.split_once(", Seawall ")?;

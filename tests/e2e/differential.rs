@@ -60,7 +60,8 @@ const NOT_SENT: &[&str] = &[
     "validateDBMetadata",
     "dbCheck",
     "oidcListKeys",
-    // MongoDB 4.4 and 5.0 abort when this command reaches a server with authentication.
+    // The server process of MongoDB 4.4 and 5.0 aborts when it receives this command and requires
+    // authentication.
     "repairDatabase",
     // These commands would succeed in the direct run, so the run through Seawall would start with
     // other data. [`scenario`] sends them instead.
@@ -177,8 +178,9 @@ fn masked_document(document: Document) -> Document {
     fields.collect()
 }
 
-/// A reply without what may differ. For a successful command in [`STATE`], only the names of the
-/// reply's fields; otherwise the reply without the values of the fields in [`VOLATILE`].
+/// The part of a reply that must be equal directly and through Seawall. For a successful command in
+/// [`STATE`], only the names of the reply's fields; otherwise the reply without the values of the
+/// fields in [`VOLATILE`] and without some ends of error texts.
 fn compared(name: &str, reply: &RawReply) -> Document {
     if STATE.contains(&name) && reply.is_ok() {
         let names: BTreeSet<_> = reply.body.keys().cloned().collect();
@@ -332,7 +334,8 @@ fn sessions() -> Vec<Document> {
     ]
 }
 
-/// Each command of the server by its name, with mostly invalid arguments.
+/// Five variants of each command that the server lists, mostly with invalid arguments, and the
+/// database to which each variant is sent. Commands that this test does not send are left out.
 async fn reference(client: &mut RawClient) -> Vec<(&'static str, Document)> {
     let listed = client
         .command("admin", doc! {"listCommands": 1})
@@ -381,7 +384,8 @@ async fn reference(client: &mut RawClient) -> Vec<(&'static str, Document)> {
     cases
 }
 
-/// A connection of the root user that is opened again whenever the server closes it.
+/// A connection on which the root user is logged in. If the server closes the connection, the test
+/// opens a new one.
 struct Root {
     address: SocketAddr,
     client: RawClient,

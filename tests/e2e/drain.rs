@@ -1,4 +1,4 @@
-//! Graceful stops that cause no errors: drains, signals and exit codes.
+//! Tests of how Seawall stops: drains, in which no operation may fail, signals, and exit codes.
 
 use std::{
     net::TcpListener,
@@ -33,7 +33,7 @@ use tokio::{
 const LIMIT: Duration = Duration::from_secs(30);
 const SHUTDOWN_IN_PROGRESS: i32 = 91;
 
-/// Writes a configuration file for a process in front of the shared replica set.
+/// Writes a configuration file for a Seawall process in front of the shared replica set.
 async fn configuration(scratch: &Scratch, listen: &str, drain_ms: u32) -> std::path::PathBuf {
     let uri = shared_replica_set().await.unwrap().uri();
     let toml = format!(
@@ -52,7 +52,8 @@ async fn is_ready(process: &Process) -> bool {
     client.hello(doc! {}).await.is_ok_and(|reply| reply.is_ok())
 }
 
-/// Runs retryable reads and writes of the official driver until [`Load::end`] is called.
+/// Eight tasks that run retryable reads and writes through one client of the official driver until
+/// [`Load::end`] is called.
 struct Load {
     client: Client,
     done: Arc<AtomicUsize>,
@@ -95,7 +96,7 @@ impl Load {
                     };
                     match outcome.await {
                         Ok((Some(_), 1, Some(last))) if last.get_i32("n").ok() == Some(1) => {}
-                        Ok(other) => errors.push(format!("a write did not run once: {other:?}")),
+                        Ok(other) => errors.push(format!("expected one run per write: {other:?}")),
                         Err(error) => errors.push(error.to_string()),
                     }
                     done.fetch_add(1, Ordering::Relaxed);
@@ -121,7 +122,7 @@ impl Load {
 }
 
 #[tokio::test]
-async fn a_rolling_restart_under_load_fails_no_operation() {
+async fn no_operation_fails_in_a_rolling_restart_under_load() {
     let scratch = Scratch::create().unwrap();
     let any = configuration(&scratch, "127.0.0.1:0", 20_000).await;
     let mut processes = [Process::serve(&any).await, Process::serve(&any).await];
@@ -201,7 +202,7 @@ async fn an_interrupt_ends_the_process_at_once_with_code_130() {
 }
 
 #[tokio::test]
-async fn during_a_drain_hello_fails_with_code_91_and_operations_are_served_until_its_end() {
+async fn hello_fails_with_code_91_in_a_drain_and_operations_are_served_until_the_drain_ends() {
     let set = shared_replica_set().await.unwrap();
     let options = seawall::Options {
         toml: "shutdown.drain_ms = 5000".to_owned(),
@@ -217,8 +218,9 @@ async fn during_a_drain_hello_fails_with_code_91_and_operations_are_served_until
     let (end_early, ended_early) = oneshot::channel::<()>();
     let began = Instant::now();
     let draining = seawall.app.drain(async {
-        // The drain would end early at the end of this future, when `end_early` is dropped. This
-        // happens after Seawall has closed its clients, so only `shutdown.drain_ms` ends the drain.
+        // Seawall would end the drain early if this future ended. But the future ends only when the
+        // test drops `end_early`, after Seawall has closed its clients. So only
+        // `shutdown.drain_ms` ends the drain.
         drop(ended_early.await);
     });
     let watching = async {
@@ -307,7 +309,7 @@ async fn idle_relayed_clients_are_closed_at_the_beginning_of_a_drain() {
 }
 
 /// Drains `seawall` while `work` runs. `work` must end the connections of all clients, or let them
-/// become idle: the drain has no time limit of its own.
+/// become idle. Otherwise the drain lasts longer than `LIMIT`, and the test fails.
 async fn drain_beside(seawall: &Seawall, work: impl Future<Output = ()>) {
     let draining = seawall.app.drain(std::future::pending());
     let (drained, ()) = timeout(LIMIT, async { tokio::join!(draining, work) })
@@ -316,7 +318,7 @@ async fn drain_beside(seawall: &Seawall, work: impl Future<Output = ()>) {
     assert_eq!(drained.closed_clients, 0);
 }
 
-/// Starts a relay, and connects two clients that have logged in.
+/// Starts Seawall in relay mode, and connects two clients to it. Both clients are logged in.
 async fn relay_with_two_clients(uri: &str) -> (Seawall, [RawClient; 2]) {
     let options = seawall::Options {
         toml: "shutdown.drain_ms = 600000\ndeployment.mode = \"relay\"".to_owned(),
@@ -334,9 +336,9 @@ async fn relay_with_two_clients(uri: &str) -> (Seawall, [RawClient; 2]) {
     (seawall, clients)
 }
 
-/// Waits until a drain has closed a relayed client that only sends a `hello`. Returns the bytes
-/// that the client got after it sent the `hello`. The client is closed later than clients that have
-/// been idle since the beginning of the drain.
+/// Waits until a drain has begun, sends a `hello` from a relayed client, and waits until the drain
+/// has closed this client. Returns the bytes that the client got after the `hello`. Seawall closes
+/// this client later than clients that have been idle since the beginning of the drain.
 async fn read_until_closed_in_drain(seawall: &Seawall, client: &mut RawClient) -> Vec<u8> {
     wait_until(async || seawall.get("/health/ready").await.0 == 503).await;
     let hello = OpMsg::new(doc! {"hello": 1, "$db": "admin"});
@@ -390,7 +392,7 @@ async fn a_drain_waits_for_replies_to_operations_of_relayed_clients_but_not_to_t
 }
 
 #[tokio::test]
-async fn all_configuration_errors_are_reported_at_once_before_a_port_is_bound() {
+async fn all_configuration_errors_are_reported_together_before_a_port_is_bound() {
     let scratch = Scratch::create().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
@@ -427,7 +429,7 @@ async fn all_configuration_errors_are_reported_at_once_before_a_port_is_bound() 
 }
 
 #[tokio::test]
-async fn the_process_ends_with_code_69_if_the_client_address_is_in_use() {
+async fn the_process_ends_with_code_69_if_the_address_in_listen_address_is_in_use() {
     let scratch = Scratch::create().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -105,8 +105,8 @@ async fn counts_equal_the_profiler_counts_and_times_are_at_least_the_profiler_ti
     check_labels(&seawall).await;
 }
 
-/// `metrics.txt` lists the labels of each metric in an earlier version. Checks that these metrics
-/// still have the same labels.
+/// Checks that metrics still have the labels that they had in an earlier version of Seawall.
+/// `metrics.txt` lists the metrics and the labels of that version.
 async fn check_labels(seawall: &Seawall) {
     let earlier = include_str!("../metrics.txt").lines().map(|line| {
         let words: Vec<_> = line.split(' ').collect();
@@ -128,7 +128,8 @@ async fn check_labels(seawall: &Seawall) {
         let Some(expected) = families.find_map(|family| earlier.get(family)) else {
             continue;
         };
-        // Label values are quoted. After a split at quotes, each second part has a label's name.
+        // Label values are quoted. After a split at the quotes, every second part, beginning with
+        // the first, contains a label's name.
         let parts = rest.split('"').step_by(2);
         let labels: BTreeSet<_> = parts
             .filter_map(|part| part.trim_start_matches(['{', ',']).strip_suffix('='))
@@ -140,7 +141,8 @@ async fn check_labels(seawall: &Seawall) {
     assert!(compared > 100, "only {compared} series compared");
 }
 
-/// Creates a user and some documents, and starts a profiler that keeps every entry.
+/// Creates a user and some documents, and starts the server's profiler with enough space to keep
+/// every entry.
 async fn prepare(server: &Standalone, user: &NewUser) -> Database {
     let root = server.client().unwrap();
     create_user(&root, user).await.unwrap();
@@ -166,8 +168,9 @@ async fn profile(db: &Database, level: i32) {
     db.run_command(doc! {"profile": level}).await.unwrap();
 }
 
-/// Runs each command, some of them in several forms. Returns the number of sent commands by
-/// collection and command, and the time for which the client waited.
+/// Runs all commands of all rounds, with the `getMore` commands that they need. Returns the number
+/// of sent commands by collection and command name, and the total time for which the client waited
+/// for replies.
 async fn work(client: &mut RawClient, number: i32) -> (BTreeMap<RowKey, u64>, Duration) {
     let mut sent = BTreeMap::new();
     let mut waited = Duration::ZERO;
@@ -210,7 +213,7 @@ fn commands(id: i32) -> Vec<Document> {
         doc! {"findAndModify": "changed", "query": {"_id": id % 400}, "update": {"$set": {"last": id}}},
     ];
     if id % 10 == 0 {
-        // A find whose result needs three `getMore`s.
+        // A find whose result needs several `getMore` commands.
         commands.push(doc! {"find": "read", "filter": {}, "batchSize": 100, "comment": "batches"});
         // The following command takes some milliseconds per document, so that the profiler's times
         // are not all zero.
@@ -285,7 +288,8 @@ async fn profiled(db: &Database) -> BTreeMap<RowKey, Profiled> {
     sums
 }
 
-/// The profiler's sums by shape. They do not include `getMore`, which has no separate shape.
+/// The profiler's counts and times, summed by shape. The sums do not include `getMore`, which has
+/// no separate shape.
 async fn profiled_shapes(db: &Database) -> BTreeMap<String, Profiled> {
     let mut sums: BTreeMap<String, Profiled> = BTreeMap::new();
     for entry in entries(db).await {
@@ -315,7 +319,8 @@ fn count_of(sums: &BTreeMap<RowKey, Profiled>) -> u64 {
     sums.values().map(|sums| sums.count).sum()
 }
 
-/// Checks that each shape has the profiler's count and at least the profiler's time on the server.
+/// Checks that, for each shape, Seawall has the same count as the profiler, and a server time that
+/// is at least the profiler's time.
 fn check_server_times(own: &[Shape], profiled: &BTreeMap<String, Profiled>) {
     let own: BTreeMap<_, _> = own.iter().map(|shape| (shape.id.clone(), shape)).collect();
     assert!(own.keys().eq(profiled.keys()), "{own:?} {profiled:?}");

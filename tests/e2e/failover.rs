@@ -126,8 +126,8 @@ async fn a_read_sent_to_a_hung_primary_is_repeated_and_a_write_fails_with_code_6
     };
     let insert = |id: i32| doc! {"insert": "things", "documents": [{"_id": id}]};
     assert!(writer.command(DATABASE, insert(1)).await.unwrap().is_ok());
-    // Two concurrent operations open two connections, so both of the next operations find an
-    // available connection.
+    // Two concurrent operations open two server connections, so each of the next two operations
+    // finds an available connection.
     let slow = doc! {"find": "things", "filter": {"$where": "sleep(300) || true"}};
     let (one, other) = tokio::join!(
         reader.command(DATABASE, slow.clone()),

@@ -1,4 +1,5 @@
-//! Tests of the fixtures against real servers, because all other tests rely on them.
+//! Tests of the fixtures that all other tests rely on: servers, the raw client, and the recorder.
+//! The tests use real servers.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Several instances in front of one deployment: merged figures, and cursors that another instance
-//! has opened.
+//! Tests of several Seawall instances in front of one deployment: merged figures, and cursors and
+//! transactions that a client uses through more than one instance.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use seawall_tests::{
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Instances of Seawall in front of the same server, and a user with a database of the same name.
+/// Instances of Seawall in front of the same server, and a user with rights on one database, which
+/// has the same name as the user.
 struct Fleet {
     user: NewUser,
     instances: Vec<Seawall>,
@@ -62,7 +63,7 @@ impl Fleet {
         eventually(LIMIT, is_reported).await.unwrap();
     }
 
-    /// The admin addresses, separated by commas.
+    /// The admin addresses of all instances, separated by commas.
     fn admin(&self) -> String {
         let addresses = self.instances.iter();
         let addresses = addresses.map(|seawall| seawall.app.admin_address().unwrap().to_string());
@@ -196,8 +197,8 @@ async fn open_cursor(client: &mut RawClient, db: &str, preference: &str) -> i64 
     cursor.get_i64("id").unwrap()
 }
 
-/// Two connections to two instances in front of one replica set, as if a load balancer had spread
-/// the connections of a client without `loadBalanced=true`.
+/// One connection to each of two instances in front of the same replica set, as if a load balancer
+/// had distributed the connections of a client that does not use `loadBalanced=true`.
 #[tokio::test]
 async fn a_get_more_at_another_instance_is_counted_and_fails_if_the_cursor_is_on_a_secondary() {
     let set = shared_replica_set().await.unwrap();
@@ -242,7 +243,7 @@ async fn a_get_more_at_another_instance_is_counted_and_fails_if_the_cursor_is_on
 }
 
 #[tokio::test]
-async fn transactions_of_a_replica_set_may_use_several_instances() {
+async fn statements_of_one_transaction_may_use_several_instances_in_front_of_a_replica_set() {
     let set = shared_replica_set().await.unwrap();
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
     let mut clients = Vec::new();

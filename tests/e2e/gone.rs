@@ -144,8 +144,8 @@ async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept
         scene.metric("seawall_clients_gone_total").await,
         count(clients)
     );
-    // At most 5 % of the server connections were closed, and Seawall opened at most as many new
-    // ones, although the client below sends many finds.
+    // At most 5 % of the server connections were closed. Although the client below sends many
+    // finds, Seawall opened no more new connections than it closed.
     let closed = scene
         .metric("seawall_server_connections_closed_total")
         .await;
@@ -182,7 +182,7 @@ async fn several_abandoned_reads_are_killed_with_one_additional_server_login() {
 }
 
 #[tokio::test]
-async fn reads_of_disconnected_clients_end_after_a_server_restart() {
+async fn after_a_server_restart_reads_of_disconnected_clients_still_end() {
     let mut scene = Scene::start(1).await;
     for _ in 0..2 {
         scene.read_and_leave().await;
@@ -200,7 +200,7 @@ async fn waiting_operations_of_disconnected_clients_leave_the_queue() {
     eventually(LIMIT, all_run).await.unwrap();
     let waiting = scene.reading(more).await;
     let in_queue = async || scene.metric("seawall_wait_queue_length").await;
-    // The queue may also contain a command by which Seawall reads the user's keys.
+    // The queue may also contain a command with which Seawall reads the user's keys.
     let all_wait = async || in_queue().await >= count(more);
     eventually(LIMIT, all_wait).await.unwrap();
     drop(waiting);

@@ -1,6 +1,6 @@
-//! First logins, which Seawall forwards to a server (introductions): which bytes are forwarded, how
-//! many run at the same time, and how they end. Also tests that an error in any SCRAM conversation
-//! has the same code as on a server.
+//! Tests of first logins, which Seawall forwards to a server (introductions): which bytes Seawall
+//! forwards, how many first logins run at the same time, and how they end. Also tests that an error
+//! in any SCRAM conversation has the same code as on a server.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ async fn stall(client: &mut RawClient, user: &NewUser) {
     assert!(started.is_ok(), "{started:?}");
 }
 
-/// The users that are logged in on a connection.
+/// The names of the users that are logged in on a connection.
 async fn users_of(client: &mut RawClient) -> Vec<String> {
     let reply = client
         .command("admin", doc! { "connectionStatus": 1 })
@@ -61,7 +61,7 @@ async fn users_of(client: &mut RawClient) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn first_logins_forward_only_the_payloads_of_the_client() {
+async fn seawall_forwards_only_the_scram_payloads_of_first_logins() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut client = connect(&seawall).await;
@@ -177,7 +177,7 @@ async fn a_login_succeeds_while_first_logins_of_other_users_are_stalled() {
 }
 
 #[tokio::test]
-async fn a_stalled_first_login_is_closed_and_delays_the_next_login_only_briefly() {
+async fn a_stalled_first_login_is_ended_and_delays_the_next_login_of_its_user_only_briefly() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut leader = connect(&seawall).await;
@@ -196,7 +196,7 @@ async fn a_stalled_first_login_is_closed_and_delays_the_next_login_only_briefly(
 }
 
 #[tokio::test]
-async fn a_logged_in_client_cannot_keep_a_forwarded_login_open() {
+async fn a_stalled_second_login_of_a_logged_in_client_does_not_block_other_logins() {
     let (seawall, _recorder) = recorded("[limits]\nintroduction_conversations = 1\n").await;
     let mut client = logged_in(&seawall, &writer().await.login()).await;
     stall(&mut client, &writer().await).await;
@@ -363,7 +363,7 @@ async fn errors_in_a_login_conversation_have_the_codes_of_a_server() {
     }
 }
 
-/// The first version in which a connection can have only one user.
+/// The first MongoDB version in which only one user can be logged in on a connection.
 const ONE_USER: ServerVersion = ServerVersion(6, 0, 0);
 /// Time limit of each wait. Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);

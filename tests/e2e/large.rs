@@ -29,8 +29,8 @@ const CLIENTS: usize = 200;
 /// The configured memory limit of all large messages together. This is the smallest allowed value.
 const BUDGET_MIB: u64 = 128;
 
-/// Memory that is not charged to the limit: code, connections, read buffers, and memory that the
-/// allocator does not return.
+/// Maximum memory that Seawall may use in addition to the limit: code, connections, read buffers,
+/// and memory that the allocator does not return to the operating system.
 const UNCHARGED_MIB: u64 = 24;
 
 async fn connect(seawall: &Seawall) -> RawClient {
@@ -282,8 +282,8 @@ async fn large_messages_stay_within_their_memory_budget() {
     process.signal(Signal::TERM);
 }
 
-/// An insert of `count` documents of nearly the largest size. It is built byte by byte, because the
-/// bson crate would take a minute.
+/// An insert of `count` documents of nearly the maximum document size. The message is built byte by
+/// byte, because the bson crate would take a minute.
 fn largest(db: &str, collection: &str, count: u8) -> Vec<u8> {
     const PAD_BYTES: usize = 15_990_000;
     let length = |bytes: usize| i32::try_from(bytes).unwrap().to_le_bytes();

@@ -1,5 +1,5 @@
-//! Several listeners (`[[listeners]]`), each with its own TLS, PROXY protocol, limit of clients and
-//! compressors.
+//! Tests of several listeners (`[[listeners]]`), each with its own settings of TLS, the PROXY
+//! protocol, the maximum number of clients, and compressors.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,7 +31,8 @@ async fn start(toml: &str) -> Seawall {
     Seawall::start_with(&server.uri(), options).await
 }
 
-/// The section of a listener on a free port of the loopback address 127.0.0.`number`.
+/// The configuration of a listener on a free port of the loopback address 127.0.0.`number`,
+/// followed by the lines `more`.
 fn listener(number: usize, more: &str) -> String {
     format!("[[listeners]]\naddress = \"127.0.0.{number}:0\"\n{more}\n")
 }
@@ -84,7 +85,8 @@ impl Files {
         identity
     }
 
-    /// The TLS section with the certificate files of this name.
+    /// The TLS section of a listener with the certificate file of this name, followed by the lines
+    /// `more`. `DIR` in `more` is replaced by the directory of the files.
     fn tls(&self, name: &str, more: &str) -> String {
         let toml = format!(
             "[listeners.tls]\ncertificate_file = \"DIR/{name}.pem\"\nkey_file = \"DIR/{name}.pem\"\n{more}"
@@ -93,8 +95,9 @@ impl Files {
     }
 }
 
-/// A handshake with the listener at this index. Returns the kind of the handshake, and true if the
-/// client is served.
+/// A TLS handshake with the listener at this index. If `presented` is given, Seawall must present
+/// this certificate. Returns the kind of the handshake, and true if Seawall then replies to a
+/// `hello`.
 async fn handshake(
     seawall: &Seawall,
     index: usize,
@@ -273,7 +276,7 @@ async fn a_listener_whose_change_needs_a_restart_keeps_tls_and_shows_pending_val
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unusable_tls_files_are_reported_with_the_key_path_of_their_listener() {
+async fn unusable_tls_files_are_reported_with_the_configuration_key_of_their_listener() {
     let files = Files::new();
     files.issue("server");
     let toml = listener(1, "") + &listener(2, &files.tls("server", ""));

@@ -1,4 +1,5 @@
-//! The PROXY protocol: load balancers send the addresses of clients.
+//! Tests of the PROXY protocol, with which load balancers send the addresses of clients to Seawall
+//! in a header before the first message.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -17,7 +18,8 @@ use crate::{client_tls::HANDSHAKE_FAILED, served::Served};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Time limit for a storm. Seawall first learns the normal traffic for ten seconds.
+/// Time limit until Seawall reports a connection storm. Before that, Seawall learns the normal
+/// traffic for ten seconds.
 const STORM_LIMIT: Duration = Duration::from_secs(60);
 
 const ACCEPT: &str =
@@ -41,17 +43,17 @@ async fn connect(seawall: &Seawall, header: &[u8]) -> TcpStream {
     stream
 }
 
-/// A header of version 1 for a client at this address.
+/// A PROXY header of version 1 for a client at this address.
 fn version_1(client: &str) -> Vec<u8> {
     format!("PROXY TCP4 {client} 192.0.2.1 4711 27017\r\n").into_bytes()
 }
 
-/// A header of version 2 for a client at 192.0.2.7, port 12345.
+/// A PROXY header of version 2 for a client at 192.0.2.7, port 12345.
 const VERSION_2: &[u8] =
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\xc0\0\x02\x01\x30\x39\x69\x89";
 
-/// A header of version 2 (`LOCAL`) for a connection of the load balancer itself, such as a health
-/// check.
+/// A PROXY header of version 2 (`LOCAL`) for a connection of the load balancer itself, such as a
+/// health check.
 const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
 async fn is_served(stream: TcpStream) -> Option<RawClient> {
@@ -76,7 +78,7 @@ async fn refused(seawall: &Seawall, reason: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn the_address_in_the_header_is_the_address_of_the_client() {
+async fn the_address_in_the_proxy_header_is_used_as_the_address_of_the_client() {
     let seawall = start(ACCEPT).await;
     let mut clients = Vec::new();
     for header in [&version_1("192.0.2.9")[..], VERSION_2] {
@@ -98,7 +100,7 @@ async fn the_address_in_the_header_is_the_address_of_the_client() {
 }
 
 #[tokio::test]
-async fn restrictions_of_users_apply_to_the_address_in_the_header() {
+async fn restrictions_of_users_apply_to_the_address_in_the_proxy_header() {
     let server = shared_standalone().await.unwrap();
     let name = unique_name("proxied");
     // The server sees Seawall's address, 127.0.0.1, so the restriction also allows that address.
@@ -120,7 +122,7 @@ async fn restrictions_of_users_apply_to_the_address_in_the_header() {
 }
 
 #[tokio::test]
-async fn slow_operations_have_the_address_in_the_header() {
+async fn slow_operations_are_listed_with_the_client_address_in_the_proxy_header() {
     let seawall = start(&format!(
         "{ACCEPT}slow_log.threshold_ms = 0\nslow_log.file = \"/dev/null\"\n"
     ))
@@ -141,7 +143,7 @@ async fn slow_operations_have_the_address_in_the_header() {
 }
 
 #[tokio::test]
-async fn a_storm_report_names_the_networks_of_the_addresses_in_the_headers() {
+async fn a_storm_report_names_the_networks_of_the_addresses_in_the_proxy_headers() {
     let seawall = start(ACCEPT).await;
     let storms = async || seawall.api::<Storms>("/api/v1/storms").await;
     let has_learned = async || !storms().await.learning;
@@ -159,7 +161,7 @@ async fn a_storm_report_names_the_networks_of_the_addresses_in_the_headers() {
 }
 
 #[tokio::test]
-async fn the_header_comes_before_tls_and_may_arrive_in_pieces() {
+async fn the_proxy_header_comes_before_tls_and_may_arrive_in_pieces() {
     let certificates = Certificates::generate().unwrap();
     let seawall = start(&format!("{ACCEPT}{}", certificates.listen_toml())).await;
     let mut stream = connect(&seawall, &VERSION_2[..5]).await;
@@ -174,7 +176,7 @@ async fn the_header_comes_before_tls_and_may_arrive_in_pieces() {
 }
 
 #[tokio::test]
-async fn failed_handshakes_are_logged_with_the_address_in_the_header() {
+async fn failed_handshakes_are_logged_with_the_address_in_the_proxy_header() {
     let certificates = Certificates::generate().unwrap();
     let toml = format!(
         "{ACCEPT}{}listen.tls.client_certificate = \"required\"\nlisten.tls.client_ca_file = {:?}\n",
@@ -196,7 +198,7 @@ async fn failed_handshakes_are_logged_with_the_address_in_the_header() {
 }
 
 #[tokio::test]
-async fn connections_without_a_valid_header_or_from_outside_proxy_networks_are_closed() {
+async fn connections_without_a_valid_proxy_header_or_from_outside_proxy_networks_are_closed() {
     let seawall = start(ACCEPT).await;
     let too_long = [&VERSION_2[..14], &[0xff, 0xff], &[0; 4_000]].concat();
     for header in [
@@ -224,7 +226,7 @@ async fn connections_without_a_valid_header_or_from_outside_proxy_networks_are_c
 }
 
 #[tokio::test]
-async fn a_client_whose_header_never_arrives_is_closed_after_the_time_limit() {
+async fn a_client_whose_proxy_header_never_arrives_is_closed_after_the_time_limit() {
     let seawall = start(ACCEPT).await;
     let _silent = connect(&seawall, &VERSION_2[..8]).await;
     let is_counted = async || refused(&seawall, "proxy_header").await >= 1.0;

@@ -151,7 +151,7 @@ async fn the_command_seawall_is_forwarded_if_admin_commands_is_false() {
 }
 
 #[tokio::test]
-async fn topics_are_shown_and_actions_are_refused_without_access_control() {
+async fn without_access_control_the_command_seawall_shows_topics_and_refuses_actions() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let mut client = RawClient::connect(seawall.address().parse().unwrap())

@@ -1,5 +1,5 @@
-//! Reports about past operations: time ranges, timelines, the slow log, error codes and retries, by
-//! HTTP and by subcommands.
+//! Tests of reports about past operations: time ranges, timelines, the slow log, error codes and
+//! retries. The tests read the reports over HTTP and with subcommands of `seawall`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,8 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A user with a database of the same name, and a Seawall with additional configuration.
+/// A user with rights on one database, which has the same name as the user, and an instance of
+/// Seawall.
 struct Scene {
     user: NewUser,
     seawall: Seawall,
@@ -92,7 +93,7 @@ fn operations(steps: &[Step]) -> u64 {
 }
 
 #[tokio::test]
-async fn counts_are_reported_by_time_range_in_steps_and_in_a_report() {
+async fn shapes_timelines_and_reports_of_a_time_range_have_the_same_counts() {
     let scene = Scene::start("").await;
     scene.finds(120).await;
     // The API reports the operations of a second only after that second has ended.
@@ -337,7 +338,7 @@ async fn shapes_beyond_the_limit_are_summed_as_other() {
 }
 
 #[tokio::test]
-async fn the_api_has_the_times_of_whole_operations_and_of_replies_for_each_server() {
+async fn the_api_reports_operation_times_and_reply_times_for_each_server() {
     let scene = Scene::start("").await;
     scene.finds(50).await;
     let both = async || {
@@ -356,7 +357,7 @@ async fn the_api_has_the_times_of_whole_operations_and_of_replies_for_each_serve
 }
 
 #[tokio::test]
-async fn changes_report_their_time_ranges_or_why_they_are_not_comparable() {
+async fn the_changes_api_reports_both_time_ranges_and_why_they_cannot_be_compared() {
     let scene = Scene::start("").await;
     scene.finds(40).await;
     let changes: Changes = scene.seawall.api("/api/v1/changes?against=yesterday").await;
@@ -366,7 +367,7 @@ async fn changes_report_their_time_ranges_or_why_they_are_not_comparable() {
     let ago = now.to - baseline.to;
     assert!(
         (86_400.0..87_000.0).contains(&ago),
-        "the baseline ends {ago} s before the present range"
+        "the baseline ends {ago} s before the end of the present range"
     );
     assert_eq!(baseline.seconds, 0.0);
     for wrong in [
@@ -388,7 +389,7 @@ async fn changes_report_their_time_ranges_or_why_they_are_not_comparable() {
 }
 
 #[tokio::test]
-async fn requests_for_history_return_404_if_it_is_disabled() {
+async fn requests_for_past_data_return_404_if_the_history_is_disabled() {
     let scene = Scene::start("history.enabled = false").await;
     scene.finds(5).await;
     let past = [
@@ -450,8 +451,8 @@ async fn error_codes_failed_writes_and_retries_are_counted() {
             "lsid": lsid.clone(), "txnNumber": number,
         }
     };
-    // A standalone refuses writes with a transaction number (code 20). Seawall still recognises
-    // that the second write repeats the first one.
+    // A standalone server refuses writes with a transaction number (code 20). Seawall still
+    // recognizes that the second write repeats the first one.
     for number in [1, 1, 2] {
         send(insert(1, number)).await;
     }
@@ -524,7 +525,7 @@ fn lines_of(path: &std::path::Path) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn values_in_the_slow_log_include_sequences_and_exclude_secrets() {
+async fn values_in_the_slow_log_include_document_sequences_and_exclude_secrets() {
     let scratch = Scratch::create().unwrap();
     let file = scratch.path().join("slow.json");
     let toml = format!(
@@ -601,7 +602,7 @@ async fn the_slow_log_counts_all_omitted_operations_before_the_process_ends() {
 }
 
 #[tokio::test]
-async fn top_and_report_show_a_running_proxy() {
+async fn the_subcommands_top_and_report_show_the_operations_of_a_running_proxy() {
     let scene = Scene::start("").await;
     scene.finds(40).await;
     let is_reported = async || scene.counted("?since=1m").await == 40;
@@ -632,7 +633,7 @@ async fn top_and_report_show_a_running_proxy() {
     let file = file.to_str().unwrap();
     let output = run(&["report", "compare", file, file]).await;
     assert!(output.status.success(), "{output:?}");
-    // No proxy listens on this address, so `seawall top` fails.
+    // No Seawall listens on this address, so `seawall top` fails.
     let output = run(&["top", "--once", "--admin", "http://127.0.0.1:1"]).await;
     assert_eq!(output.status.code(), Some(69));
 }
@@ -676,8 +677,8 @@ async fn a_shape_reports_the_number_of_its_cursors_and_how_long_they_were_open()
     let (open, more) = (cursors.open_ms.max, find.more.total_time_ms);
     assert!(open > more, "{open} ms open, {more} ms in getMores");
     assert!(!rows.iter().any(|row| row.command == "getMore"));
-    // The load of the shape includes its `getMore`s. The reply for one shape has the same figures
-    // as the list of shapes.
+    // The load of the shape includes the time of its `getMore`s. The reply for one shape has the
+    // same figures as the list of shapes.
     assert!(
         (find.total_time_ms + more - find.load_ms).abs() < 1e-9,
         "{find:?}"

@@ -97,7 +97,7 @@ async fn combined(instances: &[Seawall], id: &str) -> Latency {
 /// The first instance has its own address among its peers, as if all instances used the same
 /// configuration file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn merged_counts_and_distributions_are_those_of_all_operations() {
+async fn merged_counts_and_latencies_include_the_operations_of_all_instances() {
     let server = shared_standalone().await.unwrap();
     let name = unique_name("peers");
     let user = NewUser::new("admin", &name, "secret").role("readWrite", &name);
@@ -289,7 +289,7 @@ async fn every_path_is_merged(asked: &Seawall, id: &str) {
     assert!(!plain.contains("instance"), "{plain}");
 }
 
-/// The first merged live update.
+/// Reads the first live update that is merged from all instances.
 async fn live(seawall: &Seawall) -> Merged<Tick> {
     let mut stream = TcpStream::connect(address(seawall)).await.unwrap();
     let request = format!(
@@ -455,7 +455,7 @@ async fn failed_peers_are_reported_with_their_errors_and_other_replies_are_merge
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_cannot_claim_to_be_another_instance_and_its_names_are_not_changed() {
+async fn a_peer_cannot_claim_to_be_another_instance_and_the_texts_it_sends_are_not_changed() {
     let server = shared_standalone().await.unwrap();
     let name = "<img src=x onerror=alert(1)>";
     let body = serde_json::json!({

@@ -190,7 +190,8 @@ async fn a_recording_is_replayed_over_tls_with_a_user_and_a_client_certificate()
     assert!(text.contains("/nowhere/client.pem"), "{text}");
 }
 
-/// Count, errors, documents and digest of each shape, by its id.
+/// For the id of each shape: the number of its commands, errors and documents, and the digest of
+/// its results.
 fn results_of(report: &Report) -> BTreeMap<String, (u64, u64, u64, Option<String>)> {
     let shapes = report.shapes.iter().map(|shape| {
         let digest = shape.digest.clone();
@@ -243,7 +244,7 @@ async fn conversion_of_a_truncated_recording_keeps_all_records_before_the_cut() 
     assert_eq!(
         output.status.code(),
         Some(69),
-        "expected an error, because the file exists"
+        "expected an error, because the output file exists"
     );
     let other = scratch
         .write("other", "neither a recording nor a capture")
@@ -255,7 +256,7 @@ async fn conversion_of_a_truncated_recording_keeps_all_records_before_the_cut() 
     assert!(!target.exists());
 }
 
-/// A part of a capture with one event.
+/// The bytes of one part of a capture. The part contains one event, and ends for this reason.
 fn part(number: u32, reason: EndReason) -> Vec<u8> {
     let header = Header {
         part: number,
@@ -376,7 +377,7 @@ fn read(capture: &Path) -> Vec<Content> {
     records
 }
 
-/// Number of commands that an application sent, by name.
+/// How many commands of each name the application sent.
 fn commands_of(records: &[Content], application: &str) -> Counts {
     let mut clients = Vec::new();
     let mut counts = Counts::new();
@@ -396,8 +397,8 @@ fn commands_of(records: &[Content], application: &str) -> Counts {
     counts
 }
 
-/// Commands and replies, each with the microseconds since the first command. The result does not
-/// contain the ids of clients and operations, because they may differ.
+/// The bytes of commands and replies, each with the microseconds since the first command. The ids
+/// of clients and operations are left out, because a conversion may change them.
 fn messages_of(records: &[Content]) -> Vec<(u64, &[u8])> {
     let messages = records.iter().filter_map(|record| match record {
         Content::Command(command) => Some((command.at_us, &*command.message)),

@@ -38,7 +38,7 @@ struct Secrets {
 }
 
 impl Secrets {
-    /// A new text that no name or other value contains.
+    /// Adds a random text to the secrets and returns it. `at` describes where a command has it.
     fn text(&mut self, at: &str) -> String {
         let text = format!("hunter2{:016x}", rand::random::<u64>());
         self.values
@@ -46,7 +46,7 @@ impl Secrets {
         text
     }
 
-    /// A new number.
+    /// Adds a random number, and its decimal digits as a text, to the secrets. Returns the number.
     fn long(&mut self, at: &str) -> i64 {
         let number = i64::from(rand::random::<u32>()) * 1_000_003 + (1 << 40);
         self.values
@@ -63,7 +63,8 @@ impl Secrets {
         number
     }
 
-    /// A document with values of all types that have pseudonyms.
+    /// A document with a random value of each BSON type that redaction replaces by a pseudonym.
+    /// Adds these values to the secrets.
     fn document(&mut self, at: &str) -> Document {
         let small: i32 = rand::random::<i32>() | 1;
         let small_bytes = [&b"small\0"[..], &small.to_le_bytes()].concat();
@@ -250,8 +251,8 @@ async fn administration(client: &Client, database: &Database, secrets: &mut Secr
     send(&client.database("admin"), bulk).await;
 }
 
-/// Sends documents in separate sections, a transaction, a cursor with several batches, a change
-/// stream with events, and a write without an acknowledgment.
+/// Sends an insert with a document sequence in a transaction, reads the events of a change stream,
+/// sends an unacknowledged write, and reads a cursor with several batches.
 async fn sequences_and_streams(client: &Client, database: &Database, secrets: &mut Secrets) {
     let collection = database.collection::<Document>("stream");
     database.create_collection("stream").await.unwrap();
@@ -283,11 +284,12 @@ fn bytes_of(read: &Read) -> Vec<u8> {
     encoded.collect()
 }
 
-/// The search first compares this number of bytes at the start of each value. Every value has at
-/// least this number of bytes.
+/// Number of bytes at the start of each value that [`found_and_missing`] compares first. Every
+/// value has at least this number of bytes.
 const START: usize = 8;
 
-/// The descriptions of the values that the bytes contain, and of the values that are missing.
+/// Searches for the values in the bytes. Returns the descriptions of the values that the bytes
+/// contain, and of the values that they do not contain.
 fn found_and_missing<'v>(bytes: &[u8], values: &'v [Value]) -> (Vec<&'v str>, Vec<&'v str>) {
     let mut by_start: HashMap<&[u8], Vec<usize>> = HashMap::new();
     for (number, (_, value)) in values.iter().enumerate() {
@@ -371,7 +373,7 @@ async fn configured_redaction_applies_to_every_capture_and_a_request_cannot_weak
 }
 
 #[tokio::test]
-async fn command_line_streams_a_capture_with_redaction() {
+async fn the_capture_command_writes_a_redacted_capture_to_standard_output() {
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
     let process = process_with(&scratch, &format!("redact_key_file = {key:?}")).await;

@@ -170,14 +170,14 @@ async fn fill(server: &Standalone) {
     orders.create_indexes([unique, partial]).await.unwrap();
 }
 
-/// Runs the copy. Returns true if the copy succeeded, and the text that it wrote to standard error.
+/// Runs `seawall load copy`. Returns whether it succeeded, and its output on standard error.
 async fn copy(from: &Standalone, to: &Standalone, key: &Path, more: &[&str]) -> (bool, String) {
     let output = copy_between([&from.root_uri(), &to.root_uri()], key, more).await;
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     (output.status.success(), message)
 }
 
-/// Runs `seawall load copy` from the first address to the second.
+/// Runs `seawall load copy` from the server of the first URI to the server of the second URI.
 pub(crate) async fn copy_between([from, to]: [&str; 2], key: &Path, more: &[&str]) -> Output {
     let key = key.to_str().unwrap();
     let arguments = [

@@ -1,5 +1,5 @@
-//! Rehearsals through a running Seawall: its captures are replayed on other servers, and the
-//! results are compared.
+//! Rehearsals of server upgrades: a running Seawall captures traffic, the captures are replayed on
+//! other servers, and the results are compared.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -28,14 +28,14 @@ use super::{
 
 const KEY: &str = "a key with more than sixteen bytes";
 
-/// The page with the steps of a rehearsal.
+/// The documentation page that contains the steps of a rehearsal.
 const PAGE: &str = include_str!("../../docs/replay.md");
 
-/// The heading of the steps.
+/// The heading above these steps in [`PAGE`].
 const STEPS: &str = "\n## Rehearse an upgrade\n";
 
 #[tokio::test]
-async fn a_redacted_capture_on_redacted_data_gives_the_same_verdicts() {
+async fn a_redacted_capture_on_redacted_data_gives_the_same_verdicts_as_without_redaction() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::empty());
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
@@ -58,7 +58,7 @@ async fn a_redacted_capture_on_redacted_data_gives_the_same_verdicts() {
     assert_verdicts(&target, &scratch.join("captures").join(&id), changed).await;
 }
 
-/// The commands in the steps of the page, in their order.
+/// The `seawall` commands in the documented steps of a rehearsal, in their order.
 fn documented() -> Vec<String> {
     let steps = PAGE.split(STEPS).nth(1).unwrap();
     let steps = steps.split("\n## ").next().unwrap();
@@ -154,7 +154,7 @@ async fn the_documented_steps_of_a_rehearsal_give_a_verdict() {
     assert!(page.starts_with("<!doctype html>"), "{page}");
 }
 
-/// Number of clients in the comparison of intervals.
+/// Number of clients that run [`paced`] in the test of the replay at the captured speed.
 const PACED_CLIENTS: i32 = 8;
 
 /// Number of reads of each client in [`paced`].
@@ -171,8 +171,8 @@ async fn paced(client: Client, number: i32) {
     }
 }
 
-/// The time at which each read of [`paced`] arrived, in microseconds since the start of the
-/// capture. The keys are the numbers of the reads.
+/// The time at which each read of [`paced`] arrived at Seawall, in microseconds since the start of
+/// the capture. The key is the `_id` that the read searched for.
 fn arrivals(capture: &Read) -> BTreeMap<i32, u64> {
     let arrived = capture.commands().into_iter().filter_map(|command| {
         let body = OpMsg::parse(&command.message).unwrap().body;
@@ -183,7 +183,7 @@ fn arrivals(capture: &Read) -> BTreeMap<i32, u64> {
     arrived.collect()
 }
 
-/// The times between consecutive reads of each client.
+/// The times between consecutive reads of each client, in microseconds.
 fn intervals(arrivals: &BTreeMap<i32, u64>) -> Vec<u64> {
     let follows = |number: &i32| number % PACED_READS > 0;
     let later = arrivals.iter().filter(|(number, _)| follows(number));
@@ -191,11 +191,11 @@ fn intervals(arrivals: &BTreeMap<i32, u64>) -> Vec<u64> {
     between.collect()
 }
 
-/// Prints how much the intervals between reads in the replay differ from those in the capture.
-/// Visible with `--nocapture`.
+/// Checks that the replay sends the captured reads. Also prints how much the intervals between
+/// reads in the replay differ from those in the capture (visible with `--nocapture`).
 #[tokio::test]
 #[expect(clippy::print_stdout, reason = "the test's own report")]
-async fn a_replay_at_the_captured_speed_has_the_intervals_of_the_capture() {
+async fn a_replay_at_the_captured_speed_sends_the_captured_reads() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
     let scratches = [Scratch::create().unwrap(), Scratch::create().unwrap()];
     let in_front = async |server: &Prepared, scratch: &Scratch| {

@@ -42,7 +42,8 @@ async fn connect(seawall: &Seawall) -> RawClient {
         .unwrap()
 }
 
-/// A server's reply without the fields that differ between any two connections.
+/// The opcode, flags and body of a server's reply. The body has no fields that depend on the time
+/// or the connection, and the text `db` replaces the database's name.
 fn comparable(reply: &RawReply, db: &str) -> (i32, u32, String) {
     const CLOCK: [&str; 8] = [
         "opTime",
@@ -401,7 +402,7 @@ async fn no_client_can_log_in_with_the_certificate_of_seawall() {
 }
 
 #[tokio::test]
-async fn relayed_clients_of_a_former_primary_are_closed() {
+async fn client_connections_that_are_relayed_to_a_former_primary_are_closed() {
     let set = ReplicaSet::start(3, Options::default()).await.unwrap();
     let seawall = relaying(&set.uri(), "deployment.heartbeat_frequency_ms = 500\n").await;
     let mut client = connect(&seawall).await;
@@ -554,7 +555,7 @@ async fn before_a_login_only_handshake_commands_are_relayed() {
             .unwrap()
             .is_ok()
     );
-    // The next command arrives before the server has checked the proof.
+    // The client has begun a login, but sends a command before it sends its SCRAM proof.
     let begun = client
         .begin_login(&Login::new("admin", ROOT, ROOT_PASSWORD))
         .await
@@ -582,8 +583,8 @@ async fn before_a_login_only_handshake_commands_are_relayed() {
     assert!(reply.is_ok(), "{}", reply.body);
 }
 
-/// A forwarder that offers the mechanism PLAIN, which community servers do not have. If the
-/// password is right, the forwarder logs in at the server with SCRAM.
+/// A forwarder in front of a server. It accepts logins with the mechanism PLAIN, which community
+/// servers do not have. For each such login, the forwarder itself logs in at the server with SCRAM.
 struct Plain {
     address: SocketAddr,
     accepting: JoinHandle<()>,
@@ -697,7 +698,7 @@ async fn assert_seen_on_both_sides(seawall: &Seawall, client: &mut RawClient, db
 }
 
 #[tokio::test]
-async fn an_unsupported_mechanism_is_relayed_if_allowed() {
+async fn a_login_with_a_mechanism_that_seawall_does_not_support_is_relayed_if_allowed() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let user = NewUser::new("admin", "app", "secret").role("readWriteAnyDatabase", "admin");
     create_user(&server.client().unwrap(), &user).await.unwrap();
@@ -766,7 +767,7 @@ async fn an_unsupported_mechanism_is_relayed_if_allowed() {
 }
 
 #[tokio::test]
-async fn a_relayed_client_that_does_not_log_in_is_closed() {
+async fn the_connection_of_a_relayed_client_that_does_not_log_in_is_closed() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let silent = Plain::start(
         server.address(),
@@ -781,8 +782,8 @@ async fn a_relayed_client_that_does_not_log_in_is_closed() {
     };
     let seawall = Seawall::start_with(&uri, options).await;
     let mut client = connect(&seawall).await;
-    // The client begins like a driver's monitor, which may stay connected without a login. This
-    // client then fails to log in, so Seawall closes it after the timeout.
+    // The client begins like a driver's monitor, which may stay connected without a login. The
+    // client then fails to log in, so Seawall closes its connection after the timeout.
     let application = doc! {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
     client.hello(doc! {"client": application}).await.unwrap();
     let reply = client.command("admin", plain(b"wrong")).await.unwrap();

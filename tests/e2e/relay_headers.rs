@@ -19,11 +19,11 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// A proxy in front of a server's port. It expects a header on each connection, removes the header,
-/// and forwards the other bytes.
+/// A proxy in front of a server's port. It expects a PROXY protocol header at the start of each
+/// connection, removes the header, and forwards the other bytes.
 struct Gate {
     port: u16,
-    /// The headers without their signature.
+    /// The received PROXY protocol headers, without their signature.
     headers: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
@@ -53,7 +53,7 @@ impl Gate {
     }
 }
 
-/// Reads a header of version 2, and returns it without its signature.
+/// Reads a PROXY protocol header of version 2, and returns it without its signature.
 async fn read_header(client: &mut TcpStream) -> Vec<u8> {
     let mut head = [0; 16];
     client.read_exact(&mut head).await.unwrap();
@@ -65,7 +65,7 @@ async fn read_header(client: &mut TcpStream) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_server_gets_the_address_of_a_relayed_client_in_a_header() {
+async fn a_server_gets_the_address_of_a_relayed_client_in_a_proxy_header() {
     let server = shared_standalone().await.unwrap();
     let gate = Gate::start(server.address()).await;
     let toml = format!(

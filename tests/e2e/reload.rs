@@ -179,8 +179,8 @@ async fn a_reload_can_add_change_and_remove_configured_users() {
         .await
         .unwrap();
     assert_eq!(find(&mut early).await, None);
-    // Seawall uses the keys that it has read within the last second, so it may refuse the new
-    // password at first.
+    // Seawall may use SCRAM keys of a user for one second after it has read them from the server.
+    // So it may refuse the new password at first.
     let is_known = async || {
         let mut client = connect(seawall.address()).await;
         log_in(&mut client, &kept, "new").await.is_authenticated()
@@ -230,7 +230,7 @@ async fn the_slow_log_can_be_switched_on_and_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_loses_only_slow_log_lines_and_the_lost_lines_are_counted() {
+async fn if_the_disk_is_full_only_slow_log_lines_are_lost_and_the_lost_lines_are_counted() {
     let to = |file: &str| format!("slow_log.threshold_ms = 0\nslow_log.file = {file:?}\n");
     let seawall = start(&to("/dev/full")).await;
     let mut client = logged_in(seawall.address()).await;
@@ -251,7 +251,7 @@ async fn a_full_disk_loses_only_slow_log_lines_and_the_lost_lines_are_counted() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_is_required_as_soon_as_it_is_configured() {
+async fn the_api_requires_a_token_as_soon_as_one_is_configured() {
     let scratch = Scratch::create().unwrap();
     let token = scratch.write("token", "first\n").unwrap();
     let seawall = start("").await;
@@ -311,7 +311,7 @@ async fn each_token_allows_only_what_its_role_allows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn actions_are_logged_with_the_file_of_their_token_before_and_after_a_rotation() {
+async fn admin_actions_are_logged_with_the_file_of_their_token_before_and_after_a_token_change() {
     let scratch = Scratch::create().unwrap();
     let [old, new, monitoring] = ["old", "new", "monitoring"].map(|name| {
         let file = scratch.write(name, format!("{name} token\n")).unwrap();
@@ -347,7 +347,7 @@ async fn actions_are_logged_with_the_file_of_their_token_before_and_after_a_rota
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_stream_of_a_capture_ends_when_its_token_is_removed() {
+async fn the_stream_of_a_capture_ends_when_the_token_of_its_request_is_removed() {
     let scratch = Scratch::create().unwrap();
     let [old, new] = ["old", "new"].map(|name| {
         let file = scratch.write(name, format!("{name} token\n")).unwrap();
@@ -441,7 +441,7 @@ async fn a_shorter_authentication_timeout_applies_to_the_next_client() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shorter_pulse_interval_applies_to_servers_that_are_already_known() {
+async fn a_shorter_interval_of_server_status_reads_applies_to_servers_that_are_already_known() {
     let server = Standalone::start(MongodOptions::with_auth()).await.unwrap();
     let pulse = |ms: u32| format!("pulse.interval_ms = {ms}\n");
     let seawall = Seawall::start_with(&server.root_uri(), with(&pulse(60_000))).await;

@@ -61,9 +61,9 @@ impl Readers {
         }
     }
 
-    /// Waits until readers have closed the file three times. The watcher has then read the file
-    /// twice and compared the two contents, because it begins its third check only after its second
-    /// check has ended.
+    /// Waits until readers have closed the file three times. Seawall, which watches the file, has
+    /// then read it twice and compared the two contents, because Seawall begins its third check of
+    /// the file only after its second check has ended.
     async fn have_compared(&self) {
         let are_enough = async || {
             let mut buffer = [MaybeUninit::uninit(); 1024];
@@ -202,7 +202,8 @@ fn running(other: &str) -> String {
     format!("pool.max_pool_size = 7\n{users}")
 }
 
-/// A way to break the configuration, and the problems that must be reported, each once.
+/// A function that breaks the configuration, and a part of the text of each problem that must be
+/// reported. No other problem may be reported.
 type Breaking = (fn(&Served), &'static [&'static str]);
 
 const BREAKINGS: [Breaking; 5] = [
@@ -249,7 +250,7 @@ const BREAKINGS: [Breaking; 5] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn broken_configurations_under_load_change_nothing_and_fail_no_operation() {
+async fn a_reload_of_a_broken_configuration_under_load_changes_nothing_and_no_operation_fails() {
     let served = Served::start(&running("first")).await;
     let load = Load::start(served.process.address()).await;
     let configuration = async || -> Configuration {
@@ -344,7 +345,7 @@ async fn reloads_are_refused_and_clients_are_served_while_a_file_read_hangs() {
 }
 
 #[tokio::test]
-async fn a_drain_ends_while_opening_the_new_slow_log_and_a_tls_file_of_a_new_uri_hangs() {
+async fn the_process_drains_and_ends_although_opening_a_new_slow_log_or_tls_file_hangs() {
     let mut served = Served::start("").await;
     let (slow, authorities) = (pipe(&served, "slow"), pipe(&served, "authorities"));
     let uri = format!(

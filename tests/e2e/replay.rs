@@ -276,8 +276,8 @@ pub(super) fn things(client: &Client) -> Collection<Document> {
     client.database("shop").collection("things")
 }
 
-/// Runs the reads and writes of one application: cursors, a transaction, bulk writes, an expected
-/// error.
+/// Runs the reads and writes of one application: cursors, transactions, bulk writes, an expected
+/// error. `base` is the first `_id` that the application writes.
 pub(super) async fn mixed(client: Client, base: i32) {
     let things = things(&client);
     for number in base..base + 20 {
@@ -347,7 +347,7 @@ async fn transaction(client: &Client, base: i32) {
 
 type PerShape = BTreeMap<String, (u64, u64, u64, Option<String>)>;
 
-/// Counts, documents, errors and digests per shape.
+/// For each shape: the number of its commands, documents and errors, and the digest of its results.
 fn per_shape(report: &Report) -> PerShape {
     let shapes = report.shapes.iter().map(|shape| {
         let name = format!(
@@ -371,7 +371,7 @@ async fn documents(server: &Prepared) -> Vec<Document> {
 }
 
 #[tokio::test]
-async fn a_replay_in_strict_order_gives_equal_counts_results_and_data() {
+async fn a_replay_in_strict_order_gives_the_same_counts_results_and_data_as_the_captured_traffic() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
     let scratch = Scratch::create().unwrap();
     let file = scratch.join("capture");
@@ -475,7 +475,7 @@ async fn captured_reads(source: &Prepared, file: PathBuf) -> PathBuf {
     file
 }
 
-/// A change and the text of its shape.
+/// The kind of a change, and the text of the shape that changed.
 type Shown = (ChangeKind, String);
 
 /// The shapes that changed. A change of all shapes at once is ignored, because the machine may be
@@ -512,8 +512,9 @@ async fn a_dropped_index_and_a_changed_document_are_reported_as_differences() {
     assert_verdicts(&target, &file, doc! {"_id": 63}).await;
 }
 
-/// Replays the capture of [`reads`] on the same data, without an index, and with a changed document
-/// (the one that the filter `changed` finds). Checks that exactly these changes are reported.
+/// Replays the capture of [`reads`] on the captured data, then without an index, and then with the
+/// index but with one changed document (the filter `changed` finds this document). Checks that the
+/// reports show exactly these changes.
 pub(super) async fn assert_verdicts(target: &Prepared, file: &Path, changed: Document) {
     let mut runs = Vec::new();
     for _ in 0..3 {
@@ -529,7 +530,7 @@ pub(super) async fn assert_verdicts(target: &Prepared, file: &Path, changed: Doc
     assert!(shape.contains("$gt:"), "{shape}");
     let index = IndexModel::builder().keys(doc! {"b": 1}).build();
     things.create_index(index).await.unwrap();
-    // Only the query for a range reads this document.
+    // Of the queries in the capture, only the range query returns this document.
     let change = doc! {"$set": {"text": "y"}};
     let updated = things.update_one(changed, change).await.unwrap();
     assert_eq!(updated.modified_count, 1);

@@ -1,5 +1,5 @@
-//! Exhausted resources: addresses in use, no descriptors, a disk that refuses writes. Clients are
-//! served, and the log says what is missing.
+//! Exhausted resources: addresses in use, no free file descriptors, a disk that refuses writes.
+//! Seawall still serves clients, and its log names the problem.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -39,7 +39,7 @@ async fn find(client: &mut RawClient, db: &str) {
     assert!(reply.is_ok(), "{reply:?}");
 }
 
-/// The body of a successful request to an admin address.
+/// The body of the response to a request to an admin address. The request must succeed.
 async fn get(admin: &str, path: &str) -> String {
     let (status, body) = http(admin, "GET", path, &format!("Host: {admin}\r\n")).await;
     assert_eq!(status, 200, "{body}");
@@ -92,7 +92,7 @@ async fn clients_are_served_while_the_metrics_address_is_in_use() {
 }
 
 #[tokio::test]
-async fn a_full_disk_of_the_slow_log_is_logged_once() {
+async fn the_log_reports_once_that_the_disk_of_the_slow_log_is_full() {
     let scratch = Scratch::create().unwrap();
     let toml = "admin.address = \"127.0.0.1:0\"\nslow_log.threshold_ms = 0\n\
                 slow_log.file = \"/dev/full\"\n";
@@ -110,7 +110,7 @@ async fn a_full_disk_of_the_slow_log_is_logged_once() {
 }
 
 #[tokio::test]
-async fn connected_clients_are_served_while_no_descriptors_are_left() {
+async fn connected_clients_are_served_while_no_file_descriptors_are_left() {
     let scratch = Scratch::create().unwrap();
     let toml = configuration(&scratch, "admin.address = \"127.0.0.1:0\"\n").await;
     let seawall = Process::serve(&toml).await;

@@ -1,5 +1,5 @@
-//! Several routers. Cursors and transactions stay on their router. A slow router gets few
-//! operations, and a router that stops gets none.
+//! Seawall in front of several routers. Cursors and transactions stay on their router. A slow
+//! router gets few operations, and a router that stops gets none.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ async fn connect(seawall: &Seawall) -> RawClient {
     RawClient::connect(address).await.unwrap()
 }
 
-/// Two Seawalls, each in front of its own set, act as the routers of a third Seawall.
+/// Two Seawalls, each in front of its own replica set, act as the routers of a third Seawall.
 struct Sharded {
     sets: [ReplicaSet; 2],
     routers: [Seawall; 2],
@@ -253,7 +253,7 @@ async fn each_transaction_stays_on_its_router() {
 }
 
 #[tokio::test]
-async fn a_transaction_that_waits_for_a_router_begins_on_another_if_the_router_stops() {
+async fn a_transaction_that_waits_for_a_router_that_stops_begins_on_another_router() {
     let sharded = Sharded::start(&format!("{BOTH_ROUTERS}\npool.max_pool_size = 1")).await;
     let pools = async |is_there: fn(&Pool) -> bool| {
         let both = async || {
@@ -489,7 +489,8 @@ async fn many_cursors(sharded: &Sharded, count: usize) {
     }
 }
 
-/// Runs transactions of two operations and a commit, with each step on another connection.
+/// Runs transactions that consist of an insert, an update and a commit. Each of the three commands
+/// uses a different client connection.
 async fn many_transactions(sharded: &Sharded, count: usize) {
     let mut workers = JoinSet::new();
     for worker in 0..CONNECTIONS {
@@ -615,9 +616,10 @@ async fn a_timed_out_cursor_is_not_found_on_any_router() {
     assert!(continues(&mut client, opened).await);
 }
 
-/// A router caches users, so it may refuse new keys that another router already accepts.
+/// A router caches the SCRAM keys of users. So after a change of a password, it may refuse logins
+/// that another router already accepts.
 #[tokio::test]
-async fn a_router_that_refuses_a_login_closes_no_client() {
+async fn no_client_is_disconnected_if_one_router_refuses_the_logins_of_its_user() {
     let set = ReplicaSet::start(1, Options::with_auth()).await.unwrap();
     let user = NewUser::new("admin", "app", "secret").role("readWrite", "app");
     create_user(&set.administrator().await.unwrap(), &user)

@@ -21,7 +21,8 @@ use tokio::sync::OnceCell;
 
 const COLLECTION: &str = "things";
 const DOCUMENTS: usize = 20;
-/// Number of reads. It is large enough that each of several suitable members gets at least one.
+/// Number of reads with each read preference. It is so large that each suitable member gets at
+/// least one of them.
 const READS: usize = 12;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -417,7 +418,7 @@ async fn an_invalid_read_preference_gets_the_error_of_a_server() {
 }
 
 #[tokio::test]
-async fn a_cursor_continues_on_its_secondary_from_any_connection_of_the_user() {
+async fn a_cursor_continues_on_its_member_from_any_connection_of_the_user() {
     let profiled = Profiled::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let mut opening = logged_in(&seawall).await;

@@ -21,7 +21,7 @@ const SKIPPED: [&str; 7] = [
     "systemctl",
 ];
 
-/// The admin address of a command without `--admin`.
+/// The admin address that a command uses if it has no option `--admin`.
 const DEFAULT_ADMIN: &str = "http://127.0.0.1:9909";
 
 /// The configuration files in the runbook, and the admin addresses of their instances.
@@ -68,7 +68,8 @@ impl Machine {
             assert!(self.instances.insert(admin, process).is_none());
             return;
         }
-        // An address or a file of the runbook may be part of an argument.
+        // Replaces the runbook's addresses and files by those of this test, also in the middle of
+        // an argument.
         let mut words: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
         for word in &mut words {
             for (path, admin, file) in &files {

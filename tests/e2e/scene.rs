@@ -14,8 +14,8 @@ use tokio::{
     sync::OnceCell,
 };
 
-/// A standalone with authentication. Its users have nearly the smallest number of SCRAM rounds that
-/// drivers accept.
+/// A standalone with authentication. The SCRAM iteration count of its users is nearly the smallest
+/// that drivers accept, so logins are fast.
 pub(crate) async fn server() -> &'static Standalone {
     static SHARED: OnceCell<Standalone> = OnceCell::const_new();
     let start = || async {

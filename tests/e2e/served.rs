@@ -39,7 +39,7 @@ impl Served {
         }
     }
 
-    /// Replaces the configuration file by the base configuration and `toml`.
+    /// Overwrites the configuration file with the base configuration and `toml`.
     pub(crate) fn write(&self, toml: &str) {
         fs::write(&self.file, format!("{}{toml}", self.base)).unwrap();
     }

@@ -1,4 +1,5 @@
-//! TLS towards servers: verification, revocation, rotation of files.
+//! TLS connections to servers: verification of certificates, revocation lists, and replacement of
+//! TLS files.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -26,13 +27,13 @@ use tokio_rustls::TlsAcceptor;
 const LIMIT: Duration = Duration::from_secs(30);
 const SHUTDOWN_IN_PROGRESS: i32 = 91;
 
-/// The log message of a probe that could not connect.
+/// The message that Seawall logs if it could not connect to a server.
 const NOT_CONNECTED: &str = "could not connect to a server";
 
 /// The log message of a reload that failed.
 const NOT_RELOADED: &str = "could not reload the configuration";
 
-/// A mongod that requires TLS, and the files of Seawall, which the test changes.
+/// A mongod that requires TLS, and a directory with Seawall's TLS files. Tests change these files.
 struct Scene {
     scratch: Scratch,
     server: Standalone,
@@ -76,24 +77,25 @@ impl Scene {
         fs::rename(next, self.scratch.join(name)).unwrap();
     }
 
-    /// Writes a certificate of Seawall that this authority has signed.
+    /// Writes a new client certificate for Seawall, signed by this authority, to `client.pem`.
     fn write_identity(&self, authority: &Authority) {
         let identity = authority.client("seawall", YEAR).unwrap();
         self.write("client.pem", &identity.pem());
     }
 
-    /// Writes a revocation list of the servers' authority.
+    /// Writes a revocation list with these certificates, signed by the servers' authority, to
+    /// `crl.pem`.
     fn write_list(&self, revoked: &[&Identity]) {
         let list = self.authority().revocation_list(revoked).unwrap();
         self.write("crl.pem", &list);
     }
 
-    /// The configuration. In `toml`, `DIR` means the directory of the files.
+    /// Replaces `DIR` in a configuration by the directory of Seawall's TLS files.
     fn toml(&self, toml: &str) -> String {
         toml.replace("DIR", self.scratch.path().to_str().unwrap())
     }
 
-    /// Starts the program in front of the server.
+    /// Starts `seawall serve` in front of the server.
     async fn serve(&self, toml: &str) -> Process {
         serve(&self.scratch, self.server.address().port(), toml).await
     }
@@ -119,7 +121,7 @@ const FILES: &str = "deployment.tls.ca_file = \"DIR/ca.pem\"\n\
                      deployment.tls.certificate_key_file = \"DIR/client.pem\"\n\
                      deployment.tls.crl_file = \"DIR/crl.pem\"\n";
 
-/// Starts the program in front of the server at this port. In `toml`, `DIR` means the path of
+/// Starts `seawall serve` in front of the server at this port. In `toml`, `DIR` means the path of
 /// `scratch`.
 async fn serve(scratch: &Scratch, port: u16, toml: &str) -> Process {
     let toml = format!(
@@ -127,7 +129,7 @@ async fn serve(scratch: &Scratch, port: u16, toml: &str) -> Process {
          deployment.uri = \"mongodb://127.0.0.1:{port}/?tls=true\"\n{toml}"
     );
     let toml = toml.replace("DIR", scratch.path().to_str().unwrap());
-    // Several processes of one test have the same directory.
+    // Several processes of one test share the directory, so each needs its own file name.
     let name = format!("seawall-{port}.toml");
     Process::serve(&scratch.write(&name, toml).unwrap()).await
 }
@@ -162,7 +164,7 @@ async fn clears(seawall: &Seawall) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_are_replaced_after_a_new_certificate_and_no_operation_fails() {
+async fn server_connections_are_replaced_after_a_new_certificate_and_no_operation_fails() {
     let scene = Scene::new().await;
     let seawall = scene.start("127.0.0.1", FILES).await;
     let mut client = logged_in(&seawall).await.unwrap();
@@ -173,7 +175,7 @@ async fn connections_are_replaced_after_a_new_certificate_and_no_operation_fails
     let reload = seawall.reload(&toml).await.unwrap();
     let keys: Vec<_> = reload.changes.iter().map(|change| &*change.key).collect();
     assert!(keys.contains(&"deployment.tls"), "{keys:?}");
-    // Operations run all the time, so a connection is in use or available when it is replaced.
+    // Operations run all the time, so a connection may be in use when Seawall replaces it.
     let mut count = 0;
     while expired(&seawall).await < 1.0 {
         assert!(find(&mut client).await);
@@ -189,7 +191,7 @@ async fn connections_are_replaced_after_a_new_certificate_and_no_operation_fails
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_watch_connections_are_replaced_after_a_file_was_replaced_and_no_find_fails() {
+async fn with_reload_watch_a_new_tls_file_replaces_server_connections_and_no_find_fails() {
     let scene = Scene::new().await;
     let foreign = Authority::generate("foreign").unwrap();
     let identity = scene.authority().client("seawall", YEAR).unwrap();
@@ -210,7 +212,7 @@ async fn with_watch_connections_are_replaced_after_a_file_was_replaced_and_no_fi
         assert!(find(&mut client).await, "{file}");
         assert_eq!(expired().await, 0.0, "{file}");
         scene.replace(file, &content);
-        // Finds run all the time, so a connection is in use or available when it is replaced.
+        // Finds run all the time, so a connection may be in use when Seawall replaces it.
         let replaced = async {
             while expired().await < 1.0 {
                 assert!(find(&mut client).await, "{file}");
@@ -397,7 +399,7 @@ async fn a_refused_server_certificate_is_an_error_on_both_ends_and_no_login_is_s
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_requires_a_client_certificate_is_used_only_with_one() {
+async fn a_server_that_requires_a_client_certificate_is_used_only_if_seawall_has_one() {
     let options = mongod::Options {
         requires_client_certificates: true,
         ..mongod::Options::with_auth()
@@ -462,7 +464,7 @@ async fn changed_files_of_the_connection_string_are_used_after_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reload_that_switches_tls_to_servers_on_applies_its_other_keys() {
+async fn a_reload_that_enables_tls_to_servers_applies_the_other_changed_keys() {
     let scene = Scene::new().await;
     let scratch = &scene.scratch;
     let configuration = |uri: &str, toml: &str| {
@@ -503,7 +505,7 @@ const LISTENER: &str = "listen.tls.mode = \"prefer\"\n\
                         listen.tls.key_file = \"DIR/listener-key.pem\"\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reload_with_unusable_files_is_counted_and_the_previous_files_stay_in_use() {
+async fn a_reload_with_unusable_tls_files_is_counted_as_failed_and_the_previous_files_are_used() {
     let scene = Scene::new().await;
     let listener = scene.authority().server(&["localhost"], &ECDSA).unwrap();
     scene.write("listener.pem", &listener.certificate);
@@ -543,7 +545,8 @@ async fn a_reload_with_unusable_files_is_counted_and_the_previous_files_stay_in_
     }
 }
 
-/// Settings of peers and of a collector that cannot be reached, with TLS files.
+/// Settings for TLS connections to a peer instance and to a telemetry collector. Nothing listens at
+/// their addresses.
 const PEERS_AND_COLLECTOR: &str = "admin.peers = \"https://127.0.0.1:1\"\n\
                                    admin.peer_ca_file = \"DIR/peer-ca.pem\"\n\
                                    admin.peer_certificate_key_file = \"DIR/peer.pem\"\n\
@@ -563,7 +566,7 @@ fn write_other_identities(scene: &Scene, valid_for: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_expiry_of_each_file_is_in_the_log_the_metrics_and_the_status() {
+async fn the_expiry_of_each_tls_file_is_in_the_log_the_metrics_and_the_status() {
     let scene = Scene::new().await;
     scene.write("peer-ca.pem", &scene.authority().pem());
     scene.write("collector-ca.pem", &scene.authority().pem());

@@ -130,11 +130,11 @@ async fn watchdog_notifications_continue_during_a_flood_and_end_while_the_proces
     assert!(process.ended().await.success());
 }
 
-/// Maximum number of connections of the flood.
+/// Maximum number of connections that the flood of the watchdog test opens.
 const MAX_FLOOD: usize = 20_000;
 
-/// Binds a TCP and a unix socket, passes them on as a service manager does, and replaces itself
-/// with the program in the other arguments.
+/// A Python script that binds a TCP socket and a unix socket, and then executes the program in its
+/// other arguments. It passes the sockets to the program as a service manager does.
 const ACTIVATE: &str = r#"
 import os, socket, sys
 path = sys.argv[1]

@@ -1,5 +1,5 @@
-//! Starting and running while the deployment is up, down or changing: listeners, TLS, limits and
-//! failures.
+//! Tests that start and run Seawall while the deployment is up, down or changing. They also cover
+//! listeners, TLS, limits and failures.
 
 use std::{io::ErrorKind, path::Path, process::Output, sync::Arc, time::Duration};
 
@@ -177,7 +177,7 @@ async fn check_with_connect_trusts_the_authorities_that_a_running_seawall_trusts
 }
 
 #[tokio::test]
-async fn servers_of_an_authority_of_the_operating_system_are_trusted_without_a_ca_file() {
+async fn without_a_ca_file_seawall_trusts_the_authorities_of_the_operating_system() {
     let options = Options {
         tls: true,
         ..Options::with_auth()
@@ -228,7 +228,7 @@ async fn the_official_driver_works_over_a_unix_socket() {
 }
 
 #[tokio::test]
-async fn connections_of_clients_and_to_servers_are_encrypted_with_tls() {
+async fn client_connections_and_server_connections_are_encrypted_with_tls() {
     let options = Options {
         tls: true,
         ..Options::with_auth()
@@ -304,7 +304,7 @@ async fn a_server_whose_certificate_is_not_trusted_is_never_used() {
 }
 
 #[tokio::test]
-async fn a_client_over_the_limit_is_closed_before_it_gets_a_byte_and_is_counted() {
+async fn a_client_connection_over_the_limit_is_closed_without_a_reply_and_is_counted() {
     let server = shared_standalone().await.unwrap();
     let seawall =
         Seawall::start_with(&server.uri(), with("listen.max_client_connections = 2")).await;
@@ -387,7 +387,7 @@ async fn clients_stay_connected_through_a_server_restart() {
 }
 
 #[tokio::test]
-async fn a_step_down_under_load_fails_no_retryable_operation_and_closes_no_client() {
+async fn in_a_step_down_under_load_no_retryable_operation_fails_and_no_client_is_disconnected() {
     let set = ReplicaSet::start(3, Options::with_auth()).await.unwrap();
     let seawall =
         Seawall::start_with(&set.uri(), with("deployment.heartbeat_frequency_ms = 500")).await;
@@ -420,7 +420,7 @@ async fn a_step_down_under_load_fails_no_retryable_operation_and_closes_no_clien
                     .map_err(|e| e.to_string())?;
                 let count = found.as_ref().and_then(|found| found.get_i32("n").ok());
                 if count != Some(1) {
-                    return Err(format!("not stored once: {found:?}"));
+                    return Err(format!("expected a document with n = 1: {found:?}"));
                 }
                 if futures_util::poll!(over.as_mut()).is_ready() {
                     return Ok(n);
@@ -518,7 +518,7 @@ async fn each_start_warns_about_server_certificates_that_are_not_fully_verified(
 }
 
 #[tokio::test]
-async fn actions_are_logged_with_the_caller() {
+async fn admin_actions_are_logged_with_their_caller() {
     let process = process_with("").await;
     let (status, _) =
         seawall::http(process.admin(), "POST", "/api/v1/reload?dry_run=true", "").await;
@@ -541,8 +541,8 @@ async fn actions_are_logged_with_the_caller() {
     );
 }
 
-/// Opens connections from 127.0.0.`last`, and then begins a request for a session on each, in the
-/// reverse order. Such a request has its token in the body, so Seawall must wait for the body.
+/// Opens connections from 127.0.0.`last`, and then begins a `POST /api/v1/session` on each, in the
+/// reverse order. The body of this request contains the token, so Seawall must wait for the body.
 async fn slow_session_requests(process: &Process, last: u8, count: usize) -> Vec<TcpStream> {
     let mut slow = Vec::new();
     for _ in 0..count {
@@ -586,7 +586,8 @@ async fn slow_requests_for_sessions_do_not_block_other_requests() {
     );
 }
 
-/// Seawall closes the oldest connections of the slow address to accept those of another address.
+/// Seawall closes the oldest connections from the address of the slow requests, so that it can
+/// accept connections from another address.
 #[tokio::test]
 async fn slow_requests_for_sessions_do_not_lock_out_another_address() {
     let process = process_with("").await;

@@ -333,8 +333,8 @@ async fn requests_of_disconnected_clients_are_not_served() {
     let hello = OpMsg::new(doc! {"hello": 1, "$db": "admin"}).to_bytes();
     let left = ["stage=\"connected\""];
     let not_served = async || {
-        // Usually Seawall reads the command and the end of the connection at once, but sometimes
-        // one after the other. The test repeats until Seawall has read both at once.
+        // Usually Seawall reads the command and the end of the connection together, but sometimes
+        // one after the other. The test repeats until Seawall has read both together.
         let mut client = TcpStream::connect(seawall.address()).await.unwrap();
         client.write_all(&hello).await.unwrap();
         client.shutdown().await.unwrap();

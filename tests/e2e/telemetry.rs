@@ -1,4 +1,4 @@
-//! Metrics that Seawall sends to a receiver of OTLP in this process.
+//! The OTLP metrics that Seawall exports. The tests receive them with an HTTP server of their own.
 
 use std::{io::Read as _, sync::Arc, time::Duration};
 

@@ -42,7 +42,7 @@ async fn run_openssl(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The output of a probe.
+/// The output of one run of `openssl s_client`.
 struct Probe(String);
 
 impl Probe {
@@ -86,7 +86,7 @@ impl Probe {
             errors
         };
         let ended = timeout(LIMIT, async { tokio::join!(exchange, errors) }).await;
-        let (printed, errors) = ended.unwrap_or_else(|_| panic!("{arguments:?}: no end"));
+        let (printed, errors) = ended.unwrap_or_else(|_| panic!("{arguments:?}: still running"));
         Self::of(&[printed, errors].concat())
     }
 

@@ -92,7 +92,8 @@ async fn no_command_of_an_unauthenticated_client_reaches_a_server() {
         client.send_query(&OpQuery::new(command)).await.unwrap();
         client.read_reply().await.unwrap();
     }
-    // Seawall must also refuse unacknowledged messages, sequences and messages with a checksum.
+    // Seawall must also refuse unacknowledged messages, document sequences and messages with a
+    // checksum.
     let command = doc! { "insert": "c", "$db": &user.name };
     let message = OpMsg::new(command).sequence("documents", vec![doc! { "text": MARKER }]);
     let unacknowledged = message
@@ -190,7 +191,7 @@ fn binary(text: &str) -> Binary {
     Binary { subtype, bytes }
 }
 
-/// The messages of a login whose proof is invalid.
+/// Messages with which a login can begin. The last item also contains a proof, which is invalid.
 fn handshakes(user: &str) -> Vec<Vec<u8>> {
     let payload = binary(&format!("n,,n={user},r=0123456789abcdefghij"));
     let start = doc! {
@@ -243,7 +244,8 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut StdRng) {
     }
 }
 
-/// Sends bytes, gives Seawall some time to reply, and reads until Seawall closes the connection.
+/// Sends bytes, gives Seawall some time to reply, closes the sending direction, and reads until
+/// Seawall closes the connection.
 async fn send(address: std::net::SocketAddr, bytes: &[u8]) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     // Seawall may already have closed the connection. The test checks only the bytes that reach the
@@ -306,7 +308,7 @@ fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mutated_handshake_messages_send_no_byte_to_a_pooled_connection() {
+async fn no_byte_of_a_mutated_handshake_message_reaches_a_pooled_connection() {
     const MESSAGES: u64 = 10_000;
     let (seawall, recorder, user, mut good, pooled) = seawall_with_client().await;
     let new_user = writer().await;
@@ -336,7 +338,8 @@ async fn mutated_handshake_messages_send_no_byte_to_a_pooled_connection() {
     }
 
     let introduced = introduced_by_seawall(&recorder, &user, &pooled);
-    // Some logins reached the server, so Seawall did not refuse all messages for their framing.
+    // Some logins reached the server, so Seawall did not refuse all messages because of invalid
+    // framing.
     assert!(introduced > 10, "only {introduced} introductions");
     assert!(find(&mut good, &user.name).await.is_ok());
     for user in [user, new_user] {

@@ -1,4 +1,4 @@
-//! The cases in which each program runs.
+//! The cases: the client configurations with which each driver's test program runs.
 
 use std::fmt::{self, Display};
 
@@ -12,7 +12,7 @@ pub(crate) struct Case {
     pub(crate) mechanism: Option<Mechanism>,
     /// True if the deployment accepts only TLS.
     pub(crate) is_tls: bool,
-    /// The program's third argument: with `stable`, the client uses the Stable API; or `plain`.
+    /// The program's third argument: `stable` (the client uses the Stable API) or `plain`.
     pub(crate) api: &'static str,
     /// Parameters of the connection string. All cases are compared with one run without Seawall,
     /// which uses the parameters of the first case.

@@ -12,13 +12,14 @@
 //! | [`program`] | runs a language's program |
 //! | [`mask`] | masks values that may differ |
 //! | [`comparison`] | lists the differences between two runs |
-//! | [`refusal`] | the error of a driver for a server that is too old for it |
+//! | [`refusal`] | the error of a driver for a server that is too old for the driver |
 //! | [`writing`] | programs that write with the drivers of four languages |
 //! | [`failover`] | four drivers that write while primaries are killed |
 //! | [`rehearsal`] | four drivers whose traffic is captured and replayed |
 //! | [`reload`] | four drivers that write while the configuration is reloaded |
 //! | [`tls`] | TLS of clients and servers, with valid and invalid certificates |
-//! | [`mongosh`] | Seawall's own command in mongosh |
+//! | [`mongosh`] | Seawall's own command `seawall`, sent by mongosh |
+//! | [`standalone`] | a driver with default options, and a standalone behind Seawall |
 //! | [`rust`] | the program of the Rust driver, in this process |
 
 #![allow(

@@ -1,4 +1,5 @@
-//! Masks values that may differ between two runs. `drivers/masked.txt` lists them.
+//! Masks the values that may differ between a program's direct run and its run through Seawall.
+//! `drivers/masked.txt` lists them.
 
 use serde_json::Value;
 
@@ -20,7 +21,8 @@ impl Masks {
         Self(lines.map(Mask::parse).collect())
     }
 
-    /// Hides the masked parts of the step's values, so that equal remainders compare as equal.
+    /// Replaces the masked parts of the step's outcome, so that two outcomes that differ only in
+    /// these parts become equal.
     pub(crate) fn apply(&self, step: &mut Step) {
         let mut path = vec![step.name.clone()];
         self.walk(&mut path, &mut step.outcome);
@@ -59,7 +61,7 @@ struct Mask {
 /// The part of a value that a mask hides.
 #[derive(Debug)]
 enum Part {
-    /// The whole value, which is replaced by its type.
+    /// The whole value, which is replaced by the name of its type.
     Value,
     /// The text after the first occurrence of this string. A text that does not contain the string
     /// is not masked.
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_masked_after_the_given_prefix() {
+    fn only_the_text_after_the_given_string_is_masked() {
         let list = r#"**.message after "the command ""#;
         let outcome = json!({"error": {"message": "refused the command {a: 1}", "code": 13}});
         let left = json!({"error": {"message": "refused the command masked", "code": 13}});

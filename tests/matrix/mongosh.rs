@@ -1,5 +1,5 @@
-//! The command `seawall` in mongosh. With this command, operators see Seawall's state without
-//! another tool.
+//! Tests of Seawall's own command `seawall`, which mongosh sends. With this command, operators see
+//! Seawall's state without another tool.
 
 use seawall_tests::mongod::{NewUser, create_user, unique_name};
 use serde_json::{Value, json};
@@ -11,7 +11,8 @@ use crate::{
     program::Step,
 };
 
-/// Runs the script as a user with these roles on `admin`.
+/// Runs the script `seawall.js` in mongosh, as a new user with these roles on `admin`. Returns the
+/// steps of the script.
 async fn ask(pair: &Pair, roles: &[&str]) -> Vec<Step> {
     let name = unique_name("mongosh");
     let user = NewUser::new("admin", &name, Pair::PASSWORD);
@@ -50,7 +51,7 @@ async fn mongosh_shows_the_state_of_seawall_to_users_with_the_rights_for_it() {
     let pools = value("pools")["pools"].as_array().unwrap();
     assert_eq!(pools.len(), pair.set.members().len());
     assert!(!value("clients")["clients"].as_array().unwrap().is_empty());
-    // A user who may only monitor can read the state, but must not reload.
+    // A user who may only monitor can read the state, but must not reload the configuration.
     assert_eq!(*code(reload), json!(13), "{}", reload.outcome);
 
     for step in ask(&pair, &["readWriteAnyDatabase"]).await {

@@ -72,9 +72,9 @@ impl Pair {
         create_user(&administrator, &user).await.unwrap();
     }
 
-    /// Panics unless the connections to the load balancer were spread over both instances, and each
-    /// cursor and transaction stayed at its instance. A driver without a pool has one connection,
-    /// which uses one instance.
+    /// Panics unless the load balancer distributed the connections over both instances, and all
+    /// operations of a cursor or transaction reached the same instance. `has_pool` is false if the
+    /// driver has no connection pool: its only connection reaches only one instance.
     pub(crate) async fn assert_balanced(&self, has_pool: bool) {
         let connections = self.balancer.connections();
         assert!(connections > 0, "no connection to the load balancer");
@@ -107,7 +107,7 @@ impl Pair {
         );
     }
 
-    /// The connection string of a case.
+    /// The connection string with which this user connects to the target in this case.
     pub(crate) fn uri(&self, user: &str, case: &Case, target: Target) -> String {
         let (hosts, more) = match target {
             Target::Seawall => {
@@ -141,5 +141,5 @@ impl Pair {
     }
 }
 
-/// [`PASSWORD`] in a connection string, percent-encoded.
+/// [`Pair::PASSWORD`], percent-encoded for a connection string.
 const PASSWORD_ENCODED: &str = "p%40ss%20word";

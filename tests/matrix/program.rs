@@ -1,4 +1,4 @@
-//! Runs a language's program and reads its output.
+//! Runs the test program of one programming language and reads its output.
 
 use std::{ffi::OsString, path::Path, process::Stdio, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::{process::Command, time::timeout};
 
 use crate::rust;
 
-/// The way to run a language's program.
+/// The way to run the test program of a language.
 #[derive(Debug)]
 pub(crate) enum Program {
     /// An external program: the command and its first arguments.
@@ -28,7 +28,8 @@ impl Program {
         }
     }
 
-    /// The program with these first arguments.
+    /// Adds these arguments to the command. The program gets them before the arguments of
+    /// [`Program::run`].
     pub(crate) fn with(mut self, arguments: &[&str]) -> Self {
         if let Self::Command { command, .. } = &mut self {
             command.extend(arguments.iter().map(Into::into));
@@ -51,7 +52,7 @@ impl Program {
                 lines.lines().map(str::to_owned).collect()
             }
         };
-        // Each run uses a separate database.
+        // Each run uses a database of another name. The outcomes must not differ in this name.
         let lines = lines.iter().map(|line| line.replace(database, "DATABASE"));
         lines.map(|line| Step::parse(&line)).collect()
     }
@@ -70,7 +71,7 @@ pub(crate) fn call(
     command
 }
 
-/// One line of a program's output.
+/// One step of a program, parsed from one line of the program's output.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: String,

@@ -18,7 +18,7 @@ use crate::{
     rust,
 };
 
-/// Runs a language's program directly and through Seawall, and compares the first steps.
+/// Runs a language's test program directly and through Seawall, and compares the first steps.
 pub(crate) async fn compare_refusals(language: Language) {
     let program = language.prepare().await;
     let pair = Pair::start(false).await;
@@ -42,8 +42,9 @@ const CASE: Case = Case {
     ..Case::PLAIN
 };
 
-/// The first steps of a program, without addresses, because Seawall and the set have different
-/// addresses. Later steps are not read, because they may retry for minutes.
+/// Runs a program and returns the output of its first steps, without addresses, because Seawall and
+/// the set have different addresses. Later steps are not read, because the driver may retry them
+/// for minutes.
 async fn lines(program: &Program, uri: String, database: &str) -> Vec<String> {
     let lines = match program {
         Program::Rust => rust::run_status(&uri, database).await,
@@ -61,8 +62,8 @@ async fn lines(program: &Program, uri: String, database: &str) -> Vec<String> {
     lines.iter().map(|line| without_addresses(line)).collect()
 }
 
-/// The first lines of a program's output. If the program ends earlier, also its standard error and
-/// exit status.
+/// The first [`FIRST_STEPS`] lines of a program's output. If the program ends with fewer lines, its
+/// standard error and exit status follow.
 async fn first_lines(mut process: Child) -> Vec<String> {
     let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
     let mut stderr = process.stderr.take().unwrap();
@@ -93,7 +94,7 @@ fn without_addresses(line: &str) -> String {
     text
 }
 
-/// The number of compared steps. They contain reads and writes, but no transactions.
+/// The number of steps that are compared. They contain reads and writes, but no transactions.
 const FIRST_STEPS: usize = 10;
 const LOOPBACK: &str = "127.0.0.1:";
 

@@ -1,5 +1,5 @@
-//! Drivers of four languages work while their traffic is captured, by Seawall or by mongod's own
-//! recorder. A replay on a new deployment gives the same results.
+//! Drivers of four languages execute operations, while Seawall or mongod's own recorder captures
+//! their traffic. A replay of this traffic on a new deployment must give the same results.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -20,7 +20,8 @@ use crate::{
     program::Program,
 };
 
-/// The drivers, and the compressor that each uses.
+/// The drivers. Each has the parameter of the connection string that selects its compressor, or an
+/// empty text for no compression.
 const DRIVERS: [(Language, &str); 4] = [
     (Language::Python, "&compressors=zlib"),
     (Language::Node, "&compressors=snappy"),
@@ -28,14 +29,14 @@ const DRIVERS: [(Language, &str); 4] = [
     (Language::Go, ""),
 ];
 
-/// Minimum number of operations of the four programs together.
+/// Minimum number of operations that the four drivers together must execute.
 const MIN_OPERATIONS: u64 = 1_000;
 
-/// Minimum number of shapes of the four programs together.
+/// Minimum number of different query shapes in these operations.
 const MIN_SHAPES: usize = 100;
 
-/// The error code of an operation for which the user has no right. The replay uses one account,
-/// which has all rights.
+/// The error code of an operation for which the driver's user has no right. In the replay, such an
+/// operation succeeds, because the account of the replay has all rights.
 const UNAUTHORIZED: i32 = 13;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,8 +95,8 @@ async fn traffic_of_four_drivers_recorded_by_a_server_gives_the_same_results_in_
             .role("readWrite", name)
             .role("dbAdmin", name);
         create_user(&administrator, &user).await.unwrap();
-        // The programs also read from secondaries. A direct connection sends all operations to one
-        // server.
+        // The programs also read with the read preference `secondary`, but this set has no
+        // secondary. With a direct connection, drivers send these reads to the primary.
         format!(
             "mongodb://{name}:password@{primary}/?authSource=admin&directConnection=true{parameters}"
         )
@@ -169,8 +170,9 @@ async fn assert_same_results(path: &Path) -> Report {
     captured
 }
 
-/// Count, errors by code, documents and digest of each shape that the driver's user may run.
-/// Documents and digest are absent if the results of the shape are not compared.
+/// For each query shape that the driver's user may run: the number of operations, the number of
+/// errors of each code, and the number of returned documents with their digest. The documents and
+/// the digest are absent if the results of the shape are not compared.
 type PerShape = BTreeMap<String, (u64, BTreeMap<i32, u64>, Option<(u64, Option<String>)>)>;
 
 fn per_shape(report: &Report) -> PerShape {

@@ -1,5 +1,5 @@
-//! Drivers of four languages with a thousand connections write while the configuration is reloaded.
-//! They do not retry, so each failed operation and each closed connection is an error.
+//! Drivers of four languages write over a thousand connections while the configuration is reloaded.
+//! They do not retry, so each failed operation and each closed connection is an error of the test.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ const GO_CONNECTIONS: u32 = 10;
 /// Number of connections of each of the other drivers.
 const OTHER_CONNECTIONS: u32 = 330;
 
-/// Number of reloads.
+/// Number of times that the test reloads the configuration.
 const RELOADS: usize = 20;
 
 /// Minimum number of inserts between two reloads.

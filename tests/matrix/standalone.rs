@@ -1,4 +1,4 @@
-//! A driver with default options in front of a standalone server.
+//! A driver with default options connects to a standalone server through Seawall.
 
 use futures_util::TryStreamExt;
 use mongodb::{

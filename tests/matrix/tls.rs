@@ -83,7 +83,8 @@ impl Scene {
         }
     }
 
-    /// Runs a driver with all connection strings.
+    /// Runs a driver with all connection strings. Checks that the driver connects with each valid
+    /// one, and with no invalid one.
     async fn check(&self, language: Language) {
         let before = self.documents().await;
         let program = language.prepare_tls().await;
@@ -148,7 +149,7 @@ impl Scene {
         Process::serve(&file).await
     }
 
-    /// The connection strings with which every driver connects.
+    /// The connection strings with which every driver must be able to connect.
     fn valid(&self) -> Vec<String> {
         let mut uris = Vec::new();
         for (_, [plain, secure]) in &self.deployments {
@@ -161,7 +162,8 @@ impl Scene {
         uris
     }
 
-    /// Connection strings for this address of Seawall that must fail, each after its fault.
+    /// Connection strings with which drivers must fail to connect to this address of Seawall. The
+    /// first part of each pair names the reason.
     fn invalid(&self, address: &str) -> Vec<(&'static str, String)> {
         let with = |identity| self.uri(address, "127.0.0.1", "ca", identity, SHORT);
         vec![
@@ -199,7 +201,7 @@ impl Scene {
         uri(&address, &format!("{tls}{options}"))
     }
 
-    /// Number of inserts that Seawall has forwarded.
+    /// Number of successful inserts that all instances of Seawall have forwarded so far.
     async fn documents(&self) -> f64 {
         let mut sum = 0.0;
         for (_, instances) in &self.deployments {
@@ -245,8 +247,8 @@ fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
     }
 }
 
-/// True if the driver sends no certificate when Seawall does not trust its authority. This is true
-/// of the drivers for Java and Go.
+/// True if the driver withholds a certificate whose authority Seawall does not trust. The drivers
+/// for Java and Go do this.
 fn withholds_untrusted_certificates(language: Language) -> bool {
     use Language::{Go, GoWith, Java, JavaWith};
     matches!(language, Java | JavaWith(_) | Go | GoWith(_))
@@ -255,7 +257,8 @@ fn withholds_untrusted_certificates(language: Language) -> bool {
 /// Time limit for a line to reach the log.
 const LOG_LIMIT: Duration = Duration::from_secs(20);
 
-/// TLS for clients. Clients need a certificate. Seawall's certificate names only 127.0.0.1.
+/// Configuration that requires TLS and a certificate from clients. Seawall's own certificate is
+/// valid only for 127.0.0.1. `DIR` stands for the directory of the certificates.
 const CLIENT_TLS: &str = "listen.tls.certificate_file = \"DIR/server.pem\"\n\
                           listen.tls.key_file = \"DIR/server.pem\"\n\
                           listen.tls.client_certificate = \"required\"\n\

@@ -1,5 +1,5 @@
-//! Writers with drivers of four languages. Each writer records which of its writes were
-//! acknowledged.
+//! Test clients in four languages that write documents with their driver. Each client records which
+//! of its writes were acknowledged.
 
 use std::{collections::BTreeSet, process::Stdio};
 
@@ -43,7 +43,8 @@ pub(crate) enum Writing {
     Here {
         stop: watch::Sender<bool>,
         writing: JoinHandle<(Written, Client)>,
-        /// This client keeps its connections open until the test has counted them.
+        /// The client, after its writers have stopped. Dropping it would close its connections
+        /// before the test has counted them.
         client: Option<Client>,
     },
 }
@@ -118,7 +119,7 @@ pub(crate) async fn begin_all(
     writing
 }
 
-/// Waits until the writers of each language have written documents.
+/// Waits until the writers of each language have inserted more than 20 documents.
 pub(crate) async fn all_write(set: &ReplicaSet, database: &str) {
     let direct = set.client().await.unwrap();
     for language in LANGUAGES {
@@ -129,7 +130,7 @@ pub(crate) async fn all_write(set: &ReplicaSet, database: &str) {
     }
 }
 
-/// Stops all writers, checks that no application has seen an error, and returns the ids of the
+/// Stops all writers, checks that none of them has seen an error, and returns the ids of the
 /// acknowledged documents. The clients stay connected.
 pub(crate) async fn end_all(writing: &mut [(Language, Writing)]) -> BTreeSet<String> {
     let mut acknowledged = BTreeSet::new();

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer},
 };
 
-/// The algorithm of a certificate's key.
+/// Algorithms for the keys of certificates.
 pub use rcgen::{PKCS_ECDSA_P256_SHA256 as ECDSA, PKCS_ED25519 as ED25519};
 
 /// The reason why a certificate or a revocation list could not be created or used.

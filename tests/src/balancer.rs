@@ -36,7 +36,8 @@ impl Balancer {
         let serving = tokio::spawn(async move {
             let mut forwarded = JoinSet::new();
             for target in targets.into_iter().cycle() {
-                // A client that left before it was accepted is not an error of the balancer.
+                // `accept` can fail because the client closed the connection before. The balancer
+                // then waits for the next client.
                 let Ok((mut client, _)) = listener.accept().await else {
                     continue;
                 };

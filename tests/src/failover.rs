@@ -106,7 +106,7 @@ async fn write_one(things: &Collection<Document>, id: &str) -> Result<(), String
 
 /// Kills the primary, waits until operations succeed on another primary, and restarts the killed
 /// member. Returns when that member is a secondary. `progress` returns the number of operations
-/// since the start.
+/// that have succeeded so far.
 pub async fn fail_over(set: &mut ReplicaSet, progress: impl AsyncFn() -> f64) {
     let primary = set.primary().await.expect("there is a primary");
     let killed = primary.address();

@@ -3,7 +3,7 @@
 //! | module | provides |
 //! |---|---|
 //! | [`mongod`] | standalones and replica sets, with users and TLS |
-//! | [`administration`] | users and failing commands, with a driver and without |
+//! | [`administration`] | functions that create users and make commands fail |
 //! | [`raw`] | a client that sends exactly the bytes that a test requests, and a SCRAM client |
 //! | [`recorder`] | a forwarder that records all bytes, and can cut, delay or freeze connections |
 //! | [`authority`] | an authority that issues and revokes certificates during a test |

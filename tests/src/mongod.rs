@@ -1,4 +1,5 @@
-//! Real servers: a standalone or a replica set, with a root user. Tests add users and failures.
+//! Real servers: a standalone or a replica set, with a root user. Tests can add users and
+//! inject failures.
 //!
 //! Every server runs with `enableTestCommands`, so that tests can inject failures. A server stops
 //! when its guard is dropped, or when the test process ends.
@@ -46,7 +47,7 @@ pub struct Options {
     /// True if the servers accept only TLS, with newly generated certificates.
     pub tls: bool,
     /// True if the servers also require a certificate from each client; only with `tls`. The raw
-    /// clients of the fixture have no certificate.
+    /// clients of this fixture have no certificate, so they cannot connect.
     pub requires_client_certificates: bool,
     /// True if each server also listens on a Unix domain socket.
     pub unix_socket: bool,
@@ -402,7 +403,8 @@ pub struct NewUser {
     pub name: String,
     /// The password in plain text.
     pub password: String,
-    /// The mechanisms for which the server stores keys of the user. The default is both.
+    /// The mechanisms for which the server stores keys of the user. The default is both SCRAM
+    /// mechanisms.
     pub mechanisms: Vec<Mechanism>,
     /// The roles, in the form of `createUser`. The default is none.
     pub roles: Vec<Bson>,

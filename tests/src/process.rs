@@ -41,7 +41,7 @@ pub fn binary() -> &'static Path {
     })
 }
 
-/// Runs a subcommand until it ends.
+/// Runs `seawall` with these arguments until it ends, and returns its output and exit status.
 ///
 /// # Panics
 /// If the process does not end within a minute.
@@ -220,7 +220,7 @@ impl Process {
     /// # Panics
     /// If the process has ended.
     pub fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).expect("our own child can be signalled");
+        kill_process(self.pid(), signal).expect("our own child can be signaled");
     }
 
     /// Sets the soft limit of a resource; `None` means no limit. Returns the previous soft limit.
@@ -263,7 +263,7 @@ impl Process {
         self.memory("VmRSS:")
     }
 
-    /// The peak of the resident memory since the reset, in bytes.
+    /// The peak of the resident memory since [`Self::reset_peak_memory`], in bytes.
     ///
     /// # Panics
     /// If the process has ended.

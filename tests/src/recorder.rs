@@ -1,4 +1,4 @@
-//! A forwarder between a client and a server. It records every byte and can disturb connections.
+//! A forwarder between a client and a server. It records the bytes and can disturb connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use seawall_locks::Mutex;
 
 /// Accepts connections on loopback and forwards all of them to the same target.
 ///
-/// Dropping it closes all forwarded connections.
+/// Dropping the recorder closes all forwarded connections.
 #[derive(Debug)]
 #[must_use = "dropping it closes its connections"]
 pub struct Recorder {
@@ -98,7 +98,7 @@ impl Recorder {
         }
     }
 
-    /// Sets a delay before each chunk is forwarded, in both directions.
+    /// Sets a delay before each chunk (the bytes of one read) is forwarded, in both directions.
     pub fn delay(&self, delay: Duration) {
         self.shared
             .behaviour
@@ -153,11 +153,11 @@ pub enum Cut {
 /// The bytes that were forwarded over one connection.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Bytes from the client to the server, including bytes that the recorder has received but not
-    /// yet forwarded.
+    /// Bytes from the client to the server. A byte is added just before it is forwarded, so bytes
+    /// that the recorder delays or holds are missing.
     pub from_client: Vec<u8>,
-    /// Bytes from the server to the client, including bytes that the recorder has received but not
-    /// yet forwarded.
+    /// Bytes from the server to the client. A byte is added just before it is forwarded, so bytes
+    /// that the recorder delays or holds are missing.
     pub from_server: Vec<u8>,
     /// True if one direction had more bytes than the recorder keeps.
     pub is_truncated: bool,
@@ -298,8 +298,8 @@ async fn forward(shared: Arc<Shared>, mut client: TcpStream) {
             )
         };
         tokio::select! {
-            // `biased` tests for a cut first. So bytes that are released after a cut are not
-            // forwarded.
+            // With `biased`, `select!` checks for a cut first. So held bytes that are released
+            // after the cut are not forwarded.
             biased;
             () = ended.notified() => {}
             _ = both => {}

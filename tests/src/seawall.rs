@@ -99,7 +99,7 @@ impl Seawall {
             .expect("the credential source is determined");
     }
 
-    /// The address for clients.
+    /// The address of the first listener for clients.
     pub fn address(&self) -> &str {
         self.app
             .client_addresses()
@@ -107,7 +107,7 @@ impl Seawall {
             .expect("Seawall has a client address")
     }
 
-    /// The addresses of the listeners.
+    /// The addresses of all listeners for clients.
     pub fn addresses(&self) -> &[String] {
         self.app.client_addresses()
     }
@@ -136,12 +136,13 @@ impl Seawall {
         serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
     }
 
-    /// The status and the body of a GET request to the admin address.
+    /// Sends a GET request to the admin address. Returns the HTTP status and the body of the reply.
     pub async fn get(&self, path: &str) -> (u16, String) {
         self.request("GET", path, "").await
     }
 
-    /// The status and the body of a request to the admin address, with additional header lines.
+    /// Sends a request with additional header lines to the admin address. Returns the HTTP status
+    /// and the body of the reply.
     pub async fn request(&self, method: &str, path: &str, headers: &str) -> (u16, String) {
         let address = self
             .app
@@ -151,7 +152,8 @@ impl Seawall {
         http(address, method, path, &host).await
     }
 
-    /// The status and the reply of a POST with a JSON body to the admin address.
+    /// Sends a POST request with a JSON body to the admin address. Returns the HTTP status and the
+    /// body of the reply.
     pub async fn post(&self, path: &str, json: &str) -> (u16, String) {
         // This text contains the body too, because `request` takes only header lines.
         let headers = format!(
@@ -217,7 +219,8 @@ fn load(base: &str, toml: &str) -> Loaded {
     loaded.unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// The status and the body of a request to an HTTP address of Seawall, with these header lines.
+/// Sends a request with these header lines to an HTTP address of Seawall. Returns the HTTP status
+/// and the body of the reply.
 ///
 /// # Panics
 /// If there is no reply.

@@ -27,16 +27,17 @@ const MAX_CHUNK_BYTES: usize = 8 * 1024;
 enum Event {
     /// Forwarding pauses for less than 50 ms in one direction.
     Delay,
-    /// Half of the chunk is forwarded, then the connection is closed.
+    /// Half of the bytes of one read are forwarded, then the connection is closed.
     Close,
-    /// Half of the chunk is forwarded, then the connection is reset.
+    /// Half of the bytes of one read are forwarded, then the connection is reset.
     Reset,
     /// Nothing is forwarded in one direction for less than one second, and neither the client nor
     /// the server is notified. Then the connection is reset.
     HalfOpen,
 }
 
-/// Forwards connections to one server, and disturbs them. Dropping it closes the connections.
+/// Forwards connections to one server, and disturbs them. Dropping this value closes the
+/// connections.
 #[derive(Debug)]
 pub struct Turbulence {
     address: SocketAddr,

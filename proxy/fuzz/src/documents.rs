@@ -15,7 +15,8 @@ use crate::choices::Choices;
 mod grammar;
 
 /// Generates a command from the grammar. The same choices with another salt give the same command
-/// with other values.
+/// with other values. With `is_shuffled`, the members of sets, such as the fields of a filter, have
+/// another order.
 pub(crate) fn command(choices: &[u8], salt: u32, is_shuffled: bool) -> Document {
     let mut dice = grammar::Dice::new(choices);
     dice.salt = salt;
@@ -53,7 +54,7 @@ pub(crate) fn every_type() -> Document {
     }
 }
 
-/// Corrects the length and the last byte, so that changed bytes are still read as a document.
+/// Corrects the length and the last byte, so that bytes with changes are still read as a document.
 pub(crate) fn repaired(bytes: &[u8]) -> Vec<u8> {
     let mut repaired = bytes.to_vec();
     let length = i32::try_from(repaired.len()).unwrap_or(i32::MAX);
@@ -127,7 +128,7 @@ fn value(choices: &mut Choices<'_>) -> Bson {
 
 /// Reads a document with [`Elements`] and with the `bson` crate. If the `bson` crate accepts the
 /// document, [`Elements`] must read it to its end, with the same names and values. Returns true if
-/// the `bson` crate accepts the document. Embedded documents are not checked.
+/// the `bson` crate accepts the document. The elements of embedded documents are not compared.
 pub(crate) fn check_walk(document: &[u8]) -> bool {
     let own: Vec<_> = Elements::of(document).collect();
     let failed = own.iter().filter(|element| element.is_err()).count();

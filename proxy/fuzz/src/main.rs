@@ -22,7 +22,7 @@ use tokio::time::Instant;
 /// but a busy machine may stop a process for seconds.
 const LONGEST_EXECUTION: Duration = Duration::from_secs(10);
 
-/// The stack size of Tokio's threads, on which this code runs in Seawall.
+/// The stack size of Tokio's threads. Seawall runs the tested code on such threads.
 const STACK_BYTES: usize = 2 << 20;
 
 /// Runs each fuzz target with its corpus and with inputs generated from it
@@ -121,7 +121,7 @@ fn corpus(folder: &Path) -> io::Result<Vec<Vec<u8>>> {
     files.iter().map(fs::read).collect()
 }
 
-/// One target with its arguments.
+/// One target, and the arguments of the program.
 struct Run<'a> {
     name: &'a str,
     target: Target,
@@ -139,7 +139,8 @@ impl Run<'_> {
         })
     }
 
-    /// Returns the number of executions, or the failure that ended the run.
+    /// Executes the target with the corpus and with generated inputs. Returns the number of
+    /// executions, or the failure that ended the run.
     fn all(&self, corpus: &[Vec<u8>]) -> io::Result<Result<u64, String>> {
         let began = Instant::now();
         let limit = self.arguments.max_seconds.map(Duration::from_secs);

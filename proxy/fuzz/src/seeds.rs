@@ -13,7 +13,7 @@ use seawall_wire::{
 
 use crate::{documents, targets::LARGE_SHARE};
 
-/// Name and content of a file.
+/// Name and content of a corpus file.
 type Seed = (String, Vec<u8>);
 
 /// Writes the corpora of all targets, one folder each.
@@ -31,7 +31,7 @@ pub fn write(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns all corpora, by target.
+/// Returns the name and the seeds of each target. Some targets have two entries.
 fn all() -> Vec<(&'static str, Vec<Seed>)> {
     vec![
         ("message", with_front(&messages(), &[0x35])),
@@ -537,7 +537,7 @@ fn compressed() -> Vec<Seed> {
     seeds
 }
 
-/// Valid requests, by name and path.
+/// Valid requests for the target `admin`: the name of the seed, and the path of the request.
 const PATHS: [(&str, &str); 20] = [
     ("metrics", "/metrics"),
     ("status", "/api/v1/status"),

@@ -1,4 +1,4 @@
-//! Annotations: events that explain a change in the figures.
+//! Annotations: events, such as a deployment, that explain why measured values have changed.
 
 use std::{
     sync::Arc,

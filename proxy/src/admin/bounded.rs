@@ -1,9 +1,9 @@
-//! A listener for HTTP with a maximum number of connections. If another caller connects at this
-//! maximum, [`accept`] closes a connection of the address with the most connections. So one address
-//! cannot lock out others, for example health checks. A connection notices that it was evicted each
-//! time its task runs, also while the task waits for a handler. A connection on which nothing is
-//! read or written for some time is closed too. While a caller performs its TLS handshake, the
-//! listener accepts further connections.
+//! A listener for HTTP with a maximum number of connections. If a caller connects while the maximum
+//! is reached, [`accept`] evicts (closes) a connection of the address with the most connections. So
+//! one address cannot lock out others, for example health checks. A connection checks if it was
+//! evicted each time its task runs, also while the task waits for a handler. A connection on which
+//! nothing is read or written for some time is closed too. While a caller performs its TLS
+//! handshake, the listener accepts further connections.
 
 use std::{
     fmt,
@@ -47,7 +47,8 @@ const MAX_IDLE: Duration = Duration::from_secs(90);
 /// Performs the TLS handshake of a caller within a time limit. Without TLS, there is no handshake.
 pub type Handshake = Arc<dyn Fn(TcpStream, SocketAddr) -> Handshaking + Send + Sync>;
 
-/// A handshake in progress. It returns `None` if it has failed; it logs the failure itself.
+/// A handshake in progress. If the handshake fails, this future logs the failure and returns
+/// `None`.
 pub type Handshaking = Pin<Box<dyn Future<Output = Option<Admitted>> + Send>>;
 
 /// A connection after its handshake.
@@ -99,8 +100,8 @@ impl Bounded {
 #[derive(Debug)]
 struct Place {
     _permit: EvictablePermit,
-    /// The permit of the socket, which also counts until an evicted connection is closed. `None`
-    /// only if the semaphore is closed, which does not happen.
+    /// One of [`MAX_SOCKETS`] permits. An evicted connection keeps it until its socket is closed.
+    /// `None` only if the semaphore is closed, which does not happen.
     _socket: Option<OwnedSemaphorePermit>,
     eviction: Eviction,
 }
@@ -297,8 +298,8 @@ mod tests {
         socket.connect(to).await.unwrap()
     }
 
-    /// A listener with at most two connections. Both are from the address 127.0.0.2. Also returns
-    /// these connections and their callers.
+    /// A listener that admits at most two connections and has two from the address 127.0.0.2. Also
+    /// returns both ends of these connections.
     async fn full_listener() -> (Bounded, SocketAddr, [Connection; 2], [TcpStream; 2]) {
         let (mut listener, address) = listener().await;
         listener.permits = EvictablePermits::new(2);
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_address_with_all_connections_does_not_lock_out_another_address() {
+    async fn an_address_that_uses_all_connections_does_not_lock_out_another_address() {
         let (mut listener, address, [mut first, mut second], _greedy) = full_listener().await;
         // The address 127.0.0.2 has all connections, so its third connection is closed.
         let mut third = connect_from(2, address).await;
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_evicted_connection_that_is_only_flushed_ends() {
+    async fn an_evicted_connection_fails_at_its_next_flush() {
         let (mut listener, address, [mut first, mut second], _greedy) = full_listener().await;
         let _other = connect_from(1, address).await;
         let _accepted = listener.accept().await;

@@ -1,5 +1,5 @@
-//! The endpoints that start, stop, list, stream and delete captures of traffic. A request contains
-//! the id of a capture and never a path.
+//! The endpoints that start, stop, list, stream and delete captures of traffic. A request names a
+//! capture by its id and never by a file path.
 
 use std::{
     fs::File,
@@ -26,7 +26,8 @@ use crate::captures::{
     CaptureError, CaptureId, CaptureState, Captures, MAX_NAMES, Plan, Selection, redaction_named,
 };
 
-/// Maximum length of a name in a selection, in bytes.
+/// Maximum length of a name (namespace, user or application) that selects the clients of a capture,
+/// in bytes.
 const MAX_NAME_BYTES: usize = 256;
 
 /// Maximum size of one chunk of a streamed capture, in bytes.
@@ -51,8 +52,8 @@ pub(super) async fn list(
     }))
 }
 
-/// Starts a capture. The status is 403 if no capture can start, 409 if another capture runs, and
-/// 507 if the directory is full.
+/// Starts a capture. The status is 403 if the configuration does not allow captures, 409 if another
+/// capture runs, and 507 if the directory of captures is full.
 pub(super) async fn start(
     State(window): State<Arc<Window>>,
     Json(new): Json<NewCapture>,
@@ -63,7 +64,7 @@ pub(super) async fn start(
     Ok((StatusCode::CREATED, Json(shown(started))))
 }
 
-/// Starts a capture and logs it. This runs to its end even if the caller disconnects.
+/// Starts a capture and logs the start. The log line is written even if the caller disconnects.
 fn start_planned(captures: &Captures, plan: Plan) -> Result<CaptureState, CaptureError> {
     let selection = plan.selection.clone();
     let duration_ms = u64::try_from(plan.duration.as_millis()).unwrap_or(u64::MAX);

@@ -24,10 +24,11 @@ pub use self::live::Live;
 pub(super) use self::live::{event, interval, latest, run, tick};
 use super::{Window, guard};
 
-/// Time limit of a request for a session.
+/// Time limit of a request to `/api/v1/session`.
 const SESSION_REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
-/// Maximum size of the request that begins a session. The body of the request is one token.
+/// Maximum size of the body of a request to `/api/v1/session`, in bytes. The request that begins a
+/// session contains one token.
 const MAX_SESSION_REQUEST_BYTES: usize = 8 << 10;
 
 /// The policy that limits what the page may load and do. Shapes and application names come from
@@ -54,10 +55,10 @@ const HEADERS: [(HeaderName, &str); 5] = [
 
 /// The routes of the dashboard, with their access rules.
 pub(super) struct Routes {
-    /// The route of sessions. Seawall reads the body of such a request before it knows the caller,
-    /// and the caller may send the body slowly. If the number of these requests were limited, slow
-    /// callers would block all others. So only the time and size of each request are limited, and
-    /// the maximum number of connections limits the memory.
+    /// The route `/api/v1/session`. Seawall reads the body of such a request before it knows the
+    /// caller, and the caller may send the body slowly. If the number of these requests were
+    /// limited, slow callers would block all others. So only the time and size of each request are
+    /// limited, and the maximum number of connections limits the memory.
     pub(super) sessions: Router<Arc<Window>>,
     /// All other routes.
     pub(super) others: Router<Arc<Window>>,
@@ -103,8 +104,8 @@ pub(super) fn routes(window: &Arc<Window>) -> Routes {
     }
 }
 
-/// Middleware that limits the time of a request for a session, including the time for reading its
-/// body.
+/// Middleware that limits the time of a request to `/api/v1/session`, including the time for
+/// reading the body of the request.
 async fn limit_time(request: Request, next: Next) -> Response {
     match timeout(SESSION_REQUEST_LIMIT, next.run(request)).await {
         Ok(response) => response,

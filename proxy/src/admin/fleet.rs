@@ -48,8 +48,8 @@ const MAX_IN_FLIGHT: usize = 4;
 /// Maximum size of the reply of one instance.
 const MAX_REPLY_BYTES: usize = 16 << 20;
 
-/// Maximum number of objects in the reply of one instance. An object takes up to a kilobyte when it
-/// is parsed, and replies are parsed one at a time.
+/// Maximum number of JSON objects in the reply of one instance. A parsed object takes up to a
+/// kilobyte of memory, and replies are parsed one at a time.
 const MAX_REPLY_OBJECTS: usize = 250_000;
 
 /// Maximum memory for replies of peers that have not been merged yet, in bytes.
@@ -115,7 +115,7 @@ impl fmt::Debug for Fleet {
 }
 
 impl Fleet {
-    /// The instances at these addresses.
+    /// Creates a fleet with one peer for each client.
     pub fn new(clients: Vec<AdminClient>) -> Self {
         let peers = clients.into_iter().map(|client| Peer {
             client,
@@ -139,8 +139,8 @@ impl Fleet {
             .collect()
     }
 
-    /// Sends a request for a path, with its query, to all peers. A peer that is this instance is
-    /// skipped.
+    /// Sends a request for a path, with its query, to all peers. Omits the reply of a peer that
+    /// turned out to be this instance.
     async fn ask(&self, path: &str) -> Vec<Answer> {
         let answers = join_all(self.peers.iter().map(|peer| self.ask_one(peer, path))).await;
         let answers = answers.into_iter().zip(&self.peers);
@@ -167,7 +167,7 @@ impl Fleet {
         state.pause = None;
         if reply.is_ok() {
             // This instance would have refused its own request, so the peer is another instance. If
-            // an earlier request failed with error 421, the error came from a proxy.
+            // an earlier request got the HTTP status 421, this status came from an HTTP proxy.
             state.is_own = false;
         }
         reply.map_err(|error| {
@@ -179,8 +179,8 @@ impl Fleet {
             };
             match error {
                 ClientError::Refused { status: 421, .. } => state.is_own = true,
-                // The peer replied, and refused only this request. So later requests to the peer
-                // do not pause.
+                // The peer replied, and refused only this request. So Seawall continues to send
+                // requests to the peer.
                 ClientError::Refused { .. } => {}
                 _ => state.pause = Some((Instant::now() + PAUSE, text.clone())),
             }
@@ -226,7 +226,7 @@ impl Fleet {
     }
 }
 
-/// The parameters of a request.
+/// The query parameters of a request, as pairs of a name and a value.
 type Parameters = Vec<(String, String)>;
 
 /// Middleware that answers requests with `instances=all`. Requests without `instances` pass

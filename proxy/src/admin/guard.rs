@@ -195,7 +195,8 @@ impl Drop for AdmittedAction {
 /// The log line of an action.
 pub(super) struct ActionLine {
     action: String,
-    /// The name of the caller's token, or the reason why there is none; `None` if it is unknown.
+    /// The name of the caller's token, or the reason why there is no name. `None` if the caller
+    /// sent an unknown token.
     caller: Option<String>,
     peer: Option<SocketAddr>,
     /// The subject of the caller's certificate.
@@ -260,7 +261,7 @@ impl ActionLine {
 pub(super) struct Presented<'r> {
     uri: &'r Uri,
     headers: &'r HeaderMap,
-    /// The certificate of the connection.
+    /// The client certificate with which the connection was established.
     certificate: Option<&'r Certificate>,
 }
 
@@ -269,7 +270,7 @@ impl<'r> Presented<'r> {
         Self::new(request.uri(), request.headers(), request.extensions())
     }
 
-    /// Takes the parts that decide if a request is admitted.
+    /// Selects the parts of a request that decide if it is admitted.
     pub(super) fn of_parts(parts: &'r Parts) -> Self {
         Self::new(&parts.uri, &parts.headers, &parts.extensions)
     }
@@ -370,7 +371,7 @@ impl Guard {
 }
 
 impl Window {
-    /// True if a request may act, for example read captures.
+    /// True if a request may perform actions ([`Role::Act`]), for example read captures.
     pub(super) fn admits_action(&self, presented: &Presented<'_>) -> bool {
         let may_act = |token: Option<Arc<Token>>| token.is_none_or(|of| of.role == Role::Act);
         self.admit(presented).is_ok_and(may_act)
@@ -388,7 +389,7 @@ impl Window {
     }
 }
 
-/// True unless a browser sent the request for a page of another address.
+/// True unless a browser sent the request on behalf of a page from another address.
 pub(super) fn is_from_own_page(uri: &Uri, headers: &HeaderMap) -> bool {
     let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
     has_own_origin(&hosts(uri, headers), headers)
@@ -400,7 +401,8 @@ fn hosts(uri: &Uri, headers: &HeaderMap) -> Vec<Option<Authority>> {
     hosts.chain(uri.authority().cloned().map(Some)).collect()
 }
 
-/// True if each origin that a request names is the origin of the request's host.
+/// True if each `Origin` header of a request names one of `hosts`, the hosts to which the request
+/// was sent.
 fn has_own_origin(hosts: &[Option<Authority>], headers: &HeaderMap) -> bool {
     let mut origins = headers.get_all(header::ORIGIN).iter();
     origins.all(|origin| {

@@ -1,5 +1,5 @@
-//! The history in JSON: shapes and namespaces of a period, timelines. The submodules add changes,
-//! stalls and the report.
+//! Endpoints that return the history as JSON: the shapes and namespaces of a period, and timelines.
+//! The submodules contain further endpoints, for example for changes, stalls and the report.
 
 mod asked;
 mod changes;
@@ -98,7 +98,7 @@ pub(super) async fn shapes(
     reply(&window, shapes).await
 }
 
-/// The shapes with the largest total time since the start.
+/// The shapes with the largest total time since the start of Seawall.
 pub(super) fn heaviest_shapes(window: &Window, limit: usize) -> seawall_api::Shapes {
     let shapes = rows(window.exporter.shapes(), DEFAULT_SORT, limit, false);
     shapes.unwrap_or_default()
@@ -109,7 +109,8 @@ pub(super) fn all_stalls(window: &Window) -> seawall_api::Stalls {
     stalls::stalls_since(window, None)
 }
 
-/// The shapes with their figures since the start, sorted. `None` if the sort key is unknown.
+/// The shapes with their figures since the start of Seawall, sorted by the key `sort`. `None` if
+/// there is no such key.
 fn rows(
     mut rows: Vec<ShapeRow>,
     sort: &str,
@@ -147,9 +148,9 @@ impl Past {
         }
     }
 
-    /// The id, namespace and text of a shape, and when the shape was first and last seen. If there
-    /// is a `row` with the figures since the start, these are the times since the start, otherwise
-    /// the times in this period.
+    /// The id, namespace and text of a shape, and when the shape was first and last seen. A `row`
+    /// with the figures since the start of Seawall also gives these times since the start. Without
+    /// a `row`, they are the times in this period.
     fn shape_name(&self, label: &Arc<Label>, row: Option<&ShapeRow>) -> seawall_api::Shape {
         if let Some(row) = row {
             return json::shape_name(row);
@@ -163,7 +164,7 @@ impl Past {
     }
 }
 
-/// The shapes of a period, sorted. `None` if the sort key is unknown.
+/// The shapes of a period, sorted by the key `sort`. `None` if there is no such key.
 fn shapes_of(
     past: &Past,
     known: Vec<ShapeRow>,
@@ -227,10 +228,11 @@ pub(super) async fn shape(
     reply(&window, shape).await
 }
 
-/// All figures of one shape. `row` has the figures since the start; `None` if they are not kept for
-/// this shape. With a period, returns the figures of that period, and adds the figures of `row`.
-/// Without a period, returns the figures of `row`, or of the last [`DEFAULT_SINCE`] if there is no
-/// `row`. `None` if there is no `row`, and the shape is not in the period.
+/// All figures of one shape. `row` has the figures since the start of Seawall; `None` if Seawall
+/// does not keep them for this shape. With a `range`, returns the figures of that period, and adds
+/// the figures of `row`. Without a `range`, returns the figures of `row`, or of the last
+/// [`DEFAULT_SINCE`] if there is no `row`. Returns `None` if there is no `row`, and the shape is
+/// not in the period.
 fn one_shape(
     insight: &Insight,
     id: &str,

@@ -31,7 +31,8 @@ pub(super) enum Detail {
     AllDistributions,
 }
 
-/// Sorts rows by one of their figures in descending order. `None` if `key` is unknown.
+/// Sorts rows by the figure that `key` names, in descending order. Returns `None` if `key` is
+/// unknown.
 pub(super) fn sort<T>(rows: &mut [T], key: &str, figures: fn(&T) -> &Figures) -> Option<()> {
     match key {
         "total_time" => rows.sort_by_cached_key(|row| Reverse(figures(row).load())),
@@ -70,7 +71,8 @@ fn by_code(codes: &HashMap<i32, u64>) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// A namespace, with its figures since the start.
+/// A namespace, with its figures since the start of Seawall. The distribution of the durations is
+/// added if `is_full` is true.
 pub(super) fn namespace(
     (namespace, sums): &(Namespace, NamespaceSums),
     is_full: bool,
@@ -99,7 +101,8 @@ pub(super) fn namespace(
     }
 }
 
-/// A namespace, with its figures in a period. `None` if the label does not name a namespace.
+/// A namespace, with its figures in a period; `None` if the label does not name a namespace. The
+/// distribution of the durations is added if `is_full` is true.
 pub(super) fn past_namespace(
     label: &Label,
     figures: &Figures,
@@ -130,7 +133,8 @@ pub(super) fn past_namespace(
     })
 }
 
-/// The figures of a server, without `answer_ms`. The distribution is added if `is_full` is true.
+/// The figures of a server, without `answer_ms`. The distribution of the durations is added if
+/// `is_full` is true.
 pub(super) fn server(address: &str, figures: &Figures, is_full: bool) -> seawall_api::Server {
     seawall_api::Server {
         address: address.to_owned(),
@@ -148,7 +152,7 @@ pub(super) fn server(address: &str, figures: &Figures, is_full: bool) -> seawall
     }
 }
 
-/// A server, with its figures since the start.
+/// A server, with its figures since the start of Seawall.
 pub(super) fn server_row((address, sums): &(Arc<str>, ServerSums)) -> seawall_api::Server {
     seawall_api::Server {
         answer_ms: Some((&sums.durations).into()),
@@ -172,7 +176,8 @@ fn distribution_if(
     is_full.then(|| seawall_api::buckets(durations))
 }
 
-/// The sums of several shapes. The distribution is added if `is_full` is true.
+/// The figures of several shapes together. The distribution of the durations is added if `is_full`
+/// is true.
 pub(super) fn other(figures: &Figures, is_full: bool) -> seawall_api::Other {
     seawall_api::Other {
         count: figures.count,
@@ -189,7 +194,8 @@ pub(super) fn other(figures: &Figures, is_full: bool) -> seawall_api::Other {
     }
 }
 
-/// A step of a timeline. The distribution is added if `is_full` is true.
+/// A step of a timeline: the figures of `seconds` seconds from `at` on. The distribution of the
+/// durations is added if `is_full` is true.
 pub(super) fn step(at: u64, seconds: u64, figures: &Figures, is_full: bool) -> seawall_api::Step {
     let durations = &figures.durations;
     let latency_ms = seawall_api::Latency::from(durations);
@@ -254,7 +260,8 @@ pub(super) fn past_shape_name(label: &Label) -> seawall_api::Shape {
     }
 }
 
-/// A shape with these figures. The distribution is added if `is_full` is true.
+/// Adds figures to the result of [`shape_name`] or [`past_shape_name`]. The distribution of the
+/// durations is added if `is_full` is true.
 pub(super) fn shape(
     name: seawall_api::Shape,
     figures: &Figures,
@@ -277,8 +284,8 @@ pub(super) fn shape(
     }
 }
 
-/// A shape, with its figures since the start. Some of these figures exist only in rows, not in the
-/// history. `detail` selects the distributions.
+/// A shape, with its figures since the start of Seawall. Some of them, for example the outcomes,
+/// are not stored in the history. `detail` selects the distributions.
 pub(super) fn shape_row(
     name: seawall_api::Shape,
     sums: &ShapeSums,
@@ -294,8 +301,8 @@ pub(super) fn shape_row(
     }
 }
 
-/// The figures of a row since the start. A reply contains them in addition to the figures of a
-/// period.
+/// The figures of a shape since the start of Seawall. A reply about a period contains them in
+/// addition to the figures of the period.
 pub(super) fn since_start(sums: &ShapeSums, detail: Detail) -> seawall_api::SinceStart {
     let figures = &sums.figures;
     seawall_api::SinceStart {
@@ -425,7 +432,7 @@ pub(super) fn errors_by_code(sums: &ShapeSums) -> Vec<seawall_api::CodeCount> {
     named.collect()
 }
 
-/// A slow operation.
+/// Converts a slow operation to its form in replies.
 pub(super) fn slow(slow: &SlowOperation) -> seawall_api::SlowOperation {
     let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
     seawall_api::SlowOperation {

@@ -66,7 +66,8 @@ use seawall_insight::Insight;
 use seawall_stats::float;
 
 /// Maximum number of requests other than actions that are served at the same time. Actions have a
-/// separate limit of the same size. Further requests wait. A scrape takes milliseconds of CPU time.
+/// separate limit of the same size. Further requests wait. The limit is low because a request for
+/// metrics takes milliseconds of CPU time.
 pub const MAX_REQUESTS: usize = 8;
 
 /// Number of rows in a response if the request has no `limit`.
@@ -78,7 +79,7 @@ const DEFAULT_SLOW: usize = 100;
 /// Maximum number of rows in a response.
 const MAX_LIMIT: usize = 10_000;
 
-/// The state that requests read.
+/// The parts and the state of Seawall that HTTP requests use.
 pub struct Window {
     /// The statistics of operations, clients and servers.
     pub exporter: Arc<Exporter>,
@@ -88,9 +89,9 @@ pub struct Window {
     pub captures: Arc<Captures>,
     /// The history, and the storms, stalls and changes that were detected in it.
     pub insight: Arc<Insight>,
-    /// The sampler of the servers, or the reason why the servers are not sampled.
+    /// The pulse, which samples `serverStatus` of each server, or the reason why it is off.
     pub pulse: Result<Arc<Pulse>, &'static str>,
-    /// The deployment.
+    /// The MongoDB deployment: its servers and the connections to them.
     pub topology: Arc<Topology>,
     /// The deadline of the drain; `None` until a drain starts.
     pub draining: watch::Receiver<Option<Instant>>,
@@ -102,7 +103,7 @@ pub struct Window {
     pub mode: &'static str,
     /// Returns the name of the credential source; `auto` until the source is determined.
     pub credentials: Box<dyn Fn() -> &'static str + Send + Sync>,
-    /// Returns when each certificate expires.
+    /// Returns the expiry time of each file with certificates.
     pub certificates: Box<dyn Fn() -> Vec<seawall_api::Certificate> + Send + Sync>,
     /// Decides which requests are admitted.
     pub guard: ArcSwap<Guard>,
@@ -116,11 +117,11 @@ pub struct Window {
     pub refused_actions: OccasionalLog,
     /// Limits the log lines about refused logins to the dashboard.
     pub refused_logins: OccasionalLog,
-    /// The live updates of dashboards.
+    /// The updates that Seawall sends to open dashboards.
     pub live: Live,
-    /// The other instances of this deployment.
+    /// The other Seawall instances, which `admin.peers` lists.
     pub fleet: ArcSwap<Fleet>,
-    /// The values of the configuration in effect.
+    /// The configuration values that are in effect.
     pub configuration: watch::Receiver<Arc<seawall_api::Configuration>>,
     /// The channel for requests to reload the configuration.
     pub reloads: mpsc::Sender<ReloadRequest>,
@@ -234,7 +235,8 @@ fn health_routes() -> Router<Arc<Window>> {
         .route("/health/ready", get(ready))
 }
 
-/// The routes. Health checks are open to all callers; the guard protects all other routes.
+/// The routes of the admin address. Health checks are open to all callers; the guard protects all
+/// other routes.
 pub fn router(window: Arc<Window>) -> Router {
     let protected = Router::new()
         .route("/metrics", get(metrics))
@@ -276,7 +278,7 @@ pub fn router(window: Arc<Window>) -> Router {
             Arc::clone(&window),
             guard::check_action,
         ));
-    // The drain is outside of the concurrency limits, so it never waits for other requests.
+    // The concurrency limits do not apply to this route, so a drain never waits for other requests.
     let drain = Router::new()
         .route("/api/v1/drain", post(drain))
         .route_layer(middleware::from_fn_with_state(
@@ -293,8 +295,8 @@ pub fn router(window: Arc<Window>) -> Router {
         .merge(dashboard.sessions)
         .merge(actions)
         .merge(drain);
-    // This layer is outside of the concurrency limits, so that a request that waits for other
-    // instances does not delay other requests.
+    // A request to this layer may wait for replies of other instances. The layer is outside of the
+    // concurrency limits, so that such a request does not delay other requests.
     let all = middleware::from_fn_with_state(Arc::clone(&window), fleet::answer);
     let guarded = guarded.layer(all);
     health_routes().merge(guarded).with_state(window)
@@ -563,8 +565,8 @@ async fn reload(
 /// The error text if no reload is possible now.
 pub(crate) const CANNOT_RELOAD: &str = "Seawall is draining, or earlier reloads have not ended";
 
-/// Time for which a request for a reload waits for earlier reloads. One reload takes up to a
-/// minute if files, DNS and servers do not reply.
+/// Maximum time that a request for a reload waits for earlier reloads. One reload takes up to a
+/// minute if file systems, DNS and servers do not respond.
 const RELOAD_WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Reads the configuration again. `None` if no reload is possible now.
@@ -590,11 +592,12 @@ pub(crate) async fn request_reload(
         }
     };
     // There is no time limit here: a reload limits its own steps, and a caller must not be refused
-    // while its reload may still take effect. A drain drops the requests that wait.
+    // while its reload may still take effect. A drain drops the requests that still wait.
     replied.await.ok()
 }
 
-/// The reply about a topic as BSON, with at most `limit` rows. `None` if the topic is an action.
+/// The reply of the command `seawall` about a topic, with at most `limit` rows. `None` if the topic
+/// is an action (a reload).
 ///
 /// # Errors
 /// The reason why there is no reply, as a text for the client.
@@ -620,7 +623,7 @@ pub(crate) async fn describe(
     described.unwrap_or_else(|(_, reason)| Err(reason))
 }
 
-/// Converts a reply of the API to the reply of a command.
+/// Converts a reply of the HTTP API to the BSON reply of the command `seawall`.
 pub(crate) fn to_bson(reply: &impl Serialize) -> Result<RawDocumentBuf, String> {
     let document = bson::serialize_to_raw_document_buf(reply);
     let mut document = document.map_err(|error| format!("cannot encode the reply: {error}"))?;

@@ -1,4 +1,4 @@
-//! CPU profiles of Seawall itself: a flame graph of some seconds, on request.
+//! CPU profiles of Seawall itself. A request profiles some seconds and returns a flame graph.
 //!
 //! A signal takes a sample after each interval of CPU time that the process uses. Stacks are walked
 //! by frame pointers and not by the unwinder, because the unwinder takes locks, and the thread that

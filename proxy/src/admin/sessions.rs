@@ -18,13 +18,13 @@ use zeroize::Zeroizing;
 
 use seawall_locks::Mutex;
 
-/// The cookie that names a session.
+/// The name of the cookie that contains the id of a session.
 pub(super) const COOKIE: &str = "seawall_session";
 
 /// A session ends this long after its start: about one working day.
 pub(super) const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
 
-/// Maximum number of sessions. A further session ends the oldest session.
+/// Maximum number of sessions. The start of a further session ends the oldest session.
 pub(super) const MAX_SESSIONS: usize = 64;
 
 /// The sessions of browsers.
@@ -91,7 +91,7 @@ fn hash(id: &str) -> [u8; 32] {
     Sha256::digest(id.as_bytes()).into()
 }
 
-/// The ids of sessions that a request names. A browser sends several cookies of one name if they
+/// The session ids in the cookies of a request. A browser sends several cookies of one name if they
 /// were set for different paths.
 fn ids(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let lines = headers.get_all(header::COOKIE).iter();

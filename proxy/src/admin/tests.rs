@@ -47,7 +47,8 @@ const SECONDS: u64 = 1_800;
 
 const SERVER: &str = "127.0.0.1:1";
 
-/// Records operations with errors of every kind, and a cursor.
+/// Records a `find` that succeeds, a `find` that fails, and an `insert` with a write error and a
+/// write concern error.
 fn operations(observer: &Observer) {
     let server = observer.recorder.server(SERVER).index();
     let client = observer.clients.connected("127.0.0.1:9".into(), None);
@@ -339,7 +340,7 @@ impl Log {
         tracing::subscriber::set_default(subscriber.finish())
     }
 
-    /// The lines with the message `admin action`.
+    /// The lines of the log that contain `admin action`.
     fn actions(&self) -> Vec<String> {
         let log = String::from_utf8(self.0.lock().clone()).unwrap();
         let actions = log.lines().filter(|line| line.contains("admin action"));
@@ -378,7 +379,7 @@ async fn an_action_whose_caller_disconnects_is_logged_once() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_session_is_logged_once_with_its_token() {
+async fn a_logout_is_logged_only_if_the_session_exists() {
     let window = Arc::new(window());
     window.guard.store(Arc::new(guard_with_token()));
     let id = window.sessions.begin("secret", Instant::now()).unwrap();
@@ -541,7 +542,7 @@ fn replica_set(window: &Window) -> TopologyDescription {
 }
 
 #[tokio::test]
-async fn replies_have_the_documented_members() {
+async fn json_replies_have_exactly_the_members_in_replies_txt() {
     let window = window();
     let clients = Arc::clone(&window.clients);
     let client = clients.connected("127.0.0.1:2".into(), None);

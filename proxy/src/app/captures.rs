@@ -18,7 +18,8 @@ use crate::{
 /// Number of seconds in an hour.
 const HOUR_SECONDS: u64 = 3_600;
 
-/// Opens the captures. The header of a capture names the servers of `topology`.
+/// Opens the captures. The header of each capture file contains the addresses and process ids of
+/// the servers in `topology`.
 pub(super) fn open(settings: &config::Settings, topology: &Arc<Topology>) -> Arc<Captures> {
     let topology = Arc::clone(topology);
     let servers = move || {
@@ -110,7 +111,7 @@ pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
     }
 }
 
-/// Ends a running capture. Waits until its files are complete, but at most some seconds.
+/// Ends the running capture, if any. Waits at most some seconds until its files are complete.
 pub(super) async fn close(shared: &Shared) {
     let captures = Arc::clone(&shared.captures);
     drop(tokio::task::spawn_blocking(move || captures.close()).await);

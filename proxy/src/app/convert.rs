@@ -113,12 +113,13 @@ pub(super) fn pin_limits(limits: &config::Limits) -> PinLimits {
     }
 }
 
-/// Number of descriptors that are reserved for listeners, logs, monitors and first logins. Clients,
-/// the connections to one server (`pool.max_server_connections`), and connections that wait for a
-/// header of the PROXY protocol need further descriptors.
+/// Number of file descriptors that are reserved for listeners, logs, monitors of servers, and
+/// server connections for the first login of a user. It does not include the descriptors for
+/// clients, for the connections to one server (`pool.max_server_connections`), and for connections
+/// that wait for a header of the PROXY protocol.
 const OTHER_DESCRIPTORS: u64 = 200;
 
-/// Returns the maximum number of clients: the configured number, or fewer if the limit of
+/// Returns the maximum number of clients: the configured number, or fewer if the limit of file
 /// descriptors is too low.
 pub(super) fn clients_in_effect(settings: &config::Settings) -> usize {
     let wanted = settings.listen.max_client_connections.get();
@@ -192,7 +193,7 @@ pub(super) fn topology_settings(settings: &config::Settings) -> topology::Settin
             max_life_time: pool.max_life_time,
             wait_queue_timeout: pool.wait_queue_timeout,
             wait_queue_size: pool.wait_queue_size.get(),
-            // The topology sets `renewal` after a change of TLS.
+            // The topology sets `renewal` when a reload changes TLS to servers.
             renewal: None,
         },
     }

@@ -19,13 +19,13 @@ const COUNT_INTERVAL_SECONDS: u64 = 10;
 /// and a few events within some milliseconds would give a meaningless rate.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(100);
 
-/// Reads gauges. Each rate covers the time since the previous reading. The first rates cover the
-/// time since the start.
+/// Reads gauges. Each rate covers the time since the previous reading; at the first reading, the
+/// time since the reader was created.
 #[derive(Debug)]
 pub(super) struct GaugeReader {
     shared: Arc<Shared>,
     /// The time of the last reading, and the CPU time of the process at that time. Before the first
-    /// reading: the values at the start.
+    /// reading: the values when the reader was created.
     last: (Instant, Option<Duration>),
 }
 

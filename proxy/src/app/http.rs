@@ -22,7 +22,7 @@ use crate::{
 };
 use seawall_transport::{Sharer, Stream, subject};
 
-/// Time between two attempts to bind an address that is in use.
+/// Time between two attempts to bind an address that could not be bound at the start.
 const BIND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The endpoints that an address serves.
@@ -44,7 +44,7 @@ impl Content {
     }
 }
 
-/// The parts that serve HTTP requests.
+/// Binds and serves HTTP addresses. The fields are the state that all addresses share.
 pub(super) struct Http<'a> {
     pub(super) window: Arc<Window>,
     /// Performs the handshake of each connection to an address with [`Content::All`].
@@ -56,7 +56,7 @@ pub(super) struct Http<'a> {
 
 impl Http<'_> {
     /// Binds an address and starts to serve it. Returns the bound address; `None` if the address is
-    /// off, or if [`is_taken`] applies, so that it is bound later.
+    /// off, or if it will be bound later because [`is_taken`] is true for the error.
     ///
     /// # Errors
     /// If the address cannot be bound for another reason.
@@ -131,9 +131,9 @@ async fn run(
     }
 }
 
-/// The handshakes with callers of the admin address. Their cryptography runs on threads of low
-/// priority, so that handshakes do not delay the control plane. While TLS is off, connections have
-/// no handshake. Failures are logged.
+/// Returns the function that performs the TLS handshake with each caller of the admin address, and
+/// logs failures. The cryptography runs on threads of low priority, so that handshakes do not delay
+/// the control plane. While TLS is off, there is no handshake.
 pub(super) fn handshakes(
     tls: watch::Receiver<Option<Arc<ClientTls>>>,
     shared: Arc<Shared>,

@@ -80,14 +80,16 @@ pub(super) struct Feed {
     /// The pulse, which samples servers, or the reason why servers are not sampled.
     pub(super) pulse: Result<Arc<Pulse>, &'static str>,
     pub(super) insight: Arc<Insight>,
-    /// Reads gauges; `None` before the start has finished. Locked during a push, so that the
-    /// insight gets the seconds in the order of their measurement.
+    /// Reads gauges; `None` before the start has finished. The lock is held while a second is
+    /// passed to the insight, so that the insight gets the seconds in the order of their
+    /// measurement.
     gauges: Mutex<Option<GaugeReader>>,
     /// The captures that events begin; not set before the start has finished.
     captures: OnceLock<Arc<Captures>>,
     /// The position after the last annotation that was passed to the captures.
     seen: Mutex<u64>,
-    /// The task that begins a capture because of events. It takes long if the directory is slow.
+    /// The task that begins a capture because of events. The task takes long if the directory of
+    /// the captures is on a slow disk.
     beginning: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -129,10 +131,10 @@ impl Feed {
         *self.gauges.lock() = Some(GaugeReader::new(shared));
     }
 
-    /// Passes the measurements since the last call to the insight. If there are new events, starts
-    /// a task on another thread that begins a capture because of these events. While such a task
-    /// still runs, further events are kept for a later call: they begin a capture if that task has
-    /// begun none.
+    /// Passes all measurements since the previous push to the insight. If there are new events,
+    /// starts a task on another thread that begins a capture because of these events. While such a
+    /// task still runs, further events are kept for a later call: they begin a capture if that task
+    /// has begun none.
     fn push(&self, now: SystemTime) {
         self.add_second(now);
         let Some(captures) = self.captures.get() else {
@@ -154,7 +156,7 @@ impl Feed {
         }
     }
 
-    /// Passes the measurements since the last call to the insight.
+    /// Passes all measurements since the previous call of this function to the insight.
     fn add_second(&self, now: SystemTime) {
         let mut gauges = self.gauges.lock();
         let (series, whole) = match self.insight.is_on() {
@@ -235,7 +237,8 @@ pub(super) fn pulse_settings(settings: &config::Pulse) -> pulse::Settings {
     }
 }
 
-/// Passes each second to the insight, [`AFTER_THE_SECOND`] after its end.
+/// Passes the measurements of each second to the insight. Waits for [`AFTER_THE_SECOND`] after the
+/// end of the second.
 pub(super) async fn push_seconds(feed: Arc<Feed>, topology: Arc<Topology>) {
     let insight = Arc::clone(&feed.insight);
     let mut primary = PrimaryWatch::default();
@@ -273,7 +276,7 @@ fn annotate_failover(insight: &Insight, failover: &Failover) {
     insight.annotate(Annotation::new(kind, *lost_at, Some(insight.now()), &text));
 }
 
-/// Annotates a reload that changed these keys.
+/// Adds an annotation for a reload that changed `keys`; adds none if `keys` is empty.
 pub(super) fn annotate_reload<'a>(insight: &Insight, keys: impl Iterator<Item = &'a str>) {
     let keys: Vec<_> = keys.collect();
     if !keys.is_empty() {
@@ -405,11 +408,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn history_continues_and_closes_while_the_capture_directory_is_blocked() {
+    async fn history_continues_and_closes_while_the_start_of_a_capture_hangs() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = Arc::new(feed(&observer, &now));
-        // A capture begins only after `servers` has returned, which waits until `gate` is dropped.
+        // `servers` waits until `gate` is dropped. A capture begins only after `servers` has
+        // returned.
         let (gate, wait) = mpsc::channel::<()>();
         let wait = Mutex::new(wait);
         let servers = move || {
@@ -442,7 +446,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_begins_a_capture_if_the_task_of_an_earlier_one_has_begun_none() {
+    async fn an_event_begins_a_capture_if_an_earlier_event_has_begun_none() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = feed(&observer, &now);
@@ -451,7 +455,7 @@ mod tests {
         let captures = Arc::new(Captures::new(Some(settings), Box::new(Vec::new)));
         captures.prepare();
         feed.captures.set(Arc::clone(&captures)).unwrap();
-        // The task of an earlier event, which begins no capture.
+        // This task of an earlier event waits until `gate` is dropped, and begins no capture.
         let (gate, wait) = mpsc::channel::<()>();
         let earlier = tokio::task::spawn_blocking(move || {
             wait.recv().ok();
@@ -470,7 +474,7 @@ mod tests {
         fs::remove_dir_all(directory).unwrap();
     }
 
-    /// Records operations of one second on a server.
+    /// Records 20 operations on one server, each with the duration `time`.
     fn operations(observer: &Observer, time: Duration) {
         let server = observer.recorder.server("127.0.0.1:1").index();
         let command = doc! { "find": "c", "$db": "d" }.to_vec().unwrap();

@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// hang.
 #[derive(Debug, Default)]
 pub(crate) struct LimitedThread {
-    /// The last work, until it has ended.
+    /// The latest work, which may still run; `None` before the first work.
     running: Option<JoinHandle<()>>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum NoResult {
 }
 
 impl LimitedThread {
-    /// True while earlier work hangs.
+    /// True while earlier work has not ended.
     pub(crate) fn is_hanging(&self) -> bool {
         (self.running.as_ref()).is_some_and(|running| !running.is_finished())
     }

@@ -62,7 +62,7 @@ impl RunningListener {
         })
     }
 
-    /// Applies a changed limit of clients.
+    /// Applies a changed maximum number of clients.
     pub(super) fn configure(&self, listener: &config::Listener) {
         if let Some(permits) = &self.permits {
             permits.set_max(listener.max_client_connections);

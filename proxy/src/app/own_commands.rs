@@ -1,4 +1,4 @@
-//! Connects the command `seawall` of clients with the API.
+//! Connects the command `seawall`, which clients run in the database `admin`, with the API.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The other instances of `admin.peers`, and TLS to them.
+//! The other Seawall instances, which `admin.peers` lists, and the TLS files to connect to them.
 
 use std::{fmt, io, path::PathBuf, sync::Arc};
 
@@ -15,10 +15,10 @@ use seawall_transport::{
     connection::{Authorities, ServerTls, TlsError, TlsSettings, Verification},
 };
 
-/// The reason why the other instances cannot be reached with the configured files.
+/// The reason why the HTTP clients for the other Seawall instances cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum PeersError {
-    /// The file with the authorities of the operating system cannot be read.
+    /// The file with the certificate authorities of the operating system cannot be read.
     #[error("admin.peers: {path}: {source}")]
     Unreadable {
         /// The file.

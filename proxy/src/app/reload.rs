@@ -85,9 +85,10 @@ impl Parts {
 }
 
 impl App {
-    /// Applies the live values of a new configuration. `access` has changed TLS files and a changed
-    /// password for connections to servers; both have already been tried at the servers. `found`
-    /// has the problems so far. `thread` opens files, because opening a file may hang.
+    /// Applies the live values of a new configuration: the values that need no restart. `access`
+    /// has changed TLS files and a changed password for connections to servers; both have already
+    /// been tried at the servers. `found` has the problems so far. `thread` opens files, because
+    /// opening a file may hang.
     pub(super) async fn reload_with(
         &self,
         new: &Loaded,
@@ -284,7 +285,7 @@ impl App {
         }
     }
 
-    /// Passes the values to the parts that also accept unchanged values.
+    /// Passes the values to the running parts. These parts also accept unchanged values.
     fn hand_over(&self, values: Parts, server_tls: Option<(Arc<ServerTls>, DriverTls)>) {
         let Parts {
             clients,
@@ -312,8 +313,8 @@ impl App {
         }
     }
 
-    /// Describes the running configuration again, after the start or after
-    /// [`Self::set_log_filter`].
+    /// Updates the description of the running configuration that the API shows. Called after the
+    /// start and by [`Self::set_log_filter`].
     pub(super) fn describe_configuration(&self) {
         let running = self.running.lock();
         let mut described = described(&running.values, &[]);
@@ -372,7 +373,7 @@ impl App {
         while requests.try_recv().is_ok() {}
     }
 
-    /// Counts a reload.
+    /// Counts a reload with this result in the metrics.
     pub(crate) fn count_reload(&self, result: &'static str) {
         self.shared.recorder.reloaded(result);
     }
@@ -452,7 +453,7 @@ fn described_change(
     }
 }
 
-/// The new values. Keys that need a restart keep their old values.
+/// The values in effect after a reload. Changed keys that need a restart keep their old values.
 fn values_in_effect(
     changed: &[Changed],
     before: &[EffectiveValue],

@@ -1,5 +1,5 @@
 //! TLS towards servers: combines the options of the connection string with `[deployment.tls]`. Also
-//! tries the changes that a reload makes to the access to servers, before they are in use.
+//! tries changed TLS files and a changed password at the servers, before a reload uses them.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -26,8 +26,8 @@ pub enum DeploymentTlsError {
     /// The configuration has TLS options, but TLS is off.
     #[error("deployment.tls: TLS is off; add tls=true to the connection string")]
     Off,
-    /// The service account uses the official driver, which cannot verify a certificate without its
-    /// host name.
+    /// The official driver, which connects with the service account, cannot verify a certificate
+    /// without verifying its host name.
     #[error(
         "deployment.tls.allow_invalid_hostnames: must be false if the connection string has a user"
     )]
@@ -50,7 +50,7 @@ pub enum DeploymentTlsError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerTlsFiles {
     authorities: Option<ReadFile>,
-    /// The authorities of the operating system, if they are used.
+    /// The certificate authorities of the operating system; `None` if they are not used.
     system_authorities: Option<ReadFile>,
     identity: Option<ReadFile>,
     revocation_lists: Vec<ReadFile>,
@@ -163,8 +163,8 @@ pub(super) struct RunningServerTls {
     pub(super) expiries: watch::Sender<Vec<CertificateExpiry>>,
 }
 
-/// The changes that a reload makes to the access to servers. They have been tried and are not yet
-/// in use.
+/// The TLS files and the password that a reload changes for connections to servers. They have been
+/// tried at the servers and are not yet in use.
 pub(super) struct NewAccess {
     pub(super) tls: Option<NewServerTls>,
     /// The new password of the service account.
@@ -203,7 +203,7 @@ impl RunningServerTls {
         Ok((running, combined, tls.map(Arc::new)))
     }
 
-    /// Reads the files again.
+    /// Reads the TLS files again; `None` if TLS is off.
     fn read(
         &self,
         settings: &config::Deployment,

@@ -80,7 +80,7 @@ impl RunningTelemetry {
         destination(settings, &self.instance)
     }
 
-    /// Exports to another destination from now on.
+    /// Exports to another destination from now on; exports nothing if `destination` is `None`.
     pub(super) fn replace(&self, destination: Option<Arc<Destination>>) {
         let expiries = expiries(destination.as_deref());
         log_loaded(&expiries);
@@ -88,7 +88,7 @@ impl RunningTelemetry {
         self.destination.send_replace(destination);
     }
 
-    /// The task that exports until it is cancelled.
+    /// The task that exports the metrics until it is cancelled.
     pub(super) fn run(&self, exporter: Arc<Exporter>) -> impl Future<Output = ()> + use<> {
         run(self.destination.subscribe(), exporter)
     }
@@ -98,8 +98,8 @@ impl RunningTelemetry {
         let Some(destination) = self.destination.send_replace(None) else {
             return;
         };
-        // The time limit is now, so `export` makes only one attempt: a drain has no time for a
-        // second one.
+        // `export` repeats failed attempts until its second argument. This time is now, so `export`
+        // makes only one attempt: a drain has no time for a second attempt.
         let ended = destination.export(exporter, Instant::now());
         if let Ok(exported) = timeout(LAST_EXPORT_LIMIT, ended).await {
             note(exporter, &exported, &mut false);
@@ -258,7 +258,8 @@ fn pem<'a>(path: &'a Path, content: &'a str) -> Pem<'a> {
     Pem { path, content }
 }
 
-/// The attributes of this instance. Configured attributes replace attributes that Seawall finds.
+/// The OpenTelemetry resource attributes of this Seawall instance. Configured attributes replace
+/// the attributes that Seawall finds.
 ///
 /// Source: <https://opentelemetry.io/docs/specs/semconv/resource/>.
 fn resource(settings: &config::Telemetry, instance: &str) -> Vec<(String, String)> {

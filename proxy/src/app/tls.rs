@@ -28,7 +28,7 @@ type Built = Result<Option<Arc<ClientTls>>, StartError>;
 
 /// TLS for the clients of one listener, or for the callers of the admin address.
 pub(super) struct RunningTls {
-    /// The path of the settings.
+    /// The path of the TLS settings, for example `listen.tls`.
     section: String,
     current: watch::Sender<Option<Arc<ClientTls>>>,
 }
@@ -103,8 +103,8 @@ pub(crate) fn tls_warnings(settings: &config::Settings) -> Vec<String> {
     warnings
 }
 
-/// TLS for the clients of each listener, and for callers of the admin address, with the paths of
-/// the settings.
+/// Sets up TLS for the clients of each listener and for callers of the admin address. Returns each
+/// result with the path of its settings.
 fn built_tls(settings: &config::Settings) -> Vec<(String, Built)> {
     let listeners = settings.listeners();
     let listeners = listeners.iter().map(|of| (section_of(of), of.tls.as_ref()));
@@ -116,7 +116,7 @@ fn built_tls(settings: &config::Settings) -> Vec<(String, Built)> {
     built.collect()
 }
 
-/// Logs each authority of clients that has no current revocation list.
+/// Logs each certificate authority for client certificates that has no current revocation list.
 fn warn(section: &str, tls: Option<&ClientTls>) {
     for AuthorityWithoutList { authority, list } in authorities_without_list(tls) {
         tracing::warn!(
@@ -181,7 +181,7 @@ pub(super) fn pem(file: &config::ReadFile) -> Pem<'_> {
     }
 }
 
-/// The TLS files that can expire.
+/// The sources of the expiry times of all TLS files. A reload updates them.
 #[derive(Clone)]
 pub(super) struct Expiries {
     /// The TLS configurations of each listener and of the admin address.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Only the owner may read captures, because they contain data of the applications. Directories
-//! with other names are never touched.
+//! whose names are not ids of captures are never changed.
 
 use std::{
     collections::BTreeMap,
@@ -23,13 +23,13 @@ use time::{OffsetDateTime, format_description::FormatItem, macros::format_descri
 
 use super::selection::Selection;
 
-/// Mode of directories.
+/// Permissions of directories: only the owner has access.
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Mode of files.
+/// Permissions of files: only the owner may read and write.
 const FILE_MODE: u32 = 0o600;
 
-/// The time in an id, in UTC.
+/// Format of the time in an id. The time is in UTC.
 const ID_TIME: &[FormatItem<'_>] =
     format_description!("[year][month][day]T[hour][minute][second]Z");
 
@@ -42,7 +42,7 @@ const ID_LENGTH: usize = ID_TIME_LENGTH + 1 + 8;
 /// The name of the file with the summary.
 const SUMMARY: &str = "summary.json";
 
-/// Number of bytes by which a summary may grow until the capture ends.
+/// Number of bytes by which the first summary is padded, because the final summary is longer.
 const SUMMARY_ROOM: usize = 1024;
 
 /// Identifies a capture: the time of its start, and random digits. The id is also the name of the
@@ -196,7 +196,7 @@ impl Directory {
         file.write_all(&text)
     }
 
-    /// The captures, the latest first. Directories with other names are ignored.
+    /// The captures, the latest first. Directories whose names are not ids of captures are ignored.
     pub(super) fn list(&self) -> io::Result<Vec<Kept>> {
         let entries = match fs::read_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -284,7 +284,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory of this process, which is deleted at the end of the test.
+    /// The path of a temporary directory of this process, which is deleted at the end of the test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn retention_deletes_ended_captures_and_nothing_else() {
+    fn only_expired_captures_that_have_ended_are_deleted() {
         let folder = Folder::new("retention");
         let directory = Directory::new(folder.0.clone());
         for number in 1..=3 {
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn older_captures_are_deleted_even_if_one_capture_cannot_be_deleted() {
+    fn expired_captures_are_deleted_even_if_another_capture_cannot_be_deleted() {
         let folder = Folder::new("undeletable");
         let directory = Directory::new(folder.0.clone());
         for number in 1..=3 {

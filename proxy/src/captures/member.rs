@@ -1,4 +1,4 @@
-//! The state of a client in a capture, and the guard that records an operation.
+//! The state of a client in a capture, and the [`Recording`] of an operation.
 
 use std::{
     mem,
@@ -28,16 +28,16 @@ use seawall_command::{Command, CommandBytes, ReplyFacts, Target, exchange_may_be
 pub struct CapturedClient {
     /// True after the client's first operation.
     has_operated: bool,
-    /// The decision about the client, for the latest capture in which the client ran an operation.
+    /// Whether the client is captured, in the latest [`Session`] in which it ran an operation.
     membership: Option<Box<Membership>>,
 }
 
-/// The decision about a client in one [`Session`] of the captures.
+/// Whether a client is captured in one [`Session`].
 #[derive(Debug)]
 struct Membership {
     session: Arc<Session>,
     state: MemberState,
-    /// The client's description, until the client is captured.
+    /// The client's description; empty as soon as the client is captured.
     described: Described,
 }
 
@@ -74,8 +74,8 @@ impl Captures {
     pub(crate) fn needs_whole_message(&self, client: &CapturedClient) -> bool {
         match self.running.number.load(Ordering::Relaxed) {
             0 => false,
-            // Large messages are read whole only for a running capture. While a session waits for
-            // an event, it omits them.
+            // Large messages are read whole only for a running capture. A session that waits for an
+            // event omits large messages.
             _ if self.running.is_armed.load(Ordering::Relaxed) => false,
             number => client.membership.as_ref().is_none_or(|membership| {
                 membership.session.number != number || membership.state != MemberState::Outside
@@ -201,7 +201,7 @@ fn collection_of<'a>(command: &Command<'a>) -> Option<&'a str> {
 }
 
 /// A recorded command. If this value is dropped before [`Self::end`] is called, the capture records
-/// that the client has left.
+/// [`Outcome::ClientGone`] as the outcome of the operation.
 #[derive(Debug)]
 #[must_use]
 pub struct Recording {
@@ -276,9 +276,9 @@ impl Ended<'_> {
 }
 
 impl Recording {
-    /// Begins a copy of a reply of `length` bytes. `None` if only facts are recorded. `None` too if
-    /// the queue is full or the limit of bytes per second is reached; the queue then counts an
-    /// omission.
+    /// Begins a copy of a reply of `length` bytes. `None` if the capture records only facts about
+    /// replies. `None` too if the queue is full or the limit of bytes per second is reached; the
+    /// queue then counts an omission.
     pub(crate) fn copy_of_reply(&self, length: usize) -> Option<ReplyCopy> {
         let session = &self.session;
         let is_wanted = session.replies == ReplyDetail::Whole;

@@ -9,9 +9,9 @@
 //! atomic load. A capture never delays an operation. If the queue is full or the rate limit is
 //! reached, operations are omitted, and the file and the metrics report their number. If a write
 //! fails or the limit of bytes on disk is reached, the capture ends. Logins, commands that may
-//! contain secrets and unknown commands are never recorded, nor are their replies. If the values of
-//! users must be replaced, the writer thread replaces them before it writes, so no original value
-//! reaches the disk. This module does not use HTTP and does not select servers.
+//! contain secrets and unknown commands are never recorded, nor are their replies. If redaction is
+//! on, the writer thread replaces the values in commands and replies before it writes, so no
+//! original value reaches the disk. This module does not use HTTP and does not select servers.
 
 mod directory;
 mod member;
@@ -94,14 +94,14 @@ pub struct CaptureSettings {
     pub lead_bytes: usize,
     /// The mode of redaction, unless a request chooses a stronger mode.
     pub redaction: Redaction,
-    /// The key of the pseudonyms. `None` if each capture has a random key.
+    /// The key of the pseudonyms that replace values. `None` if each capture has a random key.
     pub redaction_key: Option<RedactionKey>,
 }
 
 /// An event that can begin a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// A storm of clients began.
+    /// A reconnect storm began: a sudden rise in the number of short-lived client connections.
     Storm,
     /// A stall was detected.
     Stall,
@@ -225,21 +225,21 @@ impl Running {
         let number = session.as_ref().map_or(0, |session| session.number);
         let former = self.session.swap(session);
         self.number.store(number, Ordering::Release);
-        // Drop the records of the former session, because idle clients keep a reference to this
-        // session for a long time.
+        // Drop the records of the former session now, because idle clients keep references to the
+        // former session for a long time.
         if let Some(former) = former.filter(|former| former.number != number) {
             let Session { queue, totals, .. } = &*former;
             queue.discard(EndReason::Stopped, VecDeque::new(), totals);
         }
     }
 
-    /// The id of the running capture.
+    /// The id of the running capture; `None` if no capture runs.
     fn id(&self) -> Option<CaptureId> {
         let written = self.written.load();
         written.as_ref().map(|written| written.id.clone())
     }
 
-    /// The session that waits for an event.
+    /// The session that waits for an event; `None` if a capture runs or there is no session.
     fn armed(&self) -> Option<Arc<Session>> {
         match self.written.load().is_some() {
             true => None,
@@ -675,7 +675,7 @@ impl Captures {
     }
 }
 
-/// Maximum size of a new capture, in bytes.
+/// Maximum size of a new capture, in bytes: `max_bytes` minus the size of the captures on disk.
 fn room(settings: &CaptureSettings) -> Result<u64, CaptureError> {
     let directory = Directory::new(settings.directory.clone());
     let (bytes, max_bytes) = (directory.bytes()?, settings.max_bytes);
@@ -692,7 +692,7 @@ fn limits_of(settings: &CaptureSettings) -> QueueLimits {
     }
 }
 
-/// Creates the directory of a capture. If this fails, no directory is left.
+/// Creates the directory of a capture with the first summary. If this fails, no directory is left.
 fn create(directory: &Directory, capture: &Written) -> io::Result<()> {
     let id = &capture.id;
     directory.create(id)?;

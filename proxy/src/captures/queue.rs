@@ -124,7 +124,7 @@ impl Counts {
     }
 }
 
-/// The queued records since the last call of [`Queue::take`].
+/// The records that were added to the queue since the last call of [`Queue::take`].
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) records: VecDeque<Content>,
@@ -172,11 +172,12 @@ struct Numbered {
     operations: u64,
 }
 
-/// The latest records. A capture that an event begins will start with them.
+/// The state of a queue that keeps only the latest records (a ring). A capture that an event begins
+/// starts with these records.
 #[derive(Debug)]
 struct Ring {
     lead: Lead,
-    /// The clients that have records in the ring or may get records, by the client's number.
+    /// The clients that have records in the queue or may still get records, by the client's number.
     clients: BTreeMap<u64, ClientBegan>,
 }
 
@@ -189,7 +190,7 @@ pub(super) struct Lead {
     pub(super) bytes: usize,
 }
 
-/// Omitted operations that no record reports yet.
+/// The omissions for one reason that no record reports yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gap {
     began_at_us: u64,
@@ -459,9 +460,10 @@ impl Queue {
         state.count(OmissionReason::NotRedactable, 1, totals);
     }
 
-    /// Ends the capture, and drops `rest` and the queued records, because they are not written.
-    /// Their operations count as omitted. Returns records that report all omissions. If the queue
-    /// still waits for an event, nothing counts as omitted, and no records are returned.
+    /// Ends the capture, and drops all records that are not written yet: the queued records and
+    /// `rest`, which the writer has already taken. Their operations count as omitted. Returns
+    /// records that report all omissions. If the queue still waits for an event, nothing counts as
+    /// omitted, and no records are returned.
     pub(super) fn discard(
         &self,
         reason: EndReason,
@@ -491,7 +493,8 @@ impl Queue {
         self.state.lock().lose(operations, totals);
     }
 
-    /// Asks the capture to end. Only the first reason counts. Records that follow are dropped.
+    /// Asks the capture to end. Only the first reason counts. Records that are added after this
+    /// call are dropped.
     pub(super) fn end(&self, reason: EndReason) {
         self.state.lock().end.get_or_insert(reason);
         self.is_ready.notify_all();
@@ -595,7 +598,7 @@ impl State {
         self.widen_gap(reason, operations, bytes, at_us);
     }
 
-    /// Counts recorded operations as omitted.
+    /// Counts recorded operations as omitted, because their records are not written.
     fn lose(&mut self, operations: u64, totals: &Totals) {
         self.counts.operations = self.counts.operations.saturating_sub(operations);
         self.count(OmissionReason::QueueFull, operations, totals);
@@ -639,7 +642,8 @@ impl State {
         }
     }
 
-    /// Drops the records that a ring does not keep. Returns their memory.
+    /// Drops records of a ring that are too old or exceed its memory limit. Returns the memory of
+    /// the dropped records.
     fn drop_old(&mut self, now_us: u64) -> usize {
         let Some(ring) = &mut self.ring else {
             return 0;

@@ -1,4 +1,4 @@
-//! Decides how a capture replaces the values of users, if it replaces them.
+//! Decides whether and how a capture replaces the values in commands and replies (redaction).
 
 use std::{fmt, sync::Arc};
 
@@ -10,7 +10,7 @@ use super::{CaptureError, CaptureSettings};
 /// Length of the random key of a capture, in bytes.
 const RANDOM_KEY_BYTES: usize = 32;
 
-/// The key of the pseudonyms. `Debug` does not print the key.
+/// The key of the pseudonyms that replace values. `Debug` does not print the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedactionKey(Arc<[u8]>);
 
@@ -30,7 +30,7 @@ impl fmt::Debug for RedactionKey {
 /// The redaction of one capture.
 #[derive(Clone, Debug)]
 pub(super) struct Redacting {
-    /// The mode, for the header.
+    /// The mode of redaction, which the header of the capture contains.
     pub(super) mode: Redaction,
     /// Replaces the values; `None` if values are recorded as they are.
     pub(super) redactor: Option<Redactor>,

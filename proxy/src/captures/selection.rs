@@ -2,21 +2,22 @@
 
 use seawall_capture::record;
 
-/// Maximum number of entries in each list of a selection. Seawall compares clients and operations
-/// with all entries.
+/// Maximum number of entries in each list of a [`Selection`]. Long lists would delay operations,
+/// because Seawall compares clients and operations with each entry.
 pub(crate) const MAX_NAMES: usize = 100;
 
-/// The clients that are captured: a client must match each list that is not empty.
+/// Selects the clients that are captured: a client must be in the sample, and must match each list
+/// that is not empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selection {
-    /// Share of the clients, above 0 and at most 1.
+    /// The sample, as a share of all clients: above 0 and at most 1.
     pub sample: f64,
     /// Namespaces, each as `database.collection`, or as `database` for all its collections. A
     /// client is captured from its first operation on one of them.
     pub namespaces: Vec<String>,
     /// Users, as `database.user`.
     pub users: Vec<String>,
-    /// Application names.
+    /// Names of applications, as their drivers send them in the handshake.
     pub applications: Vec<String>,
 }
 
@@ -32,7 +33,8 @@ impl Default for Selection {
     }
 }
 
-/// The properties of a client that a selection compares, and that the capture contains.
+/// Properties of a client, which the capture records. A [`Selection`] compares the application name
+/// and the user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Described {
     /// The application name; empty if there is none.
@@ -43,7 +45,7 @@ pub struct Described {
     pub user: String,
 }
 
-/// The decision about one client.
+/// Whether a [`Selection`] includes one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The client is not captured.
@@ -55,8 +57,8 @@ pub(super) enum Verdict {
 }
 
 impl Selection {
-    /// Decides about a client. `number` is the client's number. `seed` differs between captures, so
-    /// that samples of two captures are independent.
+    /// Decides whether a client is captured. `number` identifies the client within the process.
+    /// `seed` differs between captures, so that the samples of two captures are independent.
     pub(super) fn verdict(&self, seed: u64, number: u64, client: &Described) -> Verdict {
         let is_listed = |list: &[String], name: &String| list.is_empty() || list.contains(name);
         let is_inside = self.samples(seed, number)

@@ -1,5 +1,5 @@
-//! The part of a capture that clients use: the selection of clients, the recorded parts of
-//! operations, and the queue.
+//! The part of a capture that the tasks of clients use to record operations: the selection of
+//! clients, the part of each reply that is recorded, and the queue of records.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,8 @@ pub struct Plan {
     pub redaction: Option<Redaction>,
     /// Duration of the capture.
     pub duration: Duration,
-    /// Why the capture began: `operator`, or the kind of an event.
+    /// Why the capture began: `operator` for a request of an operator, otherwise the kind of the
+    /// event that began the capture.
     pub trigger: &'static str,
 }
 
@@ -30,7 +31,7 @@ pub struct Plan {
 /// for a capture that is being written, or in memory until an event begins a capture.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Differs between all sessions of the process, and is never 0.
+    /// Differs between all sessions of the process. Never 0, because 0 means that no session runs.
     pub(super) number: u64,
     pub(super) selection: Selection,
     pub(super) replies: ReplyDetail,

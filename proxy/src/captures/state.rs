@@ -21,9 +21,10 @@ pub struct CaptureState {
     /// not known.
     pub ended_at_us: Option<u64>,
     /// Why the capture ended; `None` while it runs. `incomplete` if the process ended before the
-    /// capture.
+    /// capture could end.
     pub end: Option<String>,
-    /// Why the capture began: `operator`, or the kind of an event.
+    /// Why the capture began: `operator` for a request of an operator, otherwise the kind of the
+    /// event that began the capture.
     pub trigger: String,
     /// Size of the capture's files in bytes.
     pub bytes: u64,
@@ -33,30 +34,33 @@ pub struct CaptureState {
     pub clients: u64,
     /// Number of recorded operations.
     pub operations: u64,
-    /// Number of omissions by reason.
+    /// Number of omitted operations and omitted messages of replies, by the reason for the
+    /// omission.
     pub omitted: BTreeMap<String, u64>,
     /// True if replies are recorded whole.
     pub has_whole_replies: bool,
     /// The mode of redaction; `None` if it is not known.
     pub redaction: Option<String>,
-    /// The captured clients.
+    /// Which clients are captured.
     pub selection: Selection,
 }
 
-/// Counts for the metrics.
+/// Values for the metrics, over all captures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureFigures {
     /// True while a capture runs.
     pub is_running: bool,
     /// Operations recorded since the start of the process.
     pub operations: u64,
-    /// Omissions since the start of the process, by reason.
+    /// Operations and messages of replies that captures have omitted since the start of the
+    /// process, by the reason for the omission.
     pub omitted: Vec<(&'static str, u64)>,
-    /// Captures that have ended since the start of the process, by reason.
+    /// Number of captures that have ended since the start of the process, by the reason for their
+    /// end.
     pub ended: Vec<(&'static str, u64)>,
-    /// Bytes written since the start of the process.
+    /// Bytes that captures have written to disk since the start of the process.
     pub written_bytes: u64,
-    /// Bytes of all captures on disk.
+    /// Total size of all captures on disk, in bytes.
     pub kept_bytes: u64,
 }
 

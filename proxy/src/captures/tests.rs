@@ -366,7 +366,7 @@ impl Write for FullDisk {
     }
 }
 
-/// A destination whose writes wait until the other end of the channel is dropped.
+/// A destination whose writes wait until the test drops the sender of `gate`.
 struct SlowDisk {
     gate: Receiver<()>,
     written: Arc<Mutex<Vec<u8>>>,
@@ -395,7 +395,8 @@ impl Write for SlowPart {
     }
 }
 
-/// A capture that a test writes itself, with a queue of `queue_bytes`.
+/// A capture without a thread: the test calls `writer::write_all` itself. The queue holds at most
+/// `queue_bytes`.
 fn written(queue_bytes: usize) -> Written {
     let settings = Folder::new("unused").settings();
     redacted(queue_bytes, Redacting::choose(&settings, None).unwrap())
@@ -548,7 +549,7 @@ impl Write for InMemory {
 }
 
 #[test]
-fn capture_without_records_writes_a_quiet_event() {
+fn a_capture_without_records_contains_an_event_of_kind_quiet() {
     let capture = written(1 << 20);
     capture.session.queue.end(EndReason::Stopped);
     let limits = FileLimits {
@@ -588,7 +589,7 @@ fn operations_continue_after_the_capture_directory_is_removed() {
 }
 
 #[test]
-fn event_begins_a_capture_with_the_operations_before_it() {
+fn a_capture_begun_by_an_event_contains_the_operations_before_the_event() {
     let folder = Folder::new("event");
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
     let find = || doc! {"find": "c", "$db": "d"};
@@ -665,7 +666,7 @@ fn operator_can_start_a_capture_while_a_session_waits_for_an_event() {
 }
 
 #[test]
-fn captures_of_operators_and_of_events_contain_pseudonyms_instead_of_values() {
+fn captures_begun_by_an_operator_or_an_event_contain_pseudonyms_instead_of_values() {
     let folder = Folder::new("redaction");
     let captures = folder.captures(|settings| {
         settings.on = vec![EventKind::Storm];

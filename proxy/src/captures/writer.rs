@@ -1,4 +1,4 @@
-//! The thread that redacts, compresses and writes the records of a capture, and ends it.
+//! The thread that redacts, compresses and writes the records of a capture, and ends the capture.
 //!
 //! A capture ends when its duration is over, when it is stopped, when the limit of bytes on disk is
 //! reached, or when a write fails. This thread never delays an operation: if the thread is too
@@ -31,15 +31,15 @@ use super::{
 /// compressed together.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// Time after which an incomplete block is written, so that a crash loses only the records of about
-/// a second.
+/// Time after which a compressed block is written even if it is not full, so that a crash loses
+/// only the records of about a second.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After this time without records, the thread writes an event `quiet`. So a program that downloads
 /// a running capture gets some bytes before its HTTP connection counts as idle.
 pub(super) const QUIET: Duration = Duration::from_secs(30);
 
-/// Limits of the files.
+/// Limits for the files of one capture.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileLimits {
     /// Size in bytes at which a part ends and the next part begins.
@@ -50,7 +50,7 @@ pub(super) struct FileLimits {
     pub(super) quiet: Duration,
 }
 
-/// The destination of parts: files, or a substitute in tests.
+/// Creates the parts of a capture: files, or substitutes in tests.
 pub(super) trait Parts {
     type Part: Write;
 
@@ -73,7 +73,7 @@ impl Parts for Files {
     }
 }
 
-/// Writes records until the capture ends. Returns the reason of the end.
+/// Writes records until the capture ends. Returns the reason for the end.
 pub(super) fn write_all(
     capture: &Written,
     parts: impl Parts,
@@ -103,7 +103,7 @@ struct Output<'s, P: Parts> {
     parts: P,
     limits: FileLimits,
     servers: Vec<Server>,
-    /// Replaces the values; `None` if values are recorded as they are.
+    /// Replaces values by pseudonyms; `None` if values are recorded as they are.
     redactor: Option<Records>,
     /// The current part; `None` before the first part.
     writer: Option<Writer<P::Part>>,
@@ -112,7 +112,8 @@ struct Output<'s, P: Parts> {
     ended_bytes: u64,
     /// Number of bytes that the metrics have already counted.
     reported_bytes: u64,
-    /// Operations whose records are in the current compressed block, which is not written yet.
+    /// Number of operations whose records are in the current compressed block, which is not written
+    /// yet.
     pending_operations: u64,
 }
 
@@ -161,8 +162,9 @@ impl<P: Parts> Output<'_, P> {
     }
 
     /// Writes `records`, and ends the capture if `end` is set or the limit of bytes is reached.
-    /// Returns the reason of the end; `None` if the capture continues. After an error, `records`
-    /// contains the records that were not written.
+    /// Otherwise, if `is_due`, also writes the current compressed block. Returns the reason for the
+    /// end; `None` if the capture continues. After an error, `records` contains the records that
+    /// were not written.
     fn advance(
         &mut self,
         records: &mut VecDeque<Content>,
@@ -253,7 +255,7 @@ impl<P: Parts> Output<'_, P> {
         Ok(())
     }
 
-    /// Counts a command or a reply that could not be redacted.
+    /// If `record` reports a command or a reply that could not be redacted, counts this omission.
     fn count(&self, record: &Content) {
         if let Content::Omitted(omitted) = record
             && omitted.reason() == OmissionReason::NotRedactable
@@ -263,7 +265,8 @@ impl<P: Parts> Output<'_, P> {
         }
     }
 
-    /// Counts a record that is too large for the format. Messages of clients are never that large.
+    /// Counts a record that is too large for the format. This is not expected to happen, because
+    /// messages of clients are never that large.
     fn omit(&self, bytes: usize) {
         let session = &self.capture.session;
         let at_us = session.at_us(Instant::now());

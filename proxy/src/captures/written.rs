@@ -26,7 +26,8 @@ pub(super) struct Written {
     /// Time from the beginning of the session to the beginning of the capture. Times in the files
     /// count from the beginning of the capture.
     pub(super) offset_us: u64,
-    /// When the first record was made.
+    /// When the capture began. A capture that an event began starts with the oldest record that was
+    /// kept in memory.
     pub(super) began_at: SystemTime,
     /// When the capture ends at the latest.
     pub(super) until: Instant,
@@ -42,7 +43,7 @@ pub(super) struct Progress {
     pub(super) bytes: u64,
     /// Number of parts.
     pub(super) parts: u32,
-    /// True when nothing more will be written.
+    /// True as soon as nothing more will be written to the capture.
     pub(super) has_ended: bool,
 }
 

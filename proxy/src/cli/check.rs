@@ -61,7 +61,7 @@ pub(super) async fn problems(settings: &Settings) -> Vec<String> {
     problems
 }
 
-/// Parses the connection string. `mongodb+srv` needs DNS.
+/// Parses the connection string. Sends queries to DNS if the scheme is `mongodb+srv`.
 ///
 /// # Errors
 /// A text that describes the problem.
@@ -71,8 +71,8 @@ pub(super) async fn parse_deployment(settings: &Settings) -> Result<DeploymentOp
     parsed.map_err(|error| format!("deployment.uri: {error}"))
 }
 
-/// Problems of the TLS files for servers, and of `auth.credentials`. Blocks while the files are
-/// read, which may take long on a network file system.
+/// Problems of the TLS files for connections to servers, and of `auth.credentials`. Blocks while
+/// the files are read, which may take long on a network file system.
 pub(super) fn deployment_problems(
     deployment: &DeploymentOptions,
     settings: &Settings,

@@ -235,7 +235,7 @@ impl Source for Redacted {
     }
 }
 
-/// A file of mongod's recorder.
+/// A file of mongod's traffic recorder.
 struct Recording {
     path: PathBuf,
     records: recorder::Recording<BufReader<File>>,
@@ -326,7 +326,7 @@ fn create(path: &Path) -> Result<BufWriter<File>, ConvertError> {
     Ok(BufWriter::new(file))
 }
 
-/// Writes everything to the disk.
+/// Flushes the buffer, and waits until the file is on the disk.
 fn sync(mut file: BufWriter<File>) -> Result<(), ConvertError> {
     file.flush()?;
     Ok(file.get_ref().sync_all()?)

@@ -20,10 +20,11 @@ use seawall_wire::{OpMsg, encode_request};
 use super::redaction::{KeyError, read_key};
 use crate::topology::DeploymentError;
 
-/// Number of documents that are written with one command.
+/// Maximum number of documents in one batch, which is written with one `insert_many`.
 const BATCH_DOCUMENTS: usize = 500;
 
-/// Number of bytes of documents that are read before they are written.
+/// Size in bytes at which a batch of documents is written, even if it has fewer than
+/// [`BATCH_DOCUMENTS`] documents.
 const BATCH_BYTES: usize = 8 << 20;
 
 /// Databases that contain the data of the server itself, not the data of users.
@@ -217,7 +218,8 @@ impl Copier<'_> {
             create = create.capped(true).size(size);
         }
         let created = create.await;
-        // An empty collection that exists already is not an error.
+        // It is not an error if the collection exists already, because the caller has checked that
+        // it is empty.
         let exists = self
             .to
             .list_collection_names()
@@ -270,8 +272,9 @@ impl Copier<'_> {
         }
     }
 
-    /// Creates the indexes, with the values in their filters replaced. An index that cannot be
-    /// built on pseudonyms, such as a geospatial index, is reported and skipped.
+    /// Creates the indexes of the original collection. Values in partial index filters are replaced
+    /// by pseudonyms. An index that cannot be built on pseudonyms, such as a geospatial index, is
+    /// reported and skipped.
     async fn indexes(&self, name: &str) -> Result<u64, CopyError> {
         let list = self.from.run_cursor_command(doc! { "listIndexes": name });
         let indexes: Vec<Document> = list.await?.try_collect().await?;

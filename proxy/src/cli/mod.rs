@@ -106,8 +106,8 @@ impl ConfigArguments {
     }
 }
 
-/// The environment. Bytes that are not UTF-8 become the replacement character U+FFFD, which is a
-/// problem in a variable of Seawall.
+/// The environment variables. Bytes that are not UTF-8 become the replacement character U+FFFD. If
+/// the value of a variable of Seawall contains this character, the configuration is invalid.
 fn environment() -> Vec<(String, String)> {
     let lossy = |text: OsString| text.to_string_lossy().into_owned();
     let variables = std::env::vars_os();

@@ -14,7 +14,7 @@ pub(super) struct Arguments {
     /// Directory or file of a capture, or a file of mongod's traffic recorder; - is standard input.
     source: PathBuf,
     /// Connection string of the target, with the user to log in as. The captured deployment is
-    /// refused as a target: its servers are recognised by their addresses and process ids.
+    /// refused as a target: its servers are recognized by their addresses and process ids.
     #[arg(long, value_name = "URI", required_unless_present = "dry_run")]
     target: Option<String>,
     /// Send commands this many times as fast as they were captured.
@@ -129,7 +129,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     }
 }
 
-/// The reason in the report after Ctrl-C.
+/// The reason that the report gives for the end of a replay that Ctrl-C has stopped.
 const INTERRUPTED: &str = "interrupted";
 
 impl Arguments {

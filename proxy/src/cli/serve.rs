@@ -90,8 +90,8 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     Box::pin(serve_until_signal(&app, signals, reloader)).await
 }
 
-/// The bound HTTP address as text. If the configured address is not bound, the text is `in use`,
-/// because another process uses the address.
+/// The bound HTTP address as text; `off` if none is configured. If the configured address is not
+/// bound, the text is `in use`, because another process uses the address.
 fn bound<'a>(bound: Option<&'a str>, configured: &AdminAddress) -> &'a str {
     bound.unwrap_or(match configured {
         AdminAddress::Tcp(_) => "in use",
@@ -116,7 +116,7 @@ impl Signals {
     }
 }
 
-/// Formats the problems. If the deployment is missing, adds a hint on how to try Seawall.
+/// Formats the problems. If `deployment.uri` is missing, adds a hint on how to try Seawall.
 fn with_hint(problems: &Problems) -> String {
     let is_missing =
         |problem: &Problem| problem.key == "deployment.uri" && problem.value.is_empty();

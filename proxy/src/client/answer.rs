@@ -79,7 +79,7 @@ impl ReplyTo {
     }
 }
 
-/// The error that a mongod returns before authentication.
+/// The error with which a mongod refuses `command` on a connection that is not authenticated.
 pub(super) fn requires_authentication(command: &str) -> ErrorReply {
     let message = format!("command {command} requires authentication");
     ErrorReply::new(seawall_command::UNAUTHORIZED, message)

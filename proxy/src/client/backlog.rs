@@ -70,8 +70,8 @@ enum Room {
     Given,
     /// The budget has no room now.
     Refused,
-    /// No more memory was requested, because the backlog has reached [`SMALL_BACKLOG_BYTES`] and no
-    /// other operation waits for the server connection.
+    /// No memory was requested for the next piece, because the backlog has reached
+    /// [`SMALL_BACKLOG_BYTES`] and no other operation waits for the server connection.
     NotRequested,
 }
 
@@ -142,7 +142,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// Creates a backlog of a whole reply. `share` is the memory that the reply has reserved.
+    /// Creates a backlog of a whole reply. `share` is the memory that was reserved for the reply.
     pub(super) fn of(bytes: Vec<u8>, share: Option<MemoryShare>) -> Self {
         let mut backlog = Self {
             share,
@@ -345,7 +345,8 @@ struct Transfer<'a> {
     scanner: ReplyScanner,
     backlog: Backlog,
     copy: Option<ReplyCopy>,
-    /// When the client last read a byte, or had read all bytes that Seawall had for it.
+    /// The last time at which the client read a byte, or at which Seawall had no bytes for the
+    /// client.
     client_read_at: Instant,
     /// How fast the client reads.
     progress: Progress,
@@ -435,7 +436,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Parses a piece of the reply.
+    /// Parses the next piece of the reply. If a capture records the reply, also copies the piece.
     fn scan(&mut self, piece: &[u8]) -> Result<(), RelayError> {
         if self.seen + piece.len() > self.length {
             return Err(RelayError::Foreign("bytes after the reply"));

@@ -1,5 +1,6 @@
-//! Turns a pooled client into a relayed client when the client begins a login by a mechanism that
-//! Seawall cannot check itself.
+//! Turns a pooled client (its commands use shared server connections) into a relayed client (it has
+//! a server connection of its own) when the client begins a login by a mechanism that Seawall
+//! cannot check itself.
 
 use bson::RawDocument;
 
@@ -32,7 +33,7 @@ impl Client {
 
     /// Establishes a server connection for this client alone, and ends pooled mode for the client.
     /// Replies with an error if the relay limit is reached or no server is available. Closes the
-    /// client if the limit of clients that have not logged in is reached.
+    /// client connection if the limit of clients that have not logged in is reached.
     pub(super) async fn fall_back(
         &mut self,
         message: Message,
@@ -75,7 +76,7 @@ impl Client {
         let Some((first, target, _permit)) = self.relayed.map(|relayed| *relayed) else {
             return;
         };
-        // The relay serves the `saslStart`, so the pooled client has no message in progress.
+        // Ends the activity that began with the `saslStart`: the relay serves this message now.
         self.eviction.mark_activity();
         let relayed = Relayed {
             stream: self.stream,

@@ -37,8 +37,8 @@ pub enum FaultEnd {
 }
 
 impl Fault {
-    /// Counts one operation. Returns true if the operation gets the fault. The faults are spread
-    /// evenly over the matching operations, beginning with the first.
+    /// Returns true if the operation gets the fault. Counts the operation if it matches. The faults
+    /// are spread evenly over the matching operations, beginning with the first.
     pub(super) fn selects(&self, command: &Command<'_>) -> bool {
         if !self.matches(command) {
             return false;

@@ -41,9 +41,9 @@ pub(super) enum Reply {
     Forwarded(Forwarded),
 }
 
-/// Reads the awaited reply. A large reply is forwarded as it arrives if it is compressed neither by
-/// the server nor for the client. If `interrupt` is raised before the first byte of the reply,
-/// because the server counts as hung, the result is [`RelayError::Server`].
+/// Reads the awaited reply. A large reply that the server has not compressed is forwarded as it
+/// arrives, unless Seawall compresses it for the client. If `interrupt` is raised before the first
+/// byte of the reply, because the server counts as hung, the result is [`RelayError::Server`].
 pub(super) async fn relay_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,

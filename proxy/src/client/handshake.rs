@@ -128,8 +128,9 @@ impl Client {
         }
     }
 
-    /// Exempts a driver's monitor from the login. If Seawall closed a monitor, its driver would
-    /// mark Seawall as unavailable and close all its connections.
+    /// Exempts a monitor connection of a driver from the duty to log in. If Seawall closed a
+    /// monitor connection, the driver would mark Seawall as unavailable and close all its
+    /// connections to Seawall.
     ///
     /// # Errors
     /// The limit of monitors that have not logged in is reached.
@@ -225,7 +226,7 @@ impl Client {
     }
 
     /// Returns the mechanisms of `user` (`db.user`). Asks a server if the mechanisms are not
-    /// cached. Fails if the client leaves.
+    /// cached. Fails if the client leaves, or if no server is available.
     async fn mechanisms(&mut self, user: &str) -> Result<Vec<String>, LoginEnd> {
         let Some((source, name)) = user.split_once('.') else {
             return Ok(Vec::new());
@@ -237,8 +238,9 @@ impl Client {
         let asking = pin!(shared.logins.credentials.mechanisms(&user));
         let asked = self.end().unless_gone(asking).await.ok_or(LoginEnd::Gone)?;
         asked.map_err(|_| {
-            // Seawall refuses the hello. In a reply without the field, a driver would assume
-            // SCRAM-SHA-1, and its login might fail with an error that the driver does not retry.
+            // Seawall refuses the hello. After a reply without `saslSupportedMechs`, a driver would
+            // use SCRAM-SHA-1, and its login might fail with an error that the driver does not
+            // retry.
             let message = "no server available to list the user's mechanisms";
             ErrorReply::new(seawall_command::SHUTDOWN_IN_PROGRESS, message).into()
         })
@@ -280,7 +282,8 @@ impl Client {
         Some(Login::speculative_reply(&reply))
     }
 
-    /// Waits until the gates let this login pass. The gates delay logins, but never refuse one.
+    /// Waits until the login gates, which limit the rate of logins under overload, let this login
+    /// pass. The gates delay logins, but never refuse one.
     ///
     /// # Errors
     /// The client left during the wait.
@@ -382,8 +385,8 @@ impl Client {
         self.eviction.set_exempt(false);
     }
 
-    /// Called after a login. If many clients share the client's address (`shared_addresses`), the
-    /// client counts towards its user instead of its address from now on.
+    /// Called after a login. If the client's address is in `shared_addresses` (many clients share
+    /// it), the client counts towards the limits of its user instead of its address from now on.
     fn share_by_user(&mut self, identity: &Identity) {
         let Some(ip) = self.peer.ip.map(|ip| ip.to_canonical()) else {
             return;

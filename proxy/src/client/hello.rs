@@ -78,7 +78,7 @@ impl Compressors {
 }
 
 impl Hello {
-    /// Parses a hello. [`check_api_version`] checks `apiVersion`.
+    /// Parses a hello, except for `apiVersion`, which [`check_api_version`] checks.
     ///
     /// # Errors
     /// A server would refuse a field. The error is the reply that the server would send.
@@ -201,7 +201,7 @@ fn is_true(value: Option<RawBsonRef<'_>>) -> bool {
     }
 }
 
-/// Refuses an `apiVersion` as a server with the Stable API does.
+/// Refuses a wrong `apiVersion`, as a server that supports the Stable API does.
 pub(super) fn check_api_version(body: &RawDocument, is_legacy: bool) -> Result<(), ErrorReply> {
     match body.get("apiVersion") {
         Ok(Some(RawBsonRef::String("1"))) if is_legacy && is_strict(body) => {
@@ -298,10 +298,10 @@ pub(super) struct Greeting<'a> {
 
 impl Greeting<'_> {
     /// Builds the reply. In front of a replica set or sharded cluster, the reply looks like that of
-    /// a mongos. In front of a standalone, it looks like that of a standalone. Otherwise clients
-    /// would send `txnNumber`, as they do to a mongos, and the standalone would refuse it. The
-    /// reply has no `topologyVersion`, so drivers poll on one connection and recover from a state
-    /// change within half a second.
+    /// a mongos. In front of a standalone, it looks like that of a standalone, because clients send
+    /// `txnNumber` to a mongos, and the standalone would refuse it. The reply has no
+    /// `topologyVersion`, so drivers poll on one connection and recover from a state change within
+    /// half a second.
     pub(super) fn reply(self, hello: &Hello) -> RawDocumentBuf {
         let mut reply = RawDocumentBuf::new();
         let is_standalone = self.description.is_standalone;

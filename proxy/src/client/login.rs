@@ -43,7 +43,7 @@ enum KeySource {
 
 impl KeySource {
     /// Releases this login's claim on cached keys. While a login has the claim, the user's other
-    /// logins must not use these keys before a new reading.
+    /// logins must not use these keys until Seawall has read them again.
     fn without_claim(self) -> Self {
         match self {
             Self::Server(known) => Self::Server(known.without_claim()),
@@ -394,8 +394,8 @@ impl Login {
 
     /// Sends the client's proof to a server, which verifies it. Returns the identity and the last
     /// payload for the client. If the client disconnects, the login continues, because its success
-    /// makes the user known for the next logins. Otherwise, in a storm of clients with short
-    /// timeouts, the user might never become known.
+    /// makes the user known for the next logins. If the login ended with its client, and all
+    /// clients of the user had short timeouts, the user might never become known.
     async fn carried(
         context: &mut LoginContext<'_>,
         user: &UserName,
@@ -437,9 +437,9 @@ impl LoginContext<'_> {
         }
     }
 
-    /// Delays a login if this address sends more logins of this user with the same result (success
-    /// or failure) than `limits.logins_per_second_per_user` allows. `is_ok` is true if this login
-    /// succeeds. Fails if the client disconnects.
+    /// Delays a login if the client's address sends more logins of this user with the same result
+    /// (success or failure) than `limits.logins_per_second_per_user` allows. `is_ok` is true if
+    /// this login succeeds. Fails if the client disconnects.
     async fn delay(&mut self, user: &UserName, is_ok: bool) -> Result<(), LoginError> {
         let from = Sharer::at(self.peer);
         let name = (user.name.as_str(), user.source.as_str());

@@ -53,12 +53,12 @@ pub(super) enum Unread {
 /// A whole reply that has not been sent to the client yet.
 pub(super) struct HeldReply {
     pub(super) bytes: Vec<u8>,
-    /// Memory that the reply has reserved in the budget; `None` for a small reply, which needs
-    /// none.
+    /// Memory that the reply has reserved in the budget; `None` for a small reply, which needs no
+    /// reservation.
     pub(super) share: Option<MemoryShare>,
 }
 
-/// The awaited reply, and how to handle a large one.
+/// The reply that Seawall awaits, and what Seawall needs to forward it if it is large.
 #[derive(Clone, Copy)]
 pub(super) struct Awaited<'a> {
     pub(super) request_id: i32,

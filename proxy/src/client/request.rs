@@ -2,8 +2,8 @@
 //!
 //! - `moreToCome` and `exhaustAllowed` are cleared, so that each request has one reply.
 //! - `$client` is added, if the message has room for it.
-//! - `maxTimeMS` is set to the remaining time of the operation. For one slice of a wait for data,
-//!   `maxTimeMS` is set to the length of the slice.
+//! - `maxTimeMS` is set to the remaining time of the operation. Seawall splits a wait for data into
+//!   slices. In the request for one slice, `maxTimeMS` is set to the length of the slice.
 //! - If the request has a checksum, the checksum is recomputed.
 
 use std::{
@@ -45,8 +45,8 @@ pub(super) struct Outgoing<'m> {
     /// An element `maxTimeMS` to add, if the command has none and needs one.
     added_max_time: Option<[u8; MAX_TIME_ELEMENT_BYTES]>,
     checksum: Option<[u8; 4]>,
-    /// False for commands that carry credentials, as the compression specification requires, and
-    /// for streamed requests.
+    /// False for streamed requests, and for commands that carry credentials, which must not be
+    /// compressed according to the compression specification.
     may_be_compressed: bool,
     /// False for commands that carry credentials, so that no copy of them stays in freed memory.
     may_be_copied: bool,
@@ -55,8 +55,8 @@ pub(super) struct Outgoing<'m> {
     layout: Layout<'m>,
 }
 
-/// Compresses a message. If the compression fails, returns the plain message, which the protocol
-/// always allows.
+/// Compresses a message. If the compression fails, returns the message uncompressed, which the
+/// protocol always allows.
 pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_>) -> Vec<u8> {
     let plain_bytes = plain.len();
     let pack = move || {
@@ -266,8 +266,8 @@ impl<'m> Outgoing<'m> {
         })
     }
 
-    /// Writes the rest of the request without a copy. The request has `length` bytes; the first
-    /// `written` bytes have already been written.
+    /// Writes the rest of the request from the pieces, without copying them. The request has
+    /// `length` bytes; the first `written` bytes have already been written.
     async fn write_pieces(
         &self,
         stream: &mut Stream,

@@ -26,7 +26,7 @@ pub struct Shared {
     pub current_settings: ArcSwap<Settings>,
     /// `serviceId` in replies to load-balanced clients: it identifies this process.
     pub service_id: ObjectId,
-    /// Counts operations and events.
+    /// Records operations and events in metrics and tables.
     pub recorder: Arc<Recorder>,
     /// The directory of connected clients.
     pub clients: Arc<ClientDirectory>,
@@ -73,7 +73,7 @@ pub struct Arrivals {
 pub struct Logins {
     /// Users and their keys.
     pub credentials: Arc<Credentials>,
-    /// Gates that delay logins while operations wait too long.
+    /// Gates that delay logins while operations wait too long for connections.
     pub gates: LoginGates,
     /// The generator of nonces for logins.
     pub nonces: Arc<NonceSource>,
@@ -95,7 +95,7 @@ pub struct Routing {
     pub(crate) foreign_cursors: OccasionalLog,
     /// Logs operations in transactions that this instance does not know.
     pub(crate) foreign_transactions: OccasionalLog,
-    /// Logs failures of logins at servers, except refusals of the user's keys.
+    /// Logs failed logins of Seawall to servers, unless a server refused the user's keys.
     pub(crate) failed_logins: OccasionalLog,
 }
 

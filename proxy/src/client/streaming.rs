@@ -52,7 +52,7 @@ pub(super) enum StreamError {
     /// The client left or was too slow.
     #[error("client did not send the rest of the request: {0}")]
     Client(ReadError),
-    /// The sections of the request are malformed, or do not end with the message.
+    /// The sections of the request are malformed, or do not end where the message ends.
     #[error("malformed request: {0}")]
     Malformed(MessageError),
 }

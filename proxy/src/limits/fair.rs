@@ -2,9 +2,10 @@
 //!
 //! An address with a thousand waiters gets as many turns as an address with one. [`Waiters`], the
 //! queue of logins, also serves the users of an address in turn. It serves each user's newest
-//! waiter first, because impatient clients give up and retry. At every fourth turn, it serves the
-//! user's oldest waiter, so that old waiters are served too. [`TurnQueue`], which is used for
-//! operations, serves the waiters of each key (for example of each address) in order of arrival.
+//! waiter first, because clients that have waited for long often give up and retry. At every fourth
+//! turn of a user, it serves the user's oldest waiter, so that old waiters are served too.
+//! [`TurnQueue`], which is used for operations, serves the waiters of each key (for example of each
+//! address) in order of arrival.
 
 use std::{
     cmp::Ordering,
@@ -448,8 +449,8 @@ mod tests {
             user: Some(names.hash(user)),
         };
         let mut waiters = Waiters::default();
-        // One address claims a hundred users. Another has a hundred clients of one user and one
-        // client of another user.
+        // The clients at address 1 claim to be a hundred users. Address 2 has a hundred clients of
+        // the user `app` and one client of the user `other`.
         for n in 0..100 {
             waiters.push(from(1, &n.to_string()), "many names");
             waiters.push(from(2, "app"), "crowd");

@@ -12,10 +12,10 @@
 //! of that user are slowed down. All other waits slow down the logins of all users, through a
 //! common gate ([`LoginGates`]).
 //!
-//! While the data plane runs its tasks late, the machine lacks CPU time. New clients then wait in
-//! the same way, before Seawall reads their first byte, so that Seawall has more CPU time for the
-//! clients that it already serves. A client that disconnects during the wait has caused almost no
-//! work.
+//! While the data plane (the threads that serve clients) runs its tasks late, the machine lacks CPU
+//! time. New clients then wait in the same way, before Seawall reads their first byte, so that
+//! Seawall has more CPU time for the clients that it already serves. A client that disconnects
+//! during the wait has caused almost no work.
 //!
 //! The target, and the rule that it must be missed for a whole interval, follow CoDel: K. Nichols
 //! and V. Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012. Serving the newest waiter
@@ -37,7 +37,8 @@ use seawall_transport::Sharer;
 /// down.
 const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
 
-/// The target of the gate for new clients: if the data plane is later, new clients are slowed down.
+/// The target of the gate for new clients: if the tasks of the data plane run later than this, new
+/// clients are slowed down.
 const LATENESS_TARGET: Duration = Duration::from_millis(50);
 
 /// How long waits must exceed the target of a gate before the gate begins to limit the rate.
@@ -84,7 +85,7 @@ struct GateState {
     passed: u32,
     /// Moving average of the number of logins or clients that pass per second.
     average_rate: f64,
-    /// How long each tick has reported a wait that exceeds the target.
+    /// How long, without interruption, the ticks have reported waits that exceed the target.
     missed_for: Duration,
 }
 
@@ -98,7 +99,7 @@ impl Gate {
         }
     }
 
-    /// Creates a gate for new clients. It is open until the data plane is late.
+    /// Creates a gate for new clients. It is open until the tasks of the data plane run too late.
     pub(crate) fn of_arrivals() -> Self {
         Self {
             target: LATENESS_TARGET,
@@ -156,9 +157,9 @@ impl Gate {
     }
 
     /// Compares `wait` with the target, adjusts the rate, and admits waiters at this rate. At a
-    /// gate for logins, `wait` is how long operations wait. At a gate for new clients, it is the
-    /// lateness. Called every 20 ms while operations run or clients arrive; `elapsed` is the time
-    /// since the last call.
+    /// gate for logins, `wait` is how long operations wait. At a gate for new clients, it is how
+    /// late the tasks of the data plane run. Called every 20 ms while operations run or clients
+    /// arrive; `elapsed` is the time since the last call.
     pub fn tick(&self, wait: Duration, elapsed: Duration) {
         let mut state = self.state.lock();
         state.adjust(wait > self.target, elapsed, self.min_rate);
@@ -200,7 +201,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Maximum number of tokens at this rate.
+/// Maximum number of unused tokens of a gate with this rate: the tokens of 100 ms, and one more.
 fn most_tokens(rate: f64) -> f64 {
     rate.mul_add(0.1, 1.0)
 }
@@ -418,7 +419,7 @@ mod tests {
         for _ in 0..10_000 {
             assert!(gate.try_pass());
         }
-        // Long waits that last less than 100 ms have no effect.
+        // Ticks that report long waits for less than 100 ms have no effect.
         tick(&gate, BUSY, 4);
         assert!(gate.try_pass());
     }
@@ -608,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_that_leaves_the_common_gate_gives_the_token_of_the_gate_of_its_user_back() {
+    fn a_login_dropped_at_the_common_gate_returns_the_token_of_its_users_gate() {
         let gates = LoginGates::default();
         let busy = ("busy", "admin");
         for _ in 0..10 {

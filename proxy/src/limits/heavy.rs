@@ -44,13 +44,13 @@ pub struct HandshakeLine {
 }
 
 impl HandshakeLine {
-    /// The queue of this sharer for these turns.
+    /// The queue in which the sharer's handshakes wait for one of `turns`.
     pub(crate) fn new(turns: Turns, sharer: Sharer) -> Self {
         Self { turns, sharer }
     }
 
     /// Waits for a turn. A sharer's newest waiting handshake is usually served first, because
-    /// impatient clients give up and retry.
+    /// clients that have waited for long often give up and retry.
     pub(crate) async fn wait(&self) -> Turn {
         self.turns.take(self.sharer).await
     }

@@ -72,8 +72,9 @@ impl LowPriority {
         }))
     }
 
-    /// Runs the task that `begin` returns. `begin` gets the turns of the threads on which the task
-    /// runs. If this future is dropped, the task is cancelled.
+    /// Runs the task that `begin` returns. `begin` gets the [`Turns`] of the threads on which the
+    /// task runs: the task may use much CPU time only while it has a turn. If this future is
+    /// dropped, the task is cancelled.
     ///
     /// # Panics
     /// If the task panics.
@@ -91,7 +92,8 @@ impl LowPriority {
             let begin = slot.lock().take();
             match begin {
                 Some(begin) => yielding(begin(turns)).await,
-                // The task runs on the fallback threads, and this future is about to be dropped.
+                // The task was moved to the fallback threads, and this future is about to be
+                // dropped.
                 None => pending().await,
             }
         })));
@@ -126,7 +128,7 @@ impl LowPriority {
 ///
 /// When another thread wakes up, Linux (6.18, for example) does not always interrupt an idle thread
 /// at once. Sometimes the other thread waits for milliseconds, probably until the next tick of the
-/// scheduler. After a yield it runs, so it waits only for one step of a handshake.
+/// scheduler. After a yield, the other thread runs, so it waits only for one step of a handshake.
 async fn yielding<F: Future>(task: F) -> F::Output {
     let mut task = pin!(task);
     poll_fn(|cx| {
@@ -271,8 +273,8 @@ mod tests {
     async fn tasks_run_on_fallback_threads_while_the_idle_threads_are_blocked() {
         let threads = LowPriority::new(1);
         let ((begun, has_begun), (go, wait)) = (oneshot::channel(), sync_channel::<()>(0));
-        // The task occupies the only idle thread. `run` could move it to the fallback thread if
-        // other tests used all cores.
+        // The task occupies the only idle thread. It is not started by `run`, which would move it
+        // to the fallback thread if other tests used all cores.
         let blocked = threads.0.idle.spawn(async move {
             begun.send(()).unwrap();
             wait.recv().is_ok()

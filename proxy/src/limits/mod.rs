@@ -33,8 +33,8 @@ pub use self::{
     turns::{StepwiseTurn, Turn, TurnKey, Turns},
 };
 
-/// Minimum time between two closes, when Seawall closes many client connections, for example after a
-/// failover. So these closes cause at most a hundred reconnects a second, which do not overload a
+/// Minimum time between two closes, when Seawall closes many client connections, for example after
+/// a failover. So these closes cause at most a hundred reconnects a second, which do not overload a
 /// deployment. Idle relays that a drain closes have an interval of their own: at most another
 /// hundred a second.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);

@@ -1,4 +1,5 @@
-//! Sums by namespace, by shape and by server, of one thread or of several threads.
+//! The sums of counts and times of operations by namespace, by shape and by server, for one thread
+//! or for several threads.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -16,19 +17,20 @@ use super::{
     rows::{merge_rows, row},
 };
 
-/// Maximum number of shapes without a row whose times a thread counts between two collections of
-/// the sums. The times of further shapes are not counted.
+/// Maximum number of shapes without a row in the shape table whose times a thread counts between
+/// two collections of the sums. The times of further shapes are not counted.
 const FOLDED_SHAPES: usize = 1_024;
 
-/// Maximum number of error codes counted separately per namespace. Further codes are counted
-/// together as [`OTHER_CODES`].
+/// Maximum number of error codes that each metric of a namespace counts separately. Further codes
+/// are counted together as [`OTHER_CODES`].
 const ERROR_CODES: usize = 32;
 
-/// Maximum number of error codes counted separately per shape.
+/// Maximum number of error codes counted separately per shape. Further codes are counted together
+/// as [`OTHER_CODES`].
 const SHAPE_ERROR_CODES: usize = 16;
 
-/// Maximum number of kinds of failures counted separately per namespace. Further kinds are counted
-/// without their code.
+/// Maximum number of kinds of failures ([`Failure`]) counted separately per namespace. Further
+/// kinds are counted without their code.
 const FAILURES: usize = 16;
 
 /// The number under which all codes beyond a limit are counted together.
@@ -71,7 +73,7 @@ pub(super) struct Folded {
     pub(super) time: Duration,
 }
 
-/// The result of one operation. It is added to a shard when the operation ends.
+/// The result of one operation. It is added to the sums of a thread when the operation ends.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) rows: RowIndexes,
@@ -105,8 +107,8 @@ pub(super) struct Record {
     pub(super) is_awaiting: bool,
     /// True if the client had sent the same write before.
     pub(super) is_retry: bool,
-    /// How long the cursor had been open when the operation exhausted it; `None` if the operation
-    /// did not exhaust it.
+    /// How long the operation's cursor had been open when the operation exhausted it; `None` if the
+    /// operation did not exhaust a cursor.
     pub(super) cursor_time: Option<Duration>,
 }
 
@@ -157,7 +159,7 @@ pub struct NamespaceSums {
     /// Error replies by code. Errors within a reply with `ok: 1` are counted in `write_errors`
     /// instead.
     pub codes: HashMap<i32, u64>,
-    /// Writes that failed in replies with `ok: 1`, for example in a batch.
+    /// Writes whose errors were in a reply with `ok: 1`, for example in the reply to a batch.
     pub write_errors: u64,
     /// `write_errors` by code.
     pub write_error_codes: HashMap<i32, u64>,
@@ -170,7 +172,7 @@ pub struct NamespaceSums {
     pub failures: Vec<(Failure, FineDistribution)>,
 }
 
-/// A kind of failures.
+/// A kind of failures: failures with the same outcome and code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// How the operations ended.
@@ -193,7 +195,7 @@ pub struct ShapeSums {
     pub statements: u64,
     /// Total time of awaiting `getMore`s.
     pub awaited_time: Duration,
-    /// Documents that all `getMore`s returned.
+    /// Number of documents that all `getMore`s returned.
     pub more_documents: u64,
     /// How long the shape's cursors had been open when they were exhausted.
     pub cursors: Distribution,
@@ -224,7 +226,7 @@ pub(super) struct Sums {
     pub(super) whole: Figures,
     /// Total time of each shape without a row.
     pub(super) folded: HashMap<ShapeId, Folded>,
-    /// The times of checkouts, by server.
+    /// How long operations waited for connections (the times of checkouts), by server.
     pub(super) checkouts: Vec<Option<Box<Distribution>>>,
 }
 

@@ -15,9 +15,10 @@ use super::{
 /// operation.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// The sums of operations that are not plain. Four parts are missing until [`Tally::take`] adds
-    /// them: [`Sums::phases`] and [`ServerSums::durations`] from `phases`, [`Sums::checkouts`] from
-    /// `checkouts`, and the operations that were sent to a server in [`Sums::whole`].
+    /// The sums of operations that are not plain (see [`super::plain`]). Four parts are missing
+    /// until [`Tally::take`] adds them: [`Sums::phases`] and [`ServerSums::durations`] from
+    /// `phases`, [`Sums::checkouts`] from `checkouts`, and the operations that were sent to a
+    /// server in [`Sums::whole`].
     sums: Sums,
     plain: PlainTally,
     phases: PhaseTally,
@@ -37,7 +38,7 @@ impl Tally {
         self.phases.add(&record.phases, server, record.has_reply);
     }
 
-    /// Adds the time of a checkout from a server's pool.
+    /// Adds the time that a checkout of a connection from a server's pool took.
     pub(super) fn add_checkout(&mut self, server: ServerIndex, time: Duration) {
         if self.checkouts.len() <= server.0 {
             self.checkouts.resize_with(server.0 + 1, Default::default);

@@ -145,7 +145,8 @@ fn pair(name: &str, value: impl Into<String>) -> (String, String) {
     (name.to_owned(), value.into())
 }
 
-/// The command and its collection. A summary may contain nothing else.
+/// The value of `db.query.summary`: the command and its collection. By the convention, a summary
+/// may contain nothing else.
 fn summary(command: &str, collection: &str) -> String {
     let summary = format!("{command} {collection}");
     summary
@@ -215,7 +216,7 @@ impl Histograms for Distributions<'_> {
     }
 }
 
-/// A metric that keeps its name.
+/// Describes a metric that keeps its name, because OpenTelemetry has no convention for it.
 fn instrument<'a>(name: &'a str, description: &'a str) -> Instrument<'a> {
     let base = name.strip_suffix("_total").unwrap_or(name);
     let unit = match base {
@@ -279,7 +280,8 @@ fn labels(metric: &Metric) -> Attributes {
         .collect()
 }
 
-/// Converts a label of a server's connections to the name and value of the conventions.
+/// Converts a label of a metric about a server's connections to the attribute that the
+/// OpenTelemetry convention defines.
 fn of_pool((name, value): (String, String)) -> (String, String) {
     let value = match (&*name, &*value) {
         ("state", "available") => "idle".to_owned(),
@@ -293,7 +295,7 @@ fn of_pool((name, value): (String, String)) -> (String, String) {
     }
 }
 
-/// The buckets of a classic histogram, whose counts are cumulative.
+/// Converts the buckets of a classic histogram: from cumulative counts to one count per bucket.
 fn buckets(metric: &Metric) -> Buckets {
     let Some(histogram) = &metric.histogram else {
         return Buckets::default();

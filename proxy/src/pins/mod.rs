@@ -49,7 +49,7 @@ pub struct CursorPin<S> {
 /// user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionKey {
-    /// The user's number, chosen by the caller.
+    /// The number that identifies the user in Seawall.
     pub user: u64,
     /// The `lsid` in the user's commands.
     pub lsid: [u8; 16],
@@ -127,8 +127,8 @@ impl<S: Clone> Pins<S> {
             .insert(key, key.user, (number, server), now)
     }
 
-    /// Removes the pin of a transaction whose server cannot be used. Keeps the pin of another
-    /// transaction of the session.
+    /// Removes the pin of a transaction whose server cannot be used. Does nothing if the session's
+    /// pin is that of another transaction.
     pub(crate) fn unpin_transaction(&self, key: SessionKey, number: i64) {
         self.transactions
             .remove_if(&key, |(pinned, _)| *pinned == number);

@@ -1,4 +1,5 @@
-//! A connection in use, as a guard: dropping the guard checks the connection in.
+//! A connection in use, as a guard: dropping the guard checks the connection in, that is, returns
+//! it to its pool.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -129,8 +130,8 @@ impl Checkout {
         self.is_late = true;
     }
 
-    /// Records that the client's speed determines how long the operation takes, because the command
-    /// or the reply is forwarded while it arrives.
+    /// Records that the operation is streamed: the command or the reply is forwarded while it
+    /// arrives, so the client's speed determines how long the operation takes.
     pub(crate) fn mark_streamed(&mut self) {
         self.is_streamed = true;
     }

@@ -13,12 +13,13 @@ pub enum Need {
     /// A permit of the lane (see `super::lane`), which the operation already has. This is the need
     /// of operations that wait for data, such as a `getMore` on a change stream.
     LanePermit,
-    /// A slot, or a reserved slot while all slots are taken. The operation may also use the
-    /// reserved connections (see `super::reserve`). This is the need of operations that other
-    /// operations may wait for, for example the commit of a transaction that holds locks.
+    /// A slot (see `super::slots`), or a reserved slot while all slots are taken. The operation may
+    /// also use the reserved connections (see `super::reserve`). This is the need of operations
+    /// that other operations may wait for, for example the commit of a transaction that holds
+    /// locks.
     SlotOrReserve,
-    /// A slot and a connection, both not reserved. This is the need of all other
-    /// operations.
+    /// A slot that is not reserved. The operation may also not use the reserved connections. This
+    /// is the need of all other operations.
     Slot,
 }
 

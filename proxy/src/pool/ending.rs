@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_first_request_starts_the_worker_and_a_preferred_user_comes_first() {
+    async fn only_the_first_request_starts_the_worker_and_the_preferred_user_is_served_first() {
         let end_queue = EndQueue::default();
         let users = ["a", "b", "c", "d"].map(identity);
         let mut requests = Vec::new();
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_contains_no_withdrawn_requests() {
+    async fn withdrawn_requests_to_end_reads_do_not_fill_a_batch_and_are_removed() {
         let end_queue = EndQueue::default();
         let user = identity("a");
         for _ in 0..10_000 {

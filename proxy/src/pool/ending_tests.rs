@@ -122,7 +122,7 @@ impl Scene {
             }
             yield_now().await;
         }
-        panic!("{count} expected: {:?}", self.log.lock());
+        panic!("expected {count} ended operations: {:?}", self.log.lock());
     }
 }
 
@@ -159,7 +159,7 @@ async fn the_extra_connection_for_kill_op_is_replaced_after_a_minute() {
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
     // Each pause is shorter than the ten seconds after which an unused extra connection is closed.
-    // Only at the last read, the extra connection is a minute old, and is replaced.
+    // The extra connection reaches the age of a minute only at the last read, and is then replaced.
     let steps = [9_000, 9_000, 9_000, 9_000, 9_000, 9_000, 5_999, 1];
     for (count, step) in (2..).zip(steps) {
         advance(millis(step)).await;

@@ -30,8 +30,9 @@ impl ServerPool {
         result
     }
 
-    /// Establishes a connection of the pool in the background, when the pace allows it. If the pool
-    /// is cleared or closed before the connection is established, the connection is given up.
+    /// Establishes a connection of the pool in the background, as soon as the pace of new
+    /// connections ([`super::pace`]) allows it. If the pool is cleared or closed before the
+    /// connection is established, Seawall gives up the connection.
     pub(super) fn establish(&self, identity: Arc<Identity>, generation: Generation) {
         let me = self.me.clone();
         self.runtime.spawn(async move {
@@ -84,7 +85,7 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Waits until the pace allows one more connection to begin.
+    /// Waits until the pace ([`super::pace`]) allows Seawall to begin one more connection.
     async fn wait_for_start_time(&self) {
         loop {
             let changed = self.pace_changed.notified();
@@ -107,7 +108,8 @@ impl ServerPool {
     }
 
     /// Gives up the connections that are being established, after the pool was cleared or closed.
-    /// Cancels their start times, so that later connections do not wait for these times.
+    /// Cancels the start times that are reserved for these connections, so that later connections
+    /// do not wait for these times.
     pub(super) fn give_up_establishing(&self) {
         self.pace.lock().restart();
         self.emptied.notify_waiters();

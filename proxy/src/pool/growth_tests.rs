@@ -62,7 +62,7 @@ async fn min_pool_size_is_not_restored_for_a_user_that_was_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn min_pool_size_of_one_user_closes_no_connection_of_another_user() {
+async fn establishing_min_pool_size_connections_closes_no_connection_of_another_user() {
     let now = Instant::now();
     let mut inner = inner(Limits {
         max_server_connections: 4,
@@ -85,11 +85,11 @@ async fn min_pool_size_of_one_user_closes_no_connection_of_another_user() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_from_before_a_clear_does_not_fail_later_waiters() {
+async fn a_failed_connection_from_before_a_clear_of_the_pool_does_not_fail_later_waiters() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_first, todo) = wait(&mut inner, &user, CLIENT, now);
     let [(_, generation)] = &*todo.establish else {
-        panic!("one connection is established");
+        panic!("expected that the pool begins to establish one connection");
     };
     let outdated = CheckOutError::Establish {
         error: Arc::new(EstablishError::TimedOut {

@@ -1,5 +1,6 @@
 //! The state of one server's connections, and every decision about them. This module reads no clock
-//! and waits for nothing. The caller provides the function that checks if a connection has ended.
+//! and waits for nothing. The caller provides the time, and the function that checks if a
+//! connection has ended.
 
 mod dispatch;
 mod growth;
@@ -121,7 +122,7 @@ pub(super) struct Inner {
     /// waiter with this deadline may have been served or have left. `None` only if no operation
     /// waits.
     expires_at: Option<Instant>,
-    /// When the pool last became suspect; `None` if it never did.
+    /// When the pool last became suspect ([`PoolState::Suspect`]); `None` if it never did.
     last_suspected: Option<Instant>,
     /// Returns true if an available connection has ended.
     has_ended: fn(&mut Connection) -> bool,
@@ -129,7 +130,7 @@ pub(super) struct Inner {
 
 impl Inner {
     /// Creates a paused pool. `has_ended` returns true for a connection that has ended while it was
-    /// available. `seed` differs for each proxy and server, so that their controllers try other
+    /// available. `seed` differs for each proxy and server, so that different pools try out new
     /// concurrency limits at different times.
     pub(super) fn new(
         limits: Limits,
@@ -170,7 +171,7 @@ impl Inner {
     }
 
     /// Begins a checkout. A waiter fails at `deadline` or after [`Limits::wait_queue_timeout`],
-    /// whichever is earlier. The caller must call [`Self::expire`] at that time, which fails the
+    /// whichever is earlier. At that time, the caller must call [`Self::expire`], which fails the
     /// waiter.
     pub(super) fn check_out(
         &mut self,
@@ -266,10 +267,11 @@ impl Inner {
     /// Removes a waiter from the full wait queue to make room for a waiter of user `id` with this
     /// demand. If user `id` has less than an equal share of the queue, and another user has at
     /// least two waiters more than `id`, a waiter of the user with the most waiters is removed.
-    /// Otherwise a waiter of user `id` is removed. For an operation that others may wait for, this
-    /// is a waiter with [`Need::Slot`]; if [`RESERVE`] such operations of the new waiter's address
-    /// already wait, the removed waiter must have the same address. For other operations, or if no
-    /// such waiter exists, see [`WaitQueue::make_room`](super::queue::WaitQueue::make_room).
+    /// Otherwise a waiter of user `id` is removed. If the new waiter has [`Need::SlotOrReserve`],
+    /// this is a waiter with [`Need::Slot`]. If [`RESERVE`] waiters with [`Need::SlotOrReserve`]
+    /// already have the address of the new waiter, the removed waiter must have this address too.
+    /// If there is no such waiter, or if the new waiter has another need,
+    /// [`WaitQueue::make_room`](super::queue::WaitQueue::make_room) selects the waiter.
     fn make_room_in_queue(&mut self, id: IdentityId, demand: Demand) -> Option<Waiter> {
         let own = self.users.get(&id).map_or(0, |user| user.waiters.len());
         // Other users are examined only while user `id` has less than an equal share of the queue.
@@ -362,8 +364,8 @@ impl Inner {
         }
     }
 
-    /// Fails all waits whose deadline has passed. Returns when the next deadline may pass; `None`
-    /// if no operation waits.
+    /// Fails all waiters whose deadline has passed. Returns a time at or before the earliest
+    /// remaining deadline; `None` if no operation waits.
     pub(super) fn expire(&mut self, now: Instant) -> (Option<Instant>, Todo) {
         let mut todo = Todo::default();
         if self.expires_at.is_some_and(|at| at <= now) {

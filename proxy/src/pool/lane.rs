@@ -14,7 +14,8 @@ use std::{
 use crate::limits::{Turn, Turns};
 use seawall_transport::Sharer;
 
-/// The number of permits of a lane is `max_pool_size` divided by this number.
+/// The number of permits of a lane is the maximum number of connections of one user to the server,
+/// divided by this number.
 const SHARE: usize = 4;
 
 /// Length of a slice while permits are left.
@@ -57,7 +58,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Lane {
-    /// Creates the lane of a pool of at most `max_pool_size` connections.
+    /// Creates the lane of a pool in which one user has at most `max_pool_size` connections.
     pub(super) fn new(max_pool_size: usize) -> Self {
         let permits = permits_of(max_pool_size);
         Self {
@@ -67,8 +68,8 @@ impl Lane {
         }
     }
 
-    /// Changes the number of permits to the number for a pool of at most `max_pool_size`
-    /// connections.
+    /// Changes the number of permits to the number for a pool in which one user has at most
+    /// `max_pool_size` connections.
     pub(super) fn set_permits(&self, max_pool_size: usize) {
         let permits = permits_of(max_pool_size);
         self.permits.store(permits, Ordering::Relaxed);
@@ -172,7 +173,10 @@ mod tests {
         drop(crowd.next().unwrap().await);
         for permit in others {
             let permit = permit.now_or_never();
-            assert!(permit.is_some(), "each user is served in turn");
+            assert!(
+                permit.is_some(),
+                "users and their addresses are served in turn"
+            );
         }
     }
 }

@@ -26,9 +26,9 @@ pub(super) fn select(
     within_latency_window(description, suitable, local_threshold)
 }
 
-/// Returns the index of the only suitable server, for the usual cases: one server, or operations
-/// that need the primary. `None` if [`select`] must decide. Most operations are such cases, and
-/// this function allocates no memory.
+/// Like [`select`], but allocates no memory and handles only the two usual cases: the topology is
+/// `Single` or `Sharded` and has exactly one usable server, or the operation needs the primary of a
+/// replica set. Returns the index of the suitable server; `None` if the caller must call `select`.
 pub(super) fn select_only(
     description: &TopologyDescription,
     preference: &ReadPreference,
@@ -83,8 +83,9 @@ fn is_secondary(server: &ServerDescription) -> bool {
     server.is_usable() && server.server_type == ServerType::Secondary && !server.is_demoted
 }
 
-/// Returns the candidates whose staleness is allowed and that match a tag set of the preference.
-/// The first tag set that matches any candidate decides.
+/// Returns the candidates whose staleness is at most `max_staleness` and that match the tag set. If
+/// the preference has several tag sets, only the first one that at least one candidate matches
+/// applies.
 fn eligible(
     description: &TopologyDescription,
     mut candidates: Vec<usize>,
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secondary_that_is_recovering_is_not_selected() {
+    fn a_secondary_that_is_marked_as_demoted_is_not_selected() {
         let mut set = replica_set();
         let chosen = |set: &_, mode| select(set, &preference(mode, &[]), NO_LIMIT);
         assert_eq!(chosen(&set, Mode::Secondary), [1, 2]);
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_preferred_modes_select_other_members_if_preferred_members_are_missing() {
+    fn primary_preferred_and_secondary_preferred_select_other_members_if_necessary() {
         let mut set = replica_set();
         set.servers[0].is_demoted = true;
         let chosen = |mode| select(&set, &preference(mode, &[]), NO_LIMIT);
@@ -298,14 +299,14 @@ mod tests {
         assert_eq!(
             select(&set, &limited, NO_LIMIT),
             [2],
-            "the lag of 85 s plus a heartbeat exceeds 90 s"
+            "the lag of 85 s plus the heartbeat interval of 10 s exceeds 90 s"
         );
         set.servers[0].server_type = ServerType::Unknown;
         set.topology_type = TopologyType::ReplicaSetNoPrimary;
         assert_eq!(
             select(&set, &limited, NO_LIMIT),
             [2],
-            "without a primary, the newest secondary is the reference"
+            "without a primary, the lag is relative to the secondary with the newest write"
         );
     }
 
@@ -368,14 +369,14 @@ mod tests {
                 }
             }
         }
-        // `select_only` decides in eleven cases: for two topology types in all five modes, and for
-        // the primary of a replica set. In each case, three of the six lists of servers have
-        // exactly one usable server.
+        // `select_only` can return a server for eleven pairs of topology type and mode: `Single`
+        // and `Sharded` with each of the five modes, and `ReplicaSetWithPrimary` with `Primary`.
+        // For each pair, three of the six lists of servers have exactly one usable server.
         assert_eq!(decided, 3 * (2 * 5 + 1));
     }
 
     #[test]
-    fn suspected_servers_are_not_selected() {
+    fn servers_that_failed_since_their_last_successful_probe_are_not_selected() {
         let mut set = replica_set();
         set.servers[0].failed_since = Some(Instant::now());
         assert!(select(&set, &ReadPreference::PRIMARY, NO_LIMIT).is_empty());

@@ -1,4 +1,4 @@
-//! Requests to the admin address by a web page in a browser on the same machine.
+//! Requests to the admin address that a hostile web page sends from a browser on Seawall's machine.
 
 use seawall_tests::{mongod::shared_standalone, seawall::Seawall};
 
@@ -25,7 +25,7 @@ async fn requests_of_web_pages_are_refused_without_a_token() {
         let (status, _) = seawall.request("GET", "/health/ready", headers).await;
         assert_eq!(
             status, 200,
-            "{headers}: expected health to need no token, and Seawall not to be draining"
+            "{headers}: expected the health check to need no token, and Seawall not to be draining"
         );
     }
     let (status, _) = seawall.get("/api/v1/profile?seconds=1").await;

@@ -55,7 +55,7 @@ async fn silent_connections_block_no_other_address(mode: &str) {
     // The clients above could log in because Seawall closed the oldest silent connections.
     assert!(silent.remove(0).read_to_close().await.unwrap().is_empty());
     assert!(refused(&seawall, "gave_way").await >= 1.0);
-    // After its silent connections have ended, the same address can log in.
+    // After its silent connections have ended, a client at the address `HOSTILE` can log in.
     drop(silent);
     let mut client = connect_from(&seawall, HOSTILE).await;
     assert!(
@@ -101,8 +101,8 @@ async fn monitors_are_limited_and_not_closed(mode: &str) {
     for n in 0..15 {
         let mut monitor = connect_from(&seawall, HOSTILE).await;
         let hello = monitor.hello(monitors_hello()).await.unwrap();
-        // An address may have nine of the ten permits. A relay must accept a monitor over the
-        // limit, because the client may be about to log in.
+        // One address may have nine of the ten monitor connections. A relay must accept a monitor
+        // over the limit, because the client may be about to log in.
         let is_accepted = n < 9 || mode == "relay";
         assert_eq!(hello.is_ok(), is_accepted, "{n}: {hello:?}");
         monitors.push(monitor);

@@ -279,8 +279,8 @@ async fn a_delayed_login_ends_when_its_client_leaves() {
         let left = gone + f64::from(DELAYED_CLIENTS - MOST_ENDED);
         let are_gone = async || counts(&seawall).await[1] >= left;
         eventually(LIMIT, are_gone).await.expect(name);
-        // Seawall counts a login as refused or ok by its proof, even if the client did not wait for
-        // the reply.
+        // Seawall counts a login as refused or successful even if the client did not wait for the
+        // reply.
         let (counted, before) = if is_right { (3, ok) } else { (2, refused) };
         let expected = before + f64::from(DELAYED_CLIENTS);
         let are_counted = async || counts(&seawall).await[counted] >= expected;

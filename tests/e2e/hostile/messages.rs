@@ -1,4 +1,5 @@
-//! Messages by which a client tries to damage servers, pools or memory budgets.
+//! Messages with which a client tries to overload servers, to make Seawall clear a pool, or to use
+//! up a memory budget.
 
 use std::time::Duration;
 
@@ -69,7 +70,7 @@ async fn the_largest_message_is_forwarded_without_client_metadata() {
 }
 
 #[tokio::test]
-async fn a_large_handshake_command_closes_the_connection() {
+async fn a_large_command_to_which_seawall_itself_replies_closes_the_connection() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;
     let mut client = connect(&seawall).await;
@@ -81,7 +82,7 @@ async fn a_large_handshake_command_closes_the_connection() {
 }
 
 #[tokio::test]
-async fn one_closed_connection_does_not_clear_the_pool() {
+async fn one_closed_server_connection_does_not_clear_the_pool() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;
     let mut other = connect(&seawall).await;
@@ -175,7 +176,7 @@ async fn slow_senders_do_not_block_large_requests_of_other_clients() {
         let mut slow = Vec::new();
         for announced in ANNOUNCED {
             // Together, the messages announce more bytes than `limits.message_memory_bytes`. The
-            // bytes that Seawall receives are most of this budget.
+            // bytes that are really sent take up most of this memory budget.
             for (n, sent) in (0..SENDERS).flat_map(|n| [(n, 25), (n, 900_000)]) {
                 let mut sender = connect_from(&seawall, [127, 0, 1, n % 3 + 1]).await;
                 let message = announcing(announced, op_code, sent);
@@ -218,7 +219,8 @@ async fn check_slow_readers(
         reader.send_bytes(&find(1).to_bytes()).await.unwrap();
         readers.push(reader);
     }
-    // These exchanges give Seawall time to buffer the readers' replies that fit into the budget.
+    // These exchanges give Seawall time to buffer as many of the readers' replies as its memory
+    // budget allows.
     for _ in 0..READERS {
         let reply = timeout(REPLY_LIMIT, client.exchange(&find(2))).await;
         let reply = reply.unwrap().unwrap();
@@ -274,7 +276,7 @@ async fn slow_readers_do_not_block_replies_to_other_clients() {
     }
 }
 
-/// A Seawall with a TLS listener.
+/// Starts Seawall with a TLS listener in front of `server`.
 async fn encrypted(server: &Standalone, certificates: &Certificates) -> Seawall {
     let toml = format!("{SLOW_READERS_TOML}{}", certificates.listen_toml());
     seawall_at(&server.uri(), &toml).await

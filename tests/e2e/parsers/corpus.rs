@@ -63,7 +63,7 @@ const BY_QUERY: &[&str] = &[
 /// Number of messages with several changed parts.
 const MIXED: u32 = 2000;
 
-/// Number of messages with single changed bytes.
+/// Number of messages in which up to three bytes are changed.
 const MUTATED: u32 = 2000;
 
 /// All messages. The request id of each message is its index plus `FIRST_ID`.

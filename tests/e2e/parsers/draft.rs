@@ -45,7 +45,7 @@ pub(super) enum Damage {
     LastByte(u8),
     /// Removes this many bytes at the end.
     Cut(usize),
-    /// Inserts a NUL before the last byte.
+    /// Inserts a NUL before the last byte, so that the fields end before the document ends.
     EarlyEnd,
 }
 
@@ -73,7 +73,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// A command that runs without an error on a server that knows it.
+    /// An OP_MSG with this command on the database `admin`, and with all fields that the command
+    /// must have.
     pub(super) fn msg(name: &str) -> Self {
         let (target_kind, target) = target(name);
         Self {

@@ -98,14 +98,14 @@ async fn exchange(client: &mut RawClient, message: &[u8]) -> Reaction {
 /// A server's command counters: how often each command ran, and how often it failed.
 pub(super) struct Counters {
     client: RawClient,
-    /// A `serverStatus` command that excludes all optional sections.
+    /// A `serverStatus` command that excludes all sections except `metrics`.
     request: message::OpMsg,
     names: Vec<String>,
     counts: Vec<i64>,
 }
 
 impl Counters {
-    /// Reads the counters of the server at `address`, with `login` if it is given.
+    /// Connects to the server at `address`, logs in if `login` is given, and reads the counters.
     pub(super) async fn of(address: SocketAddr, login: Option<&Login>) -> Self {
         let mut client = RawClient::connect(address).await.unwrap();
         if let Some(login) = login {

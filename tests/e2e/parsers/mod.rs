@@ -1,4 +1,4 @@
-//! Checks that a server runs only the command that Seawall recognises in a message.
+//! Checks that a server runs only the command that Seawall recognizes in a message.
 //!
 //! From a command's name, Seawall decides whether it replies itself, whether a client may send the
 //! command before a login, and how it serves the operation. A message would bypass these checks if
@@ -65,7 +65,7 @@ struct Case {
     database: Option<String>,
 }
 
-/// A server for one test only, so that its counters count no other commands.
+/// Starts a server for one test only, so that its counters count no commands of other tests.
 async fn start_server(auth: bool) -> Standalone {
     let refresh = ("disableLogicalSessionCacheRefresh", "true");
     let options = Options {
@@ -108,7 +108,7 @@ async fn cases() -> &'static (Vocabulary, Vec<Case>) {
 }
 
 #[tokio::test]
-async fn a_server_runs_the_command_that_seawall_recognises() {
+async fn a_server_runs_the_command_that_seawall_recognizes() {
     let (vocabulary, cases) = cases().await;
     let mut differences = Vec::new();
     let mut refused = BTreeSet::new();
@@ -164,7 +164,7 @@ const COUNTED_OTHERWISE: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn a_message_forwarded_by_a_pool_runs_the_same_command_as_a_direct_message() {
+async fn a_message_forwarded_in_pooled_mode_runs_the_same_command_as_a_direct_message() {
     let (_, cases) = cases().await;
     let server = start_server(false).await;
     let (seawall, recorder) = strangers::recorded(&server, "pooled").await;
@@ -192,7 +192,7 @@ async fn a_message_forwarded_by_a_pool_runs_the_same_command_as_a_direct_message
 }
 
 #[tokio::test]
-async fn a_message_forwarded_by_a_relay_runs_the_command_that_seawall_recognises() {
+async fn a_message_forwarded_in_relay_mode_runs_the_command_that_seawall_recognizes() {
     let (vocabulary, cases) = cases().await;
     let server = start_server(false).await;
     let (seawall, recorder) = strangers::recorded(&server, "relay").await;
@@ -238,7 +238,7 @@ fn contains(bytes: &[u8], part: &str) -> bool {
 }
 
 #[test]
-fn an_alias_has_the_class_of_its_command() {
+fn seawall_classifies_an_alias_like_the_command_that_it_stands_for() {
     for (alias, command) in ALIASES {
         let classes = [alias, command].map(|name| find(name.as_bytes()).class);
         assert_eq!(classes[0], classes[1], "{alias}");

@@ -60,7 +60,7 @@ const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
     ("whatsmyuri", Relay::Forwards),
 ];
 
-/// The reason for commands that only test servers have.
+/// Why a relay refuses commands that only test servers have.
 const FOR_TESTS: &str = "only test servers have this command";
 
 /// The commands that a relay forwards before a login, by the names that clients send.
@@ -92,15 +92,15 @@ const SENT_BY_SEAWALL: &[&str] = &[
     "serverStatus",
 ];
 
-/// The behaviour of a relay for a command before a login.
+/// What a relay does with a command before a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relay {
     Forwards,
-    /// The relay refuses the command. The text says why clients do not need the command.
+    /// The relay refuses the command. The text gives the reason.
     Refuses(&'static str),
 }
 
-/// The error codes by which a server refuses a command without running it.
+/// The error codes with which a server refuses a command without running it.
 const REFUSALS: [i64; 3] = [
     UNAUTHORIZED,
     COMMAND_NOT_FOUND,
@@ -181,7 +181,7 @@ fn every_command(vocabulary: &Vocabulary) -> Vec<(String, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn every_command_that_a_server_runs_before_a_login_is_in_the_list() {
+async fn every_command_that_a_server_runs_before_a_login_is_in_run_before_login() {
     let server = start_server(true).await;
     let vocabulary = vocabulary(&server).await;
     let mut counters = Counters::of(server.address(), Some(&root())).await;

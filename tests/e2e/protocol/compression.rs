@@ -40,7 +40,8 @@ fn inflate(compressor: u8, compressed: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Wraps a message in an `OP_COMPRESSED` whose header says that the content has `size` bytes.
+/// Wraps a message in an `OP_COMPRESSED` whose header says that the uncompressed content has `size`
+/// bytes.
 fn claiming(message: &[u8], compressor: u8, op_code: i32, size: i32) -> Vec<u8> {
     let header = Header::parse(message).unwrap();
     let compressed = deflate(compressor, &message[HEADER_BYTES..]);
@@ -71,7 +72,7 @@ pub(crate) fn compressed(message: &[u8], compressor: u8) -> Vec<u8> {
     )
 }
 
-/// The message inside a compressed message, and the compressor.
+/// The compressor of a compressed message, and the message inside.
 fn opened(message: &[u8]) -> (u8, RawReply) {
     let header = Header::parse(message).unwrap();
     assert_eq!(header.op_code, OP_COMPRESSED);
@@ -206,8 +207,8 @@ async fn compressed_messages_with_false_headers_close_their_connection() {
         );
         assert_eq!(expected, seen, "{name}");
     }
-    // If zlib decompresses to fewer bytes than the header says, a server also parses bytes after
-    // them. Seawall closes the connection instead.
+    // If a zlib message decompresses to fewer bytes than its header says, a server also parses
+    // bytes that follow the decompressed content. Seawall closes the connection instead.
     let lying = claiming(&ping, ZLIB, OP_MSG, size + 40);
     assert!(!reaction(&mut rig.through().await, &lying).await.is_usable);
     // Seawall refuses a compressed message inside another one. A server never replies to such a
@@ -245,8 +246,8 @@ async fn messages_to_servers_use_the_compressor_of_the_connection_string() {
                 cursor(&more).get_array("nextBatch").unwrap(),
                 &[doc! {"_id": 2}.into()]
             );
-            // The connections to the client and to the server are both compressed, with different
-            // compressors.
+            // The client's message is compressed, too. Its compressor is independent of the
+            // compressor that Seawall uses for the server.
             let both = request(doc! {"find": name, "$db": "servers"});
             let (like, reply) = exchange(&mut client, &both, ZLIB).await;
             assert!(reply.is_ok() && like == ZLIB);
@@ -265,7 +266,7 @@ async fn messages_to_servers_use_the_compressor_of_the_connection_string() {
             packed.len()
         );
         assert!(packed.iter().all(|message| message[24] == compressor));
-        // The specification forbids compressing a command with a password.
+        // MongoDB's specification forbids drivers to compress a command with a password.
         let is_plain = |message: &&&[u8]| message.windows(6).any(|w| w == b"secret");
         assert_eq!(sent.iter().filter(is_plain).count(), 1);
     }

@@ -268,7 +268,8 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
             count.body.get_i32("n").unwrap() == 1
         };
         eventually(LIMIT, is_applied).await.unwrap();
-        // The connections are cut first, so that the held replies are never forwarded.
+        // The recorder cuts its connections before it stops holding replies, so it never forwards
+        // the held replies.
         recorder.cut_all(Cut::Reset);
         recorder.hold_replies(false);
         let reply = through.read_reply().await.unwrap();
@@ -410,7 +411,7 @@ async fn operation_over_max_in_flight_operations_waits_and_then_gets_an_error() 
 }
 
 #[tokio::test]
-async fn a_read_preference_without_a_suitable_member_gets_the_error_of_a_router() {
+async fn a_read_without_a_member_that_suits_its_read_preference_gets_the_error_of_a_router() {
     let rig = Rig::start("deployment.server_selection_timeout_ms = 300").await;
     let mut client = rig.through().await;
     let find = doc! {"find": "c", "$readPreference": {"mode": "secondary"}};

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// The fields of an OP_REPLY before its document: flags, cursor, start, count.
+/// The fields of an OP_REPLY between its header and its document: `responseFlags`, `cursorID`,
+/// `startingFrom` and `numberReturned`.
 fn reply_head(reply: &RawReply) -> &[u8] {
     assert_eq!(reply.header.op_code, OP_REPLY);
     reply.raw.get(16..36).unwrap()
@@ -19,7 +20,7 @@ async fn query(client: &mut RawClient, collection: &str, query: Document) -> Raw
 }
 
 #[tokio::test]
-async fn legacy_queries_get_the_replies_of_a_server() {
+async fn seawall_replies_to_legacy_queries_as_a_server_does() {
     let rig = Rig::shared().await;
     let unknown_hello = is_before(HELLO).await.then_some(59);
     let is_old = is_before(NO_LEGACY_OPCODES).await;
@@ -86,7 +87,8 @@ fn names(document: &Document) -> Vec<&str> {
     document.keys().map(String::as_str).collect()
 }
 
-/// The cluster time in Seawall's `hello` reply. Waits until a probe has received a cluster time.
+/// The cluster time in Seawall's `hello` reply. Repeats `hello` until the reply has a cluster time,
+/// because Seawall must first receive one from a server.
 async fn cluster_time(seawall: &Seawall) -> Document {
     let has_it = async || {
         let hello = connect(seawall).await.greet(doc! {}).await.unwrap();
@@ -125,13 +127,13 @@ async fn hello_returns_the_cluster_time_that_servers_signed() {
 }
 
 #[tokio::test]
-async fn without_access_control_the_hello_reply_has_the_dummy_signature_of_its_cluster_time() {
+async fn without_access_control_the_cluster_time_in_a_hello_reply_has_the_key_id_0() {
     let rig = Rig::shared().await;
     assert_eq!(key_id(&cluster_time(&rig.seawall).await), 0);
 }
 
 #[tokio::test]
-async fn in_front_of_a_set_hello_returns_the_reply_of_a_router() {
+async fn in_front_of_a_replica_set_hello_returns_the_reply_of_a_router() {
     let rig = Rig::shared().await;
     let mut through = rig.through().await;
     cluster_time(&rig.seawall).await;
@@ -191,7 +193,7 @@ async fn in_front_of_a_set_hello_returns_the_reply_of_a_router() {
     }
 }
 
-/// The reply to a `hello` that is sent with the newest name that the server knows.
+/// Sends `hello`, or `isMaster` if the server does not know `hello`. Returns the reply.
 async fn newest_hello(client: &mut RawClient) -> RawReply {
     let fields = doc! {"helloOk": true};
     let reply = match is_before(HELLO).await {
@@ -211,8 +213,8 @@ async fn hello_fails_with_command_not_found_if_the_server_does_not_know_hello() 
     for mut client in [rig.direct().await, rig.through().await] {
         let hello = client.hello(metadata()).await.unwrap();
         assert_eq!(hello.code(), code, "{}", hello.body);
-        // A server that does not know `hello` ignores its metadata, so it still accepts metadata. A
-        // server that knows `hello` refuses metadata in a second handshake (code 186).
+        // A server that knows `hello` has stored the metadata, so it refuses metadata in the next
+        // handshake (code 186). An older server has not read the metadata, so it accepts them now.
         let greeting = client.greet(metadata()).await.unwrap();
         let refused = code.is_none().then_some(186);
         assert_eq!(greeting.code(), refused, "{}", greeting.body);
@@ -234,7 +236,7 @@ async fn in_front_of_a_standalone_hello_returns_the_reply_of_a_standalone() {
     assert_eq!(through, direct);
 }
 
-/// A `hello` with a name that the server knows.
+/// The command with `isMaster` instead of the name `hello`, if the server does not know `hello`.
 fn with_supported_name(command: Document, knows_hello: bool) -> Document {
     let fields = command.into_iter().map(|(name, value)| match &*name {
         "hello" if !knows_hello => ("isMaster".to_owned(), value),
@@ -279,8 +281,8 @@ async fn invalid_hello_gets_the_error_code_of_a_server() {
             doc! {"isMaster": 1, "apiVersion": "1", "apiStrict": true},
             of_5_0(323),
         ),
-        // The reply to another server's `topologyVersion` is immediate. If it came only after
-        // `maxAwaitTimeMS`, the client would reach its own time limit.
+        // No server has this `topologyVersion`, so the reply comes at once. If the reply came only
+        // after `maxAwaitTimeMS`, the test client would reach its own time limit first.
         (
             doc! {"hello": 1, "topologyVersion": version(), "maxAwaitTimeMS": 600_000},
             None,

@@ -6,7 +6,7 @@ fn with_op_code(op_code: i32) -> Vec<u8> {
     framed(16 + 32, op_code, &[0; 32])
 }
 
-/// A `ping` whose body has one byte changed.
+/// A `ping` message in which byte `at` of the BSON document is replaced by `value`.
 fn damaged_ping(at: usize, value: u8) -> Vec<u8> {
     let mut message = op_msg(vec![body(ping())]).to_bytes();
     message[16 + 4 + 1 + at] = value;
@@ -123,8 +123,9 @@ fn malformed() -> Vec<(&'static str, Vec<u8>, Expected)> {
     ]
 }
 
-/// The reactions of servers that still accept legacy opcodes. These servers do not know security
-/// tokens (section kind 2) either.
+/// The expected reaction of a server before version 5.1 to the malformed message `name`. `expected`
+/// is the reaction of newer servers. Servers before 5.1 still accept legacy opcodes, and they do
+/// not know security tokens (section kind 2).
 fn expected_before_5_1(name: &str, expected: Expected) -> Expected {
     match name {
         "OP_UPDATE" | "OP_INSERT" | "OP_DELETE" | "OP_KILL_CURSORS" => Expected::Ignores,
@@ -151,7 +152,8 @@ async fn seawall_reacts_to_malformed_messages_as_a_server_does() {
             continue;
         }
         for answer in &mut direct.answers {
-            // Later patch releases of the server have a name for code 40413.
+            // Only later patch releases of the server have a name for code 40413. Seawall does not
+            // use this name, so the test replaces it.
             let named = answer.code_name.as_deref() == Some("IDLDuplicateField");
             answer.code_name = match named {
                 true => Some("Location40413".to_owned()),

@@ -1,5 +1,5 @@
-//! The wire protocol, byte by byte. If a server replies to the same message, its reply over a
-//! direct connection is the reference.
+//! Tests of the wire protocol with raw messages. Most tests send each message through Seawall and
+//! also directly to a server, and expect equal replies.
 
 #![expect(
     clippy::unwrap_used,
@@ -66,7 +66,8 @@ impl Rig {
         connect(&self.seawall).await
     }
 
-    /// Makes the next `times` commands fail on the server.
+    /// Sets the fail point `failCommand` on the server. It affects the next `times` commands that
+    /// `data` names.
     async fn fail(&self, times: i32, data: Document) {
         let administrator = self.set.administrator().await.unwrap();
         fail_command(&administrator, FailTimes::Count(times), data)
@@ -153,7 +154,8 @@ const STABLE_API: ServerVersion = ServerVersion(5, 0, 0);
 /// statements of a retry were already executed.
 const NO_LEGACY_OPCODES: ServerVersion = ServerVersion(5, 1, 0);
 
-/// A reaction that is expected of a server and of Seawall.
+/// The expected reaction to a message: the connection is closed, the message is ignored, or the
+/// reply has this error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Closes,

@@ -1,4 +1,5 @@
-//! Operations: unacknowledged, pipelined and of the largest size; cursors; the application name.
+//! Tests of operations: unacknowledged writes, pipelined requests, the largest messages, cursors,
+//! and the name of the application.
 
 use super::*;
 
@@ -37,7 +38,7 @@ async fn unacknowledged_write_is_visible_to_the_next_read_of_its_client() {
 async fn unacknowledged_write_completes_although_its_client_disconnects_at_once() {
     let rig = Rig::shared().await;
     let db = unique_name("leaving");
-    // This Seawall is new, so the first writes find an empty pool and must wait.
+    // This Seawall is new, so its pool is empty, and the first writes wait for a connection.
     let seawall = Seawall::start(&rig.set.uri()).await;
     for id in 0..100 {
         let insert =
@@ -267,7 +268,7 @@ async fn servers_receive_the_name_of_the_application() {
 }
 
 #[tokio::test]
-async fn current_op_names_the_application_and_the_router() {
+async fn current_op_shows_the_name_of_the_application_and_seawall_as_its_router() {
     let rig = Rig::shared().await;
     let db = unique_name("running");
     let mut direct = rig.direct().await;
@@ -354,8 +355,8 @@ async fn cursors_continue_and_end_on_any_client_connection() {
         &vec![Bson::Int64(id)]
     );
     assert_eq!(first.command(&db, more(id)).await.unwrap().code(), Some(43));
-    // Seawall returns one reply, although the client accepts several. A driver then sends another
-    // `getMore`.
+    // The flag `exhaustAllowed` permits several replies to one `getMore`, but Seawall returns only
+    // one. A driver then sends another `getMore`.
     let find = doc! {"find": "c", "batchSize": 0};
     let id = first.command(&db, find).await.unwrap().cursor_id().unwrap();
     let mut more = more(id);

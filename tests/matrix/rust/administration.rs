@@ -1,4 +1,4 @@
-//! Indexes, collections, views and statistics.
+//! Steps that create, list and drop indexes and collections, read a view, or read statistics.
 
 use futures_util::TryStreamExt;
 use mongodb::{

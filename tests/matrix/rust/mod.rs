@@ -1,8 +1,9 @@
 //! The steps of an application with the Rust driver; see `drivers/scenarios.md`.
 //!
 //! Two things differ from the other programs. The step `unacknowledged` has no explicit session,
-//! because the driver refuses such a session. The driver uses the command `bulkWrite` for bulk
-//! writes. If the server does not have this command, each bulk write reports the driver's refusal.
+//! because the driver refuses a session for unacknowledged writes. The driver uses the command
+//! `bulkWrite` for bulk writes. If the server does not have this command, the step of each bulk
+//! write has the driver's error.
 
 mod administration;
 mod failures;
@@ -19,7 +20,7 @@ use mongodb::{
 
 use self::outcome::{Steps, extended_json, plain};
 
-/// Runs all steps with one client on one database. Returns lines of JSON.
+/// Runs all steps with one client on one database. Returns one line of JSON for each step.
 pub(crate) async fn run(uri: &str, database: &str, api: &str) -> Vec<String> {
     let application = Application::connect(uri, database, api).await;
     let mut steps = Steps::default();

@@ -7,7 +7,7 @@ use mongodb::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The lines of all steps so far.
+/// One line of output for each step so far.
 #[derive(Debug, Default)]
 pub(super) struct Steps(Vec<String>);
 
@@ -47,9 +47,9 @@ pub(super) fn extended_json(value: impl Into<Bson>) -> Value {
     }
 }
 
-/// A result of the driver, as the driver itself serialises it.
+/// A result of the driver, as the driver itself serializes it.
 pub(super) fn plain(value: &impl Serialize) -> Value {
-    serde_json::to_value(value).expect("the driver's results serialise to JSON")
+    serde_json::to_value(value).expect("the driver's results serialize to JSON")
 }
 
 fn error_json(error: &Error) -> Value {

@@ -1,4 +1,5 @@
-//! Reads: types, options, concerns, preferences, aggregation and cursors.
+//! Steps for read operations: BSON types, options of `find`, read concerns, read preferences,
+//! counts, aggregation and cursors.
 
 use std::time::Duration;
 
@@ -210,7 +211,7 @@ impl Application {
 
 type FindCase = (&'static str, Document, FindOptions);
 
-/// Options that change the returned documents or their fields.
+/// Test cases of `find`, with options that change the returned documents or their fields.
 fn find_cases_of_results() -> [FindCase; 7] {
     let few = || doc! {"_id": {"$lt": 3}};
     let wanted = doc! {"$expr": {"$eq": ["$_id", "$$wanted"]}};
@@ -252,7 +253,8 @@ fn find_cases_of_results() -> [FindCase; 7] {
     ]
 }
 
-/// Options that change the server's query plan.
+/// Test cases of `find`, with options that control how the server uses indexes and executes the
+/// query.
 fn find_cases_of_plans() -> [FindCase; 6] {
     let by_id = || Some(Hint::Keys(doc! {"_id": 1}));
     let one = || doc! {"_id": 1};

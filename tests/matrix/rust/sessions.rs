@@ -1,4 +1,4 @@
-//! Sessions, transactions and change streams.
+//! Steps that use sessions, transactions and change streams.
 
 use futures_util::StreamExt;
 use mongodb::{

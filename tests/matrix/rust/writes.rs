@@ -1,4 +1,5 @@
-//! Writes: inserts, updates, deletes, bulk writes, files, unacknowledged and large documents.
+//! Steps for write operations: inserts, updates, deletes, bulk writes, GridFS files, unacknowledged
+//! writes and large documents.
 
 use futures_util::{AsyncReadExt, AsyncWriteExt, TryStreamExt};
 use mongodb::{
@@ -175,8 +176,7 @@ impl Application {
                 ]))
             };
             steps.step(name, write).await;
-            // Runs the writes one by one until one fails, because this driver cannot send an array
-            // of inserts.
+            // Inserts three documents. The second one fails, because its `_id` exists already.
             let insert = async || {
                 let ids = [1, 2, 3].map(|n| {
                     if n == 2 {

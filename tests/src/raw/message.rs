@@ -1,4 +1,4 @@
-//! Messages that a test builds, valid or not, and replies with all of their bytes.
+//! Messages that a test builds, valid or invalid, and received replies with their unparsed bytes.
 
 use std::io::Cursor;
 
@@ -91,11 +91,12 @@ pub struct OpMsg {
     pub request_id: i32,
     /// The `request_id` of the message to which this one replies; 0 in all messages from clients.
     pub response_to: i32,
-    /// The flag bits, without the bit of the checksum, which [`OpMsg::has_checksum`] sets.
+    /// The flag bits except `checksumPresent`. [`OpMsg::has_checksum`] sets this bit.
     pub flags: u32,
     /// The sections, in the order in which they are sent.
     pub sections: Vec<Section>,
-    /// True if the message gets a CRC-32C, and the flag bit of the checksum.
+    /// True if [`OpMsg::to_bytes`] appends a CRC-32C checksum and sets the flag bit
+    /// `checksumPresent`.
     pub has_checksum: bool,
 }
 
@@ -247,7 +248,7 @@ impl RawReply {
         })
     }
 
-    /// True if the whole command succeeded: `ok` is 1.
+    /// True if `ok` is 1 in the reply. Single writes of the command may still have failed.
     pub fn is_ok(&self) -> bool {
         match self.body.get("ok") {
             Some(Bson::Double(ok)) => *ok == 1.0,
@@ -258,12 +259,14 @@ impl RawReply {
         }
     }
 
-    /// The error code; `None` if the whole command succeeded.
+    /// The error code at the top level of the reply, so not the code of a single failed write.
+    /// `None` if there is no such code.
     pub fn code(&self) -> Option<i32> {
         self.body.get_i32("code").ok()
     }
 
-    /// The labels of the error, by which drivers decide to retry. Empty if there are none.
+    /// The `errorLabels` of the reply. Drivers use them to decide whether to retry. Empty if the
+    /// reply has no labels.
     pub fn error_labels(&self) -> Vec<&str> {
         let labels = self
             .body
@@ -273,7 +276,8 @@ impl RawReply {
         labels.iter().filter_map(Bson::as_str).collect()
     }
 
-    /// The id of the cursor that the reply opens or continues; 0 if the cursor is exhausted.
+    /// The id of the cursor that the reply opens or continues; 0 if the cursor is exhausted. `None`
+    /// if the reply has no cursor.
     pub fn cursor_id(&self) -> Option<i64> {
         self.body.get_document("cursor").ok()?.get_i64("id").ok()
     }
@@ -302,7 +306,7 @@ pub fn split_messages(stream: &[u8]) -> Vec<&[u8]> {
         let Some((message, after)) = rest.split_at_checked(length) else {
             break;
         };
-        // With a length below that of a header, the loop would never end.
+        // The length includes the header. With a length of 0, this loop would never end.
         if message.len() < HEADER_BYTES {
             break;
         }
@@ -312,7 +316,7 @@ pub fn split_messages(stream: &[u8]) -> Vec<&[u8]> {
     messages
 }
 
-/// The CRC-32C (Castagnoli) of an OP_MSG, computed without a table.
+/// The CRC-32C (Castagnoli) of `bytes`, computed without a lookup table.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -345,11 +349,11 @@ pub const OP_QUERY: i32 = 2004;
 pub const OP_REPLY: i32 = 1;
 /// Length of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
-/// Flag bit 0 of an OP_MSG.
+/// Flag bit 0 of an OP_MSG: a checksum follows the sections.
 pub const CHECKSUM_PRESENT: u32 = 1;
 /// Flag bit 1: the sender expects no reply, or another reply follows.
 pub const MORE_TO_COME: u32 = 2;
-/// Flag bit 16: the client accepts replies without further requests.
+/// Flag bit 16: the client accepts several replies to this request.
 pub const EXHAUST_ALLOWED: u32 = 1 << 16;
 
 const CASTAGNOLI_REVERSED: u32 = 0x82F6_3B78;
@@ -361,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksum_equals_the_published_check_value() {
+    fn crc32c_of_the_published_test_input_has_the_published_value() {
         assert_eq!(crc32c(b"123456789"), 0xE306_9283);
     }
 

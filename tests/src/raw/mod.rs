@@ -47,7 +47,7 @@ impl RawClient {
         ))
     }
 
-    /// Connects over TLS; the certificate must be valid for `name`.
+    /// Connects over TLS. The certificate of the server or proxy must be valid for `name`.
     pub async fn connect_tls(
         address: SocketAddr,
         name: &str,
@@ -58,7 +58,7 @@ impl RawClient {
         Self::begin_tls(stream, name, config).await
     }
 
-    /// Begins TLS on a connection; the certificate must be valid for `name`.
+    /// Begins TLS on a connection. The certificate of the server or proxy must be valid for `name`.
     pub async fn begin_tls(
         stream: TcpStream,
         name: &str,
@@ -93,7 +93,8 @@ impl RawClient {
         .await
     }
 
-    /// Sends a message and returns its `requestID`. The client chooses one if the message has 0.
+    /// Sends a message and returns its `requestID`. The client replaces the `requestID` 0 by the
+    /// next number of a counter.
     pub async fn send(&mut self, message: &OpMsg) -> Result<i32, RawError> {
         let mut message = message.clone();
         message.request_id = self.request_id_for(message.request_id);
@@ -101,8 +102,8 @@ impl RawClient {
         Ok(message.request_id)
     }
 
-    /// Sends a legacy message and returns its `requestID`. The client chooses one if the message
-    /// has 0.
+    /// Sends a legacy message and returns its `requestID`. The client replaces the `requestID` 0 by
+    /// the next number of a counter.
     pub async fn send_query(&mut self, message: &OpQuery) -> Result<i32, RawError> {
         let mut message = message.clone();
         message.request_id = self.request_id_for(message.request_id);
@@ -151,22 +152,23 @@ impl RawClient {
         self.command("admin", doc! { "ping": 1 }).await.map(drop)
     }
 
-    /// Sends `hello` by OP_MSG. `fields` follow the command's name.
+    /// Sends `hello` in an OP_MSG. `fields` follow the command's name.
     pub async fn hello(&mut self, fields: Document) -> Result<RawReply, RawError> {
         let mut command = doc! { "hello": 1 };
         command.extend(fields);
         self.command("admin", command).await
     }
 
-    /// Sends `isMaster` by OP_MSG, which servers before 4.4.2 know too. `fields` follow the
-    /// command's name.
+    /// Sends `isMaster` in an OP_MSG. Servers before 4.4.2 know this command, but not `hello`.
+    /// `fields` follow the command's name.
     pub async fn greet(&mut self, fields: Document) -> Result<RawReply, RawError> {
         let mut command = doc! { "isMaster": 1, "helloOk": true };
         command.extend(fields);
         self.command("admin", command).await
     }
 
-    /// Sends `isMaster` by OP_QUERY, as most drivers begin. `fields` follow the command's name.
+    /// Sends `isMaster` in an OP_QUERY, as most drivers do on a new connection. `fields` follow the
+    /// command's name.
     pub async fn legacy_hello(&mut self, fields: Document) -> Result<RawReply, RawError> {
         let mut command = doc! { "isMaster": 1, "helloOk": true };
         command.extend(fields);
@@ -242,8 +244,9 @@ pub enum RawError {
     /// The server or proxy closed the connection inside a message.
     #[error("the connection was closed inside a message")]
     Truncated,
-    /// The connection was not made, or a message was not completely sent or received, in time.
-    #[error("no byte was sent or received within {limit:?}")]
+    /// The connection was not established within the time limit, or one message was not completely
+    /// sent or received within it.
+    #[error("no connection or no complete message within {limit:?}")]
     TimedOut {
         /// The time limit that was exceeded.
         limit: Duration,
@@ -328,5 +331,6 @@ fn is_close(error: &io::Error) -> bool {
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum length of a message, as on servers. It protects the test from an invalid length.
+/// Maximum length of a message in bytes, as on servers. It limits how much a test reads if the
+/// length in a header is wrong.
 const MAX_MESSAGE_BYTES: u64 = 48_000_000;

@@ -1,4 +1,4 @@
-//! A SCRAM client, written from RFC 5802 and RFC 7677, without the proxy's code.
+//! A SCRAM client that follows RFC 5802 and RFC 7677. It does not use the SCRAM code of the proxy.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct Login {
     pub start: Start,
     /// True if the client asks the server to skip the last, empty exchange.
     pub skip_empty_exchange: bool,
-    /// A cache of derived keys. Clones of the login share it.
+    /// A cache of salted passwords. Clones of the login share this cache.
     pub keys: KeyCache,
 }
 
@@ -141,7 +141,7 @@ impl Mechanism {
 /// The message with which a SCRAM conversation begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// `saslStart`. The test itself may send a `hello` before.
+    /// `saslStart`. The login sends no `hello`, but the test may send one before the login.
     Command,
     /// A `hello` in an OP_MSG that contains the first payload. If the server ignores the payload,
     /// `saslStart` follows.
@@ -276,7 +276,7 @@ pub(super) async fn begin_login(client: &mut RawClient, login: &Login) -> Result
     begun.map_err(|_| RawError::Malformed)
 }
 
-/// Completes a login that was begun.
+/// Completes a login that [`begin_login`] has begun.
 pub(super) async fn finish_login(
     client: &mut RawClient,
     begun: &Begun,
@@ -426,7 +426,7 @@ impl ClientFirst {
     }
 }
 
-/// The payload of the client's last message, and the payload that the server must send in reply.
+/// The payload with the client's proof, and the payload that the server must send in reply.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     payload: String,
@@ -448,8 +448,8 @@ impl Answer {
         let salt = salt.ok_or("no salt in the challenge")?;
         let iterations = field("i=").and_then(|iterations| iterations.parse().ok());
         let iterations = iterations.ok_or("no iterations in the challenge")?;
-        // Drivers have the same minimum. With fewer iterations, a false server could compute the
-        // password from the client's proof by trial.
+        // Drivers have the same minimum. With fewer iterations, a false server could more easily
+        // guess the password, because it can compare each guess with the client's proof.
         if iterations < MIN_ITERATIONS {
             return Err("too few iterations in the challenge");
         }
@@ -496,7 +496,7 @@ const MAX_KEYS: usize = 10_000;
 mod tests {
     use super::*;
 
-    /// The example of RFC 7677, which uses the password without SASLprep.
+    /// The example of RFC 7677. SASLprep does not change the password of this example.
     #[test]
     fn final_messages_match_the_rfc_example() {
         let login = Login::new("admin", "user", "pencil");
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn each_invalid_challenge_gets_its_own_error_message() {
+    fn each_invalid_challenge_is_refused_with_a_reason() {
         let login = Login::new("admin", "user", "pencil");
         let first = ClientFirst::new("a=b,c");
         assert!(first.bare.starts_with("n=a=3Db=2Cc,r="));

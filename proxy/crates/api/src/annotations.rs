@@ -1,4 +1,5 @@
-//! Events that explain a change in the figures: `/api/v1/annotations`.
+//! Events that can explain why latencies or numbers of operations changed, such as reloads and
+//! failovers: `/api/v1/annotations`.
 
 use serde::{Deserialize, Serialize};
 

@@ -65,7 +65,7 @@ pub struct Capture {
 pub struct NewCapture {
     /// Application names: only clients with one of these names are captured. Empty for all clients.
     pub applications: Vec<String>,
-    /// Duration of the capture.
+    /// Duration of the capture, in milliseconds.
     pub duration_ms: u64,
     /// Namespaces, each as `database.collection`, or as `database` for all its collections. A
     /// client is captured from its first operation on one of them. Empty for all clients.

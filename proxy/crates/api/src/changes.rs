@@ -1,4 +1,5 @@
-//! Shapes whose latency, load or errors changed between two periods: `/api/v1/changes`.
+//! Query shapes whose latency, frequency, bytes or documents changed between two periods:
+//! `/api/v1/changes`.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +20,8 @@ pub struct Changes {
     pub baseline: Option<Span>,
     /// The changes, in descending order of their cost to the servers.
     pub changes: Vec<Change>,
-    /// True if the two periods were compared. `None` if the proxy does not report this member.
+    /// True if the two periods were compared. `None` if the proxy has a version that does not
+    /// report this member.
     pub comparable: Option<bool>,
     /// The current period. Absent if the two periods cannot be determined.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +65,8 @@ pub struct Span {
 pub struct SpanFigures {
     /// The figures of all operations together.
     pub all: Other,
-    /// The figures of all other shapes together. The history does not keep them for each shape.
+    /// The figures of all shapes that are not in `shapes`, together. The history does not keep
+    /// separate figures for them.
     pub other: Other,
     /// The shapes for which the history keeps separate figures.
     pub shapes: Vec<Shape>,
@@ -127,8 +130,9 @@ pub struct Rates {
     pub total_time_ms_per_second: f64,
 }
 
-/// The name of a series. A series is a shape, a namespace, a server, all operations, or all shapes
-/// without a series of their own. Members that do not apply to the series are absent.
+/// The name of a series. A series has the figures of a shape, a namespace, a server, a phase of
+/// operations, all operations, or all shapes without a series of their own. Members that do not
+/// apply to the series are absent or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SeriesName {
@@ -151,8 +155,8 @@ pub struct SeriesName {
     /// together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// The text of a shape, without values. The series of all operations and the series of the
-    /// other shapes have fixed names instead.
+    /// The text of a shape, without values. For a phase, its name. The series of all operations and
+    /// the series of the other shapes have fixed names instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
@@ -178,7 +182,7 @@ impl SeriesName {
         self.id.as_deref().unwrap_or_default()
     }
 
-    /// The text of a shape, or the fixed name of the series; empty if there is none.
+    /// The text of a shape, or the name of the series; empty if there is none.
     pub fn text(&self) -> &str {
         self.text.as_deref().unwrap_or_default()
     }

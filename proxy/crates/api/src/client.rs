@@ -23,13 +23,14 @@ use super::read;
 /// Time limit for establishing a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// Time limit for a response. A report on several days merges many distributions.
+/// Time limit for a response. A report on several days can take many seconds, because it merges
+/// many distributions.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Maximum size of a response. A report on several days with all its distributions is a few MiB.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
-/// Maximum number of characters of an error response that an error message contains.
+/// Maximum number of characters that an error message quotes from an error response.
 const SHOWN_REFUSAL_CHARACTERS: usize = 200;
 
 /// The header with the name of the instance that sends a request to another instance. If an
@@ -328,7 +329,7 @@ fn base(url: &str) -> Result<String, ClientError> {
     }
 }
 
-/// Percent-encodes one segment or query value of a URL.
+/// Percent-encodes one path segment or one query value of a URL.
 pub fn percent_encode(segment: &str) -> String {
     let encoded = segment.bytes().map(|byte| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
@@ -348,7 +349,7 @@ fn root_cause(error: &dyn error::Error) -> String {
     root.to_string()
 }
 
-/// A request that failed.
+/// The reason why a client could not be created, or why a request failed.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The URL is invalid, or has a path.

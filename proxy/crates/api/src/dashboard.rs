@@ -11,7 +11,7 @@ use super::{as_integer, deployment::Connections, figures::Bucket};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tick {
-    /// The time, in seconds since the epoch.
+    /// When the numbers were read, in seconds since the epoch.
     pub at: f64,
     /// Number of connected clients.
     pub clients: u64,
@@ -62,7 +62,7 @@ pub struct TickSecond {
     pub p99_ms: f64,
 }
 
-/// The rights of a caller.
+/// The rights of the caller who requests `/api/v1/session`, and the other instances.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Session {
@@ -76,16 +76,16 @@ pub struct Session {
     pub token_required: bool,
 }
 
-/// The server load of each shape in each step of a period: the time of its operations and of the
-/// `getMore`s on their cursors.
+/// The load of each shape in each step of a period. The load is the total duration of the shape's
+/// operations and of the `getMore`s on their cursors.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sparklines {
     /// The start of the first step, in seconds since the epoch.
     #[serde(serialize_with = "as_integer")]
     pub from: f64,
-    /// For each shape's id: the milliseconds that servers worked on its operations in each step.
-    /// Steps without data are 0.
+    /// For each shape's id: the load in each step, in milliseconds. The load of a step without data
+    /// is 0.
     pub shapes: BTreeMap<String, Vec<f64>>,
     /// The length of each step.
     #[serde(serialize_with = "as_integer")]

@@ -11,12 +11,13 @@ use super::as_integer;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// When the TLS files for clients, servers, the admin address, its peers and the collector of
-    /// metrics expire; empty without TLS.
+    /// When the certificates in the TLS files expire: the files for clients, servers, the admin
+    /// address, its peers and the collector of metrics. Empty without TLS.
     pub certificates: Vec<Certificate>,
     /// The number of connected clients.
     pub clients: u64,
-    /// The name of the credential source.
+    /// The name of the source of the users' credentials, such as `lookup`; `auto` until Seawall has
+    /// determined the source.
     pub credentials: String,
     /// The topology type.
     pub deployment: String,
@@ -42,7 +43,7 @@ pub struct Status {
     pub wait_queue: u64,
 }
 
-/// When the certificates of a file expire.
+/// A file with certificates, and when they expire.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Certificate {
@@ -53,7 +54,7 @@ pub struct Certificate {
     pub not_after: i64,
 }
 
-/// The state of the history.
+/// The state of the history, which keeps the statistics of past periods in memory.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HistoryStatus {
@@ -214,13 +215,14 @@ pub struct Client {
     pub application: Option<String>,
     /// When the client connected, in seconds since the epoch.
     pub connected_at: f64,
-    /// The number of the connection.
+    /// The number of the client's connection, which is also the `connectionId` in the reply to
+    /// `hello`.
     pub id: i32,
     /// The admin address of the instance that reported this entry. Present only if the replies of
     /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// Address and port.
+    /// The client's address and port.
     pub peer: String,
     /// The user as `source.name`; `None` before the client has logged in.
     pub user: Option<String>,

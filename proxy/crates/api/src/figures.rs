@@ -101,8 +101,8 @@ impl From<&PhaseTimes> for Phases {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct More {
-    /// Time of the `getMore`s that waited for an event. Absent if the figures come from the
-    /// history.
+    /// Time of the `getMore`s that waited for new data, as on a change stream. Absent if the
+    /// figures come from the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub awaited_time_ms: Option<f64>,
     /// Number of `getMore`s.
@@ -111,7 +111,7 @@ pub struct More {
     /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<u64>,
-    /// Time of the `getMore`s, except the `getMore`s that waited for an event.
+    /// Time of the `getMore`s, except the `getMore`s that waited for new data.
     pub total_time_ms: f64,
 }
 
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_buckets_give_an_empty_distribution() {
+    fn an_empty_list_of_buckets_gives_an_empty_distribution() {
         assert_eq!(distribution(&[], 0.0, 0.0).count(), 0);
         assert_eq!(distribution(&[], 0.0, 0.0).quantile(0.5), Duration::ZERO);
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::as_integer;
 
-/// The gauges of a period in steps.
+/// The values of the gauges in each step of a period.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GaugeTimeline {
@@ -17,14 +17,14 @@ pub struct GaugeTimeline {
     pub steps: Vec<GaugeStep>,
 }
 
-/// The gauges of one step.
+/// The values of the gauges in one step.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GaugeStep {
     /// The step's start, in seconds since the epoch.
     #[serde(serialize_with = "as_integer")]
     pub at: f64,
-    /// The measured gauges by name.
+    /// The values of each measured gauge, by the gauge's name.
     pub gauges: BTreeMap<String, GaugeValues>,
     /// Number of seconds in the step that have data.
     #[serde(serialize_with = "as_integer")]

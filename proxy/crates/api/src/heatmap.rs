@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::as_integer;
 
-/// The number of operations by time and duration.
+/// The number of operations for each step of time and each bucket of durations.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Heatmap {

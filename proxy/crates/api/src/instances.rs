@@ -8,7 +8,8 @@ pub struct Merged<T> {
     /// The merged reply. It has the same members as the reply of one instance.
     #[serde(flatten)]
     pub reply: T,
-    /// The instance that received the request, and then its peers as configured.
+    /// The state of each instance: first the instance that received the request, then its peers in
+    /// the configured order.
     #[serde(default)]
     pub instances: Vec<InstanceState>,
 }

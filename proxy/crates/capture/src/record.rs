@@ -1,8 +1,9 @@
-//! The records of a capture.
+//! The records of a capture: the commands of clients, the replies to them, and information about
+//! the capture itself.
 //!
-//! Records of one operation are ordered: its [`Command`] precedes its [`Reply`]. Records of
-//! different clients are in the order in which Seawall saw them: if one operation's `Reply`
-//! precedes another operation's `Command`, the first operation ended before the second began.
+//! The [`Command`] of an operation precedes its [`Reply`]. Records of different clients are in the
+//! order in which Seawall saw the events: if one operation's `Reply` precedes another operation's
+//! `Command`, the first operation ended before the second began.
 //!
 //! All times named `at_us` are microseconds since the capture began.
 
@@ -35,7 +36,7 @@ pub enum Content {
     /// An operation ended.
     #[prost(message, tag = "5")]
     Reply(Reply),
-    /// Operations are missing here.
+    /// Operations were omitted from the capture at this point.
     #[prost(message, tag = "6")]
     Omitted(Omitted),
     /// An event that helps to understand the captured traffic, such as a stall.
@@ -54,7 +55,8 @@ impl From<Content> for Record {
     }
 }
 
-/// The description of a capture. All parts of a capture have the same header, except `part`.
+/// The description of a capture. All parts (files) of a capture have the same header, except for
+/// the field `part`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Header {
     /// Bytes that identify the capture.
@@ -72,13 +74,13 @@ pub struct Header {
     /// The servers of the deployment when the capture began.
     #[prost(message, repeated, tag = "5")]
     pub servers: Vec<Server>,
-    /// The part of the replies that is recorded.
+    /// How much of each reply is recorded.
     #[prost(enumeration = "ReplyDetail", tag = "6")]
     pub reply_detail: i32,
-    /// How values in commands and replies are replaced.
+    /// How values in commands and replies are replaced before they are written.
     #[prost(enumeration = "Redaction", tag = "7")]
     pub redaction: i32,
-    /// The clients that are captured.
+    /// The conditions by which clients are selected for the capture.
     #[prost(message, optional, tag = "8")]
     pub selection: Option<Selection>,
 }
@@ -94,7 +96,7 @@ pub struct Server {
     pub process_id: Bytes,
 }
 
-/// The part of each reply that is recorded.
+/// How much of each reply is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub enum ReplyDetail {
@@ -118,7 +120,8 @@ pub enum Redaction {
     Ordered = 2,
 }
 
-/// The clients that are captured. A client must match each list that is not empty.
+/// The conditions by which clients are selected for the capture. A client must match each list that
+/// is not empty.
 #[derive(Clone, PartialEq, Message)]
 pub struct Selection {
     /// Share of all clients that the capture selects at random, from 0 to 1.
@@ -145,7 +148,7 @@ pub struct ClientBegan {
     /// The time of this record, in microseconds since the capture began.
     #[prost(uint64, tag = "2")]
     pub at_us: u64,
-    /// `application.name` of the client's `hello`; empty if it has none.
+    /// `application.name` of the client's `hello`; empty if the `hello` has no such field.
     #[prost(string, tag = "3")]
     pub application: String,
     /// `driver.name` and `driver.version`, with a space between them; empty if not known.
@@ -154,8 +157,8 @@ pub struct ClientBegan {
     /// The user, as `database.user`; empty without access control.
     #[prost(string, tag = "5")]
     pub user: String,
-    /// True if the client ran operations before its capture began. Cursors, sessions and
-    /// transactions that it opened before are not part of the capture.
+    /// True if the client ran operations before its capture began. The capture does not contain the
+    /// commands with which the client opened its earlier cursors, sessions and transactions.
     #[prost(bool, tag = "6")]
     pub was_active: bool,
 }
@@ -200,16 +203,19 @@ pub struct Reply {
     /// How the operation ended.
     #[prost(enumeration = "Outcome", tag = "3")]
     pub outcome: i32,
-    /// Time from the command's last byte to the reply's last byte, in microseconds.
+    /// Time from the command's last byte to the end of the operation, in microseconds. An operation
+    /// with a reply ends with the reply's last byte.
     #[prost(uint64, tag = "4")]
     pub duration_us: u64,
     /// The size of the reply's message in bytes, not compressed; 0 if there is no reply.
     #[prost(uint64, tag = "5")]
     pub bytes: u64,
-    /// The values in the reply that a comparison needs; `None` if there is no reply.
+    /// The values in the reply that are needed to compare it with the reply of a replay; `None` if
+    /// there is no reply.
     #[prost(message, optional, tag = "6")]
     pub facts: Option<Facts>,
-    /// The whole `OP_MSG` with its header, not compressed; empty if only facts are recorded.
+    /// The whole `OP_MSG` with its header, not compressed; empty if there is no reply, or if only
+    /// its facts are recorded.
     #[prost(bytes = "bytes", tag = "7")]
     pub message: Bytes,
 }
@@ -230,7 +236,7 @@ pub enum Outcome {
     ClientGone = 4,
 }
 
-/// The values in a reply that a comparison needs.
+/// The values in a reply that are needed to compare it with the reply of a replay.
 #[derive(Clone, PartialEq, Message)]
 pub struct Facts {
     /// True if `ok` is 1.
@@ -256,33 +262,33 @@ pub struct Facts {
     pub write_concern_code: i32,
 }
 
-/// Operations are missing at this point of the capture.
+/// Operations, or the messages of replies, were omitted from the capture at this point.
 #[derive(Clone, PartialEq, Message)]
 pub struct Omitted {
-    /// The client's number in this capture; 0 if the operations are of several clients.
+    /// The client's number in this capture; 0 if the omitted operations belong to several clients.
     #[prost(uint64, tag = "1")]
     pub client: u64,
     /// The time of this record, in microseconds since the capture began.
     #[prost(uint64, tag = "2")]
     pub at_us: u64,
-    /// Number of operations.
+    /// Number of omitted operations; 0 if only messages of replies were omitted.
     #[prost(uint64, tag = "3")]
     pub operations: u64,
-    /// Total size of the messages of these operations, in bytes.
+    /// Total size of the omitted messages, in bytes.
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
-    /// Why the operations are missing.
+    /// Why the operations were omitted.
     #[prost(enumeration = "OmissionReason", tag = "5")]
     pub reason: i32,
 }
 
-/// Why operations are missing.
+/// Why operations were omitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub enum OmissionReason {
     /// The command or its reply contains a secret, or may contain one.
     Secret = 0,
-    /// The queue to the writer was full.
+    /// The queue of records that wait to be written was full.
     QueueFull = 1,
     /// The limit of bytes per second was reached.
     RateLimit = 2,
@@ -299,8 +305,8 @@ pub struct Event {
     /// capture have the time 0.
     #[prost(uint64, tag = "1")]
     pub at_us: u64,
-    /// The kind of the event: `storm`, `stall` or `change` for an event that began the capture, and
-    /// `quiet` for a time without records.
+    /// The kind of the event: `storm`, `stall` or `change` if the event began the capture, or
+    /// `quiet` if no records arrived for some time.
     #[prost(string, tag = "2")]
     pub kind: String,
     /// A short description of the event, without values from commands. Empty if the kind is

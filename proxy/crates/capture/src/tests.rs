@@ -117,7 +117,7 @@ fn a_part_that_is_cut_off_at_any_byte_is_reported() {
 }
 
 #[test]
-fn records_after_the_end_are_refused() {
+fn records_after_the_end_record_are_refused() {
     let end = Content::End(End::default());
     let (contents, error) = read(&part(&[command(1, 10), end, command(2, 10)]));
     assert_eq!(contents, [command(1, 10)]);
@@ -138,7 +138,7 @@ fn joined_parts_are_read_one_after_another() {
 }
 
 #[test]
-fn an_unknown_version_is_refused() {
+fn an_unknown_format_version_is_refused() {
     let mut part = part(&[]);
     part[8] = 2;
     let (_, error) = read(&part);

@@ -57,7 +57,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// If the destination fails, or if the record does not fit into a block. A record that does not
-    /// fit changes nothing.
+    /// fit is not written; the writer still accepts other records.
     pub fn push(&mut self, record: &Record) -> Result<(), WriteError> {
         let bytes = record.encoded_len() + prost::length_delimiter_len(record.encoded_len());
         if bytes > MAX_BLOCK_BYTES {

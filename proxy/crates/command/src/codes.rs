@@ -1,4 +1,4 @@
-//! Counts of error codes, in a fixed number of slots.
+//! Counts of the error codes in a reply, in a fixed number of slots.
 
 /// Maximum number of different codes counted in one reply. The writes of a batch usually fail with
 /// one or two codes.
@@ -23,7 +23,7 @@ impl CodeCounts {
         }
     }
 
-    /// The codes with their numbers of failures.
+    /// The codes, each with the number of failed writes.
     pub fn iter(&self) -> impl Iterator<Item = (i32, u64)> {
         let taken = self.slots.iter().take_while(|(_, count)| *count > 0);
         taken.map(|(code, count)| (*code, u64::from(*count)))

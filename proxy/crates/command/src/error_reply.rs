@@ -29,8 +29,8 @@ pub const NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT: i32 = 202;
 pub const MECHANISM_UNAVAILABLE: i32 = 334;
 /// 352 `UnsupportedOpQueryCommand`.
 pub const UNSUPPORTED_OP_QUERY_COMMAND: i32 = 352;
-/// 462 `IngressRequestRateLimitExceeded`: Seawall is overloaded. Sent only to clients that
-/// announced `backpressure` in `hello`.
+/// 462 `IngressRequestRateLimitExceeded`: Seawall replies with this code when it is overloaded, but
+/// only to clients that announced `backpressure` in `hello`.
 pub const INGRESS_RATE_LIMIT_EXCEEDED: i32 = 462;
 /// 11600 `InterruptedAtShutdown`.
 pub const INTERRUPTED_AT_SHUTDOWN: i32 = 11_600;
@@ -60,7 +60,8 @@ pub const RESUMABLE_CHANGE_STREAM_ERROR: &str = "ResumableChangeStreamError";
 pub const TRANSIENT_TRANSACTION_ERROR: &str = "TransientTransactionError";
 /// Label: the server is overloaded, and the driver should back off.
 pub const SYSTEM_OVERLOADED_ERROR: &str = "SystemOverloadedError";
-/// Label: the driver may send any command again, with backoff.
+/// Label: the driver may send the command again after a backoff, even if the command is not a read
+/// or a retryable write.
 pub const RETRYABLE_ERROR: &str = "RetryableError";
 
 /// True for codes that report a change of a member's state: "node is recovering" and "not writable
@@ -79,7 +80,7 @@ pub fn is_state_change(code: i32) -> bool {
     )
 }
 
-/// True for codes that report a failure of the server, of its network, of a time limit, or an
+/// True for codes that report a failed server, a failed network, an exceeded time limit or an
 /// overload. Such an error says nothing about the user or the command.
 pub fn reports_server_failure(code: i32) -> bool {
     is_state_change(code) || SERVER_FAILURES.contains(&code)
@@ -168,8 +169,9 @@ fn code_name(code: i32) -> std::borrow::Cow<'static, str> {
     name.into()
 }
 
-/// Codes of the failures that [`reports_server_failure`] lists, without the state-change codes. A
-/// mongos that cannot read a user from the config servers passes on the code of this failure.
+/// The codes for which [`reports_server_failure`] is true, without the state-change codes. The list
+/// also has codes of failures between a mongos and its config servers: a mongos that cannot read a
+/// user from them replies to the login with such a code.
 const SERVER_FAILURES: [i32; 29] = [
     1,      // InternalError
     6,      // HostUnreachable

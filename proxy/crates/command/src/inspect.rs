@@ -222,7 +222,7 @@ impl<'a> Command<'a> {
         std::str::from_utf8(self.name).unwrap_or("?")
     }
 
-    /// True if the command may carry the payload of a login.
+    /// True if the command may contain authentication data: for example a `hello` or a `saslStart`.
     pub fn may_log_in(&self) -> bool {
         matches!(self.class, Class::Handshake(_))
     }
@@ -273,7 +273,7 @@ impl<'a> Command<'a> {
     }
 
     /// True if the command may be sent again after a server failed. It is a read outside of
-    /// transactions, or a retryable write, which the server recognises by its `txnNumber`.
+    /// transactions, or a retryable write, which the server recognizes by its `txnNumber`.
     pub fn may_be_repeated(&self) -> bool {
         if self.in_transaction {
             return false;

@@ -27,13 +27,14 @@ pub enum Mode {
 pub struct ReadPreference {
     /// The members that may run the operation.
     pub mode: Mode,
-    /// Tag sets in order of preference. An empty list matches every member.
+    /// Tag sets in order of preference. Each tag is a pair of a name and a value. An empty list
+    /// matches every member.
     pub tag_sets: Vec<Vec<(String, String)>>,
     /// Maximum replication lag of a secondary; `None` means no limit.
     pub max_staleness: Option<Duration>,
 }
 
-/// The reason why servers refuse a read preference.
+/// The reason why a read preference is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadPreferenceError {
     /// The mode is missing or unknown.
@@ -58,8 +59,8 @@ pub enum ReadPreferenceError {
 /// The minimum of `maxStalenessSeconds` (max staleness specification).
 const MIN_STALENESS_SECONDS: i64 = 90;
 
-/// Maximum size of a `$readPreference` document, in bytes. The limit bounds the memory for decoded
-/// tag sets: short tag sets need up to 16 times as much memory as their BSON has bytes.
+/// Maximum size of a `$readPreference` document, in bytes. The limit bounds the memory of decoded
+/// tag sets: short tag sets need up to 16 times as much memory as their BSON.
 const MAX_BYTES: usize = 4096;
 
 impl ReadPreference {
@@ -80,7 +81,8 @@ impl ReadPreference {
     /// Decodes a `$readPreference` document of at most 4 KiB. Unknown fields (`hedge`) are ignored.
     ///
     /// # Errors
-    /// See [`ReadPreferenceError`]; a server replies with 2 `BadValue` or 9 `FailedToParse`.
+    /// See [`ReadPreferenceError`]. Servers reply to an invalid read preference with the error 2
+    /// `BadValue` or 9 `FailedToParse`.
     pub fn parse(document: &[u8]) -> Result<Self, ReadPreferenceError> {
         if document.len() > MAX_BYTES {
             return Err(ReadPreferenceError::TooLarge);
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn mode_tags_and_staleness_of_a_read_preference_are_read() {
+    fn parse_returns_the_mode_the_tag_sets_and_the_maximum_staleness() {
         let parsed = parse(doc! {
             "mode": "nearest", "tags": [{"dc": "east", "use": "report"}, {}],
             "maxStalenessSeconds": 120, "hedge": {"enabled": true},

@@ -1,15 +1,16 @@
 //! Scans a server's reply while its bytes are forwarded.
 //!
-//! The first bytes of a reply are not enough. In a cursor reply, the batch precedes `cursor.id` and
-//! `ok`. In an error reply, `ok` may follow `errorLabels`. So the scanner gets each chunk as it
-//! arrives, skips values by their length, and enters only the few documents that it needs. It
-//! stores no bytes, except the beginning of an element that is split between two chunks.
+//! The values that Seawall needs are not always in the first bytes of a reply. In a cursor reply,
+//! the batch precedes `cursor.id` and `ok`. In an error reply, `ok` may follow `errorLabels`. So
+//! the scanner gets each chunk as it arrives, skips values by their length, and enters only the few
+//! documents that it needs. It stores no bytes, except the beginning of an element that is split
+//! between two chunks.
 
 use super::{codes::CodeCounts, error_reply::is_state_change};
 use crate::table::ReplyForm;
 use seawall_wire::{MAX_MESSAGE_BYTES, double_to_i64, name_length};
 
-/// The values in a reply that Seawall uses.
+/// The values that Seawall reads from a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyFacts {
     /// `ok`; `None` until the scanner has read it.
@@ -28,13 +29,14 @@ pub struct ReplyFacts {
     pub bulk_written: Option<u64>,
     /// Number of failed writes: the elements of `writeErrors`, or `nErrors` of a `bulkWrite`.
     pub write_errors: u64,
-    /// The codes of the failed writes, within the limit of [`CodeCounts`].
+    /// The error codes of the failed writes. [`CodeCounts`] limits the number of different codes.
     pub write_error_codes: CodeCounts,
     /// True if the reply has a `writeConcernError`.
     pub write_concern_error: bool,
     /// The code of the `writeConcernError`.
     pub write_concern_code: Option<i32>,
-    /// The last state-change code at the root, in `writeErrors` or in `writeConcernError`.
+    /// The last code of a state-change error (for example, 10107 `NotWritablePrimary`) at the root,
+    /// in `writeErrors` or in `writeConcernError`.
     pub state_change: Option<i32>,
     /// True if the scanner found bytes that it cannot parse. It ignores the reply from these bytes
     /// on, so later values are missing here.
@@ -78,8 +80,8 @@ enum Scope {
     WriteConcernError,
 }
 
-/// Maximum depth of the documents that the scanner enters: the root, `cursor`, the batch, one
-/// result.
+/// Maximum depth of the documents that the scanner enters: the root, `cursor`, the batch, and one
+/// result of a `bulkWrite`.
 const MAX_DEPTH: usize = 4;
 
 /// Maximum length of an element's beginning (type, name, fixed-size value) that is kept between
@@ -94,8 +96,8 @@ const MIN_SCOPED_CODE_BYTES: usize = 4 + 5 + 5;
 pub struct ReplyScanner {
     form: ReplyForm,
     facts: ReplyFacts,
-    /// The open documents, outermost first. Each entry has the number of bytes that remain in the
-    /// document after the current element, including the final NUL.
+    /// The open documents, outermost first. Each entry has the scope of the document, and the
+    /// number of bytes in the document after the current element, including the final NUL.
     open: [(Scope, usize); MAX_DEPTH],
     depth: usize,
     /// Number of bytes that the scanner still has to skip.
@@ -108,7 +110,8 @@ pub struct ReplyScanner {
     carried: usize,
 }
 
-/// The next bytes of the reply: the beginning of an element or of the root.
+/// What the next bytes of the reply are: the beginning of an element or of the root document, or
+/// the end of a document.
 enum Head {
     Incomplete,
     Opaque,
@@ -181,7 +184,8 @@ impl ReplyScanner {
         chunk.get(step..).unwrap_or_default()
     }
 
-    /// Reads an element whose beginning is complete in the chunk: the usual case.
+    /// Reads the next element. Usually the chunk contains the whole beginning of the element. If
+    /// not, stores the incomplete beginning in `carry`.
     #[inline(always)]
     fn feed_fresh<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
         let head = self.read_head(chunk);

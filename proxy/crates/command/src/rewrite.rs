@@ -1,10 +1,11 @@
 //! Conceals state-change errors in replies, as a mongos does.
 //!
 //! A member's "not primary" error is about that member, not about Seawall. A driver that received
-//! this error from Seawall would mark the router as unknown and clear its pool. So Seawall replaces
-//! a state-change code by 6 `HostUnreachable`: at the root, in `writeErrors` and in
-//! `writeConcernError`. Labels are kept, and `topologyVersion` is removed. Old drivers search the
-//! error text for words such as "not master", so a neutral text replaces it.
+//! this error from Seawall would mark Seawall as unavailable and clear its pool of connections to
+//! Seawall. So Seawall replaces a state-change code by 6 `HostUnreachable`: at the root, in
+//! `writeErrors` and in `writeConcernError`. Error labels are kept, and `topologyVersion` is
+//! removed. Old drivers search the error text for words such as "not master", so a neutral text
+//! replaces it.
 
 use bson::{Bson, Document};
 

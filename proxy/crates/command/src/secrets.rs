@@ -1,5 +1,5 @@
-//! Finds commands whose values, or whose replies, may be secrets. The slow log and captures never
-//! contain these values, whatever the configuration says.
+//! Finds commands that may contain secrets, or whose replies may contain secrets. The slow log and
+//! captures never contain the values of such a command or reply, whatever the configuration says.
 
 use bson::raw::{RawBsonRef, RawDocument};
 
@@ -26,7 +26,8 @@ const NAMESPACES: &str = "nsInfo";
 /// users. For these databases, the result is false if the command's first field may name a
 /// collection, or if the command is a `getMore`, `aggregate` or `explain`. On any database, the
 /// result is also false for an `aggregate` or `explain` that contains the name of the oplog, for
-/// example in a `$lookup`. A `getMore` on the cursor of such an `aggregate` is not recognised.
+/// example in a `$lookup`. A `getMore` on the cursor of such an `aggregate` is not recognized: the
+/// result for it may be true.
 pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((spec, target)) = named(command.body) else {
         return false;
@@ -55,8 +56,8 @@ pub fn command_may_be_shown(command: &CommandBytes<'_>) -> bool {
         return false;
     };
     if let (Syntax::Explain, RawBsonRef::Document(inner)) = (spec.syntax, target) {
-        // The value is the explained command. An explained `bulkWrite` has its namespaces at a
-        // depth that the check below does not reach, so its values are hidden.
+        // `target` is the explained command. An explained `bulkWrite` has its namespaces at a depth
+        // that the check below does not reach, so its values are hidden.
         match named(inner.as_bytes()) {
             Some(inner) if inner.0.syntax != Syntax::BulkWrite => (spec, target) = inner,
             _ => return false,

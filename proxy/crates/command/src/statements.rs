@@ -1,5 +1,5 @@
-//! Counts the statements of a write command. The number of statements decides the cost of the
-//! command, but is not part of its shape.
+//! Counts the statements of a write command. A command with more statements costs the server more,
+//! but has the same shape.
 
 use crate::CommandBytes;
 use crate::table::{self, Statements};

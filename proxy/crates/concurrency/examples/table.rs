@@ -1,5 +1,5 @@
 //! Simulates each scenario with several seeds: once with the controller, which adapts the
-//! concurrency limit, and once with each of some fixed limits. Prints a Markdown table that
+//! concurrency limit, and once with each of several fixed limits. Prints a Markdown table that
 //! compares the controller with the best fixed limit. Each cell has the median of all seeds and, in
 //! brackets, the worst value.
 //!
@@ -14,7 +14,7 @@
     clippy::indexing_slicing,
     clippy::as_conversions,
     clippy::print_stdout,
-    reason = "a tool for the documentation that uses the simulation of the tests"
+    reason = "this tool prints a table for the documentation; its simulation comes from the tests"
 )]
 
 #[allow(dead_code, reason = "the simulation has items that only the tests use")]
@@ -33,7 +33,8 @@ use sim::{
     scenarios::Scenario,
 };
 
-/// Number of threads. More would not help on a small machine.
+/// Number of simulations that run at a time. More threads would not help on a machine with two
+/// cores.
 const THREADS: usize = 2;
 
 fn main() {
@@ -63,7 +64,7 @@ fn main() {
     }
 }
 
-/// Runs each scenario with each seed.
+/// Runs each scenario with each seed. Returns the rows of each scenario.
 fn run_all(scenarios: &[&Scenario], seeds: usize) -> Vec<Vec<Row>> {
     let next = AtomicUsize::new(0);
     let work = || {

@@ -11,7 +11,7 @@
     clippy::indexing_slicing,
     clippy::as_conversions,
     clippy::print_stdout,
-    reason = "a tool for pictures that uses the simulation of the tests"
+    reason = "this tool prints the data of a diagram; its simulation comes from the tests"
 )]
 
 #[allow(dead_code, reason = "the simulation has items that only the tests use")]

@@ -1,7 +1,8 @@
-//! The controller. In each window it checks, in this order: a stall, late replies, a crowded
-//! server, and then the trial of another limit. The *base limit* is the best limit found so far. A
-//! *slice* is a number of consecutive windows at one limit. The *noise* is how much the values of
-//! slices at the same limit differ.
+//! The controller. In each window (about 100 ms) it checks whether the server has stalled, whether
+//! replies are late, and whether the server is crowded. If none of this is the case, it continues
+//! the trial of another limit. The *base limit* is the best limit found so far. A *slice* is a
+//! number of consecutive windows at one limit. The *noise* is how much the values of slices at the
+//! same limit differ.
 
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use crate::{
     trial::{Metric, Trial, Verdict},
 };
 
-/// The limit after a reset. In measurements of mongod, this limit was good with one core and with
-/// many cores.
+/// The limit at the start and after a reset. In measurements of mongod, this limit was good with
+/// one core and with many cores.
 const START: u32 = 32;
 
 /// The lowest limit. One server may have a thousand proxies, and each proxy has its own limit, so
@@ -27,7 +28,7 @@ const FLOOR: u32 = 1;
 
 /// Minimum lengths of a slice: during the search, after the search, and while the rate of arriving
 /// operations limits the throughput. In the last case, operation times vary with bursts of
-/// arrivals.
+/// arrivals, so the slice must be longer.
 const SEARCH_SLICE: Duration = Duration::from_millis(100);
 const SETTLED_SLICE: Duration = Duration::from_millis(200);
 const LATENCY_SLICE: Duration = Duration::from_millis(500);
@@ -60,23 +61,23 @@ const IN_EFFECT: f64 = 0.9;
 const MAX_GROWTH_TIME: Duration = Duration::from_secs(3);
 
 /// The server has stalled if no operation completes for this time, and for `STALL_MEANS` times the
-/// time of an operation in progress.
+/// mean time of an operation in progress.
 const STALL: Duration = Duration::from_millis(300);
 const STALL_MEANS: f64 = 5.0;
 
 /// For this time after a stall, the controller does not compare samples.
 const RECOVERY: Duration = Duration::from_secs(1);
 
-/// Late replies are counted for at least this time, and until as many replies as the limit have
-/// arrived. If at least nine of ten replies were late, the limit is halved. Then the count begins
-/// again.
+/// Late and timely replies are counted for at least this time, and until the number of replies is
+/// at least the limit. If at least nine of ten replies were late, the limit is halved. Then the
+/// count begins again.
 const LATE: Duration = Duration::from_millis(500);
 const MOST: u64 = 9;
 
 /// Constants of a trial while the rate of arriving operations limits the throughput: the factor by
-/// which the trial raises the limit, the maximum number of slices at the tried limit, and the time
-/// between two trials: the first value and the maximum. Operation times vary in this state, so a
-/// trial takes long. Therefore the time between trials doubles after each trial that shows no gain.
+/// which the trial raises the limit, the maximum number of slices at the tried limit, and the
+/// initial and the maximum time between two trials. Operation times vary in this state, so a trial
+/// takes long. Therefore the time between trials doubles after each trial that shows no gain.
 const LATENCY_STEP: f64 = 1.19;
 const LATENCY_ROUNDS: usize = 2;
 const LATENCY_INTERVAL: Duration = Duration::from_secs(8);
@@ -118,10 +119,12 @@ pub struct Controller {
     /// Variance of a slice's value, by metric.
     throughput_variance: f64,
     latency_variance: f64,
-    /// When a trial in arrivals-bound load may begin.
+    /// The earliest time of the next trial while the rate of arriving operations limits the
+    /// throughput.
     latency_trial_at: Duration,
     latency_interval: Duration,
-    /// Recent sums of server times and of their squares, in seconds and square seconds.
+    /// The sum of the server times and the sum of their squares, in seconds and square seconds.
+    /// Older windows have less weight in both sums.
     times: f64,
     squares: f64,
     /// Smoothed completed operations per second.
@@ -154,7 +157,7 @@ struct RateReference {
 impl Controller {
     /// Creates a controller with an initial limit of 32. `ceiling` is the highest limit.
     /// Controllers with different seeds begin their trials at different times, so `seed` must
-    /// differ between proxies and servers.
+    /// differ between proxies, and between the servers of a proxy.
     pub fn new(ceiling: u32, seed: u64) -> Self {
         let ceiling = ceiling.max(FLOOR);
         let start = START.min(ceiling);
@@ -543,9 +546,9 @@ impl Controller {
                 self.search
                     .next(self.base, range, first, now, &mut self.random)
             }
-            // In arrivals-bound load, the limit does not change the throughput. A lower limit could
-            // only make operations wait. If load has slowed down the server, a higher limit only
-            // moves the wait to the server.
+            // In arrivals-bound load, the server keeps up with the arriving operations, so the
+            // limit does not change the throughput. A lower limit could only make operations wait.
+            // If load has slowed down the server, a higher limit only moves the wait to the server.
             Metric::Latency
                 if has_long_waits && !self.crowd.is_slow() && now >= self.latency_trial_at =>
             {
@@ -642,7 +645,7 @@ impl Controller {
         }
     }
 
-    /// Ends the trial, if there is one, without a result.
+    /// Sets the base limit again. Ends the trial, if one runs, without a result.
     fn return_to_base(&mut self, now: Duration) {
         self.set_base(self.base, now);
     }

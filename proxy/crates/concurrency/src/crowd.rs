@@ -12,9 +12,9 @@ use std::time::Duration;
 use crate::{like::Slowdown, random::Random, rounded};
 
 /// The server is crowded if operations take this many times as long as without load. A server works
-/// best with some operations per core, because threads that sleep must be woken. On two cores,
-/// mongod works best with 16 to 32 operations, which take 6 to 8 times as long as a single
-/// operation.
+/// best with several operations per core: a core that waits until a sleeping thread wakes up can
+/// then run another operation. On two cores, mongod works best with 16 to 32 operations, which take
+/// 6 to 8 times as long as a single operation.
 const CROWDED: f64 = 8.0;
 
 /// The server has room if operations take less than this many times as long as without load. Either
@@ -137,7 +137,8 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// The smoothed server time as a multiple of the unloaded server's; 0 if unknown.
+    /// The smoothed server time of operations, as a multiple of their server time without load; 0
+    /// if it is unknown.
     pub(crate) fn crowding(&self) -> f64 {
         self.recent.crowding().unwrap_or(0.0)
     }
@@ -277,8 +278,8 @@ impl Crowd {
         Action::Lower(rounded(f64::from(limit) * step).min(limit - 1).max(1))
     }
 
-    /// Ends yielding and forgets the recent slowdown. The caller also uses this in a stall, because
-    /// the slowdown of a stall shows nothing about the limit.
+    /// Ends yielding and forgets the recent slowdown. The controller also calls this function in a
+    /// stall, because the slowdown in a stall shows nothing about the limit.
     pub(crate) fn interrupt(&mut self) {
         self.recent = Slowdown::default();
         self.crowded_since = None;
@@ -292,8 +293,8 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_millis(100);
 
-    /// Simulates a server with this crowding at each limit for some seconds. Returns the limit at
-    /// the end.
+    /// Simulates a server for `seconds`. `crowding` returns the crowding at a limit. Returns the
+    /// limit at the end, or the first limit that is restored.
     fn run(crowd: &mut Crowd, mut limit: u32, seconds: u64, crowding: impl Fn(u32) -> f64) -> u32 {
         let mut random = Random::new(1);
         for window in 0..seconds * 10 {
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn yielding_begins_after_half_a_second_of_crowding() {
+    fn limit_is_lowered_after_the_server_was_crowded_for_half_a_second() {
         let mut crowd = Crowd::default();
         let mut random = Random::new(1);
         for window in 0..5 {
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_with_few_long_operations_does_not_make_the_server_crowded() {
+    fn a_single_window_with_few_but_long_operations_does_not_lower_the_limit() {
         let mut crowd = Crowd::default();
         let mut random = Random::new(1);
         for window in 0..20 {

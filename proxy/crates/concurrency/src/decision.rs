@@ -1,4 +1,5 @@
-//! The result of one update: the limit, the reason for it, and the measurements that led to it.
+//! The result of one update of the controller: the limit, the reason for it, and the measurements
+//! that led to it.
 
 use std::{fmt, time::Duration};
 
@@ -17,14 +18,14 @@ pub enum Load {
     Stalled,
 }
 
-/// The reason for a limit.
+/// The reason why an update kept or changed the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The sample is of an earlier epoch, and was ignored.
     EarlierEpoch,
     /// No operation waits.
     NothingWaits,
-    /// The comparison at the current limit needs more samples.
+    /// The measurement at the current limit needs more samples.
     Measuring,
     /// Connections for the raised limit are being established.
     WaitingForConnections,
@@ -38,17 +39,20 @@ pub enum Reason {
     LoweredForThroughput,
     /// The tried limit was not better by more than the noise, so the earlier limit is used again.
     NoGain,
-    /// The raised limit had no effect, because something else bounds the operations in progress.
+    /// The raised limit had no effect, because something else bounds the number of operations in
+    /// progress.
     BoundElsewhere,
     /// The limit has settled. The next trial is scheduled.
     Settled,
-    /// The rate changed much since the limit settled, so the search begins again.
+    /// The rate of completed operations has changed much since the limit settled, so the search
+    /// begins again.
     RateChanged,
     /// No operation completes. The limit stays until the server replies.
     Stalled,
     /// The server replies again after a stall. Its first samples are not compared.
     Recovering,
-    /// Almost every operation ends too late, so the limit is lowered.
+    /// Almost every reply arrives too late (the operation has exceeded its time limit, or its
+    /// client has left), so the limit is lowered.
     NothingInTime,
     /// Operations take many times as long as on the unloaded server, so the limit is lowered.
     Crowded,
@@ -121,7 +125,8 @@ pub struct Inputs {
     pub mean_wait: Duration,
     /// Mean server time of the completed operations.
     pub mean_server_time: Duration,
-    /// Smoothed server time as a multiple of the unloaded server's. 0 if it is unknown.
+    /// Smoothed server time of operations, as a multiple of their server time without load. 0 if it
+    /// is unknown.
     pub crowding: f64,
     /// Relative gain that the last trial has measured so far, as a natural logarithm. For example,
     /// 0.05 means 5 % more work or, in arrivals-bound load, 5 % less time.
@@ -132,7 +137,8 @@ pub struct Inputs {
     pub mean_in_progress: f64,
     /// Number of operations that wait at the end of the window.
     pub waiting: u64,
-    /// Number of exempt operations at the end of the window.
+    /// Number of exempt operations (long operations that the limit does not count) at the end of
+    /// the window.
     pub exempt: u64,
 }
 

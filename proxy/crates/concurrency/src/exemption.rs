@@ -1,17 +1,18 @@
 //! The exemption of long operations: an exempt operation no longer counts toward the limit.
 //!
-//! An operation that runs much longer than the recent median mostly waits: for a lock, a disk,
-//! other servers or its own deadline. If it still counted, a few such operations would block all
-//! others. Exempt operations have a separate bound. While the server completes nothing, operations
-//! become exempt one at a time, at a fixed interval: in a stall all operations are long, and each
-//! exemption sends one more operation to the server. If the server has not stalled, the operation
-//! that begins in place of the exempt one completes, and then others can become exempt.
+//! An operation that runs much longer than the recent median of the server times mostly waits: for
+//! a lock, a disk, other servers or its own deadline. If it still counted, a few such operations
+//! would block all others. Exempt operations have a separate bound. While the server completes
+//! nothing, operations become exempt one at a time, at a fixed interval: in a stall all operations
+//! are long, and each exemption sends one more operation to the server. If the server has not
+//! stalled, the operation that begins in place of the exempt one completes, and then others can
+//! become exempt.
 
 use std::time::Duration;
 
-/// An operation is long if it has run for this many times the recent median. Operations that share
-/// the cores of one server end within a few medians. If the times are distributed exponentially, 1
-/// in 256 takes longer.
+/// An operation is long if it has run for this many times the recent median of the server times.
+/// Operations that share the cores of one server end within a few medians. If the times are
+/// distributed exponentially, 1 in 256 takes longer.
 const LONG: f64 = 8.0;
 
 /// Minimum time after which an operation is long. A shorter operation delays the waiting operations
@@ -21,7 +22,7 @@ const MIN_LONG: Duration = Duration::from_millis(10);
 /// While nothing completes, one operation becomes exempt per interval.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Number of buckets: four per octave (factor of two), from 1 µs to 18 minutes.
+/// Number of buckets for server times: four per octave (factor of two), from 1 µs to 18 minutes.
 const BUCKETS: usize = 120;
 
 /// When this number of server times has been counted, all counts are halved, so that old times lose
@@ -96,15 +97,16 @@ fn upper_bound(bucket: usize) -> Duration {
 /// The conditions under which running operations become exempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exemption {
-    /// An operation is long after this time.
+    /// An operation is long if it has run for at least this time.
     pub threshold: Duration,
     /// Maximum number of exempt operations.
     pub bound: u32,
     /// The limit of the operations that are not exempt.
     pub limit: u32,
-    /// False before the first operation completes, and while
-    /// [`Decision::may_exempt`](crate::Decision::may_exempt) is false. While `is_open` is false,
-    /// one operation per fixed interval becomes exempt if none completes.
+    /// True if long operations may become exempt while other operations complete. False before the
+    /// first operation has completed, and while
+    /// [`Decision::may_exempt`](crate::Decision::may_exempt) is false. Then only one operation per
+    /// fixed interval becomes exempt, and only while none completes.
     pub is_open: bool,
 }
 
@@ -122,15 +124,15 @@ impl Exemption {
         }
     }
 
-    /// True if an operation may become exempt. `running` is the time that it has run, and `exempt`
-    /// is the number of exempt operations. `completed_since` is the number of other operations that
-    /// have completed since this operation began. In a stall, this number stays low even before a
-    /// sample shows the stall. `quiet_for` is the time for which no operation has completed or
-    /// become exempt. After `PROBE_INTERVAL`, one operation may become exempt even over the bound.
-    /// Therefore, long operations cannot block all others for a long time. There is no second
-    /// bound, because the long operations may wait for an operation that has no slot yet, such as
-    /// `fsyncUnlock`. With a bound, that operation would never get a slot. Only the number of
-    /// server connections bounds the exempt operations.
+    /// True if an operation may become exempt. `running` is the time for which the operation has
+    /// run, and `exempt` is the number of exempt operations. `completed_since` is the number of
+    /// other operations that have completed since this operation began. In a stall, this number
+    /// stays low even before a sample shows the stall. `quiet_for` is the time for which no
+    /// operation has completed or become exempt. After `PROBE_INTERVAL`, one operation may become
+    /// exempt even over the bound. Therefore, long operations cannot block all others for a long
+    /// time. There is no second bound, because the long operations may wait for an operation that
+    /// has no slot yet, such as `fsyncUnlock`. With a bound, that operation would never get a slot.
+    /// Only the number of server connections bounds the exempt operations.
     pub fn applies(
         &self,
         running: Duration,

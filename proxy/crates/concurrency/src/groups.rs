@@ -1,15 +1,15 @@
 //! Assigns operations to groups by the usual server time of their shape.
 //!
-//! A group covers a factor of four. A shape stays in its group while its usual time changes by less
-//! than a factor of four. The reason: a trial of another limit changes the times of all shapes, but
-//! work is comparable only while shapes stay in their groups.
+//! The usual times in a group differ by at most a factor of four. A shape stays in its group while
+//! its usual time changes by less than a factor of four. The reason: a trial of another limit
+//! changes the times of all shapes, but work is comparable only while shapes stay in their groups.
 
 use std::time::Duration;
 
 use crate::sample::GROUPS;
 
-/// Number of entries. The remainder of a shape's number selects its entry, so several shapes may
-/// share an entry.
+/// Number of entries in the table of shapes. A shape's number modulo `ENTRIES` selects its entry,
+/// so several shapes may share an entry.
 const ENTRIES: u64 = 1_024;
 
 /// Weight of a new server time in the mean of its shape.
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_group_covers_a_factor_of_four_in_duration() {
+    fn each_group_covers_server_times_within_a_factor_of_four() {
         let groups = [100, 300, 1_000, 4_000, 16_000, 64_000, 260_000, 1_100_000]
             .map(|us| ShapeGroups::default().record(1, Duration::from_micros(us)));
         assert_eq!(groups, [0, 1, 2, 3, 4, 5, 6, 7]);

@@ -1,7 +1,8 @@
 //! Finds the number of operations that a server should run at a time (the concurrency limit).
 //!
-//! There is one [`Controller`] per server. About every 100 ms its owner passes a [`Sample`] of
-//! measurements, and gets a [`Decision`]: the limit, and the reason for it.
+//! There is one [`Controller`] per server. About every 100 ms its owner (the code that enforces the
+//! limit) passes a [`Sample`] of measurements, and gets a [`Decision`]: the limit, and the reason
+//! for it.
 //!
 //! The controller compares; it has no model of the server. In a trial, it alternates between the
 //! limit in use and another limit. It keeps the other limit only if the server completed more work
@@ -23,12 +24,12 @@
 //! The search tries a higher limit first. If load has already slowed down the server, the search
 //! tries a lower limit first.
 //!
-//! A window is 100 ms long. In this time a slow server completes some operations, and the limit can
-//! still settle within 10 s. The controller keeps the tried limit only if the gain is at least 1 %
-//! (3.5 % for a doubling of the limit). The gain must also be at least 2.5 standard errors of the
-//! noise measured at this server (`trial.rs`). If operations wait only for a part of the time,
-//! arrivals bound the throughput. Then only a higher limit is tried. The higher limit is kept if it
-//! shortens the sum of wait and server time.
+//! A sample covers a window of 100 ms. In this time a slow server completes some operations, and
+//! the limit can still settle within 10 s. The controller keeps the tried limit only if the gain is
+//! at least 1 % (3.5 % for a doubling of the limit). The gain must also be at least 2.5 standard
+//! errors of the noise measured at this server (`trial.rs`). If operations wait only for a part of
+//! the time, arrivals bound the throughput. Then only a higher limit is tried. The higher limit is
+//! kept if it shortens the sum of wait and server time.
 //!
 //! The ideas come from MongoDB's throughput probing (compare completed work), from Netflix's
 //! Gradient2 and Envoy's adaptive concurrency filter (compare with the unloaded server, add jitter

@@ -16,9 +16,9 @@ const SMOOTHING: f64 = 0.1;
 /// A mean of fewer operations than this is too noisy to be compared.
 const MIN_OPERATIONS: f64 = 16.0;
 
-/// Number of quiet operations ([`Sample::QUIET`]) from which the unloaded server time is measured.
-/// If a proxy is one of many that start in front of a busy server, only its first two operations
-/// may be quiet.
+/// Minimum number of quiet operations ([`Sample::QUIET`]) from which the unloaded server time is
+/// measured. The minimum is low, because if a proxy is one of many that start in front of a busy
+/// server, only its first two operations may be quiet.
 const MIN_QUIET: f64 = 2.0;
 
 /// Weights of a new mean time of quiet operations: if this time is shorter than the known unloaded
@@ -121,8 +121,8 @@ impl Slowdown {
         self.log_sum = self.log_sum * kept + newer.log_sum;
     }
 
-    /// The server time as a multiple of the unloaded server's: the geometric mean over operations.
-    /// `None` without operations.
+    /// The server time as a multiple of the server time without load: the geometric mean over the
+    /// operations. `None` without operations.
     pub(crate) fn crowding(&self) -> Option<f64> {
         (self.count > 0.0).then(|| (self.log_sum / self.count).exp2())
     }
@@ -153,7 +153,8 @@ impl Like {
         }
     }
 
-    /// Fixes the weights at the recent means. Work of different weights cannot be compared.
+    /// Sets the weight of each group to its recent mean server time. Work before and after this
+    /// call cannot be compared.
     pub(crate) fn fix_weights(&mut self) {
         for group in &mut self.groups {
             group.weight = group.mean;
@@ -170,8 +171,8 @@ impl Like {
         work
     }
 
-    /// The slowdown of the operations that completed since the last result. `None` until there are
-    /// enough of them.
+    /// The slowdown of the operations that have completed since this function last returned a
+    /// slowdown. `None` until enough operations have completed.
     pub(crate) fn slowdown(&mut self, sample: &Sample) -> Option<Slowdown> {
         for (group, seen) in self.groups.iter().zip(&sample.groups) {
             if let Some(unloaded) = group.unloaded {

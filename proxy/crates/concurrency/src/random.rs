@@ -1,4 +1,5 @@
-//! A small generator of pseudo-random numbers (SplitMix64), for the jitter of trials and of steps.
+//! A small generator of pseudo-random numbers (SplitMix64), which vary the times between trials and
+//! between other changes of the limit.
 //!
 //! Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 

@@ -36,7 +36,8 @@ pub struct GroupSample {
 pub struct Sample {
     /// The epoch in which the window began ([`Controller::epoch`](crate::Controller::epoch)).
     pub epoch: Epoch,
-    /// Length of the window: 100 ms, or more if the caller was late. Shorter windows are noisy.
+    /// Length of the window: 100 ms, or more if the caller was late. Measurements of shorter
+    /// windows vary too much.
     pub window: Duration,
     /// The completed operations, by group.
     pub groups: [GroupSample; GROUPS],
@@ -70,7 +71,7 @@ pub struct Sample {
 
 impl Sample {
     /// An operation began quietly if at most this many operations were in progress, including
-    /// itself. With two, almost every server still has an idle core for each.
+    /// itself. With two operations, almost every server still has an idle core for each operation.
     pub const QUIET: u64 = 2;
 
     /// Adds an operation whose reply arrived in time. `group` is below [`GROUPS`]; a larger number

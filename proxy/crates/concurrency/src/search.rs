@@ -12,8 +12,8 @@ const STEPS: [f64; 3] = [2.0, std::f64::consts::SQRT_2, 1.19];
 /// operations, a more certain result would take a long time.
 const MAX_SEARCH: Duration = Duration::from_secs(8);
 
-/// The step of a trial after the limit has settled. The highest and the lowest tried limit differ
-/// by about 20 %.
+/// The factor by which a trial changes the limit after the limit has settled. The highest and the
+/// lowest tried limit differ by about 20 %.
 const SMALL_STEP: f64 = 1.1;
 
 /// Mean time between trials after the limit has settled: the first value and the maximum. A trial
@@ -98,7 +98,7 @@ impl Search {
         }
     }
 
-    /// True if the search has taken too long.
+    /// True if the search has taken longer than its time limit.
     pub(crate) fn is_overdue(&self, now: Duration) -> bool {
         match self {
             Self::Searching {

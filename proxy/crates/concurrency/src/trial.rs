@@ -1,4 +1,4 @@
-//! A trial: runs two limits alternately, and compares their rates.
+//! A trial: uses two limits alternately, and compares the throughput or the latency.
 //!
 //! ```text
 //!   base   trial   base   trial   base          values: a0 b0 a1 b1 a2
@@ -21,10 +21,11 @@ const MIN_GAIN: f64 = 0.01;
 /// costs connections and memory on the server, so it needs a larger gain.
 const MIN_ELASTICITY: f64 = 0.05;
 
-/// A gain of this size cannot come from a steady change, so the trial ends without another value at
-/// the base limit. There are two exceptions. If operations did not wait all the time at the tried
-/// limit, the gain has another reason: for example, other clients yielded. A gain of more than
-/// `LARGEST_ELASTICITY` times the change of the limit cannot come from the limit either.
+/// A gain of this size cannot come from a steady change of the server, so the trial ends without
+/// another value at the base limit. There are two exceptions. If operations did not wait all the
+/// time at the tried limit, the gain has another reason: for example, other clients yielded. A gain
+/// of more than `LARGEST_ELASTICITY` times the change of the limit cannot come from the limit
+/// either.
 const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
 
@@ -60,13 +61,15 @@ pub(crate) enum Verdict {
     Drop,
 }
 
-/// The size of a gain, compared with the change of the limit.
+/// The gain of a trial (the logarithm of the improvement), relative to the logarithm of the factor
+/// between the two limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gain {
-    /// The gain is below the share [`STEEP`] of the change. The tried limit may be the best limit.
+    /// The gain is below the share [`STEEP`] of the change of the limit. The tried limit may be the
+    /// best limit.
     Small,
-    /// The gain is at least the share [`STEEP`] of the change. The best limit is probably some
-    /// steps away.
+    /// The gain is at least the share [`STEEP`] of the change of the limit. The best limit is
+    /// probably some steps away.
     Steep,
     /// The gain was certainly at least half of the change of the limit, so the best limit must be
     /// far away.
@@ -76,7 +79,7 @@ pub(crate) enum Gain {
 /// The comparison of two limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
-    /// The limit in use before.
+    /// The limit in use before the trial.
     pub(crate) base: u32,
     /// The limit that is compared with `base`.
     pub(crate) tried: u32,
@@ -111,7 +114,7 @@ impl Trial {
         self.values.len() % 2 == 1
     }
 
-    /// The size of the measured gain.
+    /// The size of the measured gain, relative to the change of the limit.
     pub(crate) fn gain_size(&self) -> Gain {
         let step = self.step();
         if self.gain - STANDARD_ERRORS * self.error >= 0.5 * step {
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_rise_of_throughput_is_not_a_gain_of_the_trial() {
+    fn a_steady_rise_of_throughput_does_not_count_as_a_gain_of_the_tried_limit() {
         let warming = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6];
         assert_eq!(run(64, 0.05, &warming).0, Verdict::Drop);
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use seawall_concurrency::{Controller, Load, Reason, Sample};
 
-/// The limit after a reset.
+/// The limit at the start and after a reset.
 const START: u32 = 32;
 
 /// The lowest limit.
@@ -36,7 +36,7 @@ impl Bench {
         }
     }
 
-    /// A window in which operations waited all the time.
+    /// The sample of a window in which operations waited all the time.
     fn busy(&self, completed: u64) -> Sample {
         let limit = self.controller.limit();
         let mut sample = Sample {
@@ -50,8 +50,8 @@ impl Bench {
         };
         sample.groups[0].completed = completed;
         sample.groups[0].server_time = WINDOW * limit;
-        // The controller divides the squares by the sum of the server times, and gets 0.1 ms. So a
-        // change of the limit takes effect at once.
+        // The controller divides the squares by the sum of the server times, and gets 0.1 ms as the
+        // mean time of an operation in progress. So a change of the limit takes effect at once.
         sample.server_time_squares = 0.0001 * WINDOW.as_secs_f64() * f64::from(limit);
         sample
     }
@@ -63,7 +63,7 @@ impl Bench {
         decision
     }
 
-    /// Runs for some seconds with a server that completes `rate(limit)` operations per window.
+    /// Runs for `seconds` with a server that completes `rate(limit)` operations per window.
     fn run(&mut self, seconds: u64, rate: impl Fn(u32) -> u64) {
         for _ in 0..seconds * 10 {
             let sample = self.busy(rate(self.controller.limit()));
@@ -124,8 +124,8 @@ fn limit_recovers_from_the_minimum_after_it_has_settled_there() {
     assert!(reached.iter().all(|limit| *limit >= 30), "{reached:?}");
 }
 
-/// The sample of one window at a server that runs 40 operations at full speed. `others` is the
-/// number of operations of other clients.
+/// The sample of one window at a server that can run 40 operations at a time at full speed.
+/// `others` is the number of operations of other clients.
 fn shared(bench: &Bench, others: u32) -> Sample {
     let limit = bench.controller.limit();
     let time = Duration::from_millis(1).mul_f64((f64::from(limit + others) / 40.0).max(1.0));

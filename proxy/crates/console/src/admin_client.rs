@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_status_is_usage_for_unauthorized_and_unavailable_for_other_errors() {
+    fn exit_status_is_usage_for_unauthorized_and_unavailable_for_failed_requests() {
         let broken = ClientError::Broken(String::new());
         assert_eq!(exit(&broken), Exit::Unavailable);
         let refused = ClientError::Refused {

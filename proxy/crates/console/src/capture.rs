@@ -27,13 +27,14 @@ const CAPTURES: &str = "/api/v1/captures";
 /// The value of `--output` that means standard output.
 const STANDARD_OUTPUT: &str = "-";
 
-/// Mode of an output file: captures contain data of the applications.
+/// Mode of an output file: only its owner may read it, because captures contain data of the
+/// applications.
 const FILE_MODE: u32 = 0o600;
 
 /// Time between two checks of a running capture.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Time limit for the end of a capture after it was stopped.
+/// Maximum time to wait until a stopped capture has ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// The arguments of `seawall capture`. Without a subcommand, it starts a capture.
@@ -209,7 +210,8 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
     })
 }
 
-/// Copies a running capture to its end. Ctrl-C stops the capture; its last bytes are copied too.
+/// Copies a running capture to `output` until the capture has ended. Ctrl-C stops the capture; its
+/// last bytes are copied too.
 async fn copy(
     client: &AdminClient,
     id: &str,
@@ -434,7 +436,7 @@ mod tests {
         assert_eq!(arguments.start.namespace, ["shop", "crm"]);
         let started = parsed(&["start", "--duration", "1h", "--replies", "whole"]).unwrap();
         let Some(Action::Start(start)) = started.action else {
-            panic!("not a start");
+            panic!("expected the action `start`");
         };
         assert_eq!(
             (start.duration.as_secs(), start.replies),
@@ -461,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn duration_has_a_number_and_a_unit() {
+    fn a_valid_duration_is_a_positive_whole_number_with_a_unit() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
         for wrong in [

@@ -19,7 +19,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The path in the admin API that starts a drain.
 const DRAIN: &str = "/api/v1/drain";
 
-/// The arguments of a command that shows something.
+/// The arguments of a command that shows a part of the proxy's state, such as `seawall pools`.
 #[derive(Debug, Args)]
 pub struct Show {
     #[command(flatten)]
@@ -193,7 +193,8 @@ pub async fn shutdown(arguments: Wait) -> Exit {
 }
 
 impl Wait {
-    /// Calls `check` until it succeeds or the time is over.
+    /// Calls `check` until it succeeds or `timeout_s` seconds have passed. After this time, prints
+    /// an error message that begins with `state`.
     async fn until(&self, check: impl AsyncFn() -> Result<(), ClientError>, state: &str) -> Exit {
         let until = Instant::now() + Duration::from_secs(self.timeout_s.into());
         loop {
@@ -214,7 +215,8 @@ impl Wait {
 }
 
 impl Show {
-    /// Requests a reply, and prints it as JSON or as lines.
+    /// Sends a request to `path` of the admin API, and prints the reply as JSON or as the lines
+    /// that `lines` returns.
     async fn run<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -241,7 +243,8 @@ impl Show {
     }
 }
 
-/// The client of an address. Prints the error if the address or the token file is not valid.
+/// Creates a client for the admin API. Prints the error if the address or the token file is not
+/// valid.
 fn client_of(admin: &Endpoint) -> Result<AdminClient, Exit> {
     let client = admin.client();
     client.map_err(|error| complain(&error.to_string(), Exit::Usage))

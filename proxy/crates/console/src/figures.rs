@@ -1,4 +1,4 @@
-//! Figures as text for people: three digits and a unit. Shared by `top` and `report`.
+//! Formats numbers and names as text for people. Most numbers have three digits and a unit.
 
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
@@ -162,7 +162,8 @@ pub(super) fn sparks(values: &[f64]) -> String {
     values.iter().map(block).collect()
 }
 
-/// Draws a bar of blocks, precise to an eighth of a character.
+/// Draws a bar of blocks. For a share of 1, the bar has `characters` characters. Its length is
+/// precise to an eighth of a character.
 pub(super) fn bar(share: f64, characters: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let width = float(u64::try_from(characters).unwrap_or(0)) * 8.0;
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_three_digits_and_a_suitable_unit() {
+    fn durations_have_at_most_three_digits_and_a_suitable_unit() {
         let cases = [
             (0.0, "0"),
             (0.0004, "0.4 µs"),
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_printed_as_calendar_dates() {
+    fn moments_are_printed_in_utc_and_uptimes_in_two_units() {
         assert_eq!(moment(0.0), "1970-01-01 00:00:00");
         assert_eq!(moment(951_782_399.9), "2000-02-28 23:59:59");
         assert_eq!(moment(951_782_400.0), "2000-02-29 00:00:00");

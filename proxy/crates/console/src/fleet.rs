@@ -1,4 +1,5 @@
-//! Requests to one or several instances of Seawall, and the merged replies.
+//! The admin addresses of one or several instances of Seawall, and an admin client for each
+//! address.
 
 use std::{collections::HashSet, path::PathBuf};
 
@@ -29,7 +30,7 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Creates a client for each address.
+    /// Creates an admin client for each address.
     pub(super) fn fleet(&self) -> Result<Fleet, EndpointError> {
         let token_file = |place| match self.token_files.as_slice() {
             [] => Ok(None),
@@ -55,14 +56,14 @@ impl Endpoints {
     }
 }
 
-/// The clients of one or several instances.
+/// The admin clients of one or several instances.
 #[derive(Clone, Debug)]
 pub(super) struct Fleet {
     clients: Vec<AdminClient>,
 }
 
 impl Fleet {
-    /// A client for each instance.
+    /// One admin client for each instance.
     pub(super) fn clients(&self) -> &[AdminClient] {
         &self.clients
     }

@@ -1,5 +1,6 @@
 //! The commands for a running proxy: `top` and `report` show the proxy's measurements, and the
-//! commands in `control` show its state or act on it. `capture` controls its captures.
+//! commands in `control` show its state or act on it. `capture` controls captures of the clients'
+//! traffic. `replays` formats the results of replays of such captures.
 //!
 //! The commands send requests to the admin API. They use no code of the proxy itself.
 

@@ -11,7 +11,7 @@ use std::{
 
 use super::packed::{put, take};
 
-/// Maximum number of annotations.
+/// Maximum number of annotations that are kept.
 const MAX_ANNOTATIONS: usize = 1_000;
 
 /// Maximum length of an annotation's text, in bytes.
@@ -68,8 +68,8 @@ pub struct Annotation {
     pub end: Option<SystemTime>,
     /// The kind of event.
     pub kind: AnnotationKind,
-    /// A description of the event, for people. At most [`MAX_ANNOTATION_BYTES`], without control
-    /// characters.
+    /// A description of the event, for people. It has at most [`MAX_ANNOTATION_BYTES`] bytes and no
+    /// control characters.
     pub text: Box<str>,
 }
 
@@ -118,7 +118,8 @@ impl Annotation {
         bytes
     }
 
-    /// Reads bytes from [`Annotation::bytes`]. `None` if they are damaged, or of an unknown kind.
+    /// Reads an annotation from the bytes that [`Annotation::bytes`] returned. `None` if the bytes
+    /// are damaged, or if the kind of the annotation is unknown.
     pub(super) fn read(mut bytes: &[u8]) -> Option<Self> {
         let at = time(take(&mut bytes).ok()?)?;
         let end = match take(&mut bytes).ok()? {
@@ -148,8 +149,8 @@ pub(super) struct Annotations {
     /// The kept annotations by number. A later annotation has a higher number.
     kept: BTreeMap<u64, Annotation>,
     next: u64,
-    /// Changes since the last [`Annotations::take_changes`]: the new content, or `None` if the
-    /// annotation was removed.
+    /// Changes since the last call of [`Annotations::take_changes`], by the number of the
+    /// annotation: its new content, or `None` if it was removed.
     changed: BTreeMap<u64, Option<Annotation>>,
 }
 
@@ -171,7 +172,8 @@ impl Annotations {
         number
     }
 
-    /// The annotations with at least this number, and the number that the next new annotation gets.
+    /// The annotations whose own number is `number` or higher, and the number that the next new
+    /// annotation gets.
     pub(super) fn since(&self, number: u64) -> (Vec<Annotation>, u64) {
         let added = self.kept.range(number..).map(|(_, of)| of.clone());
         (added.collect(), self.next)
@@ -184,9 +186,9 @@ impl Annotations {
         }
     }
 
-    /// Adds a stall of a server, or of the deployment (`None`). Stalls that overlap in time share
-    /// one annotation, because a stall of one server is usually also detected in the sums of all
-    /// servers.
+    /// Adds a stall of `server`, or of the whole deployment if `server` is `None`. Stalls that
+    /// overlap in time share one annotation, because a stall of one server is usually also detected
+    /// in the sums of all servers.
     pub(super) fn add_stall(&mut self, server: Option<&str>, at: SystemTime, end: SystemTime) {
         const ALL: &str = "stall of the deployment";
         let text = match server {

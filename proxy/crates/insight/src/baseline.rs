@@ -20,14 +20,14 @@ pub enum Window {
     /// Exactly this length. If that is impossible, the result is an error.
     Exactly(Duration),
     /// At most this length. The later period is shorter if the baseline ended less than this length
-    /// ago, or if less history is kept.
+    /// ago, or if too little history from before the end of the baseline is kept.
     AtMost(Duration),
 }
 
 /// The reason why the two periods of a comparison cannot be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpanError {
-    /// The baseline ends in the future.
+    /// The baseline ends now or in the future.
     #[error("the baseline has not ended yet")]
     NotOver,
     /// The later period would begin before the baseline ended.
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn recent_baselines_are_exact_and_older_baselines_cover_whole_history_steps() {
+    fn a_recent_baseline_keeps_its_times_and_an_older_baseline_is_rounded_to_history_steps() {
         let exact = spans("5m", Window::Exactly(2 * MINUTE)).unwrap();
         assert_eq!(exact.before, (NOW - 420, NOW - 300));
         let hours = spans("2h", Window::Exactly(10 * MINUTE)).unwrap();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timestamp_sets_the_end_of_the_baseline_and_shortens_a_window_that_overlaps_it() {
+    fn a_timestamp_ends_the_baseline_and_shortens_a_window_that_would_overlap_the_baseline() {
         let deploy = (NOW - 90).to_string();
         let after = spans(&deploy, Window::AtMost(10 * MINUTE)).unwrap();
         assert_eq!(after.before, (NOW - 180, NOW - 90));

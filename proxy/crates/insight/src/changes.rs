@@ -44,7 +44,8 @@ pub struct Change {
     /// A pair with equal durations counts half. 0.5 if nothing changed or nothing can be compared.
     /// For [`Label::Whole`], the median of the shapes' effects.
     pub effect: f64,
-    /// Additional operation time per second of the later period; zero if the time decreased.
+    /// Increase of the operation time per second from the earlier to the later period; zero if the
+    /// time decreased.
     pub cost_per_second: Duration,
 }
 
@@ -88,7 +89,8 @@ impl ChangeKind {
     }
 }
 
-/// Minimum number of operations in each period for a comparison.
+/// Minimum number of operations that a shape must have in each period to be compared. For a change
+/// of the operations per second, this number in one of the periods is enough.
 const MIN_OPERATIONS: u64 = 30;
 
 /// The standard deviation of the shapes' ratios ([`spread`]) is computed only from shapes with at
@@ -143,8 +145,8 @@ const MIN_COST_PER_SECOND: Duration = Duration::from_millis(10);
 /// its cost.
 const COSTLY_SHARE: f64 = 0.1;
 
-/// Minimum length of a period. A shape that is missing in a shorter period is not reported as new
-/// or gone.
+/// A shape is reported as new or gone only if the period without this shape has at least this
+/// length.
 const MIN_LENGTH: Duration = Duration::from_secs(30);
 
 /// Minimum ratio of the later to the earlier bytes or documents per operation in a reported change.
@@ -425,9 +427,9 @@ impl<'a> Comparison<'a> {
         ]
     }
 
-    /// The later sum per operation, divided by the earlier sum per operation. `None` unless the
-    /// increase is significant and at least `floor`, and the ratio is at least
-    /// [`MIN_WEIGHT_RATIO`].
+    /// The bytes or documents per operation in the later period, divided by those in the earlier
+    /// period. `before` and `now` are the sums of all operations. `None` unless the increase is
+    /// significant and at least `floor`, and the ratio is at least [`MIN_WEIGHT_RATIO`].
     fn weight(&self, pair: &Pair<'_>, before: u64, now: u64, floor: f64) -> Option<f64> {
         if pair.before.count.min(pair.now.count) < MIN_OPERATIONS {
             return None;

@@ -298,8 +298,9 @@ impl Insight {
         self.annotations.lock().list(from, to)
     }
 
-    /// The annotations that were added since the last call with the same `seen`, the earliest
-    /// first. The call updates `seen` for the next call. If `seen` is 0, returns all annotations.
+    /// The annotations that the caller has not received yet, the earliest first. `seen` stores the
+    /// caller's position: it is 0 before the first call, which returns all annotations, and each
+    /// call updates it.
     pub fn annotations_since(&self, seen: &mut u64) -> Vec<Annotation> {
         let annotations = self.annotations.lock();
         let (added, next) = annotations.since(*seen);
@@ -307,7 +308,8 @@ impl Insight {
         added
     }
 
-    /// Prepares the changes of the annotations for the next write of the history file.
+    /// Adds the changes of the annotations to `unwritten`, so that the next write stores them in
+    /// the history file.
     fn note(&self, mut annotations: MutexGuard<'_, Annotations>) {
         let changes = annotations.take_changes();
         if let Some(unwritten) = &mut *self.unwritten.lock() {
@@ -361,7 +363,7 @@ impl Insight {
         self.is_on && seconds(now).is_multiple_of(CHANGE_INTERVAL_SECONDS)
     }
 
-    /// True if the file must be written in this second.
+    /// True if the history file must be written in this second.
     pub fn is_due(&self, now: SystemTime) -> bool {
         self.unwritten.lock().is_some() && seconds(now).is_multiple_of(WRITE_INTERVAL_SECONDS)
     }
@@ -411,8 +413,8 @@ impl Insight {
         self.select(from, to).period()
     }
 
-    /// The sums of the series that `is_wanted` accepts, in steps of `step`: the start of each step,
-    /// and a period whose length is the time for which there is data.
+    /// The sums of the series that `is_wanted` accepts, in steps of `step`. Each item has the start
+    /// of the step, and a period whose length is the time for which there is data.
     pub fn timeline(
         &self,
         from: SystemTime,
@@ -474,8 +476,8 @@ impl Insight {
         })
     }
 
-    /// All stalls since `since`, or since the start, the latest first, and the recurring stalls
-    /// among them.
+    /// All kept stalls that ended after `since`, the latest first, and the recurring stalls among
+    /// them. Without `since`, all kept stalls.
     pub fn stalls(&self, since: Option<SystemTime>) -> (Vec<Stall>, Vec<RecurringStall>) {
         self.stalls.lock().list(self.now(), since)
     }

@@ -2,7 +2,7 @@
 
 use seawall_stats::{Figures, Gauges, ServerSample, Traffic, WeighedSeries, add_weighed};
 
-/// One second of operations, connections and servers.
+/// The figures of the operations, connections and servers in one second.
 #[derive(Debug, Default)]
 pub struct Second {
     /// Figures and weight of each series.

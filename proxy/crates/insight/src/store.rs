@@ -96,7 +96,7 @@ fn database(error: impl Into<redb::Error>) -> StoreError {
 pub struct StoredHistory {
     /// The labels with their numbers.
     pub labels: Vec<(u32, Label)>,
-    /// All frames.
+    /// All frames (packed steps).
     pub frames: Vec<Frame>,
     /// The annotations. Each has a number, which is its key in the file.
     pub annotations: Vec<(u64, Annotation)>,
@@ -168,7 +168,8 @@ impl Store {
     }
 
     /// Opens the file, and checks the checksums of all its pages. Without this check, the database
-    /// trusts a file that was closed: it may panic on a damaged page, or return wrong bytes.
+    /// library trusts each file that was closed properly: at a damaged page, it may panic or return
+    /// wrong bytes.
     fn open_database(path: &Path) -> Result<Database, StoreError> {
         // Earlier versions created the file with read permission for all users, so the permissions
         // are set each time.
@@ -388,8 +389,8 @@ fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
     bytes
 }
 
-/// The first text that the file stores for a label: the level of its row. For a row of a single
-/// shape, this text is "shape", as in the files of earlier versions, which had no group rows.
+/// The first text that the file stores for a [`Label::Shape`]: its level. For a single shape, this
+/// text is "shape", as in the files of earlier versions, which had no group rows.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::Fine => "shape",

@@ -46,7 +46,8 @@ fn shape(name: &str) -> Arc<Label> {
     })
 }
 
-/// Shapes that take about 1 ms. Two shapes became five times slower, at different times.
+/// Shapes whose operations take about 1 ms. The last two shapes became five times slower, at
+/// different times.
 const SHAPES: [&str; 8] = [
     "a",
     "b",
@@ -160,7 +161,7 @@ fn a_baseline_without_data_is_reported_as_unknown() {
 }
 
 #[test]
-fn periods_that_are_unknown_or_short_or_idle_are_not_compared() {
+fn periods_without_enough_data_or_without_operations_are_not_compared() {
     let period = |seconds, count| Period {
         length: Duration::from_secs(seconds),
         series: [(

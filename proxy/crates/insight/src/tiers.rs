@@ -59,8 +59,8 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// Appends the changes of a later delta. A frame or label that `self` adds and `later` removes
-    /// is in neither list of the result.
+    /// Appends the changes of a later delta. If `self` adds a frame or a label and `later` removes
+    /// it, the result neither adds nor removes it.
     pub fn merge(&mut self, later: Self) {
         for key in later.dropped {
             self.drop_frame(key);
@@ -160,8 +160,8 @@ impl History {
         self.keep_within_bytes();
     }
 
-    /// Closes the steps that have ended at `now`. Usually later data closes a step, but after a
-    /// pause there is no later data.
+    /// Closes the steps that have ended at `now`. Usually a step is closed when data of the next
+    /// step is added. After a pause, this data is missing, so the step is closed here.
     fn close_steps(&mut self, now: u64) {
         for (tier, (length, _)) in TIERS.iter().enumerate() {
             let Some(place) = self.tiers.get_mut(tier) else {
@@ -352,8 +352,8 @@ impl History {
         std::mem::take(&mut self.delta)
     }
 
-    /// Loads labels and frames from the file. Skips frames of the future, and frames that are
-    /// damaged or use an unknown label. The next delta removes the skipped frames from the file.
+    /// Loads labels and frames from the file. Skips frames that end in the future, are damaged or
+    /// use an unknown label. The next delta removes the skipped frames from the file.
     pub fn restore(&mut self, labels: Vec<(u32, Label)>, frames: Vec<Frame>, now: u64) -> Skipped {
         for (number, label) in labels {
             self.next_label = self.next_label.max(number.wrapping_add(1));
@@ -443,9 +443,10 @@ impl History {
 
     /// Selects the frames for steps of `step` seconds, from the step that contains `from` until
     /// `to`. Uses the tier with the longest frames of at most `step` seconds. If this tier does not
-    /// reach back to `from`, a coarser tier that reaches back further is used. Its frame that
-    /// begins before the first step is omitted, so that two periods never share a frame. After the
-    /// last frame of the chosen tier, frames of finer tiers are used. Does not unpack the frames.
+    /// reach back to `from`, a coarser tier that reaches back further is used. A frame of the
+    /// chosen tier that begins before the first step is omitted, so that two periods never share a
+    /// frame. After the last frame of the chosen tier, frames of finer tiers are used. Does not
+    /// unpack the frames.
     pub fn select(&self, from: u64, to: u64, step: u64) -> Selection {
         let step = step.max(1);
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= step);
@@ -498,8 +499,8 @@ impl History {
     }
 }
 
-/// True if a frame ends after `now`. The running second is excepted, because Seawall adds it to the
-/// history before it exits.
+/// True if a frame ends after `now`. False for the frame of the current second, because Seawall
+/// adds this second to the history before it exits.
 fn is_future(frame: &Frame, now: u64) -> bool {
     let length = TIERS.get(frame.tier).map_or(1, |(length, _)| *length);
     let is_running = length == 1 && frame.start == now;

@@ -28,9 +28,9 @@ pub(super) struct Client {
     random: StdRng,
 }
 
-/// The next operation of a client that sends operations on a schedule. It is dropped when the load
-/// ends. It then counts as missed the operations that were due but not sent, because the client was
-/// not connected or waited for a reply.
+/// The next operation of a client that sends operations on a schedule. When the load ends, this
+/// value is dropped. An operation that was due by then, but was not sent because the client was not
+/// connected or waited for a reply, is then counted as missed.
 struct NextOperation {
     shared: Arc<Shared>,
     due: Instant,
@@ -218,7 +218,8 @@ pub(super) async fn prepare(
     prepared.unwrap_or(Err(("preparing", Failure::TimedOut)))
 }
 
-/// Inserts the documents. If the last document exists, all exist.
+/// Inserts the documents in the order of their `_id`. If the last document exists, an earlier load
+/// has inserted all documents, so nothing is inserted.
 async fn seed(plan: &Plan, link: &mut Link) -> Result<(), Failure> {
     let last = Ask::Find(plan.work.documents.max(1) - 1);
     let read = plan.work.command(last, plan.target.read_mode);
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn operations_that_become_due_while_the_last_one_waits_for_its_reply_are_missed() {
+    async fn operations_due_while_a_client_waits_for_a_reply_at_the_end_of_the_load_are_missed() {
         for (sent_before_end, expected) in [(1_000, (1, 9)), (50, (0, 0))] {
             let shared = shared().await;
             let sent_before_end = Duration::from_millis(sent_before_end);

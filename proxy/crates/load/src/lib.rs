@@ -5,8 +5,8 @@
 //! time out and reconnect. A *steady* load keeps its connections. Latency is measured from the time
 //! when an operation was due, so it includes time during which the client was busy (this avoids
 //! coordinated omission). The harness checks that every reply matches its command. The report also
-//! has the lateness and the CPU time of the harness: a load generator that is overloaded would give
-//! wrong results.
+//! has the CPU time of the harness, and how late its timers were: if the harness is overloaded, its
+//! results are wrong.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -16,7 +16,7 @@
 //! | `work` | the operations that clients run, and the checks of replies |
 //! | `record` | the results per second |
 //! | `report` | the final report as text and JSON |
-//! | `own` | the CPU time and the lateness of the harness itself |
+//! | `own` | the CPU time of the harness itself, and how late its timers are |
 
 mod client;
 mod link;
@@ -72,8 +72,8 @@ pub struct Plan {
     pub behaviour: Behaviour,
     /// The duration of the load.
     pub duration: Duration,
-    /// The shortest and the longest timeout of a step. The clients' timeouts are spread evenly
-    /// between the two.
+    /// The shortest and the longest timeout of one step of a client. Each client has its own
+    /// timeout, and the timeouts of all clients are spread evenly over this range.
     pub patience: (Duration, Duration),
     /// The operations that clients run.
     pub work: Work,
@@ -109,8 +109,8 @@ impl Shared {
 /// Runs a load. Calls `progress` with one line of text per second.
 ///
 /// # Errors
-/// If the login at the target, or the insertion of the documents, fails. Later failures are part of
-/// the report.
+/// If the harness cannot connect to the target, log in or insert the documents, or if the operating
+/// system returns no random numbers. Failures after this preparation are part of the report.
 pub async fn run(plan: Plan, progress: impl Fn(&str)) -> Result<Report, PrepareError> {
     let (keys, nonces) = (Keyring::default(), nonces(&plan)?);
     prepare(&plan, &keys, &nonces).await?;

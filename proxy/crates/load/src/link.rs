@@ -18,7 +18,7 @@ use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, encode_request};
 /// section's kind.
 const BODY_OFFSET: usize = HEADER_BYTES + 5;
 
-/// Capacity of the buffer that an idle connection keeps, in bytes.
+/// Capacity in bytes to which the buffer of a connection shrinks before it receives a reply.
 const KEPT_BYTES: usize = 4096;
 
 /// The reason why a step of a client failed.

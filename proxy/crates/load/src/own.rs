@@ -1,5 +1,5 @@
-//! The CPU time and the lateness of the load harness itself. If the harness is overloaded, its
-//! results do not describe the target.
+//! The CPU time of the load harness itself, and how late its timers are. If the harness is
+//! overloaded, its results do not describe the target.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ const MEASURE_INTERVAL: Duration = Duration::from_millis(5);
 /// Number of clock ticks per second (USER_HZ). `/proc` reports CPU time in these ticks.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// CPU time of this process since its start.
+/// CPU time in seconds that this process has used from its start until `at`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage {
     at: Instant,
@@ -31,8 +31,8 @@ pub(super) struct Share {
 impl Usage {
     pub(super) fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The process name in brackets may contain spaces, so fields are counted from the closing
-        // bracket.
+        // The process name in parentheses may contain spaces, so fields are counted from the
+        // closing parenthesis.
         let fields = stat.rsplit(") ").next().unwrap_or_default();
         let mut times = fields.split(' ').skip(11).map(|field| field.parse::<f64>());
         let mut next = || times.next().and_then(Result::ok).unwrap_or(0.0) / TICKS_PER_SECOND;

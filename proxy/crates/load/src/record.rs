@@ -29,7 +29,7 @@ impl Step {
     }
 }
 
-/// The results of one kind of step: number by outcome, and latency.
+/// The results of one kind of step: the number of steps with each outcome, and their latency.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) ok: u64,
@@ -62,8 +62,8 @@ pub(super) struct Second {
     operation: Tally,
     /// Latency of operations, measured from the time when they were due.
     pub(super) from_due: Distribution,
-    /// Number of operations that were due but not sent, because the client had no connection, or
-    /// because all clients were busy or waited for a reply.
+    /// Number of operations that were due but not sent, because their client had no connection or
+    /// waited for a reply, or because no client was free for them.
     pub(super) missed: u64,
     /// How late timers of the harness woke up.
     pub(super) lateness: Distribution,
@@ -103,7 +103,7 @@ impl Second {
     }
 }
 
-/// The results of a run by second.
+/// The results of a load, by the number of whole seconds since it began.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     began: Instant,
@@ -133,8 +133,8 @@ impl Record {
         }
     }
 
-    /// Records the latency of an operation that just succeeded or timed out, from the time when it
-    /// was due.
+    /// Records the time since `due` as the latency of an operation that was due at `due` and has
+    /// just succeeded or timed out, or whose reply has not arrived at the end of the load.
     pub(super) fn since_due(&mut self, due: Instant) {
         let now = Instant::now();
         self.second(now).from_due.record(now - due);
@@ -149,7 +149,7 @@ impl Record {
         self.second(Instant::now()).lateness.record(by);
     }
 
-    /// The records of all seconds, added together.
+    /// The sum of the results of all seconds.
     pub(super) fn total(&self) -> Second {
         let mut total = Second::default();
         self.seconds.values().for_each(|second| total.add(second));
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn results_are_counted_in_the_second_in_which_they_end() {
+    async fn each_step_is_counted_in_the_second_in_which_it_ended() {
         let began = Instant::now();
         let mut record = Record::new(began);
         record.step(Step::Hello, &Ok(()), Duration::from_millis(3));

@@ -24,7 +24,7 @@ pub struct Target {
     first: Address,
     others: Vec<Address>,
     user: Option<User>,
-    /// TLS towards the endpoint; `None` without TLS.
+    /// The TLS configuration for connections to the endpoint; `None` without TLS.
     pub(super) tls: Option<Arc<ServerTls>>,
     /// The read preference mode in the connection string; `None` means primary.
     pub(super) read_mode: Option<&'static str>,
@@ -139,7 +139,7 @@ impl Target {
         })
     }
 
-    /// True if every address is on this machine.
+    /// True if every address is a Unix domain socket or resolves only to loopback addresses.
     pub async fn is_loopback(&self) -> bool {
         for address in self.addresses() {
             let Address::Tcp(address) = address else {
@@ -155,7 +155,7 @@ impl Target {
         true
     }
 
-    /// The address of the client with this number.
+    /// The address to which the client with this number connects.
     pub fn address(&self, number: usize) -> &Address {
         let index = number % (1 + self.others.len());
         let other = index
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_string_is_parsed_into_addresses_and_user_and_read_mode() {
+    async fn a_connection_string_is_parsed_into_addresses_a_user_and_a_read_mode() {
         let uri =
             "mongodb://me:p%40ss@127.0.0.1:27018,[::1]:5/?authSource=app&readPreference=nearest";
         let target = Target::parse(uri).await.unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn remote_addresses_are_not_loopback() {
+    async fn a_target_with_a_remote_address_is_not_loopback() {
         for uri in ["mongodb://192.0.2.1/", "mongodb://127.0.0.1,192.0.2.1/"] {
             assert!(
                 !Target::parse(uri).await.unwrap().is_loopback().await,

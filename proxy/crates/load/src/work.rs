@@ -10,7 +10,7 @@ use super::link::Failure;
 /// Seed of the clients' random numbers. It is constant, so that two runs send the same operations.
 pub(super) const SEED: u64 = 0x5ea_3a11;
 
-/// The mix and the data of the operations.
+/// The operations that clients run: the share of each kind, and the documents that they use.
 #[derive(Clone, Debug)]
 pub struct Work {
     /// The database.
@@ -121,8 +121,8 @@ impl Work {
         command
     }
 
-    /// Builds a command that inserts missing documents, starting with `_id` `first`. Also returns
-    /// the first `_id` of the next command.
+    /// Returns a command that inserts the missing ones of at most [`SEEDED_AT_A_TIME`] documents,
+    /// beginning with the `_id` `first`. Also returns the first `_id` of the next command.
     pub(super) fn seed(&self, first: u32) -> (RawDocumentBuf, u32) {
         let end = self.documents.min(first + SEEDED_AT_A_TIME);
         let mut updates = bson::RawArrayBuf::new();
@@ -147,8 +147,8 @@ impl Work {
 
 const SEEDED_AT_A_TIME: u32 = 500;
 
-/// Checks that a reply matches `ask`. A document with another `_id` may belong to another client's
-/// reply.
+/// Checks that a reply matches `ask`. If a find returns a document with another `_id`, the reply
+/// may belong to the command of another client.
 pub(super) fn check(ask: Ask, reply: &RawDocument) -> Result<(), Failure> {
     match ask {
         Ask::Find(id) => {

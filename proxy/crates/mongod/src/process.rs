@@ -47,7 +47,7 @@ pub struct Options {
     pub parameters: Vec<(String, String)>,
     /// True if mongod also listens on a Unix domain socket in its data directory.
     pub unix_socket: bool,
-    /// Size of WiredTiger's cache in GiB. The minimum of mongod is 0.25.
+    /// Size of WiredTiger's cache in GiB. mongod accepts no value below 0.25.
     pub cache_gb: f64,
     /// Further command-line arguments of mongod.
     pub arguments: Vec<OsString>,
@@ -311,7 +311,8 @@ impl Mongod {
         log.is_ok_and(|log| log.contains(LISTENING))
     }
 
-    /// The last lines of the log and of the output of this run.
+    /// The last lines of two texts together: the log of this run, then the standard output and
+    /// error of all runs.
     fn last_log_lines(&self) -> String {
         let mut text = read_from(&self.log_path(), self.log_start_bytes).unwrap_or_default();
         let output = read_from(&self.data_dir().join("output"), 0).unwrap_or_default();
@@ -472,8 +473,8 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const CLUSTER_KEY_BYTES: usize = 48;
-/// The limit of log bytes read into memory. A start writes about 60 KB, but more with a higher log
-/// level.
+/// Maximum number of bytes of a log that are read into memory. During its start, mongod writes
+/// about 60 KB, or more with a higher log level.
 const MAX_LOG_BYTES: u64 = 4 * 1024 * 1024;
 const MAX_LOG_LINES: usize = 12;
 

@@ -70,8 +70,8 @@ pub async fn initiate_replica_set(
     settings: Settings,
 ) -> Result<SocketAddr, Error> {
     let indexed = members.iter().enumerate().rev();
-    // If several members have the highest priority, `max_by_key` returns the last of them.
-    // `indexed` is in reverse order, so this is the first such member in `members`.
+    // If several members have the highest priority, `max_by_key` returns the last one of them in
+    // `indexed`. `indexed` is in reverse order, so this is the first one of them in `members`.
     let preferred = indexed.max_by_key(|(_, member)| member.priority);
     let (index, first) = preferred.ok_or(Error::NotAMember)?;
     let set = first
@@ -213,7 +213,7 @@ fn shown_states(states: &[(SocketAddr, MemberState)]) -> String {
 async fn states(members: &[Member<'_>]) -> Vec<(SocketAddr, MemberState)> {
     let mut states = Vec::with_capacity(members.len());
     for Member { mongod, .. } in members {
-        // `isMaster` is the old name of `hello`, which servers of all versions know.
+        // Servers of all versions know `isMaster`, the old name of `hello`.
         let hello = mongod.run_command("admin", doc! { "isMaster": 1 });
         let state = match timeout(HELLO_LIMIT, hello).await {
             // Until the set has keys for cluster times, its replies have no `$clusterTime`. Such a

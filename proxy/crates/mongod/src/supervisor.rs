@@ -9,10 +9,10 @@
 //!               ◄─stdout──   └─────► watcher         reads stdin; at its end kills mongod
 //! ```
 //!
-//! While mongod runs, the watcher reads the shell's input. Afterwards the shell itself reads one
-//! line. If there is a line, the directory is still needed; if the input has ended, the shell
-//! removes the directory. The shell kills the watcher before it reports mongod's end. So the
-//! watcher cannot kill another process that got the same pid.
+//! While mongod runs, the watcher reads the shell's input. When mongod has ended, the shell itself
+//! reads one line. If there is a line, the directory is still needed; if the input has ended, the
+//! shell removes the directory. The shell kills the watcher as soon as mongod has ended. So the
+//! watcher cannot kill another process that later gets mongod's pid.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
@@ -37,14 +37,15 @@ pub(super) enum Run {
 }
 
 /// The shell and its mongod. Dropping the supervisor kills mongod, removes the directory and waits
-/// for both processes.
+/// until both processes have ended.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     shell: Child,
-    /// The writing end of the pipe. Closing it (`None`) ends the run.
+    /// The writing end of the pipe to the shell. When it is closed (`None`), the shell ends the
+    /// run.
     input: Option<ChildStdin>,
-    /// The state of the run. The channel works without a runtime, because tests with different
-    /// runtimes may share a mongod.
+    /// The state of the run. Tests with different runtimes may share a mongod, and this kind of
+    /// channel depends on no runtime.
     run: watch::Receiver<Run>,
 }
 

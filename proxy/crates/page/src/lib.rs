@@ -20,7 +20,7 @@ macro_rules! files {
     };
 }
 
-/// The files that the admin address serves, by name.
+/// The files of the dashboard, which the admin address serves. They are sorted by name.
 pub const DASHBOARD: [File; 22] = files![
     "api.js",
     "app.js",
@@ -46,7 +46,7 @@ pub const DASHBOARD: [File; 22] = files![
     "view-state.js",
 ];
 
-/// The script of a report: it starts [`REPORT_MODULES`].
+/// The script of a report that starts the modules in [`REPORT_MODULES`].
 pub const REPORT_SCRIPT: File = {
     let [file] = files!["report-start.js"];
     file

@@ -51,7 +51,8 @@ impl Keyed {
         Self(mac)
     }
 
-    /// A block that depends on the key, the purpose, the domain and the parts.
+    /// The output of the keyed function for the concatenated `parts`. Each key, purpose and domain
+    /// (such as numbers or dates) has unrelated outputs.
     pub(crate) fn block(&self, purpose: Purpose, domain: u8, parts: &[&[u8]]) -> Block {
         let mut mac = self.0.clone();
         let purpose = match purpose {
@@ -96,8 +97,8 @@ impl Keyed {
         }
     }
 
-    /// `count` bytes that depend on the key, the purpose, the domain and the parts. The parts are
-    /// read once, so the time is linear in their length and in `count`.
+    /// Like [`Self::block`], but returns `count` bytes. The parts are read once, so the time is
+    /// linear in their length and in `count`.
     pub(crate) fn bytes(
         &self,
         purpose: Purpose,

@@ -42,8 +42,8 @@ pub enum Mode {
     Equality,
     /// Pseudonyms keep the same properties as in [`Mode::Equality`]. They also keep the order of
     /// numbers (across all numeric types), the order of dates and of the times of ObjectIds, and
-    /// equal prefixes of strings stay equal. An integer whose pseudonym does not fit its type gets
-    /// the next larger type.
+    /// equal prefixes of strings. If the pseudonym of an integer does not fit the integer's type,
+    /// the pseudonym has the next larger type.
     Ordered,
 }
 

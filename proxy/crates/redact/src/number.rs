@@ -18,7 +18,7 @@ const OBJECT_IDS: u8 = 3;
 const NUMBER_SPREAD_BITS: u32 = 8;
 
 /// Number of bits by which the pseudonym of a time is longer than the time. With one bit, the
-/// pseudonyms of present dates are before the year 2110.
+/// pseudonym of a date between 2005 and 2039 is a date before 2110.
 const TIME_SPREAD_BITS: u32 = 1;
 
 /// Largest coefficient of a Decimal128.
@@ -147,8 +147,8 @@ fn of_double(value: f64) -> Option<Number> {
     let mantissa = bits & ((1 << MANTISSA_BITS) - 1);
     Some(Number {
         is_negative: value < 0.0,
-        // All numbers below 2^-60 share one pseudonym, so the exponent of a subnormal number need
-        // not be exact.
+        // All numbers of one sign whose absolute value is below 2^-60 share one pseudonym, so the
+        // exponent of a subnormal number need not be exact.
         exponent: exponent - 1023,
         fraction: mantissa << (FRACTION_BITS - MANTISSA_BITS),
     })
@@ -211,10 +211,10 @@ fn of_quotient(is_negative: bool, dividend: u128, divisor: u128) -> Number {
     }
 }
 
-/// All numbers of one sign whose absolute value is below `2^-SMALLEST` share one pseudonym.
+/// Exponents below `-SMALLEST` are not computed: numbers with such exponents share one pseudonym.
 const SMALLEST: i32 = 62;
 
-/// Sign, coefficient and exponent; `None` for infinity and NaN.
+/// The sign, coefficient and exponent of a Decimal128; `None` for infinity and NaN.
 fn decimal_parts(bits: u128) -> Option<(bool, u128, i32)> {
     let is_negative = bits >> 127 == 1;
     match bits >> 122 & 0b11111 {

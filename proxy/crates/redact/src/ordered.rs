@@ -1,11 +1,11 @@
 //! Strictly increasing keyed maps.
 //!
 //! A number other than zero is `±2^e · (1 + f)` with an exponent `e` and a fraction `f`. Its
-//! pseudonym has the same sign and the exponent `e + SPREAD`. So each exponent has 2^SPREAD times
-//! as many pseudonyms as integers. Pseudonyms can therefore keep the order of the numbers although
-//! their positions are random. The integers of one exponent are the leaves of a tree. Each node
-//! divides its range of pseudonyms among 16 children by keyed weights, but every child gets at
-//! least one pseudonym for each of its leaves.
+//! pseudonym has the same sign and the exponent `e + s`; `s` is `OrderedMap::spread_bits`. So each
+//! exponent has 2^s times as many pseudonyms as integers. Pseudonyms can therefore keep the order
+//! of the numbers although their positions are random. The integers of one exponent are the leaves
+//! of a tree. Each node divides its range of pseudonyms among 16 children by keyed weights, but
+//! every child gets at least one pseudonym for each of its leaves.
 //!
 //! A number with a fraction keeps 40 bits of precision; numbers that differ by less may get equal
 //! pseudonyms.
@@ -45,7 +45,8 @@ pub(crate) struct Pseudonym {
     pub part_bits: u32,
 }
 
-/// An increasing map. Numbers and dates have different maps.
+/// An increasing map from numbers to pseudonyms. Numbers, dates and the times of ObjectIds have
+/// different maps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OrderedMap<'a> {
     pub keyed: &'a Keyed,
@@ -196,7 +197,7 @@ fn shares(weights: &[u8; 32], child: u128, level_bits: u32) -> (u128, u128, u128
     (before, own, all)
 }
 
-/// The bytes that select a tree. Each sign and exponent has its own tree.
+/// The bytes that select a tree. Each combination of a sign and an exponent has its own tree.
 #[derive(Clone, Copy, Debug)]
 struct Prefix([u8; 5]);
 
@@ -207,5 +208,5 @@ impl Prefix {
     }
 }
 
-/// Bits of a number's fraction.
+/// Number of bits of [`Number::fraction`].
 pub(crate) const FRACTION_BITS: u32 = 63;

@@ -11,8 +11,8 @@ use seawall_wire::OpMsg;
 
 use crate::{Mode, Redactor};
 
-/// Maximum number of operations whose reply form is remembered because their reply has not been
-/// read. Further operations are omitted.
+/// Maximum number of operations whose command has been read, but whose reply has not. Their reply
+/// forms are kept in memory, so further operations are omitted while the maximum is reached.
 const MAX_PENDING: usize = 100_000;
 
 /// Redacts the records of one capture, in their order. A command that cannot be redacted is

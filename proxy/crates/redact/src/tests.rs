@@ -369,7 +369,7 @@ fn another_key_or_mode_gives_other_pseudonyms() {
     assert!(!first.contains("another"), "{first}");
 }
 
-/// Fingerprints of the published examples do not change.
+/// The published commands are the test vectors for fingerprints.
 #[test]
 fn redaction_keeps_the_fingerprints_of_all_published_commands() {
     let file = include_str!("../../shape/testdata/fingerprint-vectors.json");
@@ -492,8 +492,8 @@ fn integer(value: &Bson) -> Option<i128> {
     }
 }
 
-/// Checks that no value contains [`grammar::PLANTED`], which the original values contain. Names may
-/// contain this text.
+/// Checks that no value contains [`grammar::PLANTED`], a text that every original string contains.
+/// Field names are not checked.
 fn assert_nothing_planted(value: &Bson) {
     let text = match value {
         Bson::Document(document) => return document.values().for_each(assert_nothing_planted),
@@ -564,7 +564,7 @@ proptest! {
     }
 
     #[test]
-    fn pseudonyms_of_strings_keep_length_equality_and_prefixes(
+    fn equal_strings_and_prefixes_have_equal_pseudonyms_of_the_same_length(
         one in ".{0,90}",
         other in ".{0,90}",
     ) {
@@ -580,7 +580,7 @@ proptest! {
     }
 
     #[test]
-    fn pseudonyms_of_one_type_keep_type_length_and_equality(
+    fn equal_values_of_one_type_have_equal_pseudonyms_of_the_same_type_and_length(
         a in any::<[u8; 16]>(),
         b in any::<[u8; 16]>(),
     ) {

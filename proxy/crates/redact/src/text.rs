@@ -186,5 +186,5 @@ fn letters(keyed: &Keyed, pattern: &[u8], count: usize) -> Vec<u8> {
     bytes.into_iter().map(|byte| b'a' + byte % 26).collect()
 }
 
-/// The characters with a meaning in a pattern.
+/// The characters with a special meaning in a regular expression.
 const META: &[u8] = b"\\^$.|?*+()[]{}";

@@ -2,7 +2,7 @@
 //!
 //! Four kinds of changes are reported per shape: more operations failed, results differ, operations
 //! are slower, operations are faster. Durations are compared with the statistical test that finds
-//! changes in a running proxy (`seawall_insight`). This test recognises a change that affects all
+//! changes in a running proxy (`seawall_insight`). This test recognizes a change that affects all
 //! shapes at once.
 
 use std::{
@@ -57,7 +57,7 @@ pub enum ChangeKind {
     Faster,
 }
 
-/// The names of a shape.
+/// The id, the names and the text of a shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Names {
     /// The id of the shape; empty if the change affects all shapes at once.
@@ -151,7 +151,8 @@ impl Comparison {
         }
     }
 
-    /// The shape results of both reports, by the id of the shape; `None` where a report has none.
+    /// The results of the shape with this id in the earlier and in the later report; `None` for a
+    /// report without this shape.
     pub fn results(&self, id: &str) -> [Option<&ShapeResult>; 2] {
         [&self.before, &self.now].map(|report| report.shapes.iter().find(|shape| shape.id == id))
     }
@@ -292,8 +293,8 @@ fn differences(a: &ShapeResult, b: &ShapeResult, before: &Report, now: &Report) 
             facts.push(format!("{name}: {x} → {y}"));
         }
     };
-    // The capture lacks the results of operations without a reply, so the results cannot be
-    // compared.
+    // A capture lacks the results of operations that got no reply. If a shape has such operations,
+    // its results cannot be compared.
     let lost = match before.kind {
         Kind::Replay => 0,
         Kind::Capture | Kind::DryRun => a.failures,
@@ -415,7 +416,8 @@ fn period(report: &Report) -> Period {
 fn missed(pairs: &[Pair<'_>], share: f64) -> Vec<Missed> {
     let shapes = float(u64::try_from(pairs.len()).unwrap_or(u64::MAX));
     let min_z = (2.0 * (shapes / ALPHA).ln()).sqrt();
-    // The slowdown as a number of buckets. Distributions have eight buckets per factor of two.
+    // The accepted slowdown as a number of buckets. Distributions have eight buckets per factor of
+    // two.
     let shift = whole((8.0 * (1.0 + share).ln() / LN_2).floor());
     let mut missed: Vec<Missed> = pairs
         .iter()

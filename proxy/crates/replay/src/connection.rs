@@ -49,7 +49,7 @@ pub(crate) struct CatchUp {
     pub reply_limit: Duration,
 }
 
-/// A command that was sent, or could not be sent.
+/// The result of a command that was sent or could not be sent.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub operation: OperationId,
@@ -65,7 +65,7 @@ pub(crate) struct Done {
     pub caught_up: Vec<(i64, u64)>,
 }
 
-/// The parts of a reply that results need.
+/// The parts of a reply that the results of the replay need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     pub facts: ReplyFacts,
@@ -73,7 +73,7 @@ pub(crate) struct Received {
     pub digest: u64,
 }
 
-/// Runs the connection of a slot until the sender of its jobs is dropped.
+/// Runs the connection with the number `slot`, until the sender of its jobs is dropped.
 pub(crate) async fn run(
     endpoint: Arc<Endpoint>,
     slot: usize,

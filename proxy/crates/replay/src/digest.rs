@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn results_of_commands_that_read_at_an_earlier_time_are_not_compared() {
+    fn results_of_commands_that_read_data_of_an_earlier_time_are_not_compared() {
         let time = Timestamp {
             time: 5,
             increment: 1,

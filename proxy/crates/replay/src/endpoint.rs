@@ -47,14 +47,14 @@ pub(crate) struct Endpoint {
     target: Target,
     keys: Keyring,
     nonces: NonceSource,
-    /// Memory for replies that do not fit the buffer of a connection.
+    /// Limits the memory for large replies: one permit is 1 KiB. Small replies need no permit.
     pub replies: Semaphore,
 }
 
 /// The properties of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Description {
-    /// The address and the version.
+    /// The target's address and server version, as one text.
     pub name: String,
     pub has_retryable_writes: bool,
 }
@@ -111,7 +111,8 @@ impl Endpoint {
         Ok(description)
     }
 
-    /// Describes the server at one address, as [`Self::describe`] does.
+    /// Describes the server at one address of the target, or refuses it for the same reasons as
+    /// [`Self::describe`].
     async fn examine(
         &self,
         number: usize,
@@ -157,15 +158,15 @@ impl Endpoint {
     }
 }
 
-/// The id of the server's process, which changes when the server restarts; `None` in the replies of
-/// proxies, and of servers before 4.4.
+/// The id of the server's process, which changes when the server restarts; `None` if the reply
+/// comes from a proxy, or from a server before 4.4.
 fn process_id(reply: &RawDocument) -> Option<ObjectId> {
     let topology_version = reply.get_document("topologyVersion").ok()?;
     topology_version.get_object_id("processId").ok()
 }
 
-/// True if the address belongs to a captured server: the texts are equal, or both resolve to the
-/// same address.
+/// True if the address belongs to a captured server: its text equals the text of the server's
+/// address, or both texts resolve to the same IP address and port.
 async fn is_captured_address(address: &Address, servers: &[Server]) -> bool {
     let Address::Tcp(address) = address else {
         return false;
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_of_the_captured_deployment_is_recognised_by_ip_address_and_by_host_name() {
+    async fn an_address_of_the_captured_deployment_is_recognized_by_ip_address_and_by_host_name() {
         let servers = [server("127.0.0.1:27017", b"")];
         let cases = [
             ("127.0.0.1:27017", true),

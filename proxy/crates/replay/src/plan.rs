@@ -1,8 +1,8 @@
 //! Decides what a replay does with each captured command: send it, or skip it for a reason.
 //!
-//! If a capture is compared with a replay, the planner selects the commands of both, so both count
-//! the same operations. The planner sees the records in their order. It remembers only sessions and
-//! cursors.
+//! A report on the operations of a capture, made without a replay, uses the same planner. So this
+//! report and the report on a replay count the same operations and can be compared. The planner
+//! gets the commands in the order of the capture, and remembers only sessions and cursors.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ const MAX_KILLED: usize = 1_000;
 pub struct Choice {
     /// True if writes are sent.
     pub with_writes: bool,
-    /// The shapes to send; all if empty. The `getMore`s of their cursors and the ends of their
-    /// transactions are sent, too.
+    /// The shapes whose commands are sent; all if empty. The `getMore`s on the cursors of these
+    /// commands, and the ends of their transactions, are sent, too.
     pub only: Vec<ShapeId>,
 }
 
@@ -47,14 +47,16 @@ pub(crate) enum SkipReason {
     Handshake,
     /// The user chose other shapes.
     NotChosen,
-    /// The driver sent an earlier write again.
+    /// The command is a retry: the driver had already sent this write, or this end of a
+    /// transaction.
     Retry,
     /// The command's transaction began before the capture, or the first command of this transaction
     /// was skipped.
     TransactionUnknown,
     /// The command's cursor was opened before the capture, or by a command that was skipped.
     CursorUnknown,
-    /// In the replay, the command's cursor ended earlier.
+    /// The command's cursor is not open in the replay: it ended earlier than in the capture, or the
+    /// target did not open it.
     CursorEnded,
     /// The message is not a valid command.
     Invalid,
@@ -85,11 +87,12 @@ pub(crate) struct Origin {
     pub shape: ShapeId,
     /// True if the cursor waits for data: a change stream or a tailable cursor.
     pub is_awaiting: bool,
-    /// The reason why the results are not compared; `None` if they are compared.
+    /// The reason why the operation's results are not compared with the results of another report;
+    /// `None` if they are compared.
     pub exclusion: Option<Exclusion>,
 }
 
-/// The use of cursors by a command.
+/// How a command uses cursors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CursorUse {
     /// The command may open a cursor.
@@ -115,10 +118,10 @@ pub(crate) struct Planned {
     pub cursors: CursorUse,
     /// True if the server sends no reply.
     pub is_unacknowledged: bool,
-    /// The form of the reply.
+    /// The fields of the reply that contain the results.
     pub reply_form: ReplyForm,
     /// The command's `maxTimeMS`; zero if it has none. For a `getMore` on an awaiting cursor, it is
-    /// the time to wait for events.
+    /// the time for which the server waits for events.
     pub max_time: Duration,
 }
 
@@ -154,8 +157,8 @@ pub(crate) struct Planner {
     choice: Choice,
     is_redacted: bool,
     sessions: Recent<[u8; 16], Session>,
-    /// The cursors that commands of the replay opened. The key is the id that the cursor has in the
-    /// capture.
+    /// The cursors that were opened, in the capture, by commands that the replay sends. The key is
+    /// the cursor's id in the capture.
     cursors: Recent<i64, Origin>,
 }
 
@@ -335,7 +338,7 @@ pub(crate) fn op_msg(message: &[u8]) -> Option<OpMsg<'_>> {
     is_complete.then(|| OpMsg::parse(message).ok()).flatten()
 }
 
-/// The key of a captured session: the 16 bytes of its id.
+/// The id of a captured session: the 16 bytes of the UUID in `lsid`.
 pub(crate) type CapturedSession = [u8; 16];
 
 fn check_kind(command: &Command<'_>) -> Result<(), SkipReason> {
@@ -351,7 +354,7 @@ fn check_kind(command: &Command<'_>) -> Result<(), SkipReason> {
     }
 }
 
-/// A `maxTimeMS` as a duration. The server refuses a negative value.
+/// A `maxTimeMS` as a duration. A negative value, which the server refuses, becomes zero.
 fn duration(max_time: MaxTime) -> Duration {
     Duration::from_millis(u64::try_from(max_time.milliseconds).unwrap_or(0))
 }
@@ -382,7 +385,7 @@ mod tests {
         doc! {"id": Binary { subtype, bytes }}
     }
 
-    /// A planner that sends everything possible.
+    /// A planner for a user who chose to send writes and all shapes.
     fn planner() -> Planner {
         let choice = Choice {
             with_writes: true,
@@ -406,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_command_is_sent_or_skipped_with_the_right_reason() {
+    fn each_kind_of_command_is_sent_or_is_skipped_for_the_expected_reason() {
         use SkipReason::{Admin, CursorUnknown, Handshake, Invalid, Secret, Write};
         let out = doc! {"aggregate": "c", "pipeline": [{"$match": {}}, {"$out": "x"}]};
         let merge = doc! {"aggregate": "c", "pipeline": [{"$merge": {"into": "x"}}]};
@@ -568,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_shapes_are_sent_with_their_cursors_and_other_shapes_are_skipped() {
+    fn commands_of_chosen_shapes_and_their_get_mores_are_sent_and_other_commands_are_skipped() {
         let chosen = planned(&mut planner(), doc! {"find": "c", "filter": {"a": 1}});
         let choice = Choice {
             with_writes: true,
@@ -583,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_with_more_to_come_is_planned_as_unacknowledged() {
+    fn a_write_with_the_flag_more_to_come_is_planned_as_unacknowledged() {
         let mut bytes = message(doc! {"insert": "c", "writeConcern": {"w": 0}});
         bytes[16..20].copy_from_slice(&MORE_TO_COME.to_le_bytes());
         let Decision::Send(planned) = planner().decide(&bytes) else {

@@ -1,7 +1,8 @@
 //! Prepares the records of a capture for a replay: plans the commands, and rewrites them.
 //!
 //! This work does not depend on the target's replies, so a thread of its own does it ahead of time.
-//! Only commands on cursors are rewritten when they are sent, because they need the target's ids.
+//! Only commands on cursors are rewritten when they are sent, because they need the target's ids of
+//! these cursors.
 
 use bytes::Bytes;
 use seawall_capture::record::{Command, Content, Reply};
@@ -61,7 +62,7 @@ pub(crate) struct CapturedEnd {
     pub operation: OperationId,
     /// The error code of the reply; 0 if the reply is not an error.
     pub code: i32,
-    /// The captured id of the operation's cursor; 0 without one.
+    /// The captured id of the cursor that the operation left open; 0 if there is none.
     pub cursor_id: i64,
     pub documents: u64,
 }
@@ -72,7 +73,8 @@ pub(crate) struct Preparer {
     planner: Planner,
     rewriter: Rewriter,
     descriptions: Descriptions,
-    /// The operations whose reply was not read yet, by their captured numbers.
+    /// The operations to send whose captured reply was not read yet. The key is the operation's
+    /// number in the capture.
     open: Recent<u64, (OperationId, Origin)>,
     next_operation: u64,
 }

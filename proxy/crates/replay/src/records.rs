@@ -1,4 +1,5 @@
-//! Reads and prepares records ahead of the replay, in a thread of its own, within a limit of bytes.
+//! Reads and prepares the records of a capture in a thread of its own, before the replay needs
+//! them. The memory for these records is limited.
 
 use std::sync::Arc;
 
@@ -14,18 +15,18 @@ use crate::{
 };
 
 /// The window: the maximum total size, in KiB, of the messages of all commands that were read ahead
-/// and have not ended. The largest message fits.
+/// and have not ended. It is larger than the largest message of a capture.
 const WINDOW_KIB: u32 = 64 * 1024;
 
-/// Memory that each command reserves in addition to its message, in KiB. It limits the number of
-/// small commands in the window.
+/// Memory that each command reserves in the window in addition to its message, in KiB. It limits
+/// the number of small commands in the window.
 const EACH_KIB: usize = 4;
 
-/// Reserved memory is returned in portions of this size, in KiB. Otherwise each command would wake
-/// the thread that reads.
+/// Reserved memory is returned to the window in portions of at least this size, in KiB. If each
+/// command returned its memory at once, each command would wake the thread that reads.
 const RETURNED_KIB: usize = 2 * 1024;
 
-/// Maximum number of records in the channel between the threads.
+/// Maximum number of records in the channel from the thread that reads to the replay.
 const MAX_QUEUED: usize = 4096;
 
 const _: () =
@@ -40,7 +41,7 @@ pub(crate) struct Read {
 }
 
 /// Collects the permits of commands that have ended. Returns them to the window when they add up to
-/// [`RETURNED_KIB`].
+/// [`RETURNED_KIB`] or more.
 #[derive(Debug, Default)]
 pub(crate) struct Shares(Option<OwnedSemaphorePermit>);
 
@@ -69,7 +70,8 @@ pub(crate) enum Item {
     Last(Last),
 }
 
-/// Starts reading and preparing. The thread ends when the receiver is dropped.
+/// Starts a thread that reads and prepares the records, and returns the receiver of the channel.
+/// The thread ends at the end of the capture, or when the receiver is dropped.
 pub(crate) fn read_ahead(mut source: Source, mut preparer: Preparer) -> mpsc::Receiver<Item> {
     let (sender, receiver) = mpsc::channel(MAX_QUEUED);
     let window = Arc::new(Semaphore::new(usize::try_from(WINDOW_KIB).unwrap_or(0)));

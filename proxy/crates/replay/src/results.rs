@@ -31,27 +31,29 @@ pub struct Report {
     pub seawall_replay: u32,
     /// The origin of the results.
     pub kind: Kind,
-    /// The id of the capture. In hexadecimal if the id is not text.
+    /// The id of the capture; in hexadecimal if the id is not text.
     pub capture: String,
     /// When the capture began, in seconds since 1970.
     pub captured_at_s: u64,
-    /// The target and its version; empty for a capture.
+    /// The target's address and server version, as one text; empty without a replay.
     pub target: String,
     /// How the replay was run.
     pub settings: Settings,
-    /// Duration in seconds, from the first command to the last reply.
+    /// The time from the first command to the last reply, in seconds.
     pub seconds: f64,
     /// Number of commands sent; without a replay, the number that a replay would send.
     pub sent: u64,
-    /// Number of commands that were due and were not sent, because the replay was stopped.
+    /// Number of commands that still waited to be sent when the replay was stopped.
     pub not_sent: u64,
     /// Number of commands skipped, by reason.
     pub skipped: BTreeMap<String, u64>,
     /// Number of operations that are missing in the capture.
     pub omitted: u64,
-    /// Number of clients that shared a connection with other clients.
+    /// Number of captured clients whose commands were sent on a connection that other clients
+    /// already used.
     pub shared_connections: u64,
-    /// Number of operations that failed although they had not failed in the capture.
+    /// Number of operations that got no reply, or that got an error code that they had not got in
+    /// the capture.
     pub unexpected_errors: u64,
     /// How late commands were sent; empty if the pace is `max`.
     pub lag: Durations,
@@ -65,7 +67,8 @@ pub struct Report {
     /// The reason why the capture could not be read to its end; `None` if it was read to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
-    /// The results per shape, by total time, the largest first.
+    /// The results per shape. The shape whose operations have the largest total duration is the
+    /// first.
     pub shapes: Vec<ShapeResult>,
 }
 
@@ -89,11 +92,11 @@ pub struct Settings {
     pub pace: String,
     /// True if writes were sent.
     pub with_writes: bool,
-    /// The shapes that were chosen; all if empty.
+    /// The ids of the chosen shapes; empty if all shapes were chosen.
     pub only: Vec<String>,
     /// True if each command waited for all operations that had ended before it in the capture.
     pub strict_order: bool,
-    /// True if results have digests.
+    /// True if the results have digests of the returned documents.
     pub digest: bool,
     /// True if the values in the capture are pseudonyms.
     pub redacted: bool,
@@ -110,7 +113,7 @@ pub struct ShapeResult {
     pub db: String,
     /// The collection.
     pub collection: String,
-    /// The text of the shape.
+    /// The shape as readable text.
     pub text: String,
     /// Number of operations sent.
     pub count: u64,
@@ -128,9 +131,9 @@ pub struct ShapeResult {
     pub events: u64,
     /// True if the operations open awaiting cursors.
     pub is_awaiting: bool,
-    /// Bytes of the commands.
+    /// Total size of the commands, in bytes.
     pub request_bytes: u64,
-    /// Bytes of the replies.
+    /// Total size of the replies, in bytes.
     pub reply_bytes: u64,
     /// The digest of the returned documents, in hexadecimal; `None` if no digest was requested, if
     /// the results are not compared, or if a reply had no digest.
@@ -149,13 +152,13 @@ pub struct Durations {
     /// Indexes and counts of the buckets that are not empty: bucket i ends at 2^((i - 167) / 8)
     /// seconds.
     pub buckets: Vec<(usize, u64)>,
-    /// The sum in microseconds.
+    /// The sum of the durations, in microseconds.
     pub sum_us: u64,
     /// The longest duration in microseconds.
     pub max_us: u64,
-    /// The median in milliseconds, for people. It is ignored when a report is read.
+    /// The median in milliseconds, for people who read the JSON. Seawall does not use it.
     pub p50_ms: f64,
-    /// The 99th percentile in milliseconds, for people. It is ignored when a report is read.
+    /// The 99th percentile in milliseconds, for people who read the JSON. Seawall does not use it.
     pub p99_ms: f64,
 }
 
@@ -174,7 +177,7 @@ impl From<&Distribution> for Durations {
 }
 
 impl Durations {
-    /// The distribution.
+    /// Converts the durations from the JSON form to a distribution.
     pub fn distribution(&self) -> Distribution {
         Distribution::from_parts(
             self.buckets.iter().copied(),
@@ -184,7 +187,7 @@ impl Durations {
     }
 }
 
-/// The reason why this program cannot read a document as a report.
+/// The reason why a document cannot be read as a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// The document is not a report on a replay.
@@ -196,10 +199,10 @@ pub enum ReportError {
 }
 
 impl Report {
-    /// Parses JSON.
+    /// Parses a report in JSON.
     ///
     /// # Errors
-    /// If the text is not a report of a known version.
+    /// If the JSON is not a report of a known version.
     pub fn read(json: &[u8]) -> Result<Self, ReportError> {
         #[derive(Deserialize)]
         struct Version {
@@ -212,8 +215,8 @@ impl Report {
         }
     }
 
-    /// True if a JSON document has the version number of a report on a replay, even of an unknown
-    /// version.
+    /// True if a JSON document has the field with the version of a report on a replay. This program
+    /// may not know the version.
     pub fn is_declared_by(json: &serde_json::Value) -> bool {
         json.get("seawall_replay").is_some()
     }
@@ -236,10 +239,10 @@ pub(crate) struct RowId(usize);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub is_ok: bool,
-    /// The code of a reply with `ok: 0`.
+    /// The error code of a reply with `ok: 0`; 0 if the reply has no error code.
     pub code: i32,
     pub documents: u64,
-    /// The error codes of failed writes and of the write concern, each with its number of errors.
+    /// The codes of failed writes and of the write concern error, each with its number of errors.
     pub write_errors: Vec<(i32, u64)>,
 }
 
@@ -279,7 +282,7 @@ impl From<&Facts> for Tally {
 /// One operation that ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
-    /// The values of the reply; `None` if no reply was wanted.
+    /// The values of the reply; `None` if the command wanted no reply.
     pub tally: Option<Tally>,
     /// The time from sending the command to the end of its reply.
     pub duration: Duration,
@@ -310,9 +313,9 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// The row that counts an operation. `description` belongs to the first operation of a shape;
-    /// see [`Descriptions`]. The replies of awaiting cursors belong to the row of the operation
-    /// that opened the cursor.
+    /// The row that counts an operation. `description` is set only for the first operation of a
+    /// shape; see [`Descriptions`]. The replies of awaiting cursors belong to the row of the
+    /// operation that opened the cursor.
     pub(crate) fn row(
         &mut self,
         planned: &Planned,
@@ -378,7 +381,7 @@ impl Results {
         }
     }
 
-    /// Counts a command that was not sent.
+    /// Counts a command that is skipped for this reason.
     pub(crate) fn skip(&mut self, reason: &'static str) {
         match self.skipped.get_mut(reason) {
             Some(count) => *count += 1,
@@ -418,8 +421,8 @@ impl Results {
     }
 
     /// Counts the reply to a `getMore` on an awaiting cursor, in the row of the operation that
-    /// opened the cursor. The number of `getMore`s and their durations depend on the time of the
-    /// events, so they are not counted.
+    /// opened the cursor. The number of `getMore`s and their durations depend on when the
+    /// events happen, so they are not counted.
     pub(crate) fn end_await(&mut self, row: RowId, ended: &Ended) {
         let Some(row) = self.at(row) else {
             return;
@@ -585,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_counted_per_shape_and_are_equal_after_a_conversion_to_json() {
+    fn results_are_counted_per_shape_and_are_unchanged_after_they_are_written_and_read_as_json() {
         let mut results = Results::default();
         let find = doc! {"find": "c", "filter": {"a": 1}, "$db": "d"};
         let row = only_row(&mut results, &find);
@@ -628,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_awaiting_cursors_are_counted_with_the_operation_that_opened_them() {
+    fn events_are_counted_in_the_row_of_the_operation_that_opened_the_awaiting_cursor() {
         let mut results = Results::default();
         let command = doc! {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "$db": "d"};
         let row = only_row(&mut results, &command);
@@ -649,7 +652,8 @@ mod tests {
     fn the_numbers_of_shapes_and_error_codes_are_limited() {
         let (mut results, mut descriptions) = (Results::default(), Descriptions::default());
         for number in 0..MAX_SHAPES + 10 {
-            // Names with digits count as data, so the name has letters only.
+            // A name of digits counts as data and becomes `*` in a shape. So this name has letters
+            // in place of the digits.
             let digits = number.to_string().into_bytes().into_iter();
             let field: String = digits.map(|digit| char::from(digit + 49)).collect();
 
@@ -675,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_of_other_versions_and_other_documents_are_refused() {
+    fn a_document_that_is_not_a_report_of_a_known_version_is_refused() {
         let error = Report::read(br#"{"seawall_replay": 2}"#).unwrap_err();
         assert!(matches!(error, ReportError::UnknownVersion(2)));
         assert!(Report::read(br#"{"seawall_report": 1}"#).is_err());

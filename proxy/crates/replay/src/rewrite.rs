@@ -138,8 +138,8 @@ impl Rewriter {
         .ok_or(invalid)
     }
 
-    /// Writes the session. Fields other than `id` are omitted: only servers send them to each
-    /// other.
+    /// Writes `lsid` with the id that the session has in the replay. Other fields of `lsid` are
+    /// omitted, because only servers send such fields to each other.
     fn lsid(&self, lsid: RawElement<'_>, output: &mut Vec<u8>) {
         nested(lsid, output, |inner, output| {
             // The value of a binary is its length, its subtype and its bytes.
@@ -177,7 +177,8 @@ fn document(
     Some(())
 }
 
-/// Like [`document`], for the value of an element. An invalid value is copied.
+/// Copies an element whose value is a document, as [`document`] does. If the value is not a valid
+/// document, the element is copied without changes.
 fn nested(
     element: RawElement<'_>,
     output: &mut Vec<u8>,
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_times_of_the_captured_deployment_are_replaced() {
+    fn ids_of_the_captured_deployment_are_replaced_and_its_times_are_removed() {
         let now = Timestamp {
             time: 5,
             increment: 1,
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_captured_session_always_gets_the_same_new_session_and_other_fields_are_removed() {
+    fn a_captured_session_always_becomes_the_same_session_and_keeps_only_the_field_id() {
         let mut find = doc! {"find": "c", "lsid": lsid([4; 16]), "$db": "d"};
         let once = rewritten(&find, &CursorUse::Open);
         assert_eq!(once, rewritten(&find, &CursorUse::Open));
@@ -398,7 +399,7 @@ mod tests {
 
         /// Damaged messages give an error or a valid message, never a panic.
         #[test]
-        fn a_damaged_message_is_refused_or_stays_valid(at in 16_usize..400, value: u8, cursor: bool) {
+        fn rewriting_a_damaged_message_gives_an_error_or_a_valid_message(at in 16_usize..400, value: u8, cursor: bool) {
             let command = doc! {"getMore": 77_i64, "lsid": lsid([1; 16]), "readConcern": {"level": "local"},
                 "pipeline": [{"$changeStream": {"resumeAfter": {"_data": "x"}}}], "cursors": [1_i64, 2_i64], "$db": "d"};
             let mut message = encode_request(7, &command.to_vec().unwrap());

@@ -2,8 +2,8 @@
 //! and collects the results.
 //!
 //! One task makes all decisions. Each connection has a task of its own, which has at most one
-//! command at a time. All these tasks are spawned. So they share one thread if the runtime has one
-//! worker, and then no command wakes another thread.
+//! command at a time. All these tasks are spawned, so all of them run in one thread if the runtime
+//! has one worker. Then no command has to wake another thread.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -45,7 +45,7 @@ const HORIZON: Duration = Duration::from_secs(1);
 /// this time.
 const LEAD: Duration = Duration::from_millis(200);
 
-/// Maximum number of ended operations whose captured reply has not been read yet.
+/// Maximum number of operations that wait for their captured reply after their end in the replay.
 const MAX_UNMATCHED: usize = 65_536;
 
 /// Maximum number of cursors in each generation of the map `cursors` ([`Recent`]).
@@ -54,14 +54,14 @@ const MAX_CURSORS: usize = 50_000;
 /// Minimum number of ended operations before the share of errors can stop the replay.
 const MIN_FOR_ERROR_SHARE: u64 = 100;
 
-/// About this many ended operations, or records, are taken from their channel at once. Then the
-/// conductor starts the commands that are due.
+/// The [`Conductor`] takes about this many ended operations, or records, from their channel at
+/// once. Then it starts the commands that are due.
 const BATCH: usize = 256;
 
-/// The description of a replay.
+/// What a replay sends, to which target, how fast, and within which limits.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// The endpoint, and the user to log in as.
+    /// The deployment that gets the commands, and the user as whom the replay logs in.
     pub target: Target,
     /// The commands to send.
     pub choice: Choice,
@@ -75,17 +75,17 @@ pub struct Replay {
     /// Time limit of a reply, in addition to the `maxTimeMS` of its command. An operation without a
     /// reply in this time has failed.
     pub reply_limit: Duration,
-    /// True if results have digests.
+    /// True if the results have digests of the returned documents.
     pub digest: bool,
-    /// Share of unexpected errors, from 0 to 1, at which the replay stops.
+    /// If a larger share of operations, from 0 to 1, fails unexpectedly, the replay stops.
     pub max_error_share: f64,
     /// True if writes may be sent to a server without a process id. Such a server, for example a
     /// proxy, may belong to the captured deployment.
     pub writes_to_unidentified: bool,
 }
 
-/// Runs a replay. Calls `progress` with one line of text per second. If `stop` is ready, the replay
-/// ends, and the report has the results until then.
+/// Runs a replay. Calls `progress` with one line of text per second. When the future `stop` returns
+/// a reason, the replay ends, and the report has the results until then.
 ///
 /// # Errors
 /// If the target cannot be used. Later failures are part of the report.
@@ -254,7 +254,7 @@ struct Conductor {
     /// The operations that ended in the replay and whose captured end has not been read yet, the
     /// oldest first.
     unmatched: VecDeque<OperationId>,
-    /// The target's cursors by their captured ids; 0 for a cursor that ended.
+    /// The target's id of each cursor; 0 if the cursor ended. The key is the captured id.
     cursors: Recent<i64, i64>,
     streams: Streams,
     next_request_id: i32,
@@ -751,7 +751,8 @@ impl Conductor {
     }
 }
 
-/// Number of operations that wait and are not in flight.
+/// Number of operations that were not sent: `waiting` operations have not ended, and `in_flight` of
+/// them were sent.
 fn waiting_only(waiting: usize, in_flight: u64) -> u64 {
     u64::try_from(waiting)
         .unwrap_or(u64::MAX)

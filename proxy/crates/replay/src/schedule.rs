@@ -22,7 +22,7 @@ pub(crate) struct OperationId(pub u64);
 /// How fast commands are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// The captured times, divided by this factor.
+    /// At the captured times, divided by this factor.
     Speed(f64),
     /// This many commands per second, at equal intervals.
     Rate(f64),
@@ -63,11 +63,11 @@ struct Entry {
     /// The operations that wait for this operation.
     followers: Vec<OperationId>,
     is_due: bool,
-    /// In strict order, this operation starts only after all operations whose captured end has a
-    /// lower number than the barrier have also ended in the replay.
+    /// Number of captured ends that were noted before this operation was added. In strict order,
+    /// this operation starts only after the operations of these ends have ended in the replay, too.
     barrier: u64,
-    /// The number of this operation's end in the order of the capture; `None` if the end was not
-    /// read yet, or if the order is not strict.
+    /// The number of captured ends that were noted before the captured end of this operation;
+    /// `None` if the end was not read yet, or if the order is not strict.
     captured_end: Option<u64>,
 }
 
@@ -82,10 +82,13 @@ pub(crate) struct Schedule {
     later: VecDeque<(Duration, OperationId)>,
     /// The operations that may start.
     ready: VecDeque<OperationId>,
-    /// The operations that wait only for their barrier, each with its barrier.
+    /// The operations that are due and wait only for the operations of their barrier
+    /// ([`Entry::barrier`]), each with its barrier.
     barred: BTreeSet<(u64, OperationId)>,
-    /// The numbers of the captured ends whose operations have not ended in the replay.
+    /// The numbers ([`Entry::captured_end`]) of the captured ends whose operations have not ended
+    /// in the replay.
     open_ends: BTreeSet<u64>,
+    /// Number of captured ends that were noted ([`Self::note_captured_end`]).
     ends: u64,
 }
 
@@ -183,12 +186,13 @@ impl Schedule {
         self.ready.pop_front()
     }
 
-    /// When the next operation is due; `None` if all operations are due.
+    /// When the earliest operation that is not due yet becomes due; `None` if all operations are
+    /// due.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         self.later.front().map(|(due, _)| *due)
     }
 
-    /// When the last added operation is due; `None` if all operations are due.
+    /// When the last added operation becomes due; `None` if all operations are due already.
     pub(crate) fn last_due(&self) -> Option<Duration> {
         self.later.back().map(|(due, _)| *due)
     }
@@ -265,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_starts_when_it_is_due_even_if_others_have_not_ended() {
+    fn an_operation_starts_when_it_is_due_even_if_earlier_operations_have_not_ended() {
         let mut schedule = Schedule::new(false);
         for number in 0..3 {
             let due = Duration::from_millis(10 * number);
@@ -339,7 +343,7 @@ mod tests {
         connection: u64,
         session: u8,
         due_ms: u64,
-        /// Number of operations that begin before this one ends.
+        /// Number of later operations that begin before this operation ends.
         overlap: usize,
     }
 

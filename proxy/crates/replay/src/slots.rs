@@ -25,8 +25,9 @@ pub(crate) struct Slots {
     free: Vec<usize>,
     by_client: HashMap<u64, usize, RandomState>,
     limit: usize,
+    /// Maximum number of clients whose slots are remembered.
     max_clients: usize,
-    /// Number of clients that shared a slot when they began.
+    /// Number of clients that got a slot that other clients already used.
     pub shared: u64,
 }
 

@@ -46,7 +46,7 @@ pub enum SourceError {
         /// The reason.
         error: ReadError,
     },
-    /// A recording cannot be read.
+    /// A recording of mongod cannot be read.
     #[error("{name}: {error}")]
     Recording {
         /// The file, or `standard input`.
@@ -60,18 +60,18 @@ pub enum SourceError {
     /// The directory has no parts, or the file is empty.
     #[error("{0} contains no capture")]
     Empty(String),
-    /// A part is missing.
+    /// The part with this number is missing.
     #[error("part {0} of the capture is missing")]
     PartMissing(u32),
-    /// A part belongs to another capture.
+    /// The file or stream with this name contains a part of another capture.
     #[error("{0} belongs to another capture")]
     OtherCapture(String),
 }
 
-/// A stream of parts.
+/// The bytes of a file or of standard input, with a buffer.
 type Stream = BufReader<Box<dyn Read + Send>>;
 
-/// The file that is being read.
+/// The part or recording that is being read.
 enum Input {
     Part(Box<Reader<Stream>>),
     Recording(Box<Recording<Stream>>),
@@ -81,10 +81,11 @@ enum Input {
 pub struct Source {
     /// The files that are still to be read.
     files: VecDeque<PathBuf>,
-    /// The name of the file that is being read.
+    /// The path of the file that is being read, or `standard input`.
     name: String,
     input: Option<Input>,
-    /// The stream from which the next part is read. While a part is read, `input` has the stream.
+    /// The stream from which the next part is read. While a part is being read, `input` has the
+    /// stream, and this field is `None`.
     stream: Option<Stream>,
     header: Header,
     next_part: u32,
@@ -127,10 +128,11 @@ impl Source {
         })
     }
 
-    /// Reads consecutive parts from a stream. `name` is used in errors.
+    /// Creates a source that reads consecutive parts, or a recording of mongod, from a stream.
+    /// Errors contain `name`.
     ///
     /// # Errors
-    /// If the stream does not begin with the first part of a capture.
+    /// If the stream begins neither with the first part of a capture nor with a recording.
     pub(crate) fn from_stream(
         name: &str,
         stream: Box<dyn Read + Send>,
@@ -172,8 +174,8 @@ impl Source {
         self.end.as_ref()
     }
 
-    /// A counter of the bytes read from the files, and the total size of the files; `None` for a
-    /// stream.
+    /// A counter of the bytes read from the files, and the total size of the files. The size is
+    /// `None` for a stream.
     pub(crate) fn position(&self) -> (Arc<AtomicU64>, Option<u64>) {
         (Arc::clone(&self.read_bytes), self.total_bytes)
     }
@@ -519,7 +521,7 @@ mod tests {
         writer.finish().unwrap()
     }
 
-    /// The number of commands, the number of replies, and the error that ended the source.
+    /// The number of commands, the number of replies, and the error at which the source ended.
     fn counts(bytes: Vec<u8>) -> (usize, usize, Option<String>) {
         let (mut commands, mut replies) = (0, 0);
         let mut source = Source::from_stream("test", Box::new(io::Cursor::new(bytes))).unwrap();

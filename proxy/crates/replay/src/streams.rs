@@ -17,25 +17,26 @@ struct Stream {
     replayed: u64,
     /// The last captured `getMore`.
     message: Bytes,
-    /// The time for which this `getMore` waits.
+    /// The `maxTimeMS` of this `getMore`: how long the server waits for events.
     max_time: Duration,
 }
 
-/// Events that are missing in the replay.
+/// The events of one cursor that a captured client received and the replay did not receive.
 #[derive(Debug)]
 pub(crate) struct Missing {
     /// The captured id of the cursor.
     pub cursor: i64,
     /// The last captured `getMore` on the cursor.
     pub message: Bytes,
-    /// The time for which this `getMore` waits.
+    /// The `maxTimeMS` of this `getMore`: how long the server waits for events.
     pub max_time: Duration,
+    /// Number of missing events.
     pub count: u64,
 }
 
 impl Missing {
     /// The request for the missing events; `None` if the target's cursor has ended. `reply_limit`
-    /// is the time limit of a reply beyond the time for which the `getMore` waits.
+    /// is the time limit of the reply, in addition to `max_time`.
     pub(crate) fn request(
         &self,
         rewriter: &Rewriter,
@@ -101,7 +102,7 @@ impl Streams {
         Some(stream.row)
     }
 
-    /// The events of a cursor that are missing in the replay.
+    /// The missing events of one cursor; `None` if the replay has received all of them.
     pub(crate) fn missing(&mut self, cursor: i64) -> Option<Missing> {
         let stream = self.0.find(cursor)?;
         let count = stream.captured.saturating_sub(stream.replayed);
@@ -113,7 +114,7 @@ impl Streams {
         })
     }
 
-    /// The events of all cursors that are missing in the replay.
+    /// The missing events of all cursors: one item for each cursor with missing events.
     pub(crate) fn all_missing(&mut self) -> Vec<Missing> {
         let cursors: Vec<i64> = self.0.keys().copied().collect();
         let missing = cursors

@@ -1,4 +1,5 @@
-//! Reads a capture without sending anything: a dry run, and the results that the capture contains.
+//! Makes reports from a capture without sending anything: the report of a dry run, and the report
+//! on the replies that the capture contains.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,8 +15,8 @@ use crate::{
     run::{captured, is_redacted},
 };
 
-/// Maximum number of operations that wait for their reply. Replies to further operations are not
-/// counted.
+/// Maximum number of operations whose captured reply has not been read yet. Replies to further
+/// operations are not counted.
 const MAX_OPEN: usize = 1_000_000;
 
 /// Counts the commands that a replay would send, and the commands that it would skip.
@@ -24,12 +25,13 @@ pub fn dry_run(source: Source, choice: &Choice) -> Report {
 }
 
 /// The results that a capture contains, for the operations that a replay with this choice would
-/// send. With `digest`, whole replies get digests.
+/// send. If `digest` is true, the results have digests of the replies that the capture contains in
+/// full.
 pub fn captured_results(source: Source, choice: &Choice, digest: bool) -> Report {
     survey(source, choice, Kind::Capture, digest)
 }
 
-/// An operation whose reply was not read yet.
+/// An operation whose captured reply has not been read yet.
 struct Open {
     planned: Planned,
     row: RowId,
@@ -42,8 +44,8 @@ struct Survey {
     descriptions: Descriptions,
     results: Results,
     open: HashMap<u64, Open, RandomState>,
-    /// Digests exclude ObjectIds, dates and timestamps whose time is this time or later. In seconds
-    /// since 1970; `None` for no digests.
+    /// A time in seconds since 1970: digests exclude ObjectIds, dates and timestamps of this time
+    /// or later. `None` if no digests are requested.
     recent_s: Option<u64>,
     first_us: Option<u64>,
     last_us: u64,

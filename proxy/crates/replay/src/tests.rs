@@ -1,4 +1,4 @@
-//! Replays against a stub server.
+//! Tests of replays against a stub server.
 
 mod failures;
 
@@ -35,8 +35,8 @@ use crate::{
 enum Conduct {
     /// Replies to all commands.
     Serve,
-    /// Replies to this number of commands in total. Then closes each connection that sends a
-    /// further command.
+    /// Replies to this number of commands in total. Then closes each connection on which a further
+    /// command arrives.
     FailAfter(usize),
     /// Replies to this number of commands in total, and then to none.
     HangAfter(usize),
@@ -249,7 +249,7 @@ impl Capture {
         }));
     }
 
-    /// Adds a command with a reply of this number of documents.
+    /// Adds a command, and a successful reply with this number of documents.
     fn operation(&mut self, client: u64, command: Document, documents: u64) {
         let operation = self.command(client, command);
         self.reply(operation, ok(documents, 0));
@@ -310,7 +310,8 @@ async fn replay(plan: Replay, capture: Vec<u8>) -> Report {
     run(plan, source(capture), |_| {}, pending()).await.unwrap()
 }
 
-/// Commands of three clients: reads, a cursor, writes, an expected error.
+/// A capture of three clients with the same commands: a find with one batch, a find with a
+/// `getMore`, an insert, a count that fails, and a handshake.
 fn mixed() -> Vec<u8> {
     let mut capture = Capture::new();
     for client in 1..=3 {
@@ -340,7 +341,7 @@ fn mixed() -> Vec<u8> {
 
 type PerShape = BTreeMap<(String, String), (u64, u64, u64)>;
 
-/// The counts, documents and errors per shape.
+/// Number of operations, number of documents and number of errors per shape.
 fn per_shape(report: &Report) -> PerShape {
     let shapes = report.shapes.iter().map(|shape| {
         let key = (shape.command.clone(), shape.collection.clone());
@@ -350,7 +351,7 @@ fn per_shape(report: &Report) -> PerShape {
 }
 
 #[tokio::test]
-async fn results_per_shape_equal_those_of_the_capture() {
+async fn results_per_shape_are_equal_in_the_replay_and_in_the_capture() {
     let stub = Stub::start(Conduct::Serve).await;
     for (strict_order, pace) in [
         (false, Pace::Max),
@@ -484,7 +485,7 @@ async fn clients_over_the_connection_limit_share_connections() {
 }
 
 #[tokio::test]
-async fn commands_start_when_due_even_if_the_target_has_not_replied() {
+async fn commands_are_sent_when_due_even_if_the_target_has_not_replied_to_earlier_commands() {
     let stub = Stub::start(Conduct::HoldFinds).await;
     let mut capture = Capture::new();
     capture.operation(1, doc! {"find": "c"}, 2);
@@ -551,7 +552,7 @@ async fn a_capture_that_was_cut_off_is_replayed_up_to_the_cut() {
     assert!(report.incomplete.unwrap().contains("cut off"));
 }
 
-/// An empty capture of one server.
+/// A capture of one server, without commands.
 fn captured(address: &str, process_id: &'static [u8]) -> Vec<u8> {
     Capture::with(Header {
         servers: vec![Server {
@@ -620,7 +621,7 @@ async fn writes_to_a_server_without_a_process_id_are_refused_unless_allowed() {
 }
 
 #[tokio::test]
-async fn a_target_that_does_not_run_is_an_error() {
+async fn a_replay_fails_if_its_target_does_not_run() {
     let stub = Stub::start(Conduct::Serve).await;
     let plan = plan(&stub).await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -686,7 +687,7 @@ fn only_whole_replies_in_a_capture_get_digests() {
 }
 
 #[test]
-fn results_of_string_comparisons_are_excluded_if_the_capture_is_redacted() {
+fn results_of_filters_that_compare_strings_are_excluded_if_the_capture_is_redacted() {
     for (redaction, expected) in [
         (Redaction::None, None),
         (Redaction::Ordered, Some(Exclusion::StringRange)),
@@ -700,9 +701,10 @@ fn results_of_string_comparisons_are_excluded_if_the_capture_is_redacted() {
     }
 }
 
-/// The largest message is sent, although memory for waiting messages is limited.
+/// Messages of almost the maximum size are sent, although the memory for messages that were read
+/// ahead is limited.
 #[tokio::test]
-async fn the_largest_messages_are_sent() {
+async fn messages_of_almost_the_maximum_size_are_sent() {
     let stub = Stub::start(Conduct::Serve).await;
     let mut capture = Capture::new();
     let documents = Binary {

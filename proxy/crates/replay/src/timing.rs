@@ -1,4 +1,5 @@
-//! Measures how exactly commands were sent at the times when they were due.
+//! Measures how much the times at which commands were sent differ from the times at which they were
+//! due.
 
 use std::time::Duration;
 

@@ -19,7 +19,8 @@ pub(super) struct Field<'a> {
 
 /// A value, reduced to what makes a difference in a shape or in redaction. The content of each
 /// variant is eight bytes or a slice, so the compiler copies a value in whole words. With narrower
-/// content, it would copy a value in several small moves, which slows the reads that follow.
+/// content, it would copy a value in several small moves, and later reads of the value would be
+/// slower.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Value<'a> {
     Document(Document<'a>),
@@ -117,14 +118,15 @@ pub(super) struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// The document at the front of `bytes`; an empty document if there is none.
+    /// The document at the front of `bytes`; an empty document if the bytes are not valid.
     pub(super) fn at(bytes: &'a [u8]) -> Self {
         Self::split(bytes)
             .map(|(document, _)| document)
             .unwrap_or_default()
     }
 
-    /// The document at the front of `bytes`, and the bytes after it.
+    /// The document at the front of `bytes`, and the bytes after it; `None` if the bytes are not
+    /// valid.
     pub(super) fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (document, rest) = bytes.split_at_checked(length_at(bytes)?)?;
         Some((Self::whole(document)?, rest))
@@ -367,7 +369,7 @@ impl<'a> Iterator for Documents<'a> {
     }
 }
 
-/// A length field, or `None` if it is negative or cut off.
+/// The length in the first four bytes; `None` if it is negative or cut off.
 #[inline]
 fn length_at(bytes: &[u8]) -> Option<usize> {
     usize::try_from(i32::from_le_bytes(*bytes.first_chunk()?)).ok()

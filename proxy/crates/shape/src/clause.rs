@@ -290,7 +290,8 @@ pub(super) enum Statements<'a> {
 }
 
 impl<'a> Statements<'a> {
-    /// The statements with this field name; `None` if there are none.
+    /// The statements in the document sequence `name` or, if there is no such sequence, in the
+    /// array `value`. `None` if there are no statements.
     pub(super) fn find(
         name: &str,
         value: Option<&Value<'a>>,

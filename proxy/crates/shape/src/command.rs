@@ -31,7 +31,7 @@ impl<F: Form> Walk<'_, F> {
         self.bounded(shaped)
     }
 
-    /// Replaces the shape by `{...}` if the walk reached its limit.
+    /// Replaces the shape by `{...}` if the walk reached the limit of the fields that it may read.
     pub(super) fn bounded<'a>(&self, shaped: ShapedCommand<'a, F>) -> ShapedCommand<'a, F> {
         if self.is_spent() {
             return ShapedCommand {
@@ -233,7 +233,8 @@ impl<'a> Namespaces<'_, 'a> {
     }
 }
 
-/// The shape of an `explain`: the operation and the shape of the explained command.
+/// Converts the explained command (`inner`) to the `explain`, whose shape contains the operation
+/// and the shape of `inner`.
 pub(super) fn explained<F: Form>(inner: ShapedCommand<'_, F>) -> ShapedCommand<'_, F> {
     let mut shape = Ordered::new();
     shape.entry(&F::word(inner.op), &inner.shape);

@@ -49,7 +49,7 @@ impl KnownCommand {
     }
 }
 
-/// The command that the first field names.
+/// The command that the first field names; [`UNKNOWN`] if there is no such command.
 #[inline]
 pub(super) fn find(first: &Field<'_>) -> &'static KnownCommand {
     let position = table::position(first.name, first.head);

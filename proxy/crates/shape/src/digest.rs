@@ -118,7 +118,7 @@ pub(super) struct Ordered {
     count: u64,
 }
 
-/// Storage for the members of a set on the stack.
+/// Storage on the stack for the members of a set.
 #[derive(Clone, Debug)]
 pub(super) struct StackStorage([Digest; MAX_SET_ENTRIES]);
 

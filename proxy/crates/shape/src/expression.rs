@@ -1,4 +1,5 @@
-//! Turns aggregation expressions, and projections that contain them, into parts of a shape.
+//! Turns aggregation expressions and projections into parts of a shape. A projection can contain
+//! expressions.
 
 use super::bson::{Array, Document, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, word};

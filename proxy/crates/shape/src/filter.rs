@@ -175,7 +175,8 @@ impl<F: Form> Walk<'_, F> {
         })
     }
 
-    /// The form of a geometry: only the names of its operators. Everything else is data.
+    /// The form of the argument of a geospatial operator: only the names of the operators in it.
+    /// All other content is data.
     fn geometry(&mut self, document: Document<'_>) -> Node<F> {
         let mut is_empty = true;
         let set = Set::of(Bracket::Document, |set| {
@@ -212,8 +213,8 @@ pub(super) fn regex_form<F: Form>(regex: Regex<'_>) -> Node<F> {
     pattern_form(pattern, options)
 }
 
-/// The form of a pattern with its flags: `/^?/` if the pattern has a literal prefix, otherwise
-/// `/?/`.
+/// The form of a pattern with its flags: `/^?/` if the pattern has a literal prefix and the flags
+/// let the server use it for an index scan, otherwise `/?/`.
 fn pattern_form<F: Form>(pattern: &[u8], options: &[u8]) -> Node<F> {
     let narrows =
         !options.iter().any(|option| matches!(option, b'i' | b'm')) && has_literal_prefix(pattern);

@@ -313,7 +313,7 @@ struct Items<F: Form> {
     last: Option<F>,
 }
 
-/// A filter: a set of conjuncts. The conjuncts of one path form one entry.
+/// A filter: a set of conjuncts. All conjuncts of one path together are one entry of the filter.
 pub(super) struct Conjuncts<'s, F: Form> {
     conjuncts: Pair<'s, ConjunctList<F>>,
 }

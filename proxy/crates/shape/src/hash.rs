@@ -101,7 +101,7 @@ impl Path {
     }
 
     /// The hash of the path. For a path with one component, it is the hash of the component, so
-    /// plain names are cheap.
+    /// the hash of a plain name needs no further step.
     pub(super) const fn digest(&self) -> Digest {
         if self.components == 1 {
             Digest(self.folded)

@@ -1,8 +1,8 @@
 //! Prints field names as keyed hashes, for users whose field names may contain personal data.
 //!
-//! Each name always has the same hash. So shapes stay distinguishable, and a user who knows the key
-//! can match the hashes with the names of a schema. MongoDB does the same in `$queryStats`
-//! (`transformIdentifiers`, HMAC-SHA-256).
+//! With one key, each name always has the same hash. So shapes stay distinguishable, and a user who
+//! knows the key can match the hashes with the names of a schema. MongoDB does the same in
+//! `$queryStats` (`transformIdentifiers`, HMAC-SHA-256).
 
 use std::fmt::{self, Write as _};
 
@@ -12,7 +12,7 @@ use sha2::Sha256;
 /// Number of printed bytes of a hash: enough to distinguish some thousands of names.
 const SHOWN_BYTES: usize = 6;
 
-/// The key of the hashes of field names.
+/// The key with which field names are hashed.
 #[derive(Clone)]
 pub struct NameKey(Hmac<Sha256>);
 
@@ -55,7 +55,7 @@ mod tests {
     use seawall_command::CommandBytes;
 
     #[test]
-    fn names_are_hashed_and_other_text_is_unchanged() {
+    fn field_names_are_hashed_and_the_other_parts_of_a_shape_are_unchanged() {
         let key = NameKey::new(b"secret");
         let hide = |name: &str| String::from_utf8(key.hide(name.as_bytes(), 0)).unwrap();
         let (a, b, status) = (hide("a"), hide("b c"), hide("status"));

@@ -1,12 +1,12 @@
 //! Field names that are data but do not look like data: user names, product codes, words.
 //!
-//! The rules for names do not recognise these names as data, but the number of names shows that
-//! they are data. Below one prefix of a path, a collection has either a few names, or a number that
-//! grows with its data. The caller counts the names and passes prefixes with too many names to
-//! [`LearnedNames::learn`]. From then on, the names directly below these prefixes are printed as
-//! `*`. A prefix belongs to one collection. The first component of a path has no prefix, so the
-//! names of top-level fields are never learned: a collection may have a hundred of them, and its
-//! shapes would be useless without these names.
+//! The rules for names do not recognize these names as data, but the number of names shows that
+//! they are data. Below one prefix of a path, a collection has either a few names, or a number of
+//! names that grows with its data. The caller counts the names and passes prefixes with too many
+//! names to [`LearnedNames::learn`]. From then on, the names directly below these prefixes are
+//! printed as `*`. A prefix belongs to one collection. The first component of a path has no prefix,
+//! so the names of top-level fields are never learned: a collection may have a hundred of them, and
+//! its shapes would be useless without these names.
 
 use std::{
     cell::{Cell, RefCell},

@@ -197,5 +197,5 @@ fn batch_of_one<F: Form>(key: Word, statement: &Node<F>) -> Node<F> {
     shape.close(Bracket::Document)
 }
 
-/// The depth of a statement: an element of an array in the command.
+/// The nesting level of a statement, which is an element of an array in the command.
 const STATEMENT_DEPTH: u32 = 2;

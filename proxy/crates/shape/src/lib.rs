@@ -72,7 +72,7 @@ pub use self::learned::{ChildName, LearnedNames, Prefix};
 pub use self::legacy::{Legacy, Query};
 pub use self::place::{Place, Treatment};
 
-/// The operation, namespace and shape hashes of a command, for statistics.
+/// The operation and the namespace of a command, and the hashes of its shapes, for statistics.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Fingerprint<'a> {
     /// The hash of the operation, database, collection and shape.
@@ -120,8 +120,8 @@ impl ShapeId {
         Self(self.0.wrapping_mul(ODD).rotate_left(32))
     }
 
-    /// The id under which statistics count together all shapes of a command on a collection that
-    /// they do not count under an id of their own.
+    /// The id under which statistics count together the remaining shapes of a command on a
+    /// collection: all shapes that are not counted under an id of their own.
     pub fn of_other_row(op: &str, db: &str, collection: &str) -> Self {
         let name = |text: &str| Digest::of_bytes(text.as_bytes());
         let names = name(op).then(name(db).then(name(collection)));

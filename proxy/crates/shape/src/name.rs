@@ -1,7 +1,7 @@
 //! The printed form of names: paths, operators, collections. Data in a name becomes `*`. A name
 //! that could be misread is quoted.
 //!
-//! A name is normalised one component at a time, in a small buffer. The whole name is never copied.
+//! A name is normalized one component at a time, in a small buffer. The whole name is never copied.
 
 use super::hidden::NameKey;
 use super::learned::Names;
@@ -298,7 +298,7 @@ const CLASSES: [u8; 256] = {
 };
 
 /// The longest component that is printed, in bytes. Longer components are usually data, and the bit
-/// mask has one bit per byte.
+/// mask of data ([`dynamic_bytes`]) has one bit for each byte of a component.
 const MAX_COMPONENT_BYTES: usize = 64;
 const MAX_SIGILS: usize = 2;
 /// The length of the shortest run of digits that counts as data: the four digits of a year.

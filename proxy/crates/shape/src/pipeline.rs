@@ -129,8 +129,9 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The form of a stage whose argument is a string. If the server accepts a string for this
-    /// stage, the string is printed like a document with one key.
+    /// The form of a stage's argument that is a string. For some stages, the server accepts a
+    /// string in place of a document with one key, and this document is printed. For example, the
+    /// argument `"c"` of `$unionWith` is printed as `{coll:c}`.
     fn short_form(&mut self, stage: KeyedStage, value: &Value<'_>, depth: u32) -> Node<F> {
         let (key, word) = match stage {
             KeyedStage::UnionWith | KeyedStage::Out => (b"coll".as_slice(), word!("coll")),
@@ -311,8 +312,8 @@ impl KeyedStage {
     }
 }
 
-/// True for stages that compute fields. In the coarse shape, `{...}` replaces the arguments of
-/// these stages.
+/// True if `{...}` replaces the argument of this stage in the coarse shape. These stages compute or
+/// remove fields, but select no documents.
 fn is_abbreviated_in_coarse(stage: &[u8]) -> bool {
     matches!(
         stage,

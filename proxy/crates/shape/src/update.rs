@@ -1,4 +1,5 @@
-//! Turns updates into parts of a shape: replacements, sets of modifiers, and pipelines.
+//! Turns updates into parts of a shape. An update is a replacement, a set of modifiers or a
+//! pipeline.
 
 use super::bson::{Document, Field, Value};
 use super::filter::regex_form;
@@ -6,8 +7,8 @@ use super::form::{Form, Node, word};
 use super::walk::Walk;
 
 impl<F: Form> Walk<'_, F> {
-    /// Turns the update of a statement into a part of the shape; `None` if the value cannot be an
-    /// update. `depth` is the nesting level of the value in the command.
+    /// Turns the update of a statement into a part of the shape; `None` if the value is an empty
+    /// pipeline or cannot be an update. `depth` is the nesting level of the value in the command.
     pub(super) fn update(&mut self, value: &Value<'_>, depth: u32) -> Option<Node<F>> {
         match *value {
             Value::Array(pipeline) => pipeline

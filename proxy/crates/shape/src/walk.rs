@@ -73,7 +73,7 @@ impl<'n, F: Form> Walk<'n, F> {
         self.is_spent
     }
 
-    /// Returns the next field or element, and counts it towards the limit of the walk.
+    /// Returns the next field or element, and counts it toward the limit of the walk.
     #[inline]
     pub(super) fn visit<T>(&mut self, items: &mut impl Iterator<Item = T>) -> Option<T> {
         if self.visits_left == 0 {
@@ -131,7 +131,7 @@ impl<'n, F: Form> Walk<'n, F> {
         })
     }
 
-    /// The form of a document with only its field names.
+    /// The form of a document. Only the names of its fields are printed.
     pub(super) fn names_of(&mut self, document: Document<'_>) -> Node<F> {
         self.set_of(document, Self::operator_or_path, |_, _| Node::value())
     }

@@ -142,8 +142,8 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         coarse
     }
 
-    /// Builds a distribution from bucket counts, a total sum and a maximum. `buckets` are
-    /// ascending. The sums of the octaves are unknown, so the octave of `max` gets the whole sum.
+    /// Builds a distribution from the index and the count of each bucket, a total sum and a
+    /// maximum. The sums of the octaves are unknown, so the octave of `max` gets the whole sum.
     pub fn from_parts(
         buckets: impl IntoIterator<Item = (usize, u64)>,
         sum: Duration,
@@ -296,12 +296,13 @@ fn float_ns(ns: f64) -> u64 {
     ns as u64
 }
 
-/// Tables that find the bucket of a duration without computing a logarithm.
+/// Tables with which [`finest_bucket_of`] finds the bucket of a duration without a logarithm.
 struct Scale {
     /// Upper bounds in whole nanoseconds, rounded down. Bounds are inclusive, so an integer is
     /// within the exact bound if and only if it is within the rounded bound.
     bounds_ns: [u64; OCTAVES * FINEST],
-    /// Number of buckets between a power of two (in nanoseconds) and the same power times 1 + i/64.
+    /// At index i: the number of buckets between a power of two (in nanoseconds) and this power
+    /// times 1 + i/64, rounded down.
     steps: [usize; 64],
 }
 
@@ -503,7 +504,7 @@ mod tests {
         }
 
         #[test]
-        fn coarse_distribution_equals_a_distribution_recorded_with_8_buckets(
+        fn coarse_distribution_equals_a_distribution_recorded_with_8_buckets_per_octave(
             values in prop::collection::vec(any::<u32>(), 0..50),
         ) {
             let wide = values.iter().map(|n| u64::from(*n)).collect::<Vec<_>>();
@@ -511,7 +512,7 @@ mod tests {
         }
 
         #[test]
-        fn dense_distribution_equals_a_sparse_distribution(
+        fn dense_and_sparse_distributions_of_the_same_durations_are_equal(
             first in prop::collection::vec(any::<u64>(), 0..50), second in prop::collection::vec(any::<u32>(), 0..50),
         ) {
             let second = second.iter().map(|n| u64::from(*n)).collect::<Vec<_>>();

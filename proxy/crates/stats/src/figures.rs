@@ -1,11 +1,11 @@
-//! Sums of the operations of a series over a period.
+//! Figures of a series: counts, times and sizes, summed over the operations of a period.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{Distribution, Label, PhaseTimes};
 
-/// Sums of one series (see [`Label`]). All fields can be added up, so no mean and no percentile is
-/// stored.
+/// Sums over the operations of one series (see [`Label`]). There is no mean and no percentile, so
+/// that the figures of two periods can be added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Operations that ended.
@@ -73,9 +73,9 @@ impl Period {
     }
 }
 
-/// The figures and the weight of each series. The weight is the cost of the series in seconds;
-/// recent cost counts more than old cost. A series that must always stay in the history has
-/// infinite weight.
+/// The figures and the weight of each series. The weight is the cost of the series: the time of its
+/// operations in seconds, where recent time counts more than old time. A series that must always
+/// stay in the history has infinite weight.
 pub type WeighedSeries = BTreeMap<Arc<Label>, (Figures, f64)>;
 
 /// Adds figures to a series, and replaces its weight.

@@ -7,8 +7,8 @@ use super::float;
 /// Declares the enum of gauges: for each gauge its name in the API and its meaning.
 macro_rules! gauges {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
-        /// A value that is measured once a second. The history file stores the position in
-        /// [`Gauge::ALL`], so new gauges are added at the end and none is removed.
+        /// A value that is measured once a second. The history file stores the position of a gauge
+        /// in [`Gauge::ALL`], so new gauges are added at the end and none is removed.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Gauge {
             $($(#[$doc])* $name,)*
@@ -29,7 +29,7 @@ macro_rules! gauges {
 }
 
 gauges! {
-    /// Clients connected.
+    /// Open client connections.
     ClientConnections = "client_connections";
     /// Clients that have logged in.
     ClientsAuthenticated = "clients_authenticated";
@@ -68,15 +68,15 @@ gauges! {
     ResidentMemoryBytes = "resident_memory_bytes";
     /// Delay with which the threads that handle operations (the data plane) wake up, in seconds.
     DataPlaneDelaySeconds = "data_plane_delay_seconds";
-    /// Memory for messages in use, in bytes.
+    /// Memory that messages use, in bytes.
     MessageMemoryBytes = "message_memory_bytes";
     /// Open cursors for which Seawall stores the server that gets their `getMore`s.
     PinnedCursors = "pinned_cursors";
-    /// Open descriptors of the process.
+    /// Open file descriptors of the process.
     OpenDescriptors = "open_descriptors";
 }
 
-/// The values of one gauge over a period.
+/// The values of one gauge over a period: their number, sum, minimum and maximum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GaugeSpan {
     /// Number of measured values; at least 1.

@@ -1,5 +1,5 @@
 //! The labels of series. A series counts all operations, or the operations of a shape, a namespace
-//! or a server.
+//! or a server, or the time in a phase.
 
 use super::Phase;
 

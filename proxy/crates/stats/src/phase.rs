@@ -19,8 +19,8 @@ pub enum Phase {
     Server,
     /// From the first to the last byte of the reply.
     Receive,
-    /// Writing the rest of the reply to the client, after its last byte has arrived from the
-    /// server.
+    /// Writing the rest of the reply to the client, after the last byte of the reply has arrived
+    /// from the server.
     Send,
 }
 
@@ -91,7 +91,7 @@ impl PhaseTimes {
 }
 
 impl<T> From<[T; Phase::ALL.len()]> for PerPhase<T> {
-    /// The values, in the order of the phases.
+    /// `values` has one value for each phase, in the order of [`Phase::ALL`].
     fn from(values: [T; Phase::ALL.len()]) -> Self {
         Self(values)
     }

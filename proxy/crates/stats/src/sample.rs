@@ -14,7 +14,7 @@ pub struct ServerSample {
     pub counters: Counters,
 }
 
-/// The values of counters by name. All samples share the names.
+/// The values of counters by name. All samples share one list of names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counters {
     names: &'static [&'static str],

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
-/// A client connection is short-lived if it ended within this time.
+/// A client connection is short-lived if it ended within this time after Seawall accepted it.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
 
 /// Maximum number of different names counted in one [`Names`]. All further names are counted as
@@ -28,7 +28,8 @@ pub struct Traffic {
     pub applications: Names,
     /// Driver names and versions in the client metadata of short-lived client connections.
     pub drivers: Names,
-    /// Users of short-lived client connections that had logged in, as `source.name`.
+    /// Users that logged in on short-lived client connections, as `source.name`. `source` is the
+    /// authentication database.
     pub users: Names,
     /// Number of logins of clients at Seawall.
     pub client_authentications: u64,
@@ -153,7 +154,7 @@ impl Departure {
 /// A client connection that has just ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaving<'a> {
-    /// Time from accept to end.
+    /// How long the connection was open: from `accept` to its end.
     pub age: Duration,
     /// The client's address; `None` on a Unix socket.
     pub ip: Option<IpAddr>,
@@ -163,7 +164,7 @@ pub struct Leaving<'a> {
     pub driver: Option<&'a str>,
     /// The user as `source.name`, if the client had logged in.
     pub user: Option<&'a str>,
-    /// The client's progress at the end.
+    /// The client's progress when the connection ended.
     pub stage: Stage,
     /// How the connection ended.
     pub how: Departure,
@@ -251,7 +252,7 @@ mod tests {
         all.merge(&later);
         assert_eq!(all.ranked()[..2], [("b", 9), (OTHERS, 3)]);
         assert_eq!(all.ranked().len(), NAMES + 1);
-        // `other` takes the place of no name, because `merge` adds it last.
+        // `merge` adds `other` last, so that its entry does not take the place of a name.
         let mut again = Names::default();
         again.merge(&all);
         assert_eq!(again.ranked(), all.ranked());

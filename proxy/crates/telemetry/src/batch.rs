@@ -1,9 +1,9 @@
-//! The points of one export, as a message of OTLP.
+//! The data points of one export, as a message of OTLP.
 //!
-//! All figures are cumulative: each point has the sum since the start of its series, so a lost
-//! export loses no count. Distributions have buckets with bounds at powers of 2^(1/n), n being a
-//! power of two. These are exactly the buckets of an exponential histogram, so their counts are
-//! copied unchanged.
+//! Counters and histograms are cumulative: each point has the sum since the start of its series, so
+//! the next export also contains the counts of a lost export. Distributions have buckets with
+//! bounds at powers of 2^(1/n), n being a power of two. These are exactly the buckets of an
+//! exponential histogram, so their counts are copied unchanged.
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otel/metrics/data-model/>.
 
@@ -42,7 +42,7 @@ pub enum Kind {
     Counter,
     /// A sum that rises and falls. The values of its series may be added.
     UpDownCounter,
-    /// A value that rises and falls.
+    /// A value that rises and falls. A sum of the values of its series would have no meaning.
     Gauge,
 }
 
@@ -70,7 +70,7 @@ pub struct Buckets {
     pub counts: Vec<u64>,
 }
 
-/// The points of one export.
+/// The data points of one export.
 #[derive(Debug)]
 pub struct Batch {
     started_ns: u64,
@@ -81,8 +81,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Creates an empty batch for the figures at `now`. `started_at` is the start of all series,
-    /// except of series that are added with their own start.
+    /// Creates an empty batch for points with the time `now`. `started_at` is the start of all
+    /// series, except of series that are added with their own start.
     pub fn new(started_at: SystemTime, now: SystemTime) -> Self {
         Self {
             started_ns: nanoseconds(started_at),
@@ -192,7 +192,8 @@ impl Batch {
         }
     }
 
-    /// Encodes the message of the export. `resource` describes this instance.
+    /// Encodes the message of the export. `resource` is a list of attributes that identify this
+    /// instance of Seawall.
     pub fn encode(self, resource: &[(String, String)]) -> Vec<u8> {
         let resource = Resource {
             attributes: key_values(resource.iter().cloned()),

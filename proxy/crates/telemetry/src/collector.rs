@@ -1,4 +1,4 @@
-//! The client of a collector: sends one message, and reads a response of limited size.
+//! The client of an OTLP collector: sends one message, and reads a response of limited size.
 
 use std::{
     error, fmt,
@@ -31,7 +31,7 @@ const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 /// Maximum size of the buffer for the head of a response.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// Maximum number of characters that a log line contains of a text from the collector.
+/// Texts from the collector are cut to this number of characters before they are logged.
 const SHOWN_CHARACTERS: usize = 200;
 
 /// How long an unused connection is kept.
@@ -107,7 +107,7 @@ pub(crate) enum Response {
 }
 
 impl Collector {
-    /// Creates a collector, which connects at its first request. Each request has `headers`, and is
+    /// Creates the client, which connects at its first request. Each request has `headers`, and is
     /// compressed with gzip if `compresses` is true. `timeout` limits each request, from the
     /// connection to the end of the response. `tls` is used with HTTPS; if `tls` is `None`, no
     /// certificate is trusted.
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_from_the_collector_is_shortened_to_one_line() {
+    fn a_long_message_from_the_collector_is_cut_and_put_on_one_line() {
         let body = "x\r\ny".repeat(1_000);
         let Response::Refused(reason) =
             refused(StatusCode::BAD_REQUEST, &HeaderMap::new(), body.as_bytes())

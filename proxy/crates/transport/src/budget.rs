@@ -50,7 +50,7 @@ const SILENT_AFTER: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted;
 
-/// One memory budget for the messages of all connections.
+/// The memory budget for the messages of all connections. Clones share the same budget.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget {
     shared: Arc<Shared>,
@@ -137,8 +137,8 @@ impl Waiting {
         }
     }
 
-    /// Updates the order of the waiting messages after the number of bytes that a sharer holds has
-    /// changed.
+    /// Updates the order of the waiting messages after the number of bytes that `sharer` holds has
+    /// changed from `before` to `held`.
     fn move_sharer(&mut self, sharer: Sharer, before: usize, held: usize) {
         if self.sharers.remove(&(before, sharer)) {
             self.sharers.insert((held, sharer));
@@ -152,7 +152,7 @@ impl Waiting {
     }
 }
 
-/// The state of the budget, as plain data: no I/O, no clock.
+/// The state of the budget. Callers pass the current time, so that tests can simulate it.
 #[derive(Debug)]
 struct Inner {
     all: usize,
@@ -263,8 +263,8 @@ impl Inner {
     }
 
     /// Passes the reserve to the next message if the message that may use it has ended or stalled.
-    /// Returns true if this message may use the reserve, and `more` bytes are free in the budget
-    /// and the reserve together.
+    /// Returns true if the message `id` may now use the reserve, and `more` bytes are free in the
+    /// budget and the reserve together.
     fn claim_reserve(&mut self, id: HolderId, more: usize, left: usize, now: Instant) -> bool {
         let has_stalled = |h: &Holder| now.saturating_duration_since(h.progress_at) >= SILENT_AFTER;
         let finisher = self
@@ -330,7 +330,7 @@ impl Inner {
         }
     }
 
-    /// Records that the peer has sent or read bytes of a holder's message.
+    /// Records that the peer has sent or read `bytes` bytes of a holder's message.
     fn record_bytes(&mut self, id: HolderId, bytes: usize, now: Instant) {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.progress_at = now;
@@ -352,7 +352,8 @@ impl Inner {
         }
     }
 
-    /// Evicts holders for a message that waits for `wanted` bytes.
+    /// Evicts holders for a message that waits for `wanted` bytes. Does nothing if the previous
+    /// search for holders was less than [`EVICTION_INTERVAL`] ago.
     fn evict_for(&mut self, waiter: HolderId, wanted: usize, now: Instant) {
         let is_soon = |at: Instant| now.saturating_duration_since(at) < EVICTION_INTERVAL;
         if self.evicted_at.is_some_and(is_soon) {
@@ -471,7 +472,7 @@ impl MemoryBudget {
         inner.wake_first();
     }
 
-    /// Returns a share without bytes. Memory that the share gets later is charged to `sharer`.
+    /// Returns an empty share. Bytes that the share gets later are charged to `sharer`.
     pub fn open(&self, sharer: Sharer) -> MemoryShare {
         let id = self.shared.inner.lock().open(sharer, Instant::now());
         MemoryShare {
@@ -521,7 +522,7 @@ impl MemoryBudget {
     }
 }
 
-/// A share of a memory budget. Dropping it releases its bytes.
+/// The bytes of a memory budget that one message holds. Dropping the share releases its bytes.
 #[derive(Debug)]
 #[must_use]
 pub struct MemoryShare {
@@ -623,8 +624,8 @@ impl MemoryShare {
         }
     }
 
-    /// Records that the peer has sent or read `moved` bytes since the last call. If there is a
-    /// waker, Seawall waits for the peer now, and the waker is woken if the share is evicted.
+    /// Records that the peer has sent or read `moved` bytes since the last call. A caller that now
+    /// waits for the peer passes a waker, which is woken if the share is evicted.
     pub fn record_progress(&self, moved: usize, waker: Option<&Waker>) {
         let mut inner = self.budget.shared.inner.lock();
         inner.record_progress(self.id, moved, waker, Instant::now());

@@ -1,4 +1,5 @@
-//! PEM files with certificates, keys and revocation lists, and the times at which they expire.
+//! Reads certificates, keys and revocation lists from PEM files, and finds when the certificates
+//! and the lists expire.
 
 use std::{
     fmt,
@@ -66,7 +67,7 @@ impl fmt::Debug for Pem<'_> {
 }
 
 impl Pem<'_> {
-    /// Returns all certificates in the file (at least one), and when the first of them expires.
+    /// Returns all certificates in the file (at least one), and the time of the earliest expiry.
     ///
     /// # Errors
     /// If the file has no certificate, or a certificate is malformed.
@@ -96,8 +97,8 @@ impl Pem<'_> {
         }
     }
 
-    /// Returns all revocation lists in the file (at least one), and when the first of them must be
-    /// replaced. A list without such a time is valid forever.
+    /// Returns all revocation lists in the file (at least one), and the earliest time at which a
+    /// list must be replaced (`nextUpdate`). A list without `nextUpdate` is valid forever.
     ///
     /// # Errors
     /// If the file has no revocation list, or a list is malformed.
@@ -129,7 +130,7 @@ impl Pem<'_> {
             .map_err(|source| self.malformed(source))
     }
 
-    /// Converts the error with which rustls refused the content of this file.
+    /// Converts an error of rustls, which refused the content of this file, to a [`PemError`].
     #[must_use]
     pub fn refused(&self, source: rustls::Error) -> PemError {
         PemError::Refused {
@@ -196,8 +197,8 @@ pub fn authorities(
     Ok((roots, all))
 }
 
-/// Reads the revocation lists in several files. Adds to `expiries` the time at which each file must
-/// be replaced.
+/// Reads the revocation lists in several files. For each file, adds to `expiries` the earliest time
+/// at which one of its lists must be replaced.
 ///
 /// # Errors
 /// If a file has no revocation list, or a list is malformed.
@@ -214,7 +215,7 @@ pub fn revocation_lists(
     Ok(all)
 }
 
-/// An authority whose certificates are refused, because it has no current revocation list.
+/// An authority without a current revocation list. The certificates that it has issued are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorityWithoutList {
     /// The subject of the authority, such as `CN=clients, O=Example`.
@@ -226,8 +227,8 @@ pub struct AuthorityWithoutList {
 /// Finds the authorities without a current revocation list at the time `now`, in seconds since the
 /// Unix epoch. Without any list, revocation is not checked, so no authority needs a list.
 ///
-/// Only the issuers of the peers' own certificates need a list. So an authority that has issued
-/// another of the authorities is skipped.
+/// Only the issuers of the peers' own certificates need a list. So an authority that has issued the
+/// certificate of another authority in `authorities` is skipped.
 pub fn authorities_without_list(
     authorities: &[CertificateDer<'_>],
     lists: &[CertificateRevocationListDer<'_>],
@@ -317,7 +318,7 @@ mod tests {
         (Issuer::new(params, key), certificate)
     }
 
-    /// A list that must be replaced at the beginning of this year.
+    /// A revocation list that must be replaced at the beginning of the year `next_update_year`.
     fn list(
         issuer: &Issuer<'static, KeyPair>,
         next_update_year: i32,
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_that_issued_another_authority_needs_no_revocation_list() {
+    fn an_authority_that_issued_the_certificate_of_another_authority_needs_no_revocation_list() {
         let (root, certificate) = authority("root");
         let (params, key) = (params("intermediate"), KeyPair::generate().unwrap());
         let issued = params.signed_by(&key, &root).unwrap().der().clone();

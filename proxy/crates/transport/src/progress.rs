@@ -93,7 +93,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Simulates a peer that moves `bytes_per_second(second)` bytes in each second. Returns the
+    /// Simulates a peer that sends `bytes_per_second(second)` bytes in each second. Returns the
     /// seconds at whose end the peer is slow.
     fn slow_seconds(bytes_per_second: impl Fn(u64) -> usize, seconds: u64) -> Vec<u64> {
         let began = Instant::now();

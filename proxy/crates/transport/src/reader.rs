@@ -4,10 +4,10 @@
 //! buffer of their exact size, so nearly every command costs one read and one small allocation. The
 //! scratch buffer is then zeroed, because the bytes may belong to a login.
 //!
-//! If a message is incomplete after its first read, its bytes are charged to the memory budget of
-//! all connections. If a client has sent bytes after a complete message (bytes sent ahead), these
-//! bytes are charged before that message is returned. In addition to charged bytes, a reader holds
-//! at most [`FREE_BYTES`], and the bytes of one read while it waits for memory.
+//! If a message is incomplete after its first read, its bytes are charged to the memory budget that
+//! all connections share. If a client has sent bytes after a complete message (bytes sent ahead),
+//! these bytes are charged before that message is returned. In addition to charged bytes, a reader
+//! holds at most [`FREE_BYTES`]. While it waits for memory, it may also hold the bytes of one read.
 //!
 //! A message over [`LARGE_MESSAGE_BYTES`] is read into a buffer of its declared length. For a
 //! message over [`STREAMED_MESSAGE_BYTES`], the reader first returns only the message's head. The
@@ -46,8 +46,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Messages over this size, in bytes, are read without the scratch buffer. They are charged to the
-/// memory budget until they have been served.
+/// Messages over this size, in bytes, are read without the scratch buffer, except for their first
+/// bytes. They are charged to the memory budget until they have been served.
 pub const LARGE_MESSAGE_BYTES: usize = SCRATCH_BYTES;
 
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -59,7 +59,7 @@ pub const STREAMED_MESSAGE_BYTES: usize = 1024 * 1024;
 const HEAD_BYTES: usize = SCRATCH_BYTES;
 
 /// Memory for a streamed message, in bytes: its head, the bytes read ahead, and one piece. The head
-/// may be almost twice as large as [`HEAD_BYTES`], because the last read may add a full buffer.
+/// may be almost twice as large as [`HEAD_BYTES`], because its last read may add [`SCRATCH_BYTES`].
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
 /// Maximum number of bytes that each reader may hold without a charge: the beginning of a message,
@@ -130,8 +130,8 @@ pub enum Polled {
     Message(Message),
     /// The stream ended between two messages.
     End,
-    /// The message is large, has arrived only in part, or needs memory of the budget. The caller
-    /// must call [`MessageReader::next`].
+    /// The next message is large, has arrived only in part, or needs memory of the budget. The
+    /// caller must call [`MessageReader::next`].
     Unfinished,
 }
 
@@ -141,8 +141,8 @@ pub struct MessageReader {
     buffer: Vec<u8>,
     share: Option<MemoryShare>,
     ended: bool,
-    /// Number of bytes, of the message whose head was returned last, that the reader has neither
-    /// returned nor skipped yet.
+    /// The unread rest of the message whose head was returned last: number of its bytes that the
+    /// reader has neither returned nor skipped yet.
     rest_bytes: usize,
     /// True if the current message must be returned whole, even if it is large.
     reads_whole: bool,
@@ -212,8 +212,9 @@ impl MessageReader {
                         self.head_since.get_or_insert_with(Instant::now);
                     }
                     if is_headed && self.buffer.len() >= HEAD_BYTES {
-                        // `left` is less than the rest of the message: the caller can read the rest
-                        // in pieces, and this share has memory for only one piece.
+                        // `left` is the memory that this share still needs, not the number of
+                        // missing bytes: the caller can read the rest of the message in pieces, and
+                        // the share has memory for only one piece.
                         let left = STREAM_SHARE_BYTES - HEAD_BYTES;
                         let share = self.share(budget);
                         Box::pin(share.grow(STREAM_SHARE_BYTES, left)).await?;

@@ -128,7 +128,7 @@ impl<'a> ElementKind<'a> {
 /// double represents all integers up to 2^53 exactly.
 #[expect(
     clippy::as_conversions,
-    reason = "guarded: a whole number within 2^53 converts exactly"
+    reason = "only whole numbers up to 2^53 are returned, and they convert exactly"
 )]
 pub fn double_to_i64(value: f64) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -138,8 +138,8 @@ pub fn double_to_i64(value: f64) -> Option<i64> {
 /// The document at the start of `bytes`, without the bytes after it.
 ///
 /// # Errors
-/// [`BsonError::BadLength`] if the length is below 5 or past the end, or if the last byte is not
-/// NUL.
+/// [`BsonError::BadLength`] if the declared length is below 5 or exceeds the length of `bytes`, or
+/// if the last byte of the document is not NUL.
 pub fn document_at(bytes: &[u8]) -> Result<&[u8], BsonError> {
     let length = read_length(bytes)?;
     let document = bytes.get(..length).ok_or(BsonError::BadLength)?;
@@ -156,7 +156,7 @@ pub struct RawElement<'a> {
     pub kind: u8,
     /// The name, without its NUL; not necessarily UTF-8.
     pub name: &'a [u8],
-    /// The first bytes of the name: see [`head_of`].
+    /// The first eight bytes of the name as a number: see [`head_of`].
     pub head: u64,
     /// All bytes of the value. Their number is valid for the type; their content is not checked.
     pub value: &'a [u8],
@@ -279,7 +279,8 @@ fn short_name(bytes: &[u8]) -> Option<(usize, u64)> {
     Some((length, head_of(bytes.get(..length)?)))
 }
 
-/// The first eight bytes of a name, padded with zeros. Most names differ in these bytes.
+/// The first eight bytes of a name as a little-endian number. A shorter name is padded with zeros.
+/// Two different names usually have different heads, and numbers are compared faster than names.
 #[inline]
 pub const fn head_of(name: &[u8]) -> u64 {
     if let Some(head) = name.first_chunk() {
@@ -407,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn raw_elements_of_a_document_end_at_the_first_invalid_element() {
+    fn iteration_over_raw_elements_ends_after_the_first_error() {
         let document = doc! {"a": 1, "b": "text"}.to_vec().unwrap();
         let names = |document: &[u8]| {
             let elements = RawElement::all(document);
@@ -497,7 +498,7 @@ mod tests {
         assert_eq!(element.value, ElementKind::Bool(false));
     }
 
-    /// A document that contains `element` and then a null.
+    /// A document that contains `element` and then an element `null` with the null value.
     fn with_null(element: &[u8]) -> Vec<u8> {
         let null = b"\x0anull\0";
         let length = i32::try_from(4 + element.len() + null.len() + 1).unwrap();

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Offset of the compressed content in an `OP_COMPRESSED` message, in bytes. The header, the
-/// original opcode, the original size and the compressor precede the content.
+/// original opcode, the uncompressed size and the compressor's id precede the content.
 pub const COMPRESSED_HEAD_BYTES: usize = HEADER_BYTES + 4 + 4 + 1;
 
 /// The compression level for Zstandard, the same that servers use.
@@ -77,7 +77,7 @@ pub enum InflateError {
     /// The inner message is not an `OP_MSG`, `OP_QUERY` or `OP_REPLY`.
     #[error("opcode {0} must not be compressed")]
     OpCode(i32),
-    /// The compressor's number is unknown, or 0 (uncompressed).
+    /// The compressor's id is unknown, or 0 (uncompressed).
     #[error("unknown compressor {0}")]
     Compressor(u8),
     /// The declared size is negative, or the inner message would exceed `max_message_bytes`.
@@ -98,7 +98,7 @@ pub struct CompressedHead {
 }
 
 impl CompressedHead {
-    /// Parses the head of a message. `max_message_bytes` also limits the inner message.
+    /// Parses the head of a compressed message. `max_message_bytes` limits the inner message.
     ///
     /// # Errors
     /// Every [`InflateError`] except `Bytes`.
@@ -178,8 +178,8 @@ fn wrong_size() -> io::Error {
 /// Compresses a whole message.
 ///
 /// # Errors
-/// If `message` has no valid header, or if the compressor fails, which happens only when memory
-/// runs out.
+/// If `message` has no valid header, or if the compressor fails. The compressor fails only if
+/// memory runs out.
 pub fn deflate(message: &[u8], compressor: Compressor) -> io::Result<Vec<u8>> {
     let Some((head, content)) = message.split_first_chunk::<HEADER_BYTES>() else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn inflate_restores_the_compressed_message() {
+    fn inflate_restores_the_message_that_was_compressed() {
         for compressor in Compressor::ALL {
             let compressed = deflate(&message(), compressor).unwrap();
             assert!(compressed.len() < message().len());

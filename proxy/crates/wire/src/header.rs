@@ -12,7 +12,7 @@ pub enum OpCode {
     Reply,
     /// `OP_QUERY` (2004): most drivers still send their first message in this form.
     Query,
-    /// `OP_COMPRESSED` (2012).
+    /// `OP_COMPRESSED` (2012): contains another message in compressed form.
     Compressed,
     /// `OP_MSG` (2013): all other commands and replies.
     Msg,
@@ -74,7 +74,7 @@ pub enum FrameError {
 }
 
 impl Header {
-    /// Parses a header and checks its length against `max_message_bytes`.
+    /// Parses a header. The message length in the header must not exceed `max_message_bytes`.
     ///
     /// # Errors
     /// [`FrameError::LengthOutOfRange`] if the declared length is below 16 or over the maximum.

@@ -2,8 +2,8 @@
 //!
 //! This crate knows headers, `OP_MSG` with its sections and checksum, the legacy `OP_QUERY` of the
 //! handshake, compressed messages and the elements of a document. It does no I/O and does not know
-//! the meaning of a command. It never copies a document, and it checks a length against a limit
-//! before it allocates memory.
+//! the meaning of a command. It parses documents without copying them, and it checks a length
+//! against a limit before it allocates memory.
 //!
 //! ```text
 //! message  = header(16) + body      header = messageLength requestID responseTo opCode, int32 each

@@ -13,8 +13,8 @@ pub const MORE_TO_COME: u32 = 1 << 1;
 /// Flag bit `exhaustAllowed`: the sender accepts several replies.
 pub const EXHAUST_ALLOWED: u32 = 1 << 16;
 
-/// The required flag bits, 0 to 15. A receiver must refuse a message with an unknown required bit,
-/// and may ignore unknown bits above them.
+/// The required flag bits: bits 0 to 15. A receiver must refuse a message that has an unknown bit
+/// among them, and may ignore unknown bits from 16 to 31.
 const REQUIRED_FLAGS: u32 = 0xffff;
 const KNOWN_REQUIRED_FLAGS: u32 = CHECKSUM_PRESENT | MORE_TO_COME;
 
@@ -101,7 +101,7 @@ impl MessageError {
         }
     }
 
-    /// The error's label in metrics.
+    /// The error's value of the label `reason` in metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Empty => "empty_message",

@@ -64,14 +64,14 @@ impl DocumentWalk {
     }
 }
 
-/// Parses the sections after the body. The input may be split at any byte.
+/// Parses the sections after the body of an `OP_MSG`. The input may be split at any byte.
 #[derive(Debug)]
 pub struct SectionWalk {
     /// Number of bytes of the message that have not arrived.
     left: usize,
     /// Number of bytes of the current sequence's documents that have not arrived.
     inside: usize,
-    /// The beginning of a section, until its identifier is complete.
+    /// The arrived bytes of a section whose identifier is not complete yet; empty inside documents.
     head: Vec<u8>,
     identifiers: Vec<Vec<u8>>,
     /// The identifier of the sequence whose documents are counted; `None` if none are counted.
@@ -98,8 +98,9 @@ impl SectionWalk {
     /// are left of the message.
     ///
     /// # Errors
-    /// The same error that [`super::OpMsg::parse`] returns for the whole message.
-    /// [`MessageError::SequenceSize`] if the piece is longer than the rest of the message.
+    /// Usually the same error that [`super::OpMsg::parse`] returns for the whole message.
+    /// [`MessageError::SequenceSize`] if an identifier is longer than 256 bytes, or if the piece is
+    /// longer than the rest of the message.
     pub fn feed(&mut self, piece: &[u8]) -> Result<(), MessageError> {
         if piece.len() > self.left {
             return Err(MessageError::SequenceSize);
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_of_one_sequence_are_counted_for_any_split_of_the_bytes() {
+    fn documents_of_the_selected_sequence_are_counted_for_any_split_of_the_bytes() {
         let documents = |count: u8| {
             let sizes = (0..count).map(|n| 5 + usize::from(n));
             let document = |size: usize| {

@@ -50,7 +50,7 @@ pub(super) fn parts() -> Vec<Seed> {
         of(
             "other_choices",
             2,
-            choices.get(31..).expect("there are enough"),
+            choices.get(31..).expect("there are 200 choices"),
         ),
     ]
 }

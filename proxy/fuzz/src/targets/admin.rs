@@ -1,5 +1,5 @@
-//! The admin address: passes requests to its router, which passes them to the handlers of its
-//! routes.
+//! The target `admin`: passes HTTP requests to the router of the admin address, which calls the
+//! handlers of Seawall's routes.
 //!
 //! Input, in this order:
 //!
@@ -49,7 +49,8 @@ const ALLOWED_HOST: &str = "seawall.internal";
 /// Maximum size of a response. A response about `OPERATIONS` operations is far smaller.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
-/// Number of past operations. Requests can read their statistics.
+/// Number of operations that are recorded before the first request. Responses contain their
+/// statistics.
 const OPERATIONS: u8 = 40;
 
 /// Checks that no request causes an internal error, that each response fits its content type, and
@@ -84,7 +85,8 @@ thread_local! {
     static FIXTURE: ManuallyDrop<Fixture> = ManuallyDrop::new(Fixture::new());
 }
 
-/// Routers over the statistics of some past operations, for a deployment without a running server.
+/// Two routers, with and without a required token. They read the statistics of recorded operations,
+/// for a deployment without a running server.
 struct Fixture {
     runtime: Runtime,
     with_token: Router,

@@ -3,7 +3,7 @@
 //! Input, in this order:
 //!
 //! - one byte that selects one of three forms;
-//! - bytes that select changes to the following bytes, preceded by their number;
+//! - bytes that select changes to a part that the target wrote, preceded by their number;
 //! - the input in that form: a part, the records of a part, or bytes that select records.
 
 use prost::Message as _;

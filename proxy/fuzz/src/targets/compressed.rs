@@ -34,7 +34,7 @@ pub fn compressed(data: &[u8]) {
     }
 }
 
-/// Inflates a message. Returns true if that succeeded.
+/// Inflates a received message, and checks the result. Returns false if the message was refused.
 fn check_received(message: &[u8]) -> bool {
     let head = match CompressedHead::parse(message, MAX_BYTES) {
         Ok(head) => head,

@@ -20,7 +20,7 @@ pub fn proxy_header(data: &[u8]) {
         let parsed = parse_proxy_header(beginning);
         assert!(
             !matches!(parsed, Some(Ok(_))),
-            "{known} of {length} bytes are taken for a whole header"
+            "{known} of {length} bytes are parsed as a whole header"
         );
     }
 }

@@ -107,8 +107,8 @@ impl Treatment {
 pub(crate) const LARGE_SHARE: u8 = 16;
 
 /// Puts a large message in front of some inputs, because small inputs cannot contain a large
-/// message. The size of the message is near one of the limits at which the reader changes its
-/// behaviour.
+/// message. The size of the large message is near one of the limits at which the reader changes its
+/// behavior.
 fn with_large_message(bytes: &[u8], kind: u8) -> Vec<u8> {
     let sum = bytes.iter().fold(kind, |sum, byte| sum.wrapping_add(*byte));
     let size = match kind {

@@ -1,8 +1,10 @@
-//! Files of mongod's traffic recorder: arbitrary bytes, and conversions to captures and back.
+//! Files of mongod's traffic recorder: reads arbitrary bytes as such a file, and converts the
+//! packets to records of a capture and back.
 //!
 //! Input, in this order:
 //!
-//! - one byte that selects the layout, and how packets are made;
+//! - one byte that selects if the packets are read from a file or made from selected messages, and
+//!   the layout of made packets;
 //! - a file, or bytes that select messages.
 
 use bson::{Document, doc};
@@ -19,9 +21,9 @@ use crate::{choices::Choices, documents};
 /// Maximum number of packets that are made from an input.
 const MAX_PACKETS: usize = 40;
 
-/// Checks that reading never panics, and that writing the packets that were read gives the same
-/// bytes. Converts packets to records, and checks that the records are in the right order. Checks
-/// that the records are equal after a conversion to a file and back, unless messages were omitted.
+/// Checks that reading a file never panics, and that writing the packets that were read gives the
+/// same bytes. Converts packets to records, and checks the order of the records. Checks that the
+/// records are equal after a conversion to a file and back, unless messages were omitted.
 pub fn recorder_file(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
@@ -38,7 +40,8 @@ pub fn recorder_file(data: &[u8]) {
     }
 }
 
-/// Reads arbitrary bytes as a file, up to the end or the first error.
+/// Reads arbitrary bytes as a file, up to the end or the first error. Checks the packets that were
+/// read.
 fn check_file(file: &[u8]) {
     let Some((layout, packets)) = read(file) else {
         return;
@@ -52,7 +55,10 @@ fn read(file: &[u8]) -> Option<(Layout, Vec<Packet>)> {
     let mut reader = RecorderReader::new(file).ok()?;
     let packets = std::iter::from_fn(|| reader.next_packet().ok().flatten());
     let packets: Vec<_> = packets.collect();
-    assert!(!packets.is_empty(), "the layout fits the first packet");
+    assert!(
+        !packets.is_empty(),
+        "the reader has parsed the first packet to find the layout"
+    );
     Some((reader.layout(), packets))
 }
 
@@ -93,8 +99,9 @@ fn convert(layout: Layout, packets: Vec<Packet>) {
     );
 }
 
-/// Checks that clients and operations are numbered in their order, and that each other record names
-/// a client or an operation that came before it. Checks that each command is a valid `OP_MSG`.
+/// Checks that clients and operations have the numbers 1, 2, 3 and so on in the order of their
+/// records. Checks that each other record names an earlier client or operation, and that each
+/// command is a valid `OP_MSG`.
 fn check_records(records: &[Content]) {
     let (mut clients, mut operations) = (0, 0);
     for record in records {
@@ -117,8 +124,8 @@ fn check_records(records: &[Content]) {
     }
 }
 
-/// The records that remain after a conversion to this layout and back. Layouts with dates do not
-/// contain the ends of clients.
+/// The records that remain after a conversion to this layout and back. A file in a layout with
+/// dates does not say when a client ended, so the conversion loses the `ClientEnded` records.
 fn after_round_trip(layout: Layout, records: &[Content]) -> Vec<Content> {
     let records = records.iter().cloned();
     records
@@ -152,7 +159,8 @@ fn packets(layout: Layout, choices: &mut Choices<'_>) -> Vec<Packet> {
     packets.collect()
 }
 
-/// Returns a message. Its numbers are small, so that a reply often belongs to an earlier command.
+/// Returns a message. Its request ID and `responseTo` are below 8, so that a reply often belongs to
+/// an earlier command.
 fn message(choices: &mut Choices<'_>) -> Vec<u8> {
     let (kind, id) = (choices.byte(), i32::from(choices.byte() % 8));
     let response_to = i32::from(choices.byte() % 8);

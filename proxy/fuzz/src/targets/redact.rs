@@ -1,10 +1,10 @@
-//! Redaction of commands, replies and documents. Some inputs consist of arbitrary bytes, others
-//! come from the grammar.
+//! Redaction of commands, replies and documents. Some bodies consist of arbitrary bytes, others are
+//! commands that the grammar in [`documents`] generates.
 //!
 //! Input, in this order:
 //!
-//! - one byte that selects the mode and the source;
-//! - bytes that select changes to the body, preceded by their number;
+//! - one byte that selects the redaction mode, and if the grammar generates the body;
+//! - one length byte, then that many bytes, which select changes to the body;
 //! - the body of a message, or bytes that select a command from the grammar.
 
 use bson::{Bson, Document};
@@ -57,7 +57,7 @@ fn check_any(redactor: &Redactor, mode: Mode, body: &[u8]) {
     }
 }
 
-/// Redacts a command; `None` if it is refused.
+/// Redacts a command and checks the result. `None` if the redactor refuses the command.
 fn check_command(redactor: &Redactor, body: &[u8]) -> Option<Vec<u8>> {
     let message = redactor.command(&encode_request(1, body)).ok()?;
     let redacted = OpMsg::parse(&message).expect("a redacted command is valid");
@@ -73,7 +73,8 @@ fn check_command(redactor: &Redactor, body: &[u8]) -> Option<Vec<u8>> {
     Some(redacted.body.to_vec())
 }
 
-/// Checks that the redacted document has the same names, and is valid if the original is.
+/// Checks that the redacted document is valid if the original is, and has the same field names.
+/// Checks that each document in a top-level field keeps its field names, and each array its length.
 fn check_structure(original: &[u8], redacted: &[u8]) {
     let (Ok(one), Ok(other)) = (
         Document::from_reader(original),
@@ -98,8 +99,8 @@ fn check_structure(original: &[u8], redacted: &[u8]) {
     }
 }
 
-/// Checks that no value contains the text of [`documents::planted`]. Paths such as `$field` are
-/// names, so they may contain the text.
+/// Checks that no value contains [`documents::planted`], the text in each string value before the
+/// redaction. Paths such as `$field` count as names, so they may contain the text.
 fn check_planted(body: &[u8]) {
     let document = Document::from_reader(body).expect("the redacted command is valid");
     document.values().for_each(check_value);
@@ -119,8 +120,8 @@ fn check_value(value: &Bson) {
         }
         _ => return,
     };
-    // A string that begins with `$` is a path in an expression, so it counts as a name. Names are
-    // not redacted, so it may contain `planted`.
+    // A string that begins with `$` is a path in an expression. Paths count as names and are not
+    // redacted, so the string may contain `planted`.
     assert!(text.starts_with('$') || !text.contains(planted), "{text}");
 }
 

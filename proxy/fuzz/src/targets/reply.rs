@@ -4,8 +4,8 @@
 //! Input, in this order:
 //!
 //! - one byte for the form of the reply;
-//! - one byte for the sizes of pieces;
-//! - bytes that select changes to the document, preceded by their number;
+//! - one byte for the sizes of the pieces in which the scanner receives the document;
+//! - one length byte, then that many bytes, which select changes to the document;
 //! - the document.
 
 use bson::{Bson, Document};
@@ -20,8 +20,9 @@ use crate::{
 /// [`ReplyScanner`] keeps until the next piece arrives.
 const MAX_HEAD_BYTES: usize = 96;
 
-/// Checks that every split of the bytes into pieces gives the same facts, and that the facts agree
-/// with the `bson` crate. Checks that a rewritten reply no longer reports a state change.
+/// Checks that the scanner finds the same facts in the whole document and in its pieces, and that
+/// the `bson` crate decodes the same values. Checks that a rewritten reply no longer reports a
+/// state change.
 pub fn reply(data: &[u8]) {
     let mut choices = Choices::new(data);
     let form = match choices.byte() % 4 {
@@ -67,7 +68,8 @@ fn check_pieces(form: ReplyForm, document: &[u8], facts: &ReplyFacts, pieces: u8
     assert!(errors.sum::<u64>() <= u64::try_from(document.len()).unwrap_or(u64::MAX));
 }
 
-/// Compares top-level fields with the `bson` crate, if no name occurs twice.
+/// Compares the facts with the top-level fields that the `bson` crate decodes. Does nothing if a
+/// field name occurs twice.
 fn check_against_bson(document: &[u8], facts: &ReplyFacts) {
     if !documents::check_walk(document) {
         return;
@@ -117,7 +119,8 @@ fn check_concealed(document: &[u8]) {
     );
 }
 
-/// Checks that an error reply that Seawall builds is read back unchanged.
+/// Checks that an error reply that Seawall builds is valid, and that [`ReplyFacts`] finds its error
+/// code.
 fn check_own_error(document: &[u8], code: u8) {
     let text = String::from_utf8_lossy(document);
     let labels = ["RetryableWriteError", "SystemOverloadedError"];

@@ -1,11 +1,12 @@
-//! Both sides of SCRAM, and a carried conversation: Seawall passes the messages of such a
-//! conversation on between a client and a server.
+//! The client side and the server side of SCRAM, and carried conversations: conversations between a
+//! client and a server whose messages Seawall passes on.
 //!
 //! Input, in this order:
 //!
 //! - one byte for the mechanism;
-//! - bytes that select changes to one message of a correct conversation, preceded by their number;
-//! - a received payload.
+//! - one length byte, then that many bytes, which select changes to messages of a correct
+//!   conversation;
+//! - a payload that may replace a message of the conversation.
 
 use std::sync::OnceLock;
 
@@ -121,7 +122,7 @@ pub fn scram_carried(data: &[u8]) {
     }
 }
 
-/// A conversation without errors.
+/// A correct conversation: its four messages, and the keys of the user.
 struct Honest {
     mechanism: Mechanism,
     keys: DerivedKeys,
@@ -133,7 +134,7 @@ struct Honest {
 
 impl Honest {
     fn of(mechanism: Mechanism) -> &'static Self {
-        // PBKDF2 takes milliseconds, so it runs once per process.
+        // PBKDF2 takes milliseconds, so it runs only once for each mechanism.
         static SHA1: OnceLock<Honest> = OnceLock::new();
         static SHA256: OnceLock<Honest> = OnceLock::new();
         let honest = match mechanism {
@@ -233,8 +234,8 @@ fn carry(
         .prove(keys)
 }
 
-/// Checks that the text of an error does not contain the password, and that the side at fault can
-/// be determined.
+/// Checks that the text of an error does not contain the password, and that [`ScramError::fault`]
+/// does not panic.
 fn check_error(error: &ScramError) {
     let shown = error.to_string();
     assert!(!shown.is_empty() && !shown.contains("pencil"));

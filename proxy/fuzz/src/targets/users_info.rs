@@ -1,8 +1,8 @@
-//! A server's reply about a user: keys and restrictions.
+//! A server's reply to `usersInfo`: the SCRAM keys and the authentication restrictions of a user.
 //!
 //! Input, in this order:
 //!
-//! - bytes that select changes to the document, preceded by their number;
+//! - one length byte, then that many bytes, which select changes to the document;
 //! - the document of the reply.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,11 +12,11 @@ use seawall_auth::{MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, parse_users_info};
 
 use crate::{choices::Choices, documents};
 
-/// The name and the database of the user in the corpus.
+/// The name and the database of the user whose credentials the corpus contains.
 const USER: (&str, &str) = ("user", "admin");
 
-/// Checks that accepted credentials are those of the requested user, and have keys of the right
-/// length.
+/// Checks that accepted credentials are those of the requested user and have keys of the right
+/// length. Checks that restrictions treat an IPv4-mapped IPv6 address like the IPv4 address.
 pub fn users_info(data: &[u8]) {
     let mut choices = Choices::new(data);
     let mut alterations = Choices::new(choices.short());

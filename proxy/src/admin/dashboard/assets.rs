@@ -1,5 +1,5 @@
-//! The files of the page, which are part of the binary. Browsers cache the files and ask if they
-//! have changed.
+//! The files of the dashboard's page, which are part of the binary. A browser caches a file and
+//! asks at each use if the file has changed.
 
 use std::{
     io::{self, Write as _},
@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 /// Name of the HTML file that is served at `/`.
 const PAGE: &str = "index.html";
 
-/// The files. The compressed form of a file is computed on first use.
+/// The files of the page. The compressed form of a file is computed on first use.
 pub(super) struct Assets([Asset; DASHBOARD.len()]);
 
 struct Asset {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn compressed_files_of_the_page_are_small() {
+    fn all_compressed_files_together_are_within_the_maximum_size() {
         let sizes = DASHBOARD.iter().map(|file| file.content.as_bytes());
         let total: usize = sizes.map(|content| gzip(content).unwrap().len()).sum();
         assert!(total <= MAX_BYTES, "{total}");

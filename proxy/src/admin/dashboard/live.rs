@@ -1,6 +1,7 @@
-//! `/api/v1/live`: the most important numbers once a second, as server-sent events. The numbers are
-//! computed once for all streams, and only while there are streams. With `instances=all` the
-//! numbers cover all instances ([`super::super::fleet`]). `/api/v1/tick` gives one update.
+//! `/api/v1/live`: sends the most important numbers once a second, as server-sent events. The
+//! numbers are computed once for all streams, and only while there are streams. With
+//! `instances=all` the numbers cover all instances ([`super::super::fleet`]). `/api/v1/tick`
+//! returns these numbers once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::{Refused, Window, guard::Presented, json, reply, work};
 use seawall_stats::{Figures, Label, float};
 
-/// Maximum number of streams. Each open page has one stream.
+/// Maximum number of streams of live updates. Each open dashboard page has one stream.
 pub(super) const MAX_STREAMS: usize = 32;
 
 /// Time between two updates.
@@ -30,10 +31,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The streams of live updates.
 #[derive(Debug)]
 pub struct Live {
-    /// The latest update, as the bytes of an event. `None` before the first update and after the
-    /// last update.
+    /// The latest update of this instance, as the bytes of a server-sent event. `None` before the
+    /// first update, and after [`run`] has ended.
     updates: watch::Sender<Option<Bytes>>,
-    /// The latest update of all instances together, in the same form.
+    /// The latest update of all instances together, also as the bytes of a server-sent event.
     merged: watch::Sender<Option<Bytes>>,
     places: Arc<Semaphore>,
 }
@@ -55,7 +56,7 @@ impl Live {
     }
 }
 
-/// The interval of the updates. Late updates are skipped.
+/// A timer that fires when an update is due. It skips updates that it has missed.
 pub(in crate::admin) fn interval() -> Interval {
     let mut interval = tokio::time::interval(INTERVAL);
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -97,7 +98,7 @@ pub(in crate::admin) async fn latest(
 }
 
 /// The current numbers of this instance, with the figures of the latest second. `is_full` adds the
-/// distribution and the maximum of the durations.
+/// distribution and the maximum of the durations of that second's operations.
 pub(in crate::admin) fn tick(window: &Window, is_full: bool) -> seawall_api::Tick {
     let now = window.insight.now();
     let second = latest_second(window, is_full);
@@ -130,7 +131,8 @@ pub(in crate::admin) fn tick(window: &Window, is_full: bool) -> seawall_api::Tic
     }
 }
 
-/// The latest second of the history; `None` if the history has no step of the last three seconds.
+/// The figures of the latest second in the history; `None` if the history has no data for the last
+/// three seconds.
 fn latest_second(window: &Window, is_full: bool) -> Option<seawall_api::TickSecond> {
     let now = window.insight.now();
     let from = now.checked_sub(3 * INTERVAL)?;

@@ -1,4 +1,5 @@
-//! `/api/v1/session`: exchanges a token for the cookie of a session, and ends the session.
+//! `/api/v1/session`: `POST` exchanges a token for the cookie of a session, `DELETE` ends the
+//! session, and `GET` returns the caller's rights.
 
 use std::sync::Arc;
 
@@ -91,7 +92,8 @@ pub(super) async fn describe(State(window): State<Arc<Window>>, parts: Parts) ->
     .into_response()
 }
 
-/// A reply with the cookie of a session. With TLS, the browser sends the cookie only over TLS.
+/// A reply that sets the cookie of a session. If the request used TLS, the browser may send the
+/// cookie only over TLS.
 fn with_cookie(parts: &Parts, id: &str, max_age_seconds: u64) -> Response {
     let is_encrypted = caller_of(&parts.extensions).is_some_and(|from| from.is_encrypted);
     let secure = if is_encrypted { "; Secure" } else { "" };

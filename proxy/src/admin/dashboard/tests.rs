@@ -1,4 +1,4 @@
-//! Tests the sessions, the live updates and the headers over HTTP.
+//! Tests of the dashboard over HTTP: its sessions, its live updates and the headers of its replies.
 
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ async fn a_session_begins_only_with_a_valid_token_on_a_page_of_this_address() {
 }
 
 #[tokio::test]
-async fn the_page_needs_no_token_and_has_a_strict_policy() {
+async fn the_page_needs_no_token_and_has_a_strict_content_security_policy() {
     let window = guarded();
     for path in ["/", "/assets/app.js"] {
         let response = get_with(&window, path, &[HOST]).await;

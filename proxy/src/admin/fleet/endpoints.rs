@@ -24,11 +24,11 @@ pub(super) struct Endpoint {
     pub(super) merge: MergeReplies,
 }
 
-/// Merges the replies of all instances into one JSON text. `None` if no instance has a reply. The
-/// error says why replies cannot be merged.
+/// Merges the replies of all instances into one JSON text. `None` if no instance has sent a valid
+/// reply. The error says why the merged reply cannot be encoded.
 type MergeReplies = fn(Vec<Answer>, &Asked) -> Result<Option<Vec<u8>>, String>;
 
-/// The parameters that the merge applies.
+/// The parameters of the caller's request that are applied to the merged reply.
 pub(super) struct Asked {
     limit: Option<usize>,
     sort: String,
@@ -110,12 +110,13 @@ pub(super) fn endpoint(path: &str, parameters: Parameters) -> Option<Endpoint> {
     })
 }
 
-/// True if the path names one shape.
+/// True if the path, without `/api/v1/`, names one shape.
 fn is_one(topic: &str) -> bool {
     topic.starts_with("shapes/")
 }
 
-/// Merges the replies. Instances without a reply are skipped.
+/// Merges the replies. For an instance without a valid reply, the merged reply contains only the
+/// address and the error.
 fn merged<T: Adapt>(answers: Vec<Answer>, asked: &Asked) -> Result<Option<Vec<u8>>, String> {
     let mut sum: Option<T> = None;
     let mut instances = Vec::new();

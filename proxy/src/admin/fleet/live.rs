@@ -9,7 +9,7 @@ use crate::admin::{Window, work};
 use axum::body::Bytes;
 use tokio_util::sync::CancellationToken;
 
-/// The path of one update.
+/// The path at which a peer returns its current numbers.
 const TICK: &str = "/api/v1/tick";
 
 /// Computes the merged updates until `stop` is cancelled. Then all streams end.

@@ -72,7 +72,7 @@ fn requests_to_peers_ask_for_distributions_and_enough_rows_and_keep_other_parame
 }
 
 #[test]
-fn errors_of_instances_are_reported_and_the_figures_of_the_other_instances_are_added() {
+fn errors_of_instances_are_reported_and_the_figures_of_the_other_instances_are_summed() {
     let replies = [
         (OWN, Ok(json!({ "clients": 3, "version": "1.0.0" }))),
         ("http://b:1", Err("timed out")),
@@ -124,7 +124,7 @@ fn heat_maps_with_different_buckets_and_steps_are_merged() {
 }
 
 #[test]
-fn clients_are_added_and_the_longest_delay_is_kept_when_gauges_are_merged() {
+fn merged_gauges_have_the_sum_of_clients_and_the_longest_delay() {
     let gauges = |clients: f64, delay: f64| {
         let value = |of: f64| json!({ "max": of, "mean": of, "min": of });
         let gauges = json!({ "client_connections": value(clients), "data_plane_delay_seconds": value(delay) });
@@ -141,7 +141,7 @@ fn clients_are_added_and_the_longest_delay_is_kept_when_gauges_are_merged() {
 }
 
 #[test]
-fn sparklines_that_begin_at_different_times_are_aligned() {
+fn sparklines_that_begin_at_different_times_are_aligned_and_summed() {
     let lines =
         |from: u64, shapes: Value| json!({ "from": from, "step_seconds": 10, "shapes": shapes });
     let replies = [
@@ -223,7 +223,7 @@ fn concurrency_limits_and_percentiles_of_live_updates_are_merged() {
 }
 
 #[tokio::test]
-async fn an_instance_refuses_a_request_that_it_sent_itself() {
+async fn an_instance_refuses_a_request_that_it_has_sent_to_itself() {
     let window = Arc::new(window());
     let name = window.fleet.load().name.clone();
     let request = HttpRequest::get("/api/v1/status").header("host", "localhost");

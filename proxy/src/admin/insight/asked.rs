@@ -1,4 +1,4 @@
-//! The query parameters: a period, a step, a series.
+//! The query parameters of requests for the history, for example a period, a step or a series.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -106,7 +106,8 @@ impl Parameters {
         }
     }
 
-    /// The bounds of durations in seconds: the lower is exclusive, the upper inclusive.
+    /// The requested bounds for the durations of operations, in seconds: the lower bound is
+    /// exclusive, the upper bound is inclusive.
     pub(super) fn durations(&self) -> Result<(f64, f64), Refused> {
         let gt = self.gt_seconds.unwrap_or(0.0);
         let le = self.le_seconds.unwrap_or(f64::INFINITY);
@@ -122,8 +123,8 @@ impl Parameters {
         time(self.window.as_deref())
     }
 
-    /// The earlier period with which a period is compared (`against`), parsed and as the text of
-    /// the request.
+    /// The earlier period with which Seawall compares the current period (`against`): its parsed
+    /// form, and the text in the request.
     pub(super) fn against(&self) -> Result<(Against, String), Refused> {
         let text = self.against.as_deref().unwrap_or("yesterday");
         let against = text.parse().map_err(wrong)?;
@@ -239,7 +240,7 @@ impl Range {
     }
 }
 
-/// Selects the series of a timeline.
+/// Selects the series of a timeline or a heat map.
 pub(super) enum SeriesFilter {
     /// All operations of the deployment.
     Whole,

@@ -1,4 +1,4 @@
-//! Changes between two periods, in JSON.
+//! `/api/v1/changes`: compares two periods, and returns as JSON how the load of each shape changed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,8 +37,8 @@ pub(in crate::admin) async fn changes(
     reply(&window, changes).await
 }
 
-/// The two periods of a comparison and the changes between them. `is_full` adds the figures that
-/// were compared.
+/// The reply with the two periods of a comparison, and the changes between them. `is_full` adds the
+/// compared figures of both periods.
 pub(super) fn reply_on(changes: &Changes, against: String, is_full: bool) -> seawall_api::Changes {
     let span = |of: &Compared| seawall_api::Span {
         count: whole(&of.period).count,

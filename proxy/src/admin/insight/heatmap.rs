@@ -72,7 +72,7 @@ fn heatmap_of(
     })
 }
 
-/// The number of operations of all series of a period, by bucket.
+/// The number of operations of all series of a period, by the bucket of their duration.
 fn counts(period: &Period) -> BTreeMap<usize, u64> {
     let mut counts = BTreeMap::new();
     let series = period.series.values();

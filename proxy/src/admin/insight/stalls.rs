@@ -1,4 +1,4 @@
-//! Stalls, in JSON.
+//! Serves stalls as JSON. A stall is a period in which operations took far longer than usual.
 
 use std::{
     sync::Arc,
@@ -18,7 +18,7 @@ use crate::topology::TopologyType;
 use seawall_api::millis;
 use seawall_insight::{RecurringStall, Stall, WaitingShape};
 
-/// The note in the reply if the servers are routers.
+/// The note in the reply if the servers are routers, because no counter explains their stalls.
 const ROUTERS: &str = "routers (mongos) have no checkpoint, cache or ticket counters: stalls of the shards behind them \
                        are reported without a counter";
 
@@ -35,7 +35,7 @@ pub(in crate::admin) async fn stalls(
     reply(&window, stalls).await
 }
 
-/// The stalls since `since`; all stored stalls if `since` is `None`.
+/// The stalls after the time `since`; all stored stalls if `since` is `None`.
 pub(super) fn stalls_since(window: &Window, since: Option<SystemTime>) -> seawall_api::Stalls {
     let (episodes, recurring) = window.insight.stalls(since);
     let topology = window.topology.snapshot();

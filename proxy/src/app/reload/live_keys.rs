@@ -5,15 +5,16 @@ use seawall_config::{KEYS, Key, Kind};
 
 use super::*;
 
-/// The beginning of the paths of the keys of configured users. The configuration compares each user
-/// as a whole. The end-to-end test `a_reload_can_add_change_and_remove_configured_users` covers
-/// these keys.
+/// The beginning of the paths of the keys of configured users. The test in this file skips these
+/// keys, because the configuration compares each user as a whole. The end-to-end test
+/// `a_reload_can_add_change_and_remove_configured_users` covers them.
 const USERS: &str = "auth.users[]";
 
 /// The beginning of the paths of listeners' keys.
 const LISTENERS: &str = "listeners[].";
 
-/// Files that exist. The configuration reads them, and does not parse their contents.
+/// Two files that exist, as values of the keys that name files. The configuration reads the files,
+/// and does not parse their contents.
 const FILES: [&str; 2] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/src/lib.rs"),
@@ -31,7 +32,7 @@ fn a_reload_hands_the_value_of_every_live_key_to_a_running_part() {
     assert!(keys >= 70, "too few live keys found: {keys}");
 }
 
-/// Everything that a reload hands over, as text.
+/// All values that a reload hands to running parts, as text.
 fn handed_over(settings: &config::Settings) -> String {
     let window = (
         convert::guard(&settings.admin),
@@ -53,7 +54,8 @@ fn handed_over(settings: &config::Settings) -> String {
         &settings.shapes,
         &settings.telemetry,
     );
-    // These values are read from the running settings when they are needed.
+    // A reload hands these values to no part. Seawall reads them from the running settings when it
+    // needs them.
     let read_later = (&settings.log, &settings.reload, &settings.shutdown);
     format!(
         "{:?}",
@@ -67,7 +69,7 @@ fn handed_over(settings: &config::Settings) -> String {
     )
 }
 
-/// The settings with one of two values of a key, number `variant` (0 or 1).
+/// Settings in which `key` has one of two allowed values: value number `variant` (0 or 1).
 fn settings(key: &Key, variant: usize) -> config::Settings {
     let (section, name) = key.path.rsplit_once('.').unwrap_or_default();
     let needed = match section {

@@ -204,7 +204,7 @@ fn a_queue_that_waits_for_an_event_never_exceeds_its_memory_limit() {
 }
 
 #[test]
-fn records_after_the_end_are_dropped() {
+fn records_that_are_added_after_the_end_of_a_capture_are_dropped() {
     let (queue, totals, now) = queue(1 << 20, None);
     queue.omit_command(1, OmissionReason::Secret, 10, 0, &totals);
     assert_eq!(

@@ -1,9 +1,10 @@
-//! Tests of sessions that wait for an event, and of their replacement.
+//! Tests of capture sessions (not sessions of MongoDB) that wait for an event, and of their
+//! replacement.
 
 use super::*;
 
 #[test]
-fn idle_client_keeps_no_records_of_a_session_that_was_replaced() {
+fn an_idle_client_keeps_no_records_of_a_capture_session_that_was_replaced() {
     let folder = Folder::new("replaced");
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
     let mut client = CapturedClient::default();
@@ -24,7 +25,7 @@ fn idle_client_keeps_no_records_of_a_session_that_was_replaced() {
 }
 
 #[test]
-fn changed_limits_apply_to_a_session_that_waits_for_an_event() {
+fn a_capture_session_that_waits_for_an_event_is_replaced_if_its_limits_change() {
     let folder = Folder::new("limits-of-lead");
     let waiting = || CaptureSettings {
         on: vec![EventKind::Storm],
@@ -53,9 +54,10 @@ fn changed_limits_apply_to_a_session_that_waits_for_an_event() {
 }
 
 #[test]
-fn operations_are_kept_for_the_next_event_if_an_event_cannot_begin_a_capture() {
+fn the_next_event_begins_a_capture_after_an_event_could_not_begin_one() {
     let folder = Folder::new("failed-begin");
-    // The directory is a link to an absent path. So it has no captures, but it cannot be created.
+    // The capture directory is a symbolic link to a path that does not exist. So it has no
+    // captures, and no capture can begin, because the directory cannot be created.
     std::os::unix::fs::symlink(folder.0.with_extension("absent"), &folder.0).unwrap();
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
     captures.prepare();

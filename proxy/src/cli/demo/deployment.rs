@@ -17,7 +17,7 @@ use seawall_mongod::{Member, Mongod, Options, Settings, create_first_user, initi
 /// The user of the demonstration's clients.
 pub(super) const USER: &str = "demo";
 
-/// A mongod. Dropping this value stops it and removes its data.
+/// The demonstration's mongod. Dropping this value stops the mongod and removes its data.
 pub(super) struct Deployment {
     password: String,
     /// A client that logs in as root and bypasses Seawall, to read the mongod's counters.
@@ -33,7 +33,7 @@ impl fmt::Debug for Deployment {
     }
 }
 
-/// Counters of a mongod since its start.
+/// Counters of a mongod: their values since its start, or their increase during a burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerCounts {
     pub(super) connections: i64,

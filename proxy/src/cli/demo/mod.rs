@@ -98,7 +98,8 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 
 async fn demonstrate(once: bool) -> Result<Exit, Failure> {
     let program = find_mongod().await?;
-    // Values are dropped in reverse order: Seawall stops before the mongod.
+    // Variables are dropped in the reverse order of their declaration, so Seawall stops before the
+    // mongod.
     let deployment = Deployment::start(&program).await?;
     let app = start_seawall(&deployment).await?;
 
@@ -217,7 +218,7 @@ fn with_causes(error: &dyn Error) -> String {
     text
 }
 
-/// The download's progress is printed once per this many bytes.
+/// The progress of the download is printed each time that this many more bytes have arrived.
 const PROGRESS_BYTES: u64 = 10_000_000;
 /// Time limit for Seawall to discover the mongod. The mongod is already up, so one probe is enough.
 const SEEN_LIMIT: Duration = Duration::from_secs(20);

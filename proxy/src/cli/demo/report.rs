@@ -18,8 +18,8 @@ use seawall_stats::Outcome;
 pub(super) struct Figures {
     /// Commands that the driver sent, by name.
     sent: BTreeMap<String, u64>,
-    /// Operations that servers served through Seawall, by command. Excludes commands that Seawall
-    /// answers itself (hello, logins).
+    /// Operations that servers served through Seawall, by command. Excludes commands to which
+    /// Seawall itself replies (`hello`, logins).
     served: BTreeMap<String, u64>,
     shapes: Vec<ShapeRow>,
     client_connections: u64,
@@ -60,7 +60,7 @@ impl Figures {
     }
 }
 
-/// The sum of a counter's series in Prometheus text.
+/// The sum of all series of a counter. `metrics` is text in the Prometheus format.
 fn sum_of_series(metrics: &str, name: &str) -> u64 {
     let series = metrics.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;
@@ -78,7 +78,7 @@ pub(super) fn burst_line(way: &str, burst: &Burst) -> String {
     )
 }
 
-/// The table of operations by fingerprint, heaviest first.
+/// The table of operations by fingerprint. The fingerprint with the longest total time comes first.
 pub(super) fn shapes(figures: &Figures) -> Vec<String> {
     let mut lines = vec![
         "\nOperations by fingerprint, heaviest first (times in ms)\n".to_owned(),
@@ -118,8 +118,8 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Connections and logins on the client side and on the server side of Seawall, and the burst as
-/// the mongod counted it.
+/// Two tables of connections and logins: first those that Seawall counted with its clients and with
+/// the server, then those that the mongod counted during each burst.
 pub(super) fn connections(figures: &Figures, straight: &Burst, through: &Burst) -> Vec<String> {
     let row = |what: &str, left: &str, right: &str| format!("{what:<36} {left:>16} {right:>16}");
     let numbers =

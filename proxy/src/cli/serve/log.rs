@@ -37,13 +37,14 @@ impl LogControl {
         }
     }
 
-    /// The variable `SEAWALL_LOG`, if it overrides the level.
+    /// The filter in the environment variable `SEAWALL_LOG`; `None` if the variable is not set or
+    /// is invalid, so that it does not override the level.
     pub(super) fn variable() -> Option<String> {
         let filter = EnvFilter::builder().with_env_var(LOG_VARIABLE);
         filter.try_from_env().ok().map(|filter| filter.to_string())
     }
 
-    /// Applies changed settings. The variable `SEAWALL_LOG` still overrides the level.
+    /// Applies changed settings. The environment variable `SEAWALL_LOG` still overrides the level.
     pub(super) fn configure(&self, log: &Log) {
         // Both calls fail only if the log no longer exists.
         drop(self.filter.reload(filter(log)));
@@ -61,7 +62,8 @@ fn filter(log: &Log) -> EnvFilter {
 fn format(log: &Log) -> Format {
     let layer = fmt::layer().with_writer(io::stderr);
     match log.format {
-        // The log library obeys `NO_COLOR`, but it would write colours to files too.
+        // The log library obeys `NO_COLOR`. But if standard error is a file, the library would
+        // write color codes, too.
         LogFormat::Text if io::stderr().is_terminal() => layer.with_target(false).boxed(),
         LogFormat::Text => layer.with_target(false).with_ansi(false).boxed(),
         LogFormat::Json => layer.json().boxed(),

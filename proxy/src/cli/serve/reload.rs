@@ -37,14 +37,15 @@ pub(super) struct Reloader {
     watch: Watch<Read>,
 }
 
-/// Decides if contents that were just read must be loaded now.
+/// Decides if the contents of the configuration files, which a check has just read, must be loaded
+/// now.
 struct Watch<T> {
     /// The contents that the last reload read, or that the start read if there was no reload.
     attempted: T,
     /// The contents that the last check for changes read.
     seen: T,
-    /// When the same contents must be tried again, because they were refused and may be accepted
-    /// later.
+    /// When the contents in `attempted` must be loaded again, because they were refused and may be
+    /// accepted later; `None` if they need no second attempt.
     retry_at: Option<Instant>,
     /// True if the last check for changes could not read the contents.
     has_failed: bool,
@@ -72,8 +73,8 @@ impl<T: Clone + PartialEq> Watch<T> {
         is_settled && (is_retry || *read != self.attempted)
     }
 
-    /// Records that a check could not read the contents. Returns true if the previous check has
-    /// read them, so that a failure that recurs is reported once.
+    /// Records that a check could not read the contents. Returns true if the previous check could
+    /// read them, so that only the first of several failures in a row is reported.
     fn record_failure(&mut self) -> bool {
         !mem::replace(&mut self.has_failed, true)
     }
@@ -246,7 +247,8 @@ impl Reloader {
     /// setting or the content of such a file has changed since the last reload, and two checks in a
     /// row have read the same content.
     async fn check_files(&mut self) {
-        // An earlier read still hangs. The call that started the read has already logged this.
+        // If an earlier read still hangs, skip this check. The call that started the read has
+        // already logged the problem.
         if self.files.thread.is_hanging() {
             return;
         }

@@ -1,5 +1,5 @@
-//! The service manager, systemd: notifications, the watchdog, and sockets that it has bound.
-//! Without a service manager nothing here has an effect.
+//! Functions for the service manager systemd: they send notifications, feed its watchdog, and take
+//! the sockets that it has bound. Without a service manager, they have no effect.
 //!
 //! Source: <https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html>.
 
@@ -51,8 +51,9 @@ fn send(states: &[NotifyState<'_>]) {
 }
 
 /// Maximum time between two checks of the threads of the runtimes. Each check gives a task to these
-/// threads, and feeds the watchdog only if they have run the tasks of earlier checks. With frequent
-/// checks, the time for which the threads are stopped is measured more exactly.
+/// threads, and feeds the watchdog only if the threads have run the tasks of earlier checks. The
+/// more frequent the checks are, the more exactly Seawall notices how long the threads make no
+/// progress.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a thread that feeds the watchdog while the threads of `app` make progress, if the service
@@ -81,8 +82,8 @@ pub(super) fn feed_watchdog(app: &App) -> io::Result<()> {
         .map(drop)
 }
 
-/// The variable with the names of the sockets, in their order and separated by colons
-/// (`sd_listen_fds_with_names(3)`).
+/// The environment variable with the names of the sockets that the service manager has bound: in
+/// the order of the sockets, separated by colons (`sd_listen_fds_with_names(3)`).
 const SOCKET_NAMES: &str = "LISTEN_FDNAMES";
 
 /// Takes the sockets that the service manager has bound for clients.

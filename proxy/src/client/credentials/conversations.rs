@@ -127,7 +127,7 @@ impl<T> Conversations<T> {
 
     /// Ends a conversation of another address to make room for one of `sharer`. Returns the turn of
     /// the ended conversation. The error is the time from which a conversation may be ended; `None`
-    /// if none may be ended as long as the numbers of conversations do not change.
+    /// if none may be ended until the number of conversations of an address changes.
     fn end_another(&self, sharer: Sharer, now: Instant) -> Result<Turn, Option<Instant>> {
         let mut open = self.open.lock();
         let (number, grace_until) = open.to_end_for(sharer).ok_or(None)?;
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_address_with_most_conversations_loses_its_oldest_one_to_a_new_address() {
+    async fn a_new_address_ends_the_oldest_conversation_of_the_address_with_most_conversations() {
         let conversations = Conversations::new(4);
         let mut held = Vec::new();
         for (last, name) in [(2, "a"), (1, "b"), (1, "c"), (3, "d")] {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_with_two_conversations_loses_none_to_an_address_with_one() {
+    async fn an_address_with_one_conversation_ends_none_of_an_address_with_two() {
         let conversations = Conversations::new(3);
         let mut held = Vec::new();
         for (last, name) in [(1, "a"), (1, "b"), (2, "c")] {

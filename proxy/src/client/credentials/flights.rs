@@ -50,7 +50,7 @@ struct UserFlights {
 /// The waiting logins of one user from one address.
 #[derive(Debug, Default)]
 struct Waiters {
-    /// Number of [`Waiter`]s.
+    /// Number of waiting logins: each has a [`Waiter`].
     count: usize,
     /// Notifies one login when an introduction ends, and all logins when the user becomes known or
     /// unknown. A notified login tries to introduce the user. So if thousands of logins wait, the
@@ -83,7 +83,8 @@ pub(super) struct Wait {
     waiter: Waiter,
 }
 
-/// Counts a waiting login until it is dropped.
+/// One login that waits, counted in [`Waiters::count`]. Dropping this value removes the login from
+/// the count.
 #[derive(Debug)]
 struct Waiter {
     flights: Arc<Flights>,
@@ -150,8 +151,8 @@ impl Flights {
         })
     }
 
-    /// Records that a user has become known or unknown, so that introductions of this user that
-    /// still wait need not begin, and all waiting logins of this user continue.
+    /// Records that a user has become known or unknown. Introductions of this user that have not
+    /// begun yet become unnecessary, and all waiting logins of this user continue.
     pub(super) fn resolve(&self, user: &UserName) {
         let state = self.0.lock();
         let Some(flights) = state.users.get(user) else {
@@ -167,7 +168,7 @@ impl Flights {
 }
 
 impl State {
-    /// Removes a user without introductions and without waiting logins.
+    /// Removes the user if it has no introductions and no waiting logins.
     fn remove_unused(&mut self, user: &UserName) {
         let flights = self.users.get(user);
         if flights.is_some_and(|flights| flights.leads == 0 && flights.waiting.is_empty()) {

@@ -67,7 +67,7 @@ pub(in crate::client) struct Carried {
 impl Credentials {
     /// Begins an introduction as soon as the limits on conversations and on exchanges with servers
     /// allow it. Fails if they still do not allow it at `deadline`. If another login introduces the
-    /// user during the wait, returns the keys.
+    /// user during the wait, returns the user's keys.
     pub(super) async fn introduce(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -142,8 +142,8 @@ impl Credentials {
         }
     }
 
-    /// Takes an unauthenticated connection to a server that was kept for reuse; `None` if there is
-    /// none.
+    /// Takes an unauthenticated connection to the server of `pool` from the spare ones; `None` if
+    /// there is none.
     fn take_spare(&self, pool: &ServerPool) -> Option<Connection> {
         let is_current = self.current_connections();
         let mut spares = self.spares.lock();
@@ -179,8 +179,8 @@ impl Credentials {
         drop(outdated);
     }
 
-    /// Returns a function that is true for connections to servers of the deployment with the
-    /// current TLS configuration.
+    /// Returns a function that is true for a connection if its server is in the deployment and the
+    /// connection uses the current TLS configuration.
     fn current_connections(&self) -> impl Fn(&ServerAddress, &Connection) -> bool + use<> {
         let snapshot = self.topology.snapshot();
         let tls_version = self.topology.connector().tls_version();
@@ -208,7 +208,7 @@ impl Credentials {
         CredentialError::Unavailable
     }
 
-    /// Asks a server for a user's mechanisms.
+    /// Asks a server which SASL mechanisms a user can use.
     pub(super) async fn ask_mechanisms(
         &self,
         user: &UserName,

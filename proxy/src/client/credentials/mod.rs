@@ -14,7 +14,7 @@
 //!   last step of the login, these keys must still be the latest ones.
 //! - In every mode, the user's restrictions have been read before a login succeeds.
 //! - Keys that cannot be confirmed expire.
-//! - A user that was dropped and created again is a new identity.
+//! - A user that was dropped and created again gets a new identity.
 //! - Each user has at most one reading (a request for its keys) at a time, and at most one
 //!   introduction for each address. The number of readings and introductions of all users is
 //!   bounded.
@@ -128,7 +128,8 @@ pub struct Credentials {
     nonces: Arc<NonceSource>,
     store: Mutex<Store>,
     introductions: Arc<Flights>,
-    /// The readings in progress. The value becomes true when the reading has ended.
+    /// The readings in progress, by user. The value of a receiver becomes true when its reading has
+    /// ended.
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
     /// Limits the number of exchanges with servers that run at the same time, for the introductions
     /// and lookups of all users together. An introduction holds no permit while it waits for its
@@ -383,7 +384,9 @@ impl Credentials {
         }
     }
 
-    /// Remembers that a server did not know the user at `saslStart`.
+    /// Remembers for a short time that logins of this user with this mechanism must be refused: a
+    /// server has refused the `saslStart`, or the service account could not read usable keys of the
+    /// user.
     pub(super) fn remember_unknown(&self, user: &UserName, mechanism: Mechanism) {
         let now = Instant::now();
         let evicted = self.store.lock().remember_unknown(user, mechanism, now);
@@ -458,9 +461,9 @@ impl Credentials {
         drop(timeout_at(deadline, done.wait_for(|done| *done)).await);
     }
 
-    /// Records that a server no longer knows a connection's user, because the user was dropped.
-    /// This is recorded at once: if a server refused the user's keys first, the identity would end
-    /// as refused, and that closes the user's clients.
+    /// Records that a server no longer knows the user of a connection, because the user was
+    /// dropped. The identity ends as gone at once. If a server refused the user's keys before that,
+    /// the identity would end as refused, and Seawall would close the user's clients.
     pub(super) fn user_unknown_on_connection(&self, identity: &Arc<Identity>) {
         let user = UserName::of(identity);
         self.apply_reading(&user, identity, Reading::Gone, Instant::now());
@@ -542,7 +545,7 @@ impl Credentials {
     }
 
     /// Returns the user's keys if another login has introduced the user, and `None` if the user is
-    /// not known yet. The error means that a server did not know the user.
+    /// not known yet. The error means that another login has found that the user is unknown.
     fn concurrent_result(
         &self,
         user: &UserName,

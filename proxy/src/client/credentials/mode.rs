@@ -61,7 +61,8 @@ pub struct ConfiguredUser {
     pub secret: UserSecret,
 }
 
-/// The secrets of configured users by name. A user whose name is too long cannot log in.
+/// The secrets of configured users by name. A user whose name is too long is omitted, because it
+/// cannot log in.
 pub(super) fn by_name(users: Vec<ConfiguredUser>) -> HashMap<UserName, UserSecret> {
     let named = users.into_iter().filter_map(|user| {
         let name = UserName::new(&user.name, &user.source)?;
@@ -122,8 +123,8 @@ impl Credentials {
     }
 }
 
-/// Decides mode `auto` if the configuration has no users and no service account. The mode becomes
-/// `own` if any server that holds data requires authentication, else `none`.
+/// Decides which mode replaces `auto` if the configuration has no users and no service account:
+/// `own` if any server that holds data requires authentication, otherwise `none`.
 pub(super) async fn decide(credentials: Weak<Credentials>) {
     let failures = OccasionalLog::default();
     loop {

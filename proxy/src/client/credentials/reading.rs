@@ -21,7 +21,7 @@ use seawall_command::{ReadPreference, UNAUTHORIZED, is_state_change};
 use seawall_transport::connection::{Connection, SecretDocument};
 
 impl Credentials {
-    /// Reads the keys of a known user again, on the primary.
+    /// Reads the keys of a known user again, on the primary or on a router.
     pub(super) async fn read(&self, user: &UserName, identity: &Arc<Identity>) -> Reading {
         match self.mode() {
             CredentialMode::Lookup => {
@@ -73,10 +73,10 @@ impl Credentials {
         }
     }
 
-    /// Checks out a connection of a user to the primary or to a router. A router may refuse the
-    /// user's keys only because its own data about users is outdated, so another router is tried. A
-    /// router that has just failed cannot be asked, but may accept the keys. If there is such a
-    /// router, the error is [`Reading::RefusedSoFar`]. The error is the result of the reading.
+    /// Checks out a connection of a user to the primary or to a router. If a router refuses the
+    /// user's keys, tries another router, because the data about users on the first router may be
+    /// outdated. The error is the result of the reading. It is [`Reading::RefusedSoFar`] if all
+    /// usable routers refuse the keys, but a router that has just failed may accept them.
     async fn check_out_to_read(&self, identity: &Arc<Identity>) -> Result<Checkout, Reading> {
         let deadline = Instant::now() + QUESTION_LIMIT;
         let preference = ReadPreference::PRIMARY;
@@ -181,7 +181,7 @@ impl Credentials {
         if let Err(error) = &reply
             && may_succeed_elsewhere(error)
         {
-            tracing::debug!(%error, "repeats the reading of a user's keys");
+            tracing::debug!(%error, "could not read a user's keys; the command is repeated once");
             reply = admin.run_command(command).await;
         }
         let reply = SecretFields(reply.map_err(|error| {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_failed_connection_or_a_changed_state_of_a_server_repeats_a_reading() {
+    fn a_reading_is_repeated_only_if_its_connection_failed_or_its_server_changed_its_state() {
         let closed = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         assert!(may_succeed_elsewhere(&closed.into()));
         // 10107 is NotWritablePrimary, 13 Unauthorized.

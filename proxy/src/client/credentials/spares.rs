@@ -1,5 +1,6 @@
-//! Unauthenticated server connections that are kept for reuse by later introductions and queries
-//! about mechanisms. Plain data: no I/O, no clock.
+//! Unauthenticated server connections that are kept for reuse: by a later introduction (a first
+//! login, which a server checks), or by a later query for the mechanisms of a user. Plain data: no
+//! I/O, no clock.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ pub(super) const MAX_SPARE: usize = 8;
 /// example, would stay open.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// The connections that are kept. The most recently used connection is the last one.
+/// The connections that are kept, in the order in which they were last used. The most recently used
+/// connection is at the end.
 #[derive(Debug, Default)]
 pub(super) struct Spares(Vec<Spare>);
 
@@ -27,7 +29,8 @@ pub(super) struct Spare {
 }
 
 impl Spares {
-    /// Takes the most recently used connection to a server; `None` if there is no connection to it.
+    /// Takes the most recently used connection to the server at `address`; `None` if no connection
+    /// to this server is kept.
     pub(super) fn take(&mut self, address: &ServerAddress) -> Option<Connection> {
         let last = self.0.iter().rposition(|spare| spare.address == *address)?;
         Some(self.0.remove(last).connection)
@@ -35,7 +38,7 @@ impl Spares {
 
     /// Adds a connection. If [`MAX_SPARE`] connections are already kept, replaces the connection
     /// that has been unused for longest. Returns the replaced connection, which the caller drops
-    /// after it has released the lock.
+    /// after it has released the lock of this list.
     pub(super) fn keep(
         &mut self,
         address: ServerAddress,
@@ -53,7 +56,7 @@ impl Spares {
 
     /// Removes the connections for which `is_current` is false, and the connections that have been
     /// unused for [`IDLE_LIMIT`]. Returns them, so that the caller drops them after it has released
-    /// the lock.
+    /// the lock of this list.
     pub(super) fn remove_outdated(
         &mut self,
         is_current: impl Fn(&ServerAddress, &Connection) -> bool,
@@ -106,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn connections_to_a_former_primary_make_room_for_connections_to_the_new_one() {
+    async fn at_the_limit_a_kept_connection_replaces_the_longest_unused_connection() {
         let mut spares = Spares::default();
         let now = Instant::now();
         for _ in 0..MAX_SPARE {

@@ -1,7 +1,8 @@
 //! Users and their keys: plain data in bounded tables. No I/O, no clock.
 //!
-//! The age of a reading counts from its request, not from its reply. An older reading never
-//! replaces a newer reading, even if the older reading arrives later.
+//! The age of a user's keys counts from the time at which Seawall requested them, not from the
+//! arrival of the reply. Keys never replace keys that were requested later, even if they arrive
+//! later.
 
 use std::{
     sync::{Arc, Weak},
@@ -14,8 +15,8 @@ use super::live::LiveIdentities;
 use crate::limits::{NameHash, NameHasher, RecentMap, Retired};
 use seawall_auth::{ClientKey, Identity, IdentityStatus, Login, Mechanism, ScramKeys};
 
-/// Before a login uses keys older than this, Seawall reads them again. If the reading takes too
-/// long, the login uses the old keys.
+/// Before a login uses cached keys that are older than this, Seawall reads them from a server
+/// again. If this takes too long, the login uses the cached keys.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
 /// For this long after a server has refused a user as unknown, Seawall refuses the user without
@@ -68,13 +69,14 @@ pub(in crate::client) struct Known {
     /// When a login's proof last failed against these keys; `None` if no proof has failed since
     /// `confirmed_at`.
     doubted_at: Option<Instant>,
-    /// The right of one login at a time to use these keys without a new reading
-    /// ([`Store::claim_cached`]). Dropping the claim ends it.
+    /// Set only in the copy that [`Store::claim_cached`] returns to a login: the right to use these
+    /// keys without a new reading. Only one login at a time has this right. It ends when the login
+    /// drops the claim.
     claim: Option<Arc<()>>,
-    /// A weak reference to the claim of a login. It can be upgraded only while a login has the
-    /// claim.
+    /// A weak reference to the `claim` in the copy of the last login that claimed these keys. It
+    /// can be upgraded only while this login has the claim.
     claimed: Weak<()>,
-    /// When the last claim began.
+    /// When a login last claimed these keys.
     claimed_at: Option<Instant>,
 }
 
@@ -125,10 +127,10 @@ pub(in crate::client) enum Reading {
     Keys(Box<seawall_auth::Credentials>),
     /// The user no longer exists.
     Gone,
-    /// A server refused the keys of this [`Identity::login_version`].
+    /// A server refused a login with the keys of this [`Identity::login_version`].
     Refused(u64),
-    /// All usable routers refused the keys of this [`Identity::login_version`]. A router that has
-    /// just failed may accept them, so the identity stays usable.
+    /// All usable routers refused a login with the keys of this [`Identity::login_version`]. The
+    /// identity stays usable, because a router that has just failed may accept these keys.
     RefusedSoFar(u64),
     /// The reading failed, so nothing changes.
     Unavailable,
@@ -173,8 +175,9 @@ pub(super) struct Store {
     names: NameHasher,
     known: RecentMap<NameHash, Known>,
     ended: RecentMap<NameHash, EndedIdentity>,
-    /// Users that servers did not know, each with the time until which this is remembered. The key
-    /// contains the mechanism, because a user may have only one of the mechanisms.
+    /// Users that a server refused as unknown, each with the time until which Seawall refuses the
+    /// user without a request. The hash is of the user and the mechanism, because a user may have
+    /// only one of the mechanisms.
     unknown: RecentMap<NameHash, Instant>,
     /// Cached mechanisms of users, each with the time until which they are valid.
     mechanisms: RecentMap<NameHash, (Vec<String>, Instant)>,
@@ -212,8 +215,8 @@ impl Store {
         self.names.hash((user, mechanism))
     }
 
-    /// Returns a known user. `None` also if the keys have not been confirmed for `max_stale`, or if
-    /// the identity has ended.
+    /// Returns a known user. `None` also if the keys were last confirmed at least `max_stale` ago,
+    /// or if the identity has ended.
     pub(super) fn known(&mut self, user: &UserName, now: Instant) -> Option<Known> {
         let hash = self.hash(user);
         let known = self.known.get(&hash)?;
@@ -278,9 +281,10 @@ impl Store {
     }
 
     /// Stores a user whose keys were requested at `asked_at`. `login` is set if a client has proved
-    /// that it knows the ClientKey. A user with the same user id keeps its identity. Returns `None`
-    /// in two cases: after the request, the user was dropped or a server refused these keys; or
-    /// newer keys are known, and `login` is missing or does not fit the newer keys.
+    /// that it knows the ClientKey. If the user's id has not changed, the user keeps its identity.
+    /// Returns the stored user, and entries that were evicted. The user is `None` in two cases:
+    /// after the request, the user was dropped or a server refused these keys; or newer keys are
+    /// known, and `login` is missing or does not fit the newer keys.
     pub(super) fn learn(
         &mut self,
         user: &UserName,
@@ -405,8 +409,8 @@ impl Store {
             Reading::Refused(version) if version != identity.login_version() => {
                 return Confirmed::default();
             }
-            // A failed proof shows that the keys may be outdated. So they are removed, and a server
-            // verifies the user's next login.
+            // If a proof has failed against the cached keys, they may be outdated. They are
+            // removed, so that a server verifies the user's next login.
             Reading::RefusedSoFar(version) => {
                 let is_doubted = current.is_some_and(Known::is_doubted);
                 if is_doubted && version == identity.login_version() {
@@ -562,7 +566,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_reading_never_replaces_a_key_reading_that_was_requested_later() {
+    async fn keys_never_replace_keys_that_were_requested_later() {
         let (mut store, now) = (store(), Instant::now());
         let newer = learn(&mut store, "u", "two", 1, now);
         let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
@@ -572,14 +576,14 @@ mod tests {
         drop(store.confirm(&user("u"), &newer.identity, reading, earlier));
         let login = Some((old_key, keys));
         let (known, _) = store.learn(&user("u"), old, login, earlier);
-        assert!(known.is_none(), "an introduction with outdated keys fails");
+        assert!(known.is_none(), "a first login with outdated keys fails");
         let known = store.known(&user("u"), now).unwrap();
         assert_eq!(known.credentials, newer.credentials);
         let Login::Keys { keys, .. } = known.identity.login() else {
             panic!("the newer login is kept")
         };
         assert_eq!(Some(&keys), newer.credentials.keys(Mechanism::ScramSha256));
-        // A login succeeds with equal keys that were requested earlier.
+        // A login succeeds if its keys equal the newer keys, even if they were requested earlier.
         let (same, client_key) = credentials("u", "two", 1);
         let login = same.sha256.clone().map(|keys| (client_key, keys));
         let (known, _) = store.learn(&user("u"), same, login, earlier);
@@ -687,7 +691,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_unconfirmed_for_too_long_are_dropped() {
+    async fn keys_that_no_server_has_confirmed_for_300_seconds_are_dropped() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         assert!(
@@ -754,7 +758,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_reading_requested_after_a_claim_of_cached_keys_ends_the_claim() {
+    async fn the_claim_on_cached_keys_ends_when_keys_that_were_requested_after_the_claim_arrive() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);

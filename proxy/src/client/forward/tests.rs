@@ -73,7 +73,7 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
 }
 
 #[tokio::test]
-async fn the_reply_of_a_client_that_left_is_drained_unless_only_a_part_of_its_header_was_read() {
+async fn the_reply_to_a_client_that_left_is_drained_unless_only_a_part_of_its_header_was_read() {
     let (first, second) = (reply(REQUEST_ID), reply(REQUEST_ID + 1));
     for split in 0..first.len() {
         let (mut server, mut far) = pair();

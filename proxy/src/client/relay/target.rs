@@ -55,8 +55,9 @@ pub(in crate::client) enum FallbackError {
 }
 
 /// Connects to the client's original destination or, without one, to the server that all relays
-/// use. `proxied` is set if the server gets the client's address. `is_bare` is true if Seawall must
-/// not begin TLS with the server, because the client does.
+/// use. `proxied` is set if Seawall sends the client's address to the server, in a PROXY header.
+/// `is_bare` is true if Seawall must not begin TLS with the server, because the client itself does
+/// so.
 pub(super) async fn destination(
     shared: &Arc<Shared>,
     original: Option<SocketAddr>,
@@ -69,8 +70,8 @@ pub(super) async fn destination(
     let connect = async |address: &ServerAddress| {
         let address = &proxied.map_or_else(|| address.clone(), |proxied| proxied.port_of(address));
         match is_bare {
-            // Seawall does not ask if the server requires a login, because Seawall cannot guard
-            // encrypted traffic.
+            // Seawall does not ask if the server requires a login, because Seawall could not refuse
+            // commands in encrypted traffic anyway.
             true => connector
                 .connect_without_tls(address, header)
                 .await
@@ -136,7 +137,7 @@ pub(super) fn is_on_this_host(server: &Stream) -> bool {
     }
 }
 
-/// True if Seawall has connected to itself.
+/// True if Seawall has connected to itself: both ends of the connection have the same address.
 fn connects_to_itself(server: &Stream) -> bool {
     let ends = |stream: &tokio::net::TcpStream| -> io::Result<bool> {
         Ok(stream.local_addr()? == stream.peer_addr()?)
@@ -147,8 +148,9 @@ fn connects_to_itself(server: &Stream) -> bool {
     }
 }
 
-/// Resolves when relays must leave the server at `address`, because another server is now the
-/// primary or the selected router. Never resolves if `address` is `None`.
+/// Resolves when this relay must leave the server at `address`: another server is now the primary
+/// or the selected router, and it is the turn of this relay to be closed. Never resolves if
+/// `address` is `None`.
 pub(super) async fn relay_server_changed(shared: &Shared, address: Option<&ServerAddress>) {
     let Some(address) = address else {
         return std::future::pending().await;
@@ -158,8 +160,8 @@ pub(super) async fn relay_server_changed(shared: &Shared, address: Option<&Serve
         let now = shared.routing.topology.relay_server();
         // During an election the new server is unknown, so relays stay.
         if now.is_some_and(|pool| pool.address() != address) {
-            // All relays have to move. They are closed one after another, so that their clients
-            // cause no reconnect storm.
+            // All relays have to leave the server. They are closed one after another, so that their
+            // clients do not all reconnect at the same time.
             let turn = shared.limits.closing_turn(Instant::now());
             return sleep_until(turn).await;
         }

@@ -31,8 +31,9 @@ use seawall_wire::{Elements, Header, OpCode, OpMsg, OpQuery};
 /// label `other`.
 const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"];
 
-/// The user's number in the keys of all relayed sessions. Seawall does not see every login, so it
-/// does not know the users of all relayed clients. Session ids are unique even without the user.
+/// The user number under which [`crate::pins`] stores the sessions and cursors of all relayed
+/// clients. Seawall does not see every login, so it does not know the users of all these clients.
+/// Session ids are unique even without the user.
 const ANY_USER: u64 = 0;
 
 /// The decision about a request.
@@ -41,7 +42,7 @@ pub(super) enum Verdict {
     Pass,
     /// Seawall refuses the request with this reply; `None` if the client wants no reply.
     Refuse(Option<Vec<u8>>),
-    /// Seawall closes the client. The text is the reason in the log.
+    /// Seawall closes the client connection. The text is the reason in the log.
     Close(&'static str),
 }
 
@@ -94,7 +95,7 @@ pub(super) struct Watch<'a> {
     is_authenticated: bool,
     /// True if the server has replied to a request.
     has_replied: bool,
-    /// The stage that the client had reached when one side ended the relay.
+    /// The stage that the client had reached when one side ended the relay; `None` before that.
     last_stage: Option<Stage>,
     admission: Admission<'a>,
 }
@@ -199,14 +200,15 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Closes a client whose request Seawall cannot parse, because a server might parse and run it.
+    /// Closes the connection of a client whose request Seawall cannot parse, because a server might
+    /// be able to parse the request and would run it.
     fn close_unparsed(&self, reason: &'static str) -> Verdict {
         self.shared.recorder.unobserved(reason);
         Verdict::Close(reason)
     }
 
-    /// Decides about a message with a legacy opcode and without a command: it passes only if the
-    /// client need not log in.
+    /// Decides if a message with a legacy or unknown opcode and without a command is forwarded:
+    /// only if the client need not log in.
     fn legacy(&self) -> Verdict {
         match self.has_to_log_in() {
             true => self.close_unparsed("relay_opcode"),
@@ -252,8 +254,8 @@ impl<'a> Watch<'a> {
         let Some(db) = query.command_database() else {
             return self.legacy();
         };
-        // The client is closed, because a server accepts any bytes as a database name and would run
-        // the command.
+        // The client connection is closed, because a server accepts any bytes as a database name
+        // and would run the command.
         let Ok(db) = std::str::from_utf8(db) else {
             return self.close_unparsed("relay_malformed");
         };
@@ -283,7 +285,7 @@ impl<'a> Watch<'a> {
     /// may pass.
     ///
     /// # Errors
-    /// The reason if Seawall must close the client.
+    /// The reason if Seawall must close the client connection.
     fn refusal(&mut self, command: &Command<'_>) -> Result<Option<ErrorReply>, &'static str> {
         let has_to_log_in = self.has_to_log_in();
         let refusal = guard::refusal(command, has_to_log_in);
@@ -462,7 +464,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The facts about the reply to a request.
+    /// The facts about the reply to a request that are known from the request.
     pub(super) fn expected(&self, request_id: i32) -> Expected {
         let mut asked = self.pending.iter();
         let asked = asked.find(|p| p.request_id == request_id);
@@ -537,8 +539,8 @@ impl<'a> Watch<'a> {
                 let spoken = document.and_then(|d| d.get_document("speculativeAuthenticate").ok());
                 match spoken {
                     Some(spoken) => self.note_conversation(spoken, true),
-                    // The server refused `speculativeAuthenticate`. The driver then sends a
-                    // `saslStart`.
+                    // The server did not begin the login of `speculativeAuthenticate`. The driver
+                    // then sends a `saslStart`.
                     None => self.login = None,
                 }
             }
@@ -575,7 +577,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Records a failure for all requests in progress, because no more replies will arrive.
+    /// Called when the server connection has ended. Records a failure for all requests in progress,
+    /// because no more replies will arrive.
     pub(super) fn server_ended(&mut self, now: Instant) {
         self.keep_stage();
         for pending in self.pending.drain(..) {

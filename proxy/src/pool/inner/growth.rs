@@ -1,4 +1,5 @@
-//! Decides when connections are established, adopted, or closed to make room for other connections.
+//! Decides when connections are established, adopted (taken over from outside the pool), or closed
+//! to make room for other connections.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +19,7 @@ use seawall_transport::connection::{Connection, Generation};
 const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 
 /// After a connection of a user could not be established, Seawall establishes no connections for
-/// the user's `min_pool_size` for this time. Connections for waiters are established.
+/// the user's `min_pool_size` for this time. Connections for waiters are still established.
 const REFILL_PAUSE: Duration = Duration::from_secs(30);
 
 /// Maximum number of users with waiters that are examined to find the user for a new connection.
@@ -86,7 +87,7 @@ impl Inner {
     }
 
     /// Returns the next user in `turns` that needs another connection, may have one by its own
-    /// limits, and is eligible: `waits_since` returns a time. Also returns this time.
+    /// limits, and for which `waits_since` returns a time. Also returns this time.
     fn next_to_grow(
         &mut self,
         waits_since: impl Fn(&User) -> Option<Instant>,
@@ -268,7 +269,7 @@ impl Inner {
         self.check_in(id, returned, now)
     }
 
-    /// Records that a connection was not established.
+    /// Records that a connection could not be established, and fails the affected waiters.
     pub(in super::super) fn not_established(
         &mut self,
         identity: &Arc<Identity>,

@@ -24,7 +24,7 @@ pub struct Waits {
 }
 
 impl Inner {
-    /// Number of operations in progress and waiting.
+    /// Number of operations that use a connection or wait for one.
     pub(in super::super) fn load(&self) -> usize {
         self.waiting + self.in_use
     }
@@ -122,7 +122,7 @@ impl Inner {
             );
             assert!(
                 user.ordinary() <= self.limits.max_pool_size,
-                "only operations of a user that may use the reserve use it"
+                "operations that may not use the reserve have at most max_pool_size connections"
             );
             let is_ready = |need| user.is_ready(need, &self.limits) && self.server_allows(need);
             let has_slot = self.slots.free() > 0;

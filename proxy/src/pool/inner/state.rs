@@ -12,9 +12,9 @@ use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
 use seawall_transport::connection::{Connection, Generation};
 
-/// Minimum time between two moments at which the pool becomes suspect, and so stops to hand out
-/// connections. Without this minimum, a client whose commands repeatedly make the server close the
-/// connection could block all clients.
+/// After the pool has become suspect, it does not become suspect again for this time. A suspect
+/// pool hands out no connections. So without this minimum, a client whose commands repeatedly make
+/// the server close the connection could block all clients.
 const MIN_TIME_BETWEEN_PAUSES: Duration = Duration::from_millis(100);
 
 /// The pool's states in the CMAP specification, and `Suspect`, which is between ready and paused.
@@ -44,8 +44,9 @@ pub enum Suspicion {
 }
 
 impl Inner {
-    /// Clears the pool. Returns `None` and does nothing if `generation` is not the current one, or
-    /// if the pool is already paused or closed.
+    /// Clears the pool: pauses it, closes its available connections and fails its waiters. Returns
+    /// `None` and does nothing if `generation` is not the current one, or if the pool is already
+    /// paused or closed.
     pub(in super::super) fn clear(&mut self, generation: Generation, now: Instant) -> Option<Todo> {
         let is_open = matches!(self.state, PoolState::Ready | PoolState::Suspect { .. });
         if generation != self.generation || !is_open {
@@ -117,7 +118,7 @@ impl Inner {
         todo
     }
 
-    /// Returns how long the server has been suspected; `None` if it is not suspected.
+    /// Returns how long the pool has been suspect; `None` if it is not suspect.
     pub(in super::super) fn suspected_for(&self, now: Instant) -> Option<Duration> {
         match self.state {
             PoolState::Suspect { since, .. } => Some(now.saturating_duration_since(since)),

@@ -1,4 +1,4 @@
-//! Merges the state of instances and their connections.
+//! Merges the replies of several instances about their state and their connections.
 
 use super::{Merge, add, add_limit, combine, merge_by, merge_text};
 use crate::{Certificate, Concurrency, Connections, Pool, PoolUser, Pools, Status};
@@ -56,7 +56,7 @@ impl Merge for Pools {
     }
 }
 
-/// Merges lists of pools by the servers' addresses.
+/// Merges two lists of pools. Pools with the same server address become one pool.
 pub(super) fn merge_pools(pools: &mut Vec<Pool>, others: Vec<Pool>) {
     merge_by(pools, others, |pool| pool.server.clone(), Merge::merge);
 }

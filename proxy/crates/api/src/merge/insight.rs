@@ -1,4 +1,4 @@
-//! Merges storms, stalls, changes and reports.
+//! Merges the storms, stalls, changes and reports of several instances.
 
 use super::{
     Merge, add, add_known, combine, deployment::merge_pools, merge_by, merge_known, merge_text,
@@ -65,7 +65,8 @@ impl Merge for Pulse {
     }
 }
 
-/// The mean time until a reply, over the samples of both instances that got a reply.
+/// The mean time until a server's reply, over the samples of both instances. Samples without a
+/// reply do not count.
 fn mean_ms(a: &Pulse, b: &Pulse) -> Option<f64> {
     let sum = |of: &Pulse| Some((of.mean_ms?, seawall_stats::float(of.answered?)));
     match (sum(a), sum(b)) {

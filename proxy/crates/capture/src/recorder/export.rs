@@ -1,4 +1,4 @@
-//! Converts the records of a capture to the packets of a recorder's file.
+//! Converts the records of a capture to the packets of a file of mongod's traffic recorder.
 //!
 //! The application and the driver of a client are exported as a `hello` before the client's first
 //! command. Users, events and omitted operations are not exported.
@@ -19,7 +19,8 @@ const MAX_PENDING: usize = 100_000;
 /// The reason why a capture cannot be converted to a recorder's file.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ExportError {
-    /// The capture has only the facts of replies, not the whole replies.
+    /// The capture has only some values of each reply ([`ReplyDetail::Facts`]), not the whole
+    /// reply.
     #[error("the capture has no whole replies, but a recorder's file needs them")]
     NoReplies,
 }
@@ -32,7 +33,8 @@ pub struct ExportCounts {
     /// Operations whose reply is not in the file: the client got no reply from a server, the reply
     /// was too large, or the operation exceeded the limit `MAX_PENDING`.
     pub without_reply: u64,
-    /// Operations that the capture itself omits.
+    /// Operations that are already missing from the capture (see
+    /// [`Omitted`](crate::record::Omitted)).
     pub omitted: u64,
 }
 
@@ -52,7 +54,7 @@ impl Export {
     /// Begins a conversion of a capture with this header.
     ///
     /// # Errors
-    /// If the capture has only the facts of replies.
+    /// If the capture does not contain whole replies.
     pub fn new(layout: Layout, header: &Header) -> Result<Self, ExportError> {
         if header.reply_detail() != ReplyDetail::Whole {
             return Err(ExportError::NoReplies);
@@ -92,7 +94,7 @@ impl Export {
         }
     }
 
-    /// The counts so far.
+    /// The counts of all records converted so far.
     pub fn counts(&self) -> ExportCounts {
         self.counts
     }
@@ -151,7 +153,7 @@ impl Export {
     }
 }
 
-/// The `hello` of a client.
+/// Builds a `hello` from the captured application and driver of a client.
 fn hello(began: &ClientBegan) -> RawDocumentBuf {
     let parts = began.driver.rsplit_once(' ');
     let parts = parts.filter(|(name, version)| !name.is_empty() && !version.is_empty());

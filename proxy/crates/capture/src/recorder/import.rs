@@ -24,9 +24,9 @@ use crate::record::{
     Omitted, Outcome, Reply, ReplyDetail, Server,
 };
 
-/// Maximum number of sessions that are remembered at a time. In a file with more sessions, the
-/// session with the lowest number is forgotten: its client ends, and its later messages begin a new
-/// client.
+/// Maximum number of sessions that are remembered at a time. If one more session begins, the
+/// session with the lowest number is forgotten: the capture gets a `ClientEnded` record for its
+/// client, and later messages of this session belong to a new client.
 const MAX_SESSIONS: usize = 50_000;
 
 /// Maximum number of commands without a reply that are remembered at a time. Replies to further
@@ -51,7 +51,8 @@ pub struct ImportCounts {
     pub legacy: u64,
     /// Messages that are damaged.
     pub damaged: u64,
-    /// Replies whose command is not in the file.
+    /// Replies whose command is not in the file, or was forgotten because of the limit
+    /// `MAX_SESSIONS` or `MAX_PENDING`.
     pub unmatched_replies: u64,
 }
 
@@ -104,7 +105,7 @@ struct Exhaust {
     message: Bytes,
 }
 
-/// A message that was inflated and parsed.
+/// A message with its parsed header. A compressed message has been inflated.
 struct Parsed {
     header: MessageHeader,
     message: Bytes,
@@ -152,8 +153,8 @@ impl Import {
     pub fn convert(&mut self, packet: Packet) -> Vec<Content> {
         let mut records = Vec::new();
         let at_us = packet.at_us.saturating_sub(self.began_at_us);
-        // The times of records must not decrease. But the server's threads may write their packets
-        // in another order than that of the packets' times.
+        // The times of records must not decrease. But several threads of the server write packets,
+        // so a packet may have an earlier time than the packet before it.
         let at_us = at_us.max(self.last_at_us);
         self.last_at_us = at_us;
         match packet.event {
@@ -171,7 +172,7 @@ impl Import {
         records
     }
 
-    /// The last record of the capture.
+    /// The `End` record, with the totals so far.
     pub fn end(&self) -> End {
         End {
             at_us: self.last_at_us,
@@ -182,7 +183,7 @@ impl Import {
         }
     }
 
-    /// The counts so far.
+    /// The counts of all packets converted so far.
     pub fn counts(&self) -> ImportCounts {
         self.counts
     }
@@ -194,14 +195,14 @@ impl Import {
         sessions.map(|session| session.pending.len()).sum()
     }
 
-    /// The session with this number. The caller must have called [`Self::make_room`] with this
-    /// number.
+    /// The session with this number; added if it is not remembered yet. The caller must have called
+    /// [`Self::make_room`] with this number.
     fn session(&mut self, number: u64) -> &mut Session {
         self.sessions.entry(number).or_default()
     }
 
-    /// If the session with this number would be one too many, ends the session with the lowest
-    /// number.
+    /// If the session with this number is new and [`MAX_SESSIONS`] sessions are remembered, ends
+    /// the session with the lowest number.
     fn make_room(&mut self, number: u64, at_us: u64, records: &mut Vec<Content>) {
         if self.sessions.len() >= MAX_SESSIONS
             && !self.sessions.contains_key(&number)
@@ -245,8 +246,8 @@ impl Import {
         }
     }
 
-    /// Records a reply of an exhaust cursor, if the recording has no command for this reply.
-    /// `command` is the first `getMore`. A copy of this `getMore` is recorded before the reply.
+    /// Records a reply of an exhaust cursor for which the recording has no `getMore`. `command` is
+    /// the cursor's first `getMore`; a copy of it is recorded before the reply.
     fn exhaust_reply(
         &mut self,
         session: u64,
@@ -440,9 +441,9 @@ impl Parsed {
     }
 
     /// True for an `OP_REPLY`, and for an `OP_MSG` whose body has the field `ok`; no command has
-    /// this field. The header does not distinguish replies from commands: a `requestID` may be 0,
-    /// and the `getMore`s that a server records for an exhaust cursor have the `requestID` of the
-    /// first command as their `responseTo`.
+    /// this field. `responseTo` does not distinguish replies from commands. It is 0 in the reply to
+    /// a command with the `requestID` 0. It is not 0 in the `getMore`s that a server records for an
+    /// exhaust cursor: there it is the `requestID` of the first command.
     fn is_reply(&self) -> bool {
         match self.header.op_code {
             OpCode::Reply => true,
@@ -462,7 +463,7 @@ fn header_of(message: &[u8]) -> Option<MessageHeader> {
     (header.message_length == message.len()).then_some(header)
 }
 
-/// True if neither the command nor its reply can be secret.
+/// True if neither the command nor its reply can contain a secret.
 fn may_be_shown(command: &OpMsg<'_>) -> bool {
     let sequences: Vec<_> = command.sequences().collect();
     exchange_may_be_shown(&CommandBytes {

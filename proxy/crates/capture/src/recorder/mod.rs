@@ -15,8 +15,8 @@
 //! increases by one with each packet. In the layouts `sessions` and `events` a packet without a
 //! message says that a session began or ended.
 //!
-//! Sources: files of mongod 6.0.5; for the newer layouts, public descriptions of programs that read
-//! them.
+//! This description is based on files of mongod 6.0.5 and, for the newer layouts, on public
+//! descriptions of programs that read such files.
 
 mod export;
 mod import;
@@ -40,11 +40,12 @@ pub use self::{
 /// The layout of a recorder's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Two addresses, and milliseconds since 1970.
+    /// The head has two addresses, and the time in milliseconds since 1970.
     Addresses,
-    /// One text for the session, and microseconds since the recording began.
+    /// The head has one text with both addresses, and the time in microseconds since the recording
+    /// began.
     Sessions,
-    /// Like `Sessions`, but each packet begins with its event.
+    /// Like `Sessions`, but the head begins with the number of the packet's event.
     Events,
 }
 
@@ -72,7 +73,7 @@ pub enum PacketEvent {
 /// One packet of a recorder's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// The event.
+    /// The event that the packet records.
     pub event: PacketEvent,
     /// The server's number for the client's connection; below 2^56.
     pub session: u64,
@@ -85,7 +86,7 @@ pub struct Packet {
     pub at_us: u64,
     /// The position of the packet in the recording.
     pub order: u64,
-    /// The whole message with its header; empty for other events.
+    /// The whole message with its header; empty if the event is not [`PacketEvent::Message`].
     pub message: Bytes,
 }
 
@@ -96,6 +97,6 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// Largest packet in bytes: the largest message with its head.
 const MAX_PACKET_BYTES: usize = seawall_wire::MAX_MESSAGE_BYTES + MAX_HEAD_BYTES;
 
-/// Limit of session ids: every id is below it, because servers count sessions from 1. A larger
-/// number shows that the file has another layout.
+/// Every session number is below this limit, because servers count sessions from 1. If a reader
+/// finds a larger number, the file has another layout.
 const MAX_SESSION: u64 = 1 << 56;

@@ -144,7 +144,7 @@ fn parse(layout: Layout, packet: Bytes) -> Result<Packet, &'static str> {
         Layout::Sessions | Layout::Events => String::new(),
     };
     if local.is_empty() {
-        return Err("the packet has no addresses of the session");
+        return Err("the address of the session is empty");
     }
     let time = u64::from_le_bytes(take(&mut rest)?);
     let at_us = match layout.has_dates() {
@@ -155,11 +155,12 @@ fn parse(layout: Layout, packet: Bytes) -> Result<Packet, &'static str> {
     let event = match event {
         None | Some([0]) if !rest.is_empty() => PacketEvent::Message,
         // In the layout `Sessions`, a packet does not say what happened. A packet without a message
-        // is the first or the last packet of its session.
+        // is the first or the last packet of its session. `Import` finds out which of the two it
+        // is.
         None if layout == Layout::Sessions => PacketEvent::SessionBegan,
         Some([1]) if rest.is_empty() => PacketEvent::SessionBegan,
         Some([2]) if rest.is_empty() => PacketEvent::SessionEnded,
-        _ => return Err("the event is unknown"),
+        _ => return Err("the event is unknown or does not fit the message"),
     };
     if event == PacketEvent::Message {
         check_message(&rest)?;
@@ -184,7 +185,7 @@ fn check_message(message: &[u8]) -> Result<(), &'static str> {
     }
 }
 
-/// Takes the next `N` bytes.
+/// Removes the first `N` bytes from `rest` and returns them.
 fn take<const N: usize>(rest: &mut Bytes) -> Result<[u8; N], &'static str> {
     let taken = *rest
         .first_chunk::<N>()
@@ -193,14 +194,14 @@ fn take<const N: usize>(rest: &mut Bytes) -> Result<[u8; N], &'static str> {
     Ok(taken)
 }
 
-/// Takes a text that ends with a NUL.
+/// Removes a text and the NUL after it from the beginning of `rest`, and returns the text.
 fn take_text(rest: &mut Bytes) -> Result<String, &'static str> {
     let mut bytes = rest.iter().take(MAX_HEAD_BYTES);
     let length = bytes.position(|&byte| byte == 0);
-    let length = length.ok_or("a text has no NUL or is too long")?;
+    let length = length.ok_or("an address has no NUL at its end or is too long")?;
     let text = String::from_utf8(rest.slice(..length).into());
     *rest = rest.slice(length + 1..);
-    text.map_err(|_| "a text is not UTF-8")
+    text.map_err(|_| "an address is not UTF-8")
 }
 
 /// Size of the field with the packet's size, in bytes.

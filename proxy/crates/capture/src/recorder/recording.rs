@@ -1,4 +1,4 @@
-//! Reads a recorder's file as the records of a capture.
+//! Reads a file of mongod's traffic recorder as the records of a capture.
 
 use std::{collections::VecDeque, io::Read};
 
@@ -45,7 +45,8 @@ impl<R: Read> Recording<R> {
         &self.header
     }
 
-    /// The next record; `None` at the end of the file. There is no `End` record.
+    /// The next record; `None` at the end of the file. This function does not return the `End`
+    /// record; [`Self::end`] does.
     ///
     /// # Errors
     /// If the source fails, or if the file is damaged or was cut off. Records returned before the
@@ -67,7 +68,7 @@ impl<R: Read> Recording<R> {
         self.import.end()
     }
 
-    /// The counts of the conversion so far.
+    /// The counts of all packets converted so far.
     pub fn counts(&self) -> ImportCounts {
         self.import.counts()
     }

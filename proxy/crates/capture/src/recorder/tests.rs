@@ -69,7 +69,8 @@ fn session_event(event: PacketEvent, session: u64, order: u64) -> Packet {
     }
 }
 
-/// A packet as the reader of a layout returns it.
+/// Changes a packet of the layout `Addresses` to the packet that a reader of another layout
+/// returns.
 fn in_layout(layout: Layout, mut packet: Packet) -> Packet {
     if !layout.has_dates() {
         packet.at_us -= BEGAN_AT_US;
@@ -236,7 +237,7 @@ fn each_reply_is_matched_to_its_command_by_session_and_response_to() {
     let Content::ClientBegan(began) = began else {
         panic!("{began:?}");
     };
-    assert!(began.was_active, "no hello in the file means was_active");
+    assert!(began.was_active, "no hello: the client was active before");
     let Content::ClientBegan(began) = began_too else {
         panic!("{began_too:?}");
     };
@@ -438,7 +439,8 @@ fn the_client_of_a_forgotten_session_ends_before_the_next_client_begins() {
     assert_eq!(ended.at_us, began.at_us);
 }
 
-/// Generates scripts. Each entry is an exchange of messages: its session and its kind.
+/// Generates scripts. Each entry stands for one command, with or without a reply: the number of its
+/// session, and its kind (see [`messages`]).
 fn scripts() -> impl Strategy<Value = Vec<(u64, u8)>> {
     proptest::collection::vec((1_u64..5, 0_u8..4), 1..40)
 }

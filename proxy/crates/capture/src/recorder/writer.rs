@@ -24,7 +24,7 @@ impl<W: Write> RecorderWriter<W> {
     /// skips packets without a message.
     ///
     /// # Errors
-    /// If the destination fails, or if the packet does not fit the format.
+    /// If the destination fails, or if the packet exceeds the size limit.
     pub fn push(&mut self, packet: &Packet) -> io::Result<()> {
         if self.layout == Layout::Addresses && packet.event != PacketEvent::Message {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Finds the row of a command name in a hash table of all names and aliases, built at compile time.
+//! Finds the row of a command by its name, with a hash table of all names and aliases. The hash
+//! table is built at compile time.
 
 use seawall_wire::head_of;
 
@@ -19,7 +20,7 @@ pub fn find(name: &[u8]) -> &'static CommandSpec {
 pub fn position(name: &[u8], head: u64) -> Option<usize> {
     let mut slot = first_slot(head);
     loop {
-        // An empty slot contains an index past the end of the names.
+        // An empty slot contains an index past the end of `NAMES`, so the search ends there.
         let known = NAMES.get(usize::from(*SLOTS.get(slot)?))?;
         if known.text.as_bytes() == name {
             return Some(usize::from(known.position));
@@ -28,7 +29,7 @@ pub fn position(name: &[u8], head: u64) -> Option<usize> {
     }
 }
 
-/// A name or an alias.
+/// A name or an alias of a command.
 #[derive(Clone, Copy)]
 struct Name {
     text: &'static str,
@@ -118,7 +119,7 @@ const fn make_slots() -> [u8; SLOT_COUNT] {
     slots
 }
 
-/// Number of slots. With this number, most names are in their first slot.
+/// Number of slots. With this many slots, most names are in their first slot.
 const SLOT_COUNT: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 9;
 const EMPTY: u8 = u8::MAX;

@@ -139,7 +139,8 @@ pub static COMMANDS: &[CommandSpec] = &[
         .handshake(Handshake::SaslContinue)
         .passes_relay_before_login()
         .credentials(),
-    // A relay refuses `authenticate`: the server would see Seawall's certificate, not the client's.
+    // A relay (a server connection of only one client) does not forward `authenticate` before the
+    // login: the server would see Seawall's certificate, not the client's.
     command("authenticate")
         .handshake(Handshake::Authenticate)
         .credentials(),
@@ -185,7 +186,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         .credentials(),
     command("dropUser").writes().never_replayed(),
     command("dropAllUsersFromDatabase"),
-    // The reply to `usersInfo` may have keys of users.
+    // The reply to `usersInfo` may contain keys of users.
     command("usersInfo").secret(),
     command("grantRolesToUser").writes().never_replayed(),
     command("revokeRolesFromUser").writes().never_replayed(),

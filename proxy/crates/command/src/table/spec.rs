@@ -32,7 +32,8 @@ pub struct CommandSpec {
     /// True if the values of the command or of its reply may be secrets: neither the slow log nor a
     /// capture contains them.
     pub is_secret: bool,
-    /// False for commands that carry credentials (compression specification).
+    /// False for commands that carry credentials: the compression specification forbids compressing
+    /// them.
     pub may_be_compressed: bool,
     /// False if the command is counted under the name of [`UNKNOWN`](super::UNKNOWN).
     pub is_counted: bool,
@@ -51,7 +52,7 @@ pub struct CommandSpec {
 /// How Seawall serves a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Seawall replies itself; no server receives the command.
+    /// When Seawall pools connections, Seawall replies itself; no server receives the command.
     Handshake(Handshake),
     /// A read that changes nothing, so it may be repeated.
     Read,
@@ -123,8 +124,8 @@ pub enum Syntax {
     Plain,
 }
 
-/// The kind of value that the first field of a command may have. Any other value in this field is
-/// data of a user.
+/// The kind of value that the first field of a command may have. Any other value in this field
+/// counts as user data, so redaction hides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstField {
     /// A value without a meaning: clients send the number 1 or true.
@@ -200,15 +201,16 @@ pub enum ReplyForm {
 }
 
 /// When Seawall can forward a large command before all of its bytes have arrived. The bytes that
-/// have arrived must contain everything that the fingerprint reads.
+/// have arrived must contain all parts of the command from which its fingerprint (operation,
+/// namespace and shape) is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streaming {
     /// A large command is always read whole.
     Never,
     /// A large command can be forwarded as soon as its body has arrived.
     AfterBody,
-    /// A large command can be forwarded as soon as its body, and the statements that the
-    /// fingerprint reads, have arrived.
+    /// A large command can be forwarded as soon as its body has arrived, and the statements from
+    /// which its fingerprint is computed.
     AfterStatements,
 }
 
@@ -268,7 +270,7 @@ impl CommandSpec {
         }
     }
 
-    /// Marks a command that no replay sends.
+    /// Marks the command as one that a replay never sends.
     pub(super) const fn never_replayed(self) -> Self {
         Self {
             is_replayed: false,
@@ -347,7 +349,8 @@ impl CommandSpec {
         }
     }
 
-    /// Marks a command that carries credentials. Its values are secret, and it is never compressed.
+    /// Marks the command as one that carries credentials. Its values are secret, and it is never
+    /// compressed.
     pub(super) const fn credentials(self) -> Self {
         Self {
             may_be_compressed: false,

@@ -29,7 +29,7 @@ fn each_command_name_and_alias_is_unique_and_finds_its_table_row() {
 }
 
 #[test]
-fn command_names_that_differ_in_case_or_length_are_unknown() {
+fn names_that_differ_from_a_command_name_in_case_or_length_are_unknown() {
     let long = "x".repeat(1000);
     for name in ["", "Find", "findx", "fin", "find\0", "<unknown>", &long] {
         assert!(std::ptr::eq(find(name.as_bytes()), &UNKNOWN), "{name}");
@@ -77,7 +77,7 @@ fn before_a_login_a_relay_forwards_only_handshake_and_harmless_commands() {
 }
 
 #[test]
-fn only_the_listed_commands_get_a_reply_before_a_login_in_pooled_mode() {
+fn only_the_listed_commands_have_a_reply_other_than_refusal_before_a_login() {
     let expected = [
         "buildInfo",
         "buildinfo",

@@ -60,7 +60,7 @@ fn check(group: usize) {
             misses.push(scenario.name);
         }
     }
-    assert!(misses.is_empty(), "missed: {misses:?}");
+    assert!(misses.is_empty(), "missed their goals: {misses:?}");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn controller_is_as_good_as_the_best_fixed_limit_for_operations_with_delays() {
 }
 
 #[test]
-fn limit_follows_changed_conditions() {
+fn limit_adapts_when_the_load_or_the_server_changes() {
     check(2);
 }
 
@@ -95,6 +95,6 @@ fn two_users_complete_equally_many_operations() {
 }
 
 #[test]
-fn operations_of_an_open_loop_load_are_not_slowed_down() {
+fn controller_is_as_good_as_the_best_fixed_limit_for_an_open_loop_load() {
     check(4);
 }

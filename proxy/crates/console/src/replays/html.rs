@@ -18,7 +18,7 @@ overflow-wrap:anywhere}.note{color:#8a4b00}figure{margin:.5rem 0 1.5rem}svg{max-
 font-size:13px}@media(prefers-color-scheme:dark){body{color:#dde5ec;background:#12181e}\
 .note{color:#e6a85c}figcaption{color:#9fb0bf}}";
 
-/// The page of a comparison.
+/// Returns the HTML page of a comparison.
 pub(crate) fn comparison(comparison: &Comparison) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -72,8 +72,8 @@ pub(crate) fn comparison(comparison: &Comparison) -> String {
     page + "</body></html>\n"
 }
 
-/// Draws both distributions of a shape. The height of a bar is proportional to the bucket's share
-/// of the operations.
+/// Draws the distributions of a shape's durations in both reports, on top of each other. The height
+/// of a bar is proportional to the bucket's share of the operations.
 fn plot(results: [Option<&ShapeResult>; 2]) -> String {
     let sides = results.map(|shape| {
         shape.map_or_else(Distribution::default, |shape| shape.latency.distribution())

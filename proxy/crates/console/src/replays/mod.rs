@@ -54,7 +54,8 @@ pub(crate) fn capture(path: &Path, now: &Report) -> std::result::Result<Report, 
     Ok(captured_results(source, &choice, now.settings.digest))
 }
 
-/// One text about all shapes that exceed the maximum slowdown; `None` if there is no such shape.
+/// One text about all shapes whose slowdown exceeds the limit of `--fail-if-slower`; `None` if
+/// there is no such shape.
 pub(crate) fn missed(comparison: &Comparison) -> Option<String> {
     let shapes = comparison.missed.iter().map(|missed| {
         let name = text::name(&missed.shape);

@@ -4,10 +4,10 @@ use seawall_replay::{Change, ChangeKind, Comparison, Kind, Names, Report, ShapeR
 
 use crate::figures::{bytes, exact, float, millis, namespace, printable, table};
 
-/// Maximum number of shapes in a summary. The JSON contains all shapes.
+/// Maximum number of shapes in a summary. The JSON format contains all shapes.
 const SHOWN_SHAPES: usize = 50;
 
-/// The results of a replay or of a dry run.
+/// Formats the results of a replay or of a dry run as text.
 pub fn summary(report: &Report) -> String {
     let mut lines = vec![headline(report)];
     if !report.skipped.is_empty() {
@@ -122,7 +122,7 @@ pub(super) fn name(names: &Names) -> String {
     parts.join(" ")
 }
 
-/// The title of a kind of changes.
+/// The heading above the changes of one kind.
 pub(super) fn title(kind: ChangeKind) -> &'static str {
     match kind {
         ChangeKind::Failed => "Failed",
@@ -132,14 +132,15 @@ pub(super) fn title(kind: ChangeKind) -> &'static str {
     }
 }
 
-/// The ratio of a change, and its other facts, in one line.
+/// The facts of a change in one line. If the median duration changed, the first fact is its ratio,
+/// such as `×1.52`.
 pub(super) fn facts(change: &Change) -> String {
     let ratio = change.ratio.map(|ratio| format!("×{ratio:.2}"));
     let facts = ratio.into_iter().chain(change.facts.iter().cloned());
     facts.collect::<Vec<_>>().join(", ")
 }
 
-/// A comparison of two replays, or of a capture and a replay.
+/// Formats a comparison of two replays, or of a capture and a replay, as text.
 pub(crate) fn comparison(comparison: &Comparison) -> String {
     let mut lines = vec!["Seawall comparison of replays".to_owned()];
     for (name, report) in [("before", &comparison.before), ("now", &comparison.now)] {

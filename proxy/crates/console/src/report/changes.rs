@@ -37,7 +37,8 @@ fn sides(comparison: &Comparison) -> [(&'static str, &Side); 2] {
     [("before", &comparison.before), ("now", &comparison.now)]
 }
 
-/// The summary rows: name, before, now, ratio.
+/// The rows that compare the totals of both reports. Each row has a name, the figure before, the
+/// figure now, and their ratio.
 fn overall(comparison: &Comparison) -> Vec<[String; 4]> {
     let (before, now) = (&comparison.before, &comparison.now);
     let row = |name: &str, figure: fn(f64) -> String, of: fn(&Rates) -> f64| {
@@ -83,11 +84,11 @@ pub(super) struct Document<'a> {
     comparable: bool,
     now: ReportFile<'a>,
     reason: Option<&'a str>,
-    /// The version of the format.
+    /// The version of the JSON format of comparisons.
     seawall_comparison: u64,
 }
 
-/// One of the two reports.
+/// The summary of one of the two compared reports.
 #[derive(Serialize)]
 struct ReportFile<'a> {
     errors: u64,

@@ -3,7 +3,7 @@
 use seawall_api::{Changes, Rates, Report, between, period_of, rates, totals, whole_period};
 use seawall_stats::Label;
 
-/// One of the two reports.
+/// One of the two compared reports.
 pub(super) struct Side {
     pub(super) file: String,
     pub(super) report: Report,
@@ -12,11 +12,11 @@ pub(super) struct Side {
     pub(super) errors: u64,
 }
 
-/// The changes from one report to the other.
+/// Two reports, and the changes from the earlier report to the later one.
 pub(super) struct Comparison {
     pub(super) before: Side,
     pub(super) now: Side,
-    /// The changes, sorted by their cost to the servers.
+    /// The changes. Those that add the most operation time per second are first.
     pub(super) changes: Changes,
 }
 

@@ -1,4 +1,4 @@
-//! A report, or the comparison of two, as one self-contained HTML page.
+//! A report, or the comparison of two reports, as one self-contained HTML page.
 
 use std::collections::BTreeSet;
 
@@ -21,18 +21,18 @@ struct ReportPage<'a> {
     errors: u64,
     /// The start of the period, in seconds since the epoch.
     from: f64,
-    /// A line for each merged instance.
+    /// One line of text for each merged instance.
     instances: Vec<String>,
     /// Number of seconds of the period that have data.
     known_seconds: f64,
-    /// The latencies of all operations.
+    /// The latency quantiles of all operations, in milliseconds.
     latency_ms: Latency,
-    /// The total operation time of all shapes, including `getMore`s.
+    /// The total operation time of all shapes, including `getMore`s, in milliseconds.
     load_ms: f64,
     operations: u64,
     operations_per_second: f64,
     report: &'a Report,
-    /// The operations of all shapes, without `getMore`s.
+    /// Number of operations of all shapes, without `getMore`s.
     shape_operations: u64,
     /// The end of the period, in seconds since the epoch.
     until: f64,
@@ -155,14 +155,15 @@ mod tests {
     }
 
     #[test]
-    fn page_counts_get_mores_only_among_all_operations() {
+    fn page_counts_get_mores_as_operations_but_not_as_operations_of_shapes() {
         let mut of = Report::read(example()).unwrap();
         let listed: u64 = of.shapes.iter().map(|shape| shape.count).sum();
         of.shapes[0].more.count = 600;
         of.timeline.steps[0].count += 600;
         let data = data(&report(&of).unwrap());
         assert_eq!(data["operations"], listed + 600);
-        // The page has no note on other shapes, because all operations of shapes are listed.
+        // The page shows a note on operations of unlisted shapes if `shape_operations` exceeds the
+        // number of operations of the listed shapes. Here the numbers are equal.
         assert_eq!(data["shape_operations"], listed);
         let rate = data["operations_per_second"].as_f64().unwrap();
         let expected = f64::from(u32::try_from(listed + 600).unwrap()) / 600.0;

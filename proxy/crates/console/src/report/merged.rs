@@ -48,8 +48,8 @@ fn merged(reports: Vec<(&str, Result<Report, String>)>) -> (Option<Report>, Vec<
     if let Some(report) = &mut merged {
         compare_merged(&mut report.changes);
     }
-    // If no instance could compare its periods, the changes of the merged report contain the
-    // reason. So the reason is not repeated for each instance.
+    // If no instance could compare its figures with a baseline, the changes of the merged report
+    // contain the reason. So the reason is not repeated for each instance.
     if instances
         .iter()
         .all(|i| i.error.is_some() || i.incomparable.is_some())

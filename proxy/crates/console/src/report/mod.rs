@@ -26,7 +26,7 @@ use crate::{
 use seawall_api::{AdminClient, Report, ReportError, percent_encode};
 use seawall_stats::{Against, TimeError};
 
-/// Maximum number of shapes in the text format. The JSON contains all shapes.
+/// Maximum number of shapes in the text format. The JSON format contains all shapes.
 const SHOWN_SHAPES: usize = 50;
 
 /// The arguments of `seawall report`.
@@ -269,7 +269,7 @@ fn load(file: &Path) -> Result<Report, String> {
     Report::read(value).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// A file as text and as JSON.
+/// Reads a file. Returns its content as bytes and as parsed JSON.
 fn read(file: &Path) -> Result<(Vec<u8>, Value), String> {
     let named = |error: String| format!("{}: {error}", file.display());
     let text = std::fs::read(file).map_err(|error| named(error.to_string()))?;

@@ -1,4 +1,5 @@
-//! A page of one file: the modules and styles of the dashboard, and the data that they show.
+//! An HTML page that needs no other file. It contains the modules and styles of the dashboard, and
+//! the data that they show.
 //!
 //! Only the frame of the page is markup. The data and the modules are JSON in script elements,
 //! which browsers do not run. `report.js` shows all texts of the data as text nodes, so a text
@@ -74,7 +75,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// The data of a page.
+    /// The data that a page contains.
     pub(in crate::report) fn data(html: &str) -> Value {
         let (_, rest) = html.split_once("id=\"data\">").unwrap();
         serde_json::from_str(rest.split("</script>").next().unwrap()).unwrap()

@@ -65,7 +65,7 @@ pub(super) fn period(report: &Report) -> String {
     format!("{from} to {to} UTC ({length}{known})")
 }
 
-/// A line about the proxy, and the warnings.
+/// A line about the proxy, a line for each merged instance, and the warnings.
 fn about(report: &Report) -> Vec<String> {
     let status = &report.status;
     let mut lines = vec![format!(
@@ -84,7 +84,7 @@ fn about(report: &Report) -> Vec<String> {
     lines
 }
 
-/// The merged instances, one per line; nothing for a report on one instance.
+/// One line for each merged instance; nothing for a report on one instance.
 pub(super) fn instances(report: &Report) -> Vec<String> {
     let reached = report.instances.iter().filter(|i| !i.version.is_empty());
     let line = |instance: &Instance| {
@@ -99,7 +99,7 @@ pub(super) fn instances(report: &Report) -> Vec<String> {
     reached.map(line).collect()
 }
 
-/// Conditions that distort the figures.
+/// The warnings: one text for each condition that makes the figures unusual or incomplete.
 pub(super) fn warnings(report: &Report) -> Vec<String> {
     let status = &report.status;
     let warnings = [
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_load_include_get_mores_and_operations_of_other_shapes_are_counted_in_one_line() {
+    fn load_shares_include_get_mores_and_one_line_counts_the_operations_of_hidden_shapes() {
         let mut many = example();
         let shape = many.shapes[0].clone();
         many.shapes = vec![shape.clone(); SHOWN_SHAPES + 3];

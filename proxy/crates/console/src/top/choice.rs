@@ -103,7 +103,7 @@ impl Since {
         }
     }
 
-    /// The query parameter for this period; empty for the time since the start.
+    /// The query parameter for this period; empty for the time since the proxy started.
     pub(super) fn parameter(self) -> String {
         match self {
             Self::All => String::new(),
@@ -111,7 +111,7 @@ impl Since {
         }
     }
 
-    /// Length of the period; `None` for the time since the start.
+    /// Length of the period; `None` for the time since the proxy started.
     pub(super) fn seconds(self) -> Option<f64> {
         match self {
             Self::TenSeconds => Some(10.0),
@@ -122,8 +122,9 @@ impl Since {
         }
     }
 
-    /// The query parameters of a heat map: its period and its step, which is a step of the history.
-    /// [`Self::All`] asks for seven days, the longest period of a request.
+    /// The query parameters of a heat map: its period, and the length of a step. The proxy keeps
+    /// its history in steps of these lengths. [`Self::All`] asks for seven days, the longest period
+    /// of a request.
     pub(super) fn heat_parameters(self) -> &'static str {
         match self {
             Self::TenSeconds => "since=10s&step=1s",
@@ -148,7 +149,7 @@ impl Since {
     }
 }
 
-/// The baseline of the changes.
+/// The baseline with which the pane of changes compares the current figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Against {
     #[default]
@@ -192,7 +193,7 @@ pub(super) struct Choice {
     pub(super) scale: Scale,
     /// The operations that the heat map shows.
     pub(super) heat: HeatChoice,
-    /// The colours of the heat map.
+    /// The colors of the heat map.
     pub(super) colours: Colours,
     pub(super) is_help: bool,
     pub(super) is_paused: bool,

@@ -165,7 +165,8 @@ fn phases(phases: &Phases, width: usize) -> Vec<String> {
     lines.collect()
 }
 
-/// Draws the number of operations and the 99th percentile of the last steps that fit the width.
+/// Draws the number of operations and the 99th percentile of each step. If the steps do not fit the
+/// width, only the last ones are drawn.
 fn draw_timeline(frame: &mut Frame<'_>, area: Rect, timeline: &[Step]) {
     let block = Block::new().borders(Borders::TOP).title(" timeline ");
     let room = usize::from(block.inner(area).width);

@@ -1,5 +1,5 @@
-//! The latency heat map as a grid. Each cell covers whole steps and whole buckets, and has the
-//! number of their operations. This module draws nothing.
+//! The latency heat map as a grid. Each cell covers whole time steps and whole latency buckets, and
+//! contains the number of operations in them. This module computes the grid but does not draw it.
 
 use super::histogram::{PER_OCTAVE, eighth};
 use crate::figures::{clock, float, moment, whole};
@@ -7,10 +7,10 @@ use seawall_api::Heatmap;
 
 const SECONDS_A_DAY: f64 = 86_400.0;
 
-/// Number of shades. Each character is used for two shades, which differ only in colour.
+/// Number of shades. Each character is used for two shades, which differ only in color.
 pub(super) const SHADES: usize = 8;
 
-/// A heat map as a grid of cells, one for each character. Every operation is in exactly one cell.
+/// A heat map as a grid of cells. Every operation is in exactly one cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Grid {
     /// The start of the first column, in seconds since the epoch.
@@ -21,9 +21,9 @@ pub(super) struct Grid {
     pub(super) columns: usize,
     /// The rows, from the shortest latency to the longest latency.
     pub(super) rows: Vec<GridRow>,
-    /// The highest count of a cell.
+    /// The highest number of operations in one cell.
     pub(super) most: u64,
-    /// Number of operations.
+    /// Number of operations in all cells.
     pub(super) total: u64,
 }
 
@@ -96,8 +96,8 @@ impl Grid {
         let mut width = 1.0;
         while (last / width).floor() - (first / width).floor() >= most_rows {
             // Each row has `width` buckets and begins at a multiple of `width`. So latencies below
-            // and above one second are never in the same row, however wide the rows are. If
-            // only one row has room, this condition ends the loop.
+            // and above one second are never in the same row, however wide the rows are. If there
+            // is room for only one row, this condition ends the loop.
             if width > 2.0 * (last.abs() + first.abs()) {
                 break;
             }
@@ -216,7 +216,9 @@ pub(super) fn latency_ticks(low: f64, high: f64) -> Vec<f64> {
     ticks.filter(|tick| *tick > low && *tick <= high).collect()
 }
 
-/// Returns at most `most` round moments in a period, each with its label, in UTC.
+/// Returns round moments in a period, each with its label, in UTC. The interval between them is the
+/// shortest round interval that fits the period at most `most` times. If even 48 hours are too
+/// short, the interval is 7 days, and at most 101 moments are returned.
 pub(super) fn time_ticks(from: f64, until: f64, most: usize) -> Vec<(f64, String)> {
     const MINUTE: f64 = 60.0;
     const HOUR: f64 = 3600.0;
@@ -231,8 +233,8 @@ pub(super) fn time_ticks(from: f64, until: f64, most: usize) -> Vec<(f64, String
     let first = (from / step).ceil() * step;
     let ticks = (0..=whole((until - first) / step).min(100)).map(|tick| first + float(tick) * step);
     let label = |at: f64| {
-        // The label of midnight is its date without the year. With steps of minutes or more, labels
-        // have no seconds.
+        // In a period longer than a day, the label of midnight is its date without the year. With
+        // steps of minutes or more, labels have no seconds.
         let is_midnight = at % SECONDS_A_DAY == 0.0;
         match step {
             MINUTE.. if is_midnight && length > SECONDS_A_DAY => {

@@ -1,4 +1,4 @@
-//! The operations that the heat map shows, and the colours of its cells.
+//! The operations that the heat map shows, and the colors of its cells.
 
 use seawall_stats::Phase;
 
@@ -42,7 +42,7 @@ impl Dimension {
     }
 }
 
-/// The selection of the heat map.
+/// The choice of the operations that the heat map shows, and of the time that it shows for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HeatChoice {
     pub(super) dimension: Dimension,
@@ -74,10 +74,10 @@ impl HeatChoice {
     }
 }
 
-/// The colours that a terminal can show.
+/// The colors that a terminal can show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Colours {
-    /// The terminal shows no colours, or the user wants no colours.
+    /// The terminal shows no colors, or the user wants no colors.
     #[default]
     None,
     Sixteen,
@@ -85,8 +85,8 @@ pub(super) enum Colours {
 }
 
 impl Colours {
-    /// The colours that the terminal supports according to environment variables. `NO_COLOR` turns
-    /// colours off (<https://no-color.org>).
+    /// The colors that the terminal supports according to environment variables. `NO_COLOR` turns
+    /// colors off (<https://no-color.org>).
     pub(super) fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
         let of = |name| variable(name).unwrap_or_default();
         let terminal = of("TERM");
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn environment_variables_select_the_colours_of_the_heat_map() {
+    fn environment_variables_select_the_colors_of_the_heat_map() {
         let of = |variables: &[(&str, &str)]| {
             let value = |name: &str| variables.iter().find(|(of, _)| *of == name);
             Colours::from_variables(|name| value(name).map(|(_, value)| (*value).to_owned()))

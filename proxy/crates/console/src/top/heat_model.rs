@@ -1,13 +1,13 @@
-//! The names that the user can select for the heat map, taken from the last responses, and the
-//! parameters and the title of the selection.
+//! The names that the user can select for the heat map, taken from the last responses of the proxy,
+//! and the query parameters and the title of the selection.
 
 use super::{heat_choice::Dimension, model::Model};
 use crate::figures::{namespace, printable};
 use seawall_api::percent_encode;
 
 impl Model {
-    /// The names that can be selected: servers, namespaces, commands, or ids of shapes. The
-    /// heaviest shape is first.
+    /// The names that can be selected: servers, namespaces, commands, or ids of shapes. Shapes have
+    /// the same order as in the pane of shapes; other names are sorted.
     fn heat_names(&self, dimension: Dimension) -> Vec<String> {
         let shapes = self.shapes.shapes.iter();
         let sorted = |mut names: Vec<String>| {
@@ -41,7 +41,7 @@ impl Model {
         }
     }
 
-    /// The parameters of the selection; `None` if the dimension has no name to select.
+    /// The query parameters of the selection; `None` if the dimension has no name to select.
     pub(super) fn heat_parameters(&self) -> Option<String> {
         let choice = &self.choice.heat;
         let of = match choice.dimension {
@@ -72,7 +72,7 @@ impl Model {
         }
     }
 
-    /// The command, namespace and text of a shape, if it is listed.
+    /// The command, namespace and text of a shape; its id if the shape is not listed.
     fn shape_named(&self, id: &str) -> String {
         let mut shapes = self.shapes.shapes.iter();
         let Some(shape) = shapes.find(|shape| shape.id == id) else {

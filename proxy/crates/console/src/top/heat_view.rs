@@ -1,5 +1,5 @@
 //! Draws the heat map: time from left to right, latency from bottom to top. The more operations a
-//! cell has, the more of the cell is filled. So the map can be read without colours, and on light
+//! cell has, the more of the cell is filled. So the map can be read without colors, and on light
 //! and dark terminals.
 
 use ratatui::{
@@ -22,17 +22,17 @@ use seawall_api::Annotation;
 /// shades.
 const CHARACTERS: [&str; SHADES / 2] = ["░", "▒", "▓", "█"];
 
-/// Colours of about the same lightness, which is readable on light and on dark terminals: the hue
-/// helps to tell shades apart, and the characters show the order.
+/// Colors of about the same medium lightness, so that each of them is readable on light and on dark
+/// terminals. The hue helps to tell shades apart, and the characters show the order of the shades.
 const MANY_COLOURS: [u8; SHADES] = [37, 38, 39, 33, 63, 99, 135, 171];
 
-/// Width of the labels on the left and of the axis.
+/// Width of the latency labels and of the axis next to them, in characters.
 const AXIS: usize = 9;
 
-/// The smallest area that has room for a heat map.
+/// The width and height of the smallest area that has room for a heat map, in characters.
 const LEAST: (u16, u16) = (24, 6);
 
-/// Number of the latest annotations that are listed below the map.
+/// Maximum number of annotations that are listed below the map. The latest are listed.
 const LISTED: usize = 3;
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
@@ -139,7 +139,7 @@ fn character(grid: &Grid, wide: usize, at: f64) -> usize {
     usize::try_from(crate::figures::whole(place)).unwrap_or(usize::MAX)
 }
 
-/// The labels of the rows, at most one label for each row.
+/// The latency labels of the rows, at most one for each row.
 fn latency_labels(grid: &Grid) -> Vec<Option<String>> {
     let low = grid.rows.first().map_or(1e-6, |row| row.low);
     let high = grid.rows.last().map_or(1.0, |row| row.high);
@@ -203,8 +203,8 @@ fn time_axis(grid: &Grid, wide: usize) -> [Line<'static>; 2] {
     let most = (width / LABEL).max(1);
     for (at, label) in time_ticks(grid.from, grid.until(), most) {
         let place = character(grid, wide, at);
-        // The first character of a label is below the moment that the label names. A label that
-        // does not fit at the right end is not drawn.
+        // The first character of a label is below the tick of its moment. A label that does not fit
+        // at the right end is not drawn.
         let is_inside = place + label.len() <= width + 2;
         if is_inside && (labels.is_empty() || place > labels.len()) {
             if let Some(tick) = axis.get_mut(place) {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_have_the_colours_that_the_terminal_supports() {
+    fn cells_have_the_colors_that_the_terminal_supports() {
         let colours = |colours| {
             let buffer = buffer(&opened(colours), 129, 110);
             let cells = buffer.content().iter();
@@ -392,13 +392,13 @@ mod tests {
         assert_eq!(colours(Colours::None), [Color::Reset]);
         assert_eq!(colours(Colours::Sixteen), [Color::Cyan, Color::Magenta]);
         assert!(colours(Colours::Many).len() >= 3);
-        // The characters are the same with and without colours.
+        // The characters are the same with and without colors.
         let map_of = |colours| map(&shown(&opened(colours), 129, 60));
         assert_eq!(map_of(Colours::None), map_of(Colours::Many));
     }
 
     #[test]
-    fn narrow_terminal_has_wider_steps_and_tiny_terminal_shows_the_required_size() {
+    fn cells_cover_more_time_on_a_narrow_terminal_and_a_tiny_terminal_shows_the_required_size() {
         for (width, height) in [(80, 24), (40, 14), (24, 11), (200, 60)] {
             let lines = shown(&opened(Colours::None), width, height);
             let text = lines.join("\n");

@@ -6,13 +6,13 @@ use seawall_api::Bucket;
 /// Number of buckets per octave, that is, per doubling of the duration.
 pub(super) const PER_OCTAVE: f64 = 8.0;
 
-/// The horizontal scale of the bins.
+/// The scale on which bins divide the durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Scale {
     /// Bins whose bounds grow by a constant factor.
     #[default]
     Logarithmic,
-    /// Bins of equal width. Without a range, they cover 0 to about the 99th percentile.
+    /// Bins of equal width. Without a range, the bins cover 0 to about the 99th percentile.
     Linear(Option<Range>),
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Range {
     pub(super) high: f64,
 }
 
-/// The end of a range that moves, and the direction in which it moves.
+/// Which end of a range moves, and in which direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     LowDown,
@@ -101,7 +101,9 @@ impl Histogram {
     }
 }
 
-/// Groups whole buckets into bins. The bins are as fine as possible, but at most `most_bins`.
+/// Groups whole buckets into at most `most_bins` bins, which are as narrow as possible. Durations
+/// below and above one second are never in the same bin, so there may be two bins even if
+/// `most_bins` is 1.
 pub(super) fn logarithmic(buckets: &[Bucket], most_bins: usize) -> Histogram {
     let numbers = || buckets.iter().map(|bucket| eighth(bucket.le_seconds) - 1.0);
     let (first, last) = (
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn logarithmic_histogram_has_at_most_two_bins_or_the_requested_number() {
+    fn logarithmic_histogram_has_at_most_the_requested_number_of_bins_or_two() {
         let wide: Vec<Bucket> = (-160..80).map(|number| bucket(number, 1)).collect();
         for most in [1, 2, 7, 30, 500] {
             let histogram = logarithmic(&wide, most);

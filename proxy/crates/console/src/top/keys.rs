@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn quit_and_interrupt_work_in_every_state() {
+    fn ctrl_c_interrupts_in_every_state_and_q_also_quits_from_the_help() {
         for keys in ["", "/", "?", "5"] {
             let mut model = model();
             typed(&mut model, keys);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn arrows_move_the_cursor_and_scroll_the_other_panes() {
+    fn arrows_move_the_cursor_of_the_shapes_pane_and_scroll_the_other_panes() {
         let mut model = model();
         for (code, row) in [
             (KeyCode::Down, 1),

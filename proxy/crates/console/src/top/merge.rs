@@ -27,8 +27,8 @@ pub(super) fn merged(all: Vec<(&str, Answers)>) -> Answers {
                 format!("{address}: not compared: {reason}")
             }));
         }
-        // If no instance could compare its periods, the changes of the last instance are shown,
-        // because they contain the reason.
+        // If no instance could compare its figures with a baseline, the changes of the last
+        // instance are shown, because they contain the reason.
         None => merged.changes = incomparable.pop().map(|(_, changes)| changes),
     }
     merged.error = errors.first().map(|first| {

@@ -1,5 +1,5 @@
-//! `seawall top`: a live view of one or several running proxies. If standard output is not a
-//! terminal, it prints one table.
+//! `seawall top`: a live view of one or several running proxies. With `--once`, or if standard
+//! output is not a terminal, it prints one table and exits.
 
 mod choice;
 mod detail;
@@ -45,7 +45,7 @@ use crate::{
 };
 use seawall_api::{AdminClient, Annotations, ClientError, Heatmap, Status, with_distributions};
 
-/// The refresh interval.
+/// Interval at which the view requests new figures.
 const REFRESH: Duration = Duration::from_secs(1);
 
 /// The arguments of `seawall top`.
@@ -64,7 +64,7 @@ pub struct Arguments {
     once: bool,
 }
 
-/// Shows the figures of running proxies until the user quits.
+/// Shows the figures of running proxies until the user quits, or prints them once.
 pub async fn run(arguments: Arguments) -> Exit {
     let fleet = match arguments.admin.fleet() {
         Ok(fleet) => fleet,
@@ -78,7 +78,8 @@ pub async fn run(arguments: Arguments) -> Exit {
     };
     let mut model = Model::new(&fleet.name(), choice);
     let started = Instant::now();
-    // If no proxy can be reached, this error is reported before the view covers the terminal.
+    // The status is requested before the view covers the terminal, so that the user can read the
+    // error if no proxy can be reached.
     match first_status(&fleet).await {
         Ok(status) => model.status = Some(status),
         Err(error) => {
@@ -99,7 +100,8 @@ pub async fn run(arguments: Arguments) -> Exit {
 }
 
 fn print_once(model: &Model) -> Exit {
-    // If some instances failed, print the figures of the other instances.
+    // If the requests to only some of the instances failed, print the figures of the other
+    // instances.
     if model.error.is_none() || model.has_figures {
         plain::lines(model).iter().for_each(|line| say(line));
     }
@@ -109,8 +111,8 @@ fn print_once(model: &Model) -> Exit {
     }
 }
 
-/// Restores the terminal when dropped. A panic also restores the terminal, before the panic message
-/// is printed.
+/// Restores the terminal when dropped. If the program panics, `ratatui` restores the terminal
+/// before the panic message is printed.
 struct TerminalGuard;
 
 impl Drop for TerminalGuard {
@@ -188,8 +190,8 @@ fn begin(asked: &mut JoinSet<(Wanted, Answers)>, fleet: &Fleet, model: &Model, s
     });
 }
 
-/// The status of the first instance that replies; if no instance replies, the error of the first
-/// instance.
+/// Requests the status of all instances. Returns the status of the first instance in the list that
+/// replied; if no instance replied, the error of the first instance in the list.
 async fn first_status(fleet: &Fleet) -> Result<Status, ClientError> {
     let statuses = fleet.clients().iter();
     let statuses = statuses.map(|client| client.ask("/api/v1/status"));
@@ -225,7 +227,8 @@ async fn ask_all(fleet: &Fleet, wanted: Wanted, started: Instant) -> Answers {
 }
 
 /// Sends the requests of the current view one after another over one connection. If
-/// `is_one_of_several` is true, an instance that does not know the opened shape is not an error.
+/// `is_one_of_several` is true, a response with status 404 for the opened shape is not an error,
+/// because another instance may know this shape.
 async fn ask_one(
     client: &AdminClient,
     wanted: Wanted,
@@ -270,7 +273,7 @@ async fn ask_one(
 }
 
 /// Requests a heat map and the annotations of its period. A shape or a namespace without operations
-/// in the period has no heat map, which is not an error.
+/// in the period has no heat map. Then the result is an empty heat map, not an error.
 async fn ask_heatmap(
     client: &AdminClient,
     path: String,
@@ -295,7 +298,8 @@ async fn ask_heatmap(
     })
 }
 
-/// Sends one request. `first_error` keeps the first error of all requests.
+/// Sends one request. If the request fails and `first_error` is `None`, stores the error in
+/// `first_error`.
 async fn ask<T: DeserializeOwned>(
     client: &AdminClient,
     path: &str,

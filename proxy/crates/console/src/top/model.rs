@@ -15,7 +15,8 @@ use seawall_api::{
 /// Maximum number of shapes to request. Users do not scroll through more shapes.
 const LIMIT: usize = 200;
 
-/// The requests needed for the current view. Strings are paths of the API.
+/// The requests needed for the current view. A string is the path of a request. A `bool` is true if
+/// a request with a fixed path is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) shapes: String,
@@ -27,7 +28,8 @@ pub(super) struct Wanted {
     pub(super) annotations: Option<String>,
 }
 
-/// The responses. A response is `None` if it was not requested or its request failed.
+/// The responses to the requests for the current view. A response is `None` if it was not requested
+/// or its request failed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answers {
     pub(super) status: Option<Status>,
@@ -38,10 +40,10 @@ pub(super) struct Answers {
     pub(super) changes: Option<Changes>,
     pub(super) pools: Option<Pools>,
     pub(super) heatmap: Option<HeatAnswer>,
-    /// For each instance, by its address: when its number of operations was requested, and its
-    /// number of operations since its start.
+    /// By the address of each instance: the time of the request, since the start of `seawall top`,
+    /// and the number of operations since the start of the instance.
     pub(super) operations: BTreeMap<String, (Duration, u64)>,
-    /// The first error.
+    /// The text of the first error; `None` if all requests succeeded.
     pub(super) error: Option<String>,
 }
 
@@ -62,10 +64,11 @@ pub(super) struct Model {
     pub(super) address: String,
     pub(super) choice: Choice,
     pub(super) status: Option<Status>,
-    /// The rate between the last two status responses; `None` until there are two.
+    /// Operations per second of all instances, computed from the last two status responses of each
+    /// instance; `None` if no rate can be computed.
     pub(super) operations_per_second: Option<f64>,
     counted: BTreeMap<String, (Duration, u64)>,
-    /// True if the last responses had a status.
+    /// True if at least one instance replied to the last status request.
     pub(super) has_figures: bool,
     pub(super) shapes: Shapes,
     pub(super) shape: Option<Shape>,
@@ -125,7 +128,7 @@ impl Model {
         status.is_none_or(|status| status.history.on != Some(false))
     }
 
-    /// The period of the table as text.
+    /// The period that the table of shapes covers, as text.
     pub(super) fn period(&self) -> String {
         match self.choice.since {
             _ if !self.has_history() => "since the start (the history is off)".to_owned(),
@@ -227,7 +230,7 @@ impl Model {
     }
 
     /// The range that the user chose for the linear histogram. Without a choice, a range up to
-    /// about the 99th percentile.
+    /// about the 99th percentile of the selected shape's durations.
     pub(super) fn range(&self) -> Range {
         match self.choice.scale {
             Scale::Linear(Some(range)) => range,
@@ -260,7 +263,7 @@ pub(super) mod tests {
     use crate::top::choice::Sort;
     use seawall_api::Report;
 
-    /// A model of the example report.
+    /// A model with the figures of the example report.
     pub(in crate::top) fn model() -> Model {
         let value: Value = serde_json::from_str(include_str!("../report/example.json")).unwrap();
         let report = Report::read(value).unwrap();
@@ -318,7 +321,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn operations_per_second_are_computed_from_differences_and_never_negative() {
+    fn operations_per_second_need_two_responses_since_the_last_restart_of_the_proxy() {
         let a = "http://a:1";
         let mut model = Model::default();
         model.take(operations(&[(a, 1, 1_000)]));
@@ -363,7 +366,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn filter_finds_commands_namespaces_and_text_in_any_case() {
+    fn filter_matches_commands_namespaces_and_shape_texts_and_ignores_case() {
         let mut model = model();
         let all = model.rows().len();
         let mut found = |filter: &str| {

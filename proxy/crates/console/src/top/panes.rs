@@ -8,7 +8,8 @@ use seawall_api::{
     Storms,
 };
 
-/// Maximum number of names of one kind shown for a storm or a stall.
+/// Maximum number of names in one cell of the tables of storms and stalls, for example of client
+/// networks or server counters.
 const SHOWN_NAMES: usize = 3;
 
 pub(crate) fn storms(storms: &Storms) -> Vec<String> {
@@ -55,7 +56,8 @@ pub(crate) fn storms(storms: &Storms) -> Vec<String> {
     table(shown(&headings, &rows), &rows)
 }
 
-/// The heading of the last column, which only the tables of several instances have.
+/// The heading of the last column. A table has this column only if its figures come from several
+/// instances.
 const INSTANCE_HEADING: &str = "<reported by";
 
 /// Adds a last cell with the name of the instance to each row, if the figures come from several
@@ -72,7 +74,8 @@ fn with_instances<'a>(
     .collect()
 }
 
-/// The headings of the columns that the rows have.
+/// The headings of the columns that `rows` has. The last headings are omitted if no row has cells
+/// for them.
 fn shown<'a>(headings: &'a [&'a str], rows: &[Vec<String>]) -> &'a [&'a str] {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     headings.get(..columns).unwrap_or(headings)
@@ -186,7 +189,8 @@ pub(crate) fn server(address: Option<&str>) -> String {
     address.map_or("all servers".to_owned(), printable)
 }
 
-/// The server counters that differed from their usual values during an episode.
+/// The server counters that differed from their usual values during a stall, and the number of
+/// pulses (samples of `serverStatus`) without a reply.
 pub(crate) fn moved(episode: &Episode) -> String {
     let moved = episode.moved.iter().take(SHOWN_NAMES).map(|moved| {
         let figure = |number| match moved.counter.contains("bytes") {
@@ -206,7 +210,7 @@ pub(crate) fn moved(episode: &Episode) -> String {
     moved.chain(unanswered).collect::<Vec<_>>().join(", ")
 }
 
-/// The shapes that waited, with the number of operations of each.
+/// The shapes whose operations waited during a stall, each with the number of these operations.
 pub(crate) fn affected_shapes(episode: &Episode) -> String {
     let shapes = episode.shapes.iter().take(SHOWN_NAMES).map(|shape| {
         let namespace = namespace(&shape.db, &shape.collection);
@@ -278,7 +282,7 @@ pub(crate) fn periods(changes: &Changes) -> Option<String> {
     Some(format!("baseline {baseline}, now {now}"))
 }
 
-/// The changed figure, before and now.
+/// The figure that changed, as text: its values in the earlier and in the later period.
 pub(crate) fn before_and_now(change: &Change) -> [String; 2] {
     [change.before, change.now].map(|rates| match change.kind.as_str() {
         "slower" | "faster" => format!("p50 {}", millis(rates.p50_ms)),
@@ -335,8 +339,8 @@ pub(crate) fn pools(pools: &[Pool]) -> Vec<String> {
     lines
 }
 
-/// The concurrency limit of each server. The line below it has the reason of the last decision on
-/// the limit. Empty if the proxy does not report limits.
+/// A table of the servers' concurrency limits. The line below a server's row has the reason for the
+/// last decision on its limit. Empty if the proxy does not report limits.
 fn limits(pools: &[Pool]) -> Vec<String> {
     let is_reported = |pool: &&Pool| !pool.concurrency.mode.is_empty();
     let pools: Vec<_> = pools.iter().filter(is_reported).collect();
@@ -367,7 +371,7 @@ fn limits(pools: &[Pool]) -> Vec<String> {
     let mut lines: Vec<_> = table.next().into_iter().collect();
     for (line, pool) in table.zip(pools) {
         lines.push(line);
-        // The reason is a sentence. It has a line of its own, because the row would not fit a
+        // The reason has a line of its own, because a row with the reason would not fit in a
         // terminal of 80 columns.
         if let Some(reason) = &pool.concurrency.reason {
             lines.push(format!("  last decision: {}", printable(reason)));
@@ -429,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn recurring_stall_without_a_counter_names_no_counter() {
+    fn recurring_stall_without_a_counter_says_that_no_counter_changed_or_no_reply_came() {
         let mut recurring = model().stalls.recurring[0].clone();
         recurring.counter = None;
         assert!(recurrence(&recurring).ends_with("no server counter changed at the same time"));
@@ -449,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_baseline_is_shown_as_not_compared() {
+    fn changes_without_data_for_the_baseline_are_shown_as_not_compared() {
         let span = |from, to, seconds| {
             Some(Span {
                 from,
@@ -485,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn pulse_pane_shows_the_note_of_the_reply() {
+    fn pulse_text_ends_with_the_note_from_the_api() {
         let mut noted = model().stalls.pulse;
         noted.note = Some("routers have none".to_owned());
         assert!(pulse(&noted).ends_with("; routers have none"));

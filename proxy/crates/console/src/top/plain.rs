@@ -1,4 +1,5 @@
-//! The output without a terminal: the state, the alerts and one table, without colours.
+//! The output for `--once` and for a standard output that is not a terminal: the state of the
+//! proxy, the alerts and one table of shapes, without colors.
 
 use super::{model::Model, rows, view::alert_texts};
 use crate::figures::{count, float, printable, table, uptime};

@@ -287,14 +287,14 @@ pub(super) mod tests {
     use super::*;
     use crate::top::{choice::Choice, model::tests::model};
 
-    /// The cells of a terminal of this size.
+    /// The cells of a terminal of this size that shows the model.
     pub(in crate::top) fn buffer(model: &Model, width: u16, height: u16) -> Buffer {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, model)).unwrap();
         terminal.backend().buffer().clone()
     }
 
-    /// The content of a terminal of this size, one string per line.
+    /// The content of a terminal of this size that shows the model, one string per line.
     pub(in crate::top) fn shown(model: &Model, width: u16, height: u16) -> Vec<String> {
         let buffer = buffer(model, width, height);
         let line = |y| {
@@ -344,7 +344,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn alert_line_shows_faults_storms_a_drain_and_errors() {
+    fn alert_line_shows_errors_a_drain_storms_and_injected_faults() {
         let mut model = model();
         let status = model.status.as_mut().unwrap();
         (status.injects_faults, status.draining) = (true, true);

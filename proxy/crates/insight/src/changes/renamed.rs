@@ -30,9 +30,9 @@ pub(super) fn covers(general: &Label, special: &Label) -> bool {
 }
 
 /// True if replacing each `*` of `pattern` by a path component can give `text`. Quotes are ignored,
-/// because the replaced name may have needed quotes. The members of a set are sorted by their text,
-/// and a replaced name changes this order. So shapes with several replaced names in one set may not
-/// be recognised.
+/// because the replaced name may have needed quotes. The members of a set, such as the fields of a
+/// filter, are sorted by their text, and a replaced name changes this order. So shapes with several
+/// replaced names in one set may not be recognized.
 fn is_like(pattern: &str, text: &str) -> bool {
     let unquoted = |character: &char| *character != '"';
     let mut pattern = pattern.chars().filter(unquoted).peekable();

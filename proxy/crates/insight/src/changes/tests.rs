@@ -7,7 +7,7 @@ pub(super) struct Random(u64);
 
 impl Random {
     pub(super) fn of(seed: u64) -> Self {
-        // The multiplication makes consecutive seeds start with different values.
+        // The multiplication gives consecutive seeds very different start values.
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EA_3A11)
     }
 
@@ -40,8 +40,8 @@ struct Load {
 impl Load {
     fn figures(&self, random: &mut Random, seconds: f64, drift: f64) -> Figures {
         let expected = self.per_second * seconds;
-        // Operations come in bursts: the standard deviation is twice that of independent
-        // operations.
+        // Operations come in bursts: the standard deviation of their number is twice that of
+        // independent operations.
         let count = (expected + 2.0 * expected.sqrt() * random.normal()).max(0.0);
         let tail = random.between(1.0, 5.0);
         let mut figures = Figures::default();
@@ -76,7 +76,8 @@ fn label(number: u64) -> Arc<Label> {
     })
 }
 
-/// Thirty shapes whose rates and durations differ by a factor of up to a hundred.
+/// Thirty shapes. The rate of the most frequent shape is 30 times that of the rarest shape, and the
+/// longest median duration is 74 times the shortest.
 fn thirty() -> Vec<Load> {
     (0..30_u32)
         .map(|number| Load {
@@ -154,7 +155,7 @@ fn random_noise_is_not_reported_as_a_change() {
 }
 
 #[test]
-fn a_dropped_index_among_thirty_shapes_is_the_only_change_found() {
+fn of_thirty_shapes_only_the_shape_with_a_dropped_index_is_reported() {
     for seed in 0..SEEDS {
         let dropped = usize::try_from(seed % 12).unwrap();
         let changes = found(seed, |loads| {
@@ -272,8 +273,9 @@ fn shapes_with_larger_replies_and_more_documents_are_found() {
 fn changes_below_the_thresholds_are_not_reported() {
     let steady = [(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)];
     let with = |more: (u64, f64)| minute(&[&steady[..], &[more]].concat());
-    // The earlier and the later figures of one more shape. In this order: few operations, a small
-    // ratio, a small difference, slightly more operations, and a new shape with few operations.
+    // Each case has the earlier and the later figures of one more shape. The cases are: few
+    // operations, a small ratio, a small difference, slightly more operations, and a new shape with
+    // few operations.
     let cases = [
         ((29, 1.0), (500, 9.0)),
         ((500, 1.0), (500, 1.4)),
@@ -440,7 +442,7 @@ fn a_new_shape_with_few_operations_is_reported_if_costly() {
 }
 
 #[test]
-fn cursor_time_is_part_of_the_cost() {
+fn time_of_get_mores_is_part_of_the_cost() {
     let with_more = |seconds| {
         let mut period = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
         let mut heavy = alike(500, if seconds > 0 { 9.0 } else { 1.0 });

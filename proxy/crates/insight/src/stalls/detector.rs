@@ -2,12 +2,12 @@
 //!
 //! [`StallDetector`] gets one second at a time. An operation is counted in the second in which it
 //! *ended*. If a server stops for 2 s, no operation ends in these seconds, and operations that took
-//! up to 2 s end in the next second. So the start of an episode is computed from the first slow
-//! second: the end of this second minus the longest duration.
+//! up to 2 s end in the next second. So the start of an episode (a detected stall) is computed from
+//! the first slow second: the end of this second minus the longest duration.
 //!
-//! The usual values are learned from the seconds outside of episodes: the median and the upward
-//! spread of their 99th percentiles. If operations stay slow for minutes, the episode ends, and the
-//! slow values become the usual ones.
+//! The usual values are learned from the seconds outside of episodes: the median of the 99th
+//! percentiles of these seconds, and the spread above this median. If operations stay slow for
+//! minutes, the episode ends, and the slow values become the usual ones.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -37,7 +37,8 @@ pub struct Episode {
     pub length: Duration,
     /// Number of operations that took far longer than usual.
     pub operations: u64,
-    /// Sum of the durations of these operations, with an error of at most 4.4 %.
+    /// Sum of the durations of the operations that took far longer than usual, with an error of at
+    /// most 4.4 %.
     pub waited: Duration,
     /// The phase in which the operations spent the most time beyond the usual time.
     pub phase: Phase,
@@ -47,11 +48,11 @@ pub struct Episode {
     pub worst: Duration,
 }
 
-/// Detects the stalls of one series. Must be called once a second.
+/// Detects the stalls of one series. [`Self::second`] must be called once a second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StallDetector {
-    /// Logarithms of the 99th percentile (in seconds) of each of the last seconds outside of
-    /// episodes (calm seconds) that had operations.
+    /// For each of the last calm seconds (seconds outside of episodes) in which operations ended:
+    /// the logarithm of the 99th percentile of the durations, in seconds.
     p99s: VecDeque<f64>,
     /// Number of operations in each of the last calm seconds.
     counts: VecDeque<u64>,
@@ -75,8 +76,9 @@ const RECENT: usize = 60;
 /// of [`SPREADS`] and [`FLOOR_SECONDS`] must also hold.
 const FACTOR: f64 = 5.0;
 
-/// Minimum distance of a slow operation above the usual 99th percentile, in upward standard
-/// deviations of the 99th percentiles. All values are logarithms.
+/// Minimum distance of a slow operation's duration from the usual 99th percentile, in standard
+/// deviations of the 99th percentiles of the calm seconds. Durations and percentiles are compared
+/// as logarithms.
 const SPREADS: f64 = 4.0;
 
 /// Minimum duration of a slow operation, in seconds.
@@ -300,7 +302,7 @@ impl OpenEpisode {
     }
 
     /// The episode, or `None` if it has only one slow second and no operation as long as
-    /// [`NOTABLE_SECONDS`]: every machine has short delays.
+    /// [`NOTABLE_SECONDS`]. Every machine has such short delays, and they are not reported.
     fn episode(&self, usual: &Usual) -> Option<Episode> {
         if self.slow_seconds == 1 && self.worst.as_secs_f64() < NOTABLE_SECONDS {
             return None;
@@ -333,8 +335,8 @@ fn push<T>(values: &mut VecDeque<T>, value: T, most: usize) {
     values.push_back(value);
 }
 
-/// The value at the quantile `numerator / denominator` of values in any order; zero if there are
-/// none.
+/// The quantile `numerator / denominator` of `values`, which may be in any order; zero if there are
+/// no values.
 pub(super) fn rank(values: &[f64], numerator: usize, denominator: usize) -> f64 {
     let mut values = values.to_vec();
     let index = values.len().saturating_sub(1) * numerator / denominator;

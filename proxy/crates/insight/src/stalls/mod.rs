@@ -54,7 +54,7 @@ pub struct Stall {
     pub shapes: Vec<WaitingShape>,
     /// Counters of the server that changed significantly during the stall.
     pub moved: Vec<Moved>,
-    /// Number of samples of the server during the stall that got no reply.
+    /// Number of requests for a sample of the server's counters that got no reply during the stall.
     pub unanswered: usize,
 }
 
@@ -65,7 +65,8 @@ pub struct RecurringStall {
     pub server: Option<Box<str>>,
     /// The interval and the length of the stalls.
     pub recurrence: Recurrence,
-    /// The counter that changes most during these stalls.
+    /// The counter that changes most during these stalls; `None` if no counter changes
+    /// significantly, or if `is_unanswered` is true.
     pub counter: Option<Moved>,
     /// True if in most of the server's stalls at least one sample got no reply.
     pub is_unanswered: bool,
@@ -299,8 +300,8 @@ impl Watched {
     }
 }
 
-/// The shapes with operations that took longer than usual during an episode. The shape with the
-/// most such operations is first.
+/// The shapes with operations that took more than twice the usual time (see [`Episode::usual`])
+/// during an episode. The shape with the most such operations is first.
 fn waiting(episode: &Episode, now: u64, select: Select<'_>) -> Vec<WaitingShape> {
     let begins = Duration::try_from_secs_f64(episode.started_at).unwrap_or_default();
     let period = select(begins.as_secs(), now).period();
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_clock_was_set_back_later_stalls_are_dropped() {
+    fn when_the_clock_is_set_back_the_stalls_after_the_new_time_are_dropped() {
         let mut stalls = Stalls::default();
         stalls.all.stalls = [10.0, 100.0, 190.0].map(|at| stall(None, at, 5)).into();
         stalls.rewind(150);

@@ -1,7 +1,8 @@
 //! Finds server counters whose values were unusual while operations waited.
 //!
-//! A counter's average during an episode is compared with its averages over calm times of the same
-//! length. The caller must convert cumulative counters to rates.
+//! A counter's average during an episode (a stall) is compared with its averages over calm times
+//! (times without a stall) of the same length. The caller must convert cumulative counters to
+//! rates.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ pub(super) struct Sample {
     pub(super) at: f64,
     /// True if the server replied.
     pub(super) answered: bool,
-    /// Values by counter name. Cumulative counters are rates.
+    /// Values by counter name. The value of a cumulative counter is its rate.
     pub(super) values: BTreeMap<&'static str, f64>,
 }
 
@@ -37,7 +38,7 @@ pub struct Moved {
 /// A sample belongs to an episode if it is at most this far before the start or after the end.
 const MARGIN_SECONDS: f64 = 1.0;
 
-/// Minimum number of calm averages for a comparison.
+/// Minimum number of averages over calm times that a comparison needs.
 const MIN_CALM: usize = 10;
 
 /// Minimum score of a counter that is reported.
@@ -47,16 +48,17 @@ const MIN_SCORE: f64 = 5.0;
 /// deviation is zero.
 const MAX_SCORE: f64 = 100.0;
 
-/// Minimum difference, as a share of the usual value. This minimum is low, because the average
-/// during an episode includes the calm time within [`MARGIN_SECONDS`] of the episode, and so shows
-/// only part of the real difference.
+/// Minimum difference between the average during an episode and the usual value, as a share of the
+/// usual value. This minimum is low, because the average during an episode includes the calm time
+/// within [`MARGIN_SECONDS`] of the episode, and so shows only part of the real difference.
 const MIN_CHANGE: f64 = 0.3;
 
-/// Minimum of the standard deviation, as a share of the usual value.
+/// Lower limit of the standard deviation from which the score is computed, as a share of the usual
+/// value.
 const MIN_DEVIATION: f64 = 0.05;
 
-/// A counter is reported only if at most one in this many calm averages differs as much from the
-/// usual value as the average of the episode.
+/// A counter is reported only if at most one in this many averages over calm times differs as much
+/// from the usual value as the average during the episode.
 const AS_EXTREME_OF: usize = 20;
 
 /// The counters with unusual values during the episodes. `episodes` has the start and the end of

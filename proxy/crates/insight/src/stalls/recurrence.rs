@@ -1,4 +1,4 @@
-//! Detects recurring episodes: a chain of episodes that start at multiples of one period.
+//! Detects recurring episodes (stalls): a chain of episodes that start at multiples of one period.
 //!
 //! Three starts are often evenly spaced by chance. So a chain counts only if most episodes since
 //! its first episode belong to it. A short chain must also follow a time without episodes, and its
@@ -51,7 +51,7 @@ const MAX_DEVIATION_SECONDS: f64 = 0.8;
 /// Maximum distance of a start from its expected time, as a share of the period.
 const MAX_DEVIATION_SHARE: f64 = 1.0 / 25.0;
 
-/// Maximum distance of a start from its expected time in a chain of three.
+/// Maximum distance of a start from its expected time in a chain of three episodes.
 const MAX_DEVIATION_OF_THREE_SECONDS: f64 = 0.7;
 
 /// For each expected episode that is missing, a chain must have at least this number of episodes.
@@ -159,8 +159,9 @@ impl Chain {
             let expected = self.origin + self.period * float(number);
             let later = (index + 1..episodes.len()).filter_map(|later| {
                 let distance = (start(episodes, later)? - expected).abs();
-                // The fit to three consecutive starts leaves at most a third of this distance at
-                // each start. So a distance of three tolerances becomes at most one tolerance.
+                // If the third of three consecutive starts is not at its expected time, the next
+                // fit leaves each of the three starts at most a third of this distance from its
+                // expected time. So a distance of three tolerances becomes at most one tolerance.
                 (distance <= 3.0 * self.tolerance()).then_some((later, distance))
             });
             let nearest = later.min_by(|a, b| a.1.total_cmp(&b.1))?;

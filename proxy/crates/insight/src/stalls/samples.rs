@@ -23,8 +23,8 @@ const MAX_SAMPLES: usize = 6_000;
 pub(super) struct Samples(HashMap<Box<str>, VecDeque<ServerSample>>);
 
 impl Samples {
-    /// Adds newer samples by server address, the oldest first. Drops samples that are older than
-    /// [`KEPT`] at `now`.
+    /// Adds the new samples of each server. `later` has them by the server's address, the oldest
+    /// first. Drops samples that are older than [`KEPT`] at `now`.
     pub(super) fn add(&mut self, later: Vec<(Box<str>, Vec<ServerSample>)>, now: SystemTime) {
         for (server, later) in later {
             self.0.entry(server).or_default().extend(later);

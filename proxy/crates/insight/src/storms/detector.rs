@@ -25,7 +25,7 @@ pub enum StormChange {
     Ended,
 }
 
-/// Detects storms. Must be called once a second.
+/// Detects storms. [`Self::second`] must be called once a second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StormDetector {
     normal: f64,
@@ -64,8 +64,9 @@ impl StormDetector {
     /// Number of consecutive seconds with low churn that end a storm.
     pub(super) const ENDS_AFTER: u32 = 10;
 
-    /// Adds one second. Its churn is at most the number of accepted connections, because clients
-    /// that only disconnect are not a reconnect storm. Returns a change if a storm began or ended.
+    /// Adds one second. The churn is limited to the number of accepted connections, because it is
+    /// no reconnect storm if clients disconnect and do not connect again. Returns a change if a
+    /// storm began or ended.
     pub(super) fn second(&mut self, seen: Churn) -> Option<StormChange> {
         let churn = f64::from(
             u32::try_from(seen.short_lived.min(seen.arrivals.max(1))).unwrap_or(u32::MAX),
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daily_peak_of_short_connections_is_not_a_storm() {
+    fn a_daily_peak_of_short_lived_connections_is_not_a_storm() {
         // The rate rises from 30 to 630 connections per second in two hours and falls in two hours,
         // in steps of one minute.
         let up = (0..120_u64).map(|minute| (60, 30 + minute * 5, 30 + minute * 5));
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_on_top_of_many_short_connections_is_detected() {
+    fn a_storm_is_detected_even_if_many_short_lived_connections_are_normal() {
         let changes = changes([(1_800, 200, 200), (30, 3_000, 2_900), (120, 200, 200)]);
         assert_eq!(changes.first(), Some(&(1_803, StormChange::Began)));
         assert_eq!(changes.len(), 2, "{changes:?}");

@@ -53,7 +53,7 @@ impl Storm {
     }
 }
 
-/// Detects storms and keeps the latest.
+/// Detects storms and keeps the latest storms.
 #[derive(Debug, Default)]
 pub(super) struct Storms {
     detector: StormDetector,

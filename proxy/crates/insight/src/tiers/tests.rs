@@ -55,7 +55,8 @@ fn whole(period: &Period) -> u64 {
 
 #[test]
 fn sums_are_exact_at_every_resolution_while_the_latest_steps_are_incomplete() {
-    // The last step of each tier is still open, because the load lasted a little over an hour.
+    // 3,725 is not a multiple of 10, 60 or 600, so the latest step of 10 s, of 60 s and of 600 s
+    // has not ended yet.
     let history = filled(3_725);
     let sum = |from: u64, to: u64| (from..to).map(|at| 1 + at % 3).sum::<u64>();
     for since in [1, 7, 599, 60, 10] {
@@ -73,7 +74,7 @@ fn sums_are_exact_at_every_resolution_while_the_latest_steps_are_incomplete() {
 }
 
 #[test]
-fn a_history_that_starts_in_the_middle_of_a_step_is_complete() {
+fn sums_are_complete_if_the_history_starts_in_the_middle_of_a_step() {
     let start = START + 453;
     for uptime in [20, 45, 160, 300, 700, 1_300, 4_000] {
         let history = filled_from(start, uptime);
@@ -107,7 +108,8 @@ fn seconds_can_be_added_after_the_clock_was_set_back() {
 
 #[test]
 fn a_timeline_has_the_requested_steps() {
-    // In two of the cases, the tier has already dropped the first seconds of the first step.
+    // In the cases (600, 5) and (3_600, 30), the tier has already dropped the first frames of the
+    // first step, because the retention of these frames has ended.
     let length = 3_738;
     let history = filled(length);
     let to = START + length;
@@ -142,8 +144,9 @@ fn a_timeline_has_the_requested_steps() {
 #[test]
 fn steps_are_longer_than_requested_if_the_history_has_only_longer_frames() {
     let history = filled(3_738);
-    // The ends of the periods are within the last hour, for which there are frames of 10 s, and
-    // within the last ten minutes.
+    // Both periods begin more than an hour ago, so their oldest frames are frames of 60 s. The
+    // first period ends within the last hour, for which there are also frames of 10 s. The second
+    // period ends within the last ten minutes, for which there are also frames of 1 s.
     for to in [START + 600, START + 3_738] {
         let selection = history.select(START, to, 5);
         assert_eq!(selection.step(5), 60);
@@ -211,7 +214,7 @@ fn steps_expire_after_the_retention_of_their_tier() {
 }
 
 #[test]
-fn history_stays_within_its_memory_limit_and_counts_early_drops() {
+fn history_stays_within_its_memory_limit_and_counts_frames_dropped_before_their_retention_ends() {
     let mut history = History::new(200_000, 200);
     for at in 0..600 {
         let of: Vec<_> = (0..100).map(|n| (shape(n), at % 7 + 1, 1.0)).collect();
@@ -222,7 +225,7 @@ fn history_stays_within_its_memory_limit_and_counts_early_drops() {
 }
 
 #[test]
-fn open_steps_displace_at_most_half_of_the_history() {
+fn open_steps_leave_at_least_half_of_the_memory_limit_to_frames() {
     const MAX_BYTES: usize = 80_000;
     let mut history = History::new(MAX_BYTES, 200);
     for at in 0..600 {
@@ -249,7 +252,7 @@ fn memory_of_the_history_includes_the_steps_that_have_not_ended() {
 }
 
 #[test]
-fn a_frame_that_cannot_be_unpacked_is_a_time_without_data() {
+fn the_time_of_a_frame_that_cannot_be_unpacked_counts_as_time_without_data() {
     let mut history = filled(20);
     Arc::make_mut(&mut history.tiers[0].frames[7]).packed = vec![1, 2, 3].into();
     let period = history.period(START, START + 20);
@@ -259,8 +262,9 @@ fn a_frame_that_cannot_be_unpacked_is_a_time_without_data() {
 }
 
 #[test]
-fn a_step_with_very_many_series_keeps_all_operations() {
-    // The series have counts in all buckets. Together, they are too large for a frame.
+fn all_operations_are_counted_even_if_their_series_are_too_large_for_one_frame() {
+    // Each series has a count in each bucket of its durations. All series together are too large
+    // for one frame.
     let buckets = (0..Distribution::<8>::BUCKETS).map(|bucket| (bucket, 1 << 50));
     let time = Duration::from_secs(1);
     let durations = Distribution::from_parts(buckets, time, time);
@@ -282,7 +286,7 @@ fn a_step_with_very_many_series_keeps_all_operations() {
 }
 
 #[test]
-fn lightest_shapes_and_namespaces_have_no_series_in_a_frame_that_would_be_too_large() {
+fn a_frame_omits_its_lightest_series_if_it_would_otherwise_be_too_large() {
     let namespace = Label::Namespace {
         command: "find".into(),
         db: "shop".into(),
@@ -334,7 +338,7 @@ fn labels_are_kept_in_the_history_and_in_its_file_while_frames_use_them() {
 }
 
 #[test]
-fn restored_history_continues_and_skips_damaged_frames() {
+fn a_restored_history_accepts_new_seconds_and_omits_damaged_frames() {
     let mut history = History::new(64 << 20, 10);
     let (mut labels, mut frames) = (HashMap::new(), BTreeMap::new());
     let mut follow = |history: &mut History| {
@@ -372,7 +376,7 @@ fn restored_history_continues_and_skips_damaged_frames() {
 }
 
 #[test]
-fn restored_history_ends_with_the_running_second() {
+fn a_restored_history_omits_frames_that_end_after_the_current_second() {
     let mut history = History::new(64 << 20, 10);
     let mut stored = Delta::default();
     for at in 0..25 {
@@ -385,8 +389,8 @@ fn restored_history_ends_with_the_running_second() {
         .map(|(n, label)| (*n, (**label).clone()));
     let labels: Vec<_> = labels.collect();
     let frames: Vec<_> = stored.added.iter().map(|frame| (**frame).clone()).collect();
-    // The file has 25 seconds and two steps of 10 s. In the last case, the second step of 10 s also
-    // ends in the future.
+    // The file has frames of 25 seconds and of two steps of 10 s. In the last case, the frames of
+    // five seconds and of the second step of 10 s end in the future.
     for (now, future, seconds) in [(25, 0, 25), (24, 0, 25), (23, 1, 24), (19, 6, 20)] {
         let mut again = History::new(64 << 20, 10);
         let skipped = again.restore(labels.clone(), frames.clone(), START + now);

@@ -9,7 +9,7 @@ const TEXT: &str = "hunter2-sentinel";
 const NUMBER: i32 = 471_147;
 const ID: [u8; 12] = *b"sentinel-oid";
 
-/// The sentinels, alone and in documents and arrays.
+/// The sentinels: values that redaction must replace. Each is alone, in a document or in an array.
 fn sentinels() -> Vec<Bson> {
     let scalars = [
         Bson::from(TEXT),
@@ -65,7 +65,7 @@ fn redaction_keeps_only_names_and_options_in_the_first_field() {
             for sentinel in sentinels() {
                 let is_text = matches!(sentinel, Bson::String(_));
                 let is_kept = match spec.first_field {
-                    // Names of databases and collections are documented as kept.
+                    // As documented, redaction keeps names of databases and collections.
                     FirstField::Name => is_text,
                     // The option is a cursor id, a level, a number of seconds, or a keyword.
                     FirstField::Option => is_text || is_number(&sentinel),
@@ -238,7 +238,7 @@ const OTHERS: [&str; 33] = [
 ];
 
 #[test]
-fn redaction_keeps_only_names_and_options_of_the_expected_type_in_other_fields() {
+fn redaction_keeps_only_names_and_options_of_the_expected_type_after_the_first_field() {
     // The syntax of a command decides which values of these fields are kept, so one command of each
     // syntax is enough.
     let mut rows: Vec<&CommandSpec> = Vec::new();
@@ -296,7 +296,7 @@ fn assert_redacted(original: &Document) {
 }
 
 #[test]
-fn values_that_earlier_versions_kept_are_redacted() {
+fn values_that_earlier_versions_of_seawall_kept_are_redacted() {
     let id = ObjectId::from_bytes(ID);
     for original in [
         doc! { "filemd5": TEXT, "root": "fs", "$db": "d" },
@@ -359,7 +359,7 @@ fn constants_in_stages_and_expressions_are_redacted() {
 }
 
 #[test]
-fn options_that_contain_documents_are_kept() {
+fn options_inside_documents_and_arrays_are_kept() {
     let binary = |subtype| {
         Bson::Binary(Binary {
             subtype,
@@ -395,7 +395,7 @@ fn options_that_contain_documents_are_kept() {
 }
 
 #[test]
-fn redacted_errors_contain_no_values() {
+fn redacted_error_replies_contain_no_values_of_users() {
     let original = doc! { "ok": 0.0, "code": 11000, "errmsg": TEXT, "errInfo": { "a": TEXT },
     "keyPattern": { "a": TEXT }, "keyValue": { "a": NUMBER },
     "writeErrors": [{ "code": 1, "errmsg": TEXT, "errInfo": { "a": NUMBER }, "keyPattern": { "a": TEXT } }],

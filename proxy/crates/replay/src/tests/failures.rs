@@ -1,11 +1,11 @@
-//! Replays of operations that fail, and replays that stop before their end.
+//! Tests of replays in which operations fail, and of replays that stop before their end.
 
 use super::*;
 use crate::{ChangeKind, Comparison};
 use seawall_capture::record::Outcome;
 
 #[tokio::test]
-async fn a_replay_stops_at_the_error_limit_if_its_target_fails() {
+async fn a_replay_stops_if_the_share_of_failed_operations_exceeds_its_limit() {
     let stub = Stub::start(Conduct::FailAfter(150)).await;
     let mut capture = Capture::new();
     for _ in 0..1000 {
@@ -42,8 +42,8 @@ async fn errors_that_are_also_in_the_capture_do_not_stop_the_replay() {
     assert_eq!((expected.sent, expected.stopped), (200, None));
     let other = replay(plan.clone(), capture_of(50)).await;
     assert!(other.stopped.is_some() && other.sent < 200, "{other:?}");
-    // An operation is not reported as changed if its error is the same in the capture and in the
-    // replay. With another error code, it is reported as failed.
+    // A comparison reports no change if an operation has the same error code in the capture and in
+    // the replay. If the error codes differ, the operation is reported as failed.
     plan.max_error_share = 1.0;
     for (code, changes) in [(96, vec![]), (50, vec![ChangeKind::Failed])] {
         let replayed = replay(plan.clone(), capture_of(code)).await;
@@ -106,7 +106,7 @@ fn counts(report: &Report) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn failed_wait_for_events_counts_as_a_failure_but_not_as_an_operation() {
+async fn failed_get_more_on_a_change_stream_counts_as_a_failure_but_not_as_an_operation() {
     let stub = Stub::start(Conduct::Serve).await;
     for outcome in [Outcome::Refused, Outcome::ServerFailed, Outcome::ClientGone] {
         let plan = plan(&stub).await;
@@ -118,7 +118,8 @@ async fn failed_wait_for_events_counts_as_a_failure_but_not_as_an_operation() {
         let changes = comparison.changes;
         assert!(changes.is_empty(), "{outcome:?} {changes:?}");
     }
-    // In this replay, the second `getMore` fails.
+    // This stub replies only to the `aggregate` and to the first `getMore`, so the second `getMore`
+    // fails.
     let stub = Stub::start(Conduct::FailAfter(2)).await;
     let replayed = replay(plan(&stub).await, watched(Outcome::Replied)).await;
     assert_eq!(counts(&replayed), (1, 1));
@@ -143,7 +144,8 @@ async fn operations_without_a_reply_fail_at_their_time_limit() {
 
 #[tokio::test]
 async fn a_replay_can_be_stopped_while_it_waits_for_missing_events() {
-    // The stub sends one of three events, and then does not reply.
+    // The captured client received three events. The stub sends only one event: it replies to the
+    // first two commands, and then to none.
     let stub = Stub::start(Conduct::HangAfter(2)).await;
     let mut capture = Capture::new();
     let watch = doc! {"aggregate": "c", "pipeline": [{"$changeStream": {}}]};

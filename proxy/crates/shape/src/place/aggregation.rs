@@ -18,17 +18,19 @@ pub(super) enum Part {
     Object,
     /// An array of expressions.
     List,
-    /// The arguments of an operator. Some of them are options.
+    /// The named arguments of an operator in [`OPTION_OPERATORS`]. Some of them are options, such
+    /// as `unit`.
     Options,
-    /// An array of expressions. Numbers at this index and after it are positions.
+    /// The array of an operator's arguments. Numbers at this index and after it are positions or
+    /// counts, and not values.
     Positions(u8),
-    /// An array of numbers.
+    /// The argument of `$slice` in a projection: an array of numbers.
     Counts,
     /// `{$meta: word}`.
     Meta,
     /// `{$elemMatch: filter}`, `{$slice: count}` or `{$meta: word}` in a projection.
     Projected,
-    /// The operators of `$push` and `$addToSet`.
+    /// A document with operators such as `$each`, in the argument of `$push` or `$addToSet`.
     Pushed,
     /// The argument of `$changeStream`.
     ChangeStream,
@@ -44,9 +46,10 @@ pub(super) enum Part {
     WindowField,
     /// `window` of one field of `output`.
     Window,
-    /// `documents` of a window: positions.
+    /// `documents` of a window: bounds as positions relative to the current document.
     Bounds,
-    /// `range` of a window: differences of values.
+    /// `range` of a window: bounds as differences from the current document's sort key. Such
+    /// differences are values.
     RangeBounds,
     /// `output` of `$fill`.
     FillOutput,
@@ -102,7 +105,7 @@ impl Part {
                 _ => Treatment::Value,
             },
             Self::Search => match (name, value) {
-                // The value of `like` consists of documents of users.
+                // The value of `like` contains whole documents, whose content is values of users.
                 (b"like", _) => Treatment::Value,
                 (b"index" | b"path" | b"defaultPath", Value::String(_)) => Treatment::Keep,
                 (b"index" | b"path" | b"defaultPath", &Value::Array(array)) if is_names(array) => {
@@ -119,7 +122,7 @@ impl Part {
         }
     }
 
-    /// The treatment in the arguments of `$setWindowFields`, `$fill` and `$densify`.
+    /// The treatment of an element in the argument of `$setWindowFields`, `$fill` or `$densify`.
     fn of_stage(self, name: &[u8], value: &Value<'_>) -> Treatment {
         match self {
             Self::WindowOutput => inside(value, Self::WindowField),
@@ -215,7 +218,7 @@ fn option(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Keeps the argument of `$meta` if it is a word of the server.
+/// Keeps the argument of `$meta` if the server defines it, such as `textScore`.
 fn meta(value: &Value<'_>) -> Treatment {
     match value {
         Value::String(_) => word_of(&META_NAMES, value),
@@ -223,7 +226,8 @@ fn meta(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of the argument `sortBy` of an operator: sort keys, or one direction.
+/// The treatment of an operator's argument `sortBy`, or of `$sort` in a `$push`. The argument is a
+/// document of sort keys, or one direction.
 fn sort_by(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) => inside_document(value, Inner::Keys),
@@ -278,7 +282,8 @@ fn searched(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of a string, a regular expression, or an expression that computes one of them.
+/// The treatment of an operator's argument `regex`: a string, a regular expression, or an
+/// expression that computes one of them.
 fn pattern(value: &Value<'_>) -> Treatment {
     match expression(value) {
         Treatment::Value if matches!(value, Value::String(_)) => Treatment::Pattern,
@@ -345,7 +350,8 @@ const OPTION_OPERATORS: [&[u8]; 45] = [
     b"$year",
 ];
 
-/// The options of [`OPTION_OPERATORS`] that are not values: words of the server, names and counts.
+/// The options of [`OPTION_OPERATORS`] that are not values: names, counts and words that the server
+/// defines.
 const KEPT_OPTIONS: [&[u8]; 13] = [
     b"as",
     b"N",
@@ -374,7 +380,7 @@ fn first_position(operator: &[u8]) -> Option<u8> {
     })
 }
 
-/// The words of `fullDocument` and `fullDocumentBeforeChange`.
+/// The words that the server accepts for `fullDocument` and `fullDocumentBeforeChange`.
 const CHANGE_WORDS: [&[u8]; 5] = [
     b"default",
     b"off",
@@ -386,7 +392,7 @@ const CHANGE_WORDS: [&[u8]; 5] = [
 /// The words that the server accepts as a bound of a window, in place of a number.
 const BOUNDS: [&[u8]; 2] = [b"current", b"unbounded"];
 
-/// The words of `whenMatched` and `whenNotMatched`.
+/// The words that the server accepts for `whenMatched` and `whenNotMatched`.
 const MERGE_WORDS: [&[u8]; 6] = [
     b"discard",
     b"fail",

@@ -1,13 +1,14 @@
 //! Finds the values of users in a command, a reply or a document.
 //!
-//! A shape prints names and replaces values. Redaction needs the same distinction for every element
-//! of a message, without the limits of a fingerprint. A [`Place`] is the role of one document or
-//! array in a message, such as "filter" or "pipeline". It determines the treatment of each element
-//! in this document or array. The rules use the tables of the fingerprint: the clauses of commands,
-//! the stages and their arguments. An element for which there is no rule is a value.
+//! A shape prints names and replaces values. Redaction also separates names from values, but for
+//! every element of a message: the limits of a fingerprint (depth, number of elements) do not
+//! apply. A [`Place`] is the role of one document or array in a message, such as "filter" or
+//! "pipeline". It determines the treatment of each element in this document or array. Redaction and
+//! fingerprints use the same tables: the clauses of commands, the stages and their arguments. An
+//! element for which there is no rule is a value.
 //!
-//! This module changes no bytes. It reads only the element and, if the element is a document, the
-//! document's first name.
+//! This module changes no bytes. It reads only the element and, if a rule needs them, some names
+//! and types in the element.
 
 mod aggregation;
 mod option;
@@ -55,7 +56,7 @@ enum Inner {
     Operators,
     OperatorList,
     Text,
-    /// Options that are numbers.
+    /// A document or an array whose numbers are kept, such as `{batchSize: 100}`.
     Numbers,
     /// An array of names, or a document of names.
     Names,
@@ -74,8 +75,8 @@ enum Inner {
     Reply(ReplyForm, reply::Part),
 }
 
-/// The modifiers of an update, such as `$push`. Redaction treats the values in the arguments of
-/// modifiers with the same variant in the same way.
+/// A kind of modifier in an update. The kind determines how redaction treats the values in the
+/// modifier's argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Modifier {
     Push,
@@ -371,7 +372,7 @@ fn flag(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Keeps the name of a collection, field or index.
+/// Keeps a string, which here is always a name: of a collection, a field or an index, for example.
 fn name_only(value: &Value<'_>) -> Treatment {
     kept_unless(!matches!(value, Value::String(_)))
 }
@@ -384,7 +385,7 @@ fn names(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Keeps the words of the server in `words`, and numbers.
+/// Keeps a string that is in `words`, the words that the server defines here. Keeps any number.
 fn word_of(words: &[&[u8]], value: &Value<'_>) -> Treatment {
     match value {
         Value::String(word) => kept_unless(!words.contains(word)),
@@ -400,7 +401,7 @@ fn regex_options(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Keeps the name or the number of one BSON type, or those in an array.
+/// Keeps the name or the number of a BSON type. In an array, keeps each name and number of a type.
 fn types(value: &Value<'_>) -> Treatment {
     match value {
         Value::Array(_) => inside_array(value, Inner::Option(option::Part::Types)),

@@ -14,9 +14,9 @@ use crate::clause::Content;
 /// A document or an array in the options of a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
-    /// `lsid`, and the elements of the array of `endSessions`.
+    /// `lsid`, or one element of [`Part::Sessions`].
     Session,
-    /// An array of sessions.
+    /// An array of session ids: the argument of `endSessions` and similar commands.
     Sessions,
     /// `$clusterTime`.
     ClusterTime,
@@ -152,7 +152,8 @@ fn part_of(name: &[u8]) -> Option<Part> {
     })
 }
 
-/// The treatment of a field in the description of an index, if the field is not a clause.
+/// The treatment of a field in an element of `indexes` of `createIndexes`, if the field is not a
+/// clause.
 pub(super) fn of_index(name: &[u8], value: &Value<'_>) -> Treatment {
     match name {
         b"name" | b"ns" | b"default_language" | b"language_override" => name_only(value),
@@ -230,7 +231,7 @@ const NUMBERS: [&[u8]; 41] = [
 /// Fields of commands that contain names of databases, collections, fields or indexes.
 const NAMES: [&[u8]; 5] = [b"$db", b"collection", b"name", b"to", b"viewOn"];
 
-/// Fields of commands that contain words of the server, or numbers.
+/// Fields of commands that contain numbers, or words that the server defines.
 const WORDS: [&[u8]; 7] = [
     b"apiVersion",
     b"commitQuorum",
@@ -241,7 +242,7 @@ const WORDS: [&[u8]; 7] = [
     b"verbosity",
 ];
 
-/// The words that redaction keeps in the fields [`WORDS`].
+/// The words that redaction keeps in the fields that [`WORDS`] lists.
 const KNOWN_WORDS: [&[u8]; 13] = [
     b"1",
     b"allPlansExecution",

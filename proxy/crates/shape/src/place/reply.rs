@@ -7,7 +7,7 @@ use seawall_command::ReplyForm;
 /// A document or array in a reply. It decides how redaction treats the elements in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
-    /// The body.
+    /// The top-level document of the reply.
     Body,
     /// `cursor`.
     Cursor,

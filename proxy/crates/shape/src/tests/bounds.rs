@@ -73,7 +73,7 @@ fn operators_expressions_and_stages_deeper_than_the_limit_are_cut() {
 }
 
 #[test]
-fn filters_and_projections_with_too_many_entries_print_only_dots() {
+fn filters_and_projections_with_too_many_entries_are_printed_as_dots() {
     let fields = |count| {
         names(count)
             .map(|name| (name, Bson::Int32(1)))
@@ -137,7 +137,7 @@ fn elements_and_fields_beyond_the_limit_are_not_read() {
     assert_eq!(filter_shape(wide.collect()), "{a.*:?}");
 }
 
-/// A number written in letters.
+/// The number with a letter in place of each digit, because digits in a name can count as data.
 fn letters(number: usize) -> String {
     number
         .to_string()
@@ -165,7 +165,7 @@ fn statements_beyond_the_limit_are_not_read() {
 }
 
 #[test]
-fn the_limit_of_different_array_elements_applies_to_fine_and_coarse_shapes_separately() {
+fn the_limit_on_different_statements_applies_to_fine_and_coarse_shapes_separately() {
     let statements: Vec<Document> = names(5)
         .map(|name| doc! { "q": { "a": 1 }, "u": { "$set": { name: 1 } } })
         .collect();
@@ -178,7 +178,7 @@ fn the_limit_of_different_array_elements_applies_to_fine_and_coarse_shapes_separ
 }
 
 #[test]
-fn shape_of_a_command_over_the_walk_limit_prints_only_dots() {
+fn a_command_with_too_many_fields_and_elements_is_printed_as_dots() {
     let branch = |first: u8| -> Document {
         (0..63)
             .map(|number| (name(first) + &name(number), Bson::Int32(1)))

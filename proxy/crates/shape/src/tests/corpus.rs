@@ -1,14 +1,16 @@
 //! Builds random commands from a grammar. A string of bytes determines every choice, so proptest
 //! can shrink a failing case. The same bytes always give the same command. The caller can request
-//! the same command with other values, or with another order of the members of sets.
+//! the same command with other values, or with another order of the members of sets. A set is a
+//! part whose order does not matter, such as the fields of a filter.
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, Regex, doc, oid::ObjectId};
 
-/// A text that every generated string value contains, and no generated name.
+/// A text that every generated string value contains. No name that a shape may print contains it.
 pub(super) const PLANTED: &str = "tok";
 
-/// Makes the random choices, and applies the changes that the caller requested to the command.
+/// Generates a command: takes each choice from the bytes in `choices`. `salt` and `is_shuffled`
+/// change the values and the order of a command, but not its shape.
 pub(super) struct Dice<'a> {
     choices: &'a [u8],
     /// A number from which the values are built. With another salt, the command has other values.
@@ -192,7 +194,8 @@ impl<'a> Dice<'a> {
         self.shuffled(operators)
     }
 
-    /// A filter that cannot become an operator document in any order of its fields.
+    /// A filter without operators, so that it is not an operator document in any order of its
+    /// fields.
     fn path_filter(&mut self) -> Document {
         self.set(|dice| (dice.name(), dice.value()))
     }
@@ -241,8 +244,8 @@ impl<'a> Dice<'a> {
                 1 => Bson::Boolean(true),
                 2 => doc! { "$slice": dice.scalar() }.into(),
                 3 => doc! { "$elemMatch": dice.path_filter() }.into(),
-                // The expression is inside an operator, because a plain number or boolean would
-                // decide whether the projection includes the field.
+                // The expression is inside an operator, because a plain number or boolean is not a
+                // value here: it decides whether the projection includes the field.
                 _ => doc! { "$add": [dice.expression()] }.into(),
             };
             (name, flag)
@@ -272,8 +275,8 @@ impl<'a> Dice<'a> {
                     dice.shuffled(pushed)
                 }
                 1 => dice.operators(),
-                // The argument of `$pull` is a filter, and a shape shows the names in a filter. So
-                // the argument must not be a document of `value`, whose names are values.
+                // The argument of `$pull` is a filter, and a shape shows the names in a filter. A
+                // document from `value` has values as names, so the argument must be a scalar.
                 _ if modifier == "$pull" => return (name, dice.scalar()),
                 _ => return (name, dice.value()),
             };

@@ -1,4 +1,4 @@
-//! Tests of the rules for names.
+//! Tests of how a shape prints names.
 
 use bson::doc;
 use seawall_command::CommandBytes;
@@ -19,7 +19,7 @@ fn printed(name: &str) -> String {
 fn data_in_field_names_is_replaced_by_a_star() {
     let long = "x".repeat(65);
     let cases = [
-        // A component that has only digits is data, whatever its length.
+        // A component (a part between dots) that has only digits is data, whatever its length.
         ("0", "*"),
         ("items.17.sku", "items.*.sku"),
         ("a.b", "a.b"),
@@ -128,7 +128,7 @@ fn namespaces_and_index_names_are_printed_unchanged() {
 }
 
 #[test]
-fn a_bracketed_name_and_a_list_with_equal_text_have_equal_hashes() {
+fn hashes_of_a_bracketed_name_and_a_list_are_equal_if_and_only_if_their_texts_are_equal() {
     let pairs = [
         (doc! { "key": "[a]" }, doc! { "key": ["a"] }),
         (doc! { "key": "[a.b]" }, doc! { "key": ["a.b"] }),

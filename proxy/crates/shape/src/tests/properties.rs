@@ -22,7 +22,7 @@ proptest! {
     })]
 
     #[test]
-    fn hashes_are_equal_if_and_only_if_command_collection_and_text_are_equal(
+    fn hashes_are_equal_if_and_only_if_command_name_collection_and_shape_text_are_equal(
         seeds in vec(vec(any::<u8>(), 0..40), 12),
     ) {
         let commands: Vec<_> = seeds.iter().map(|seed| Dice::new(seed).command()).collect();
@@ -46,7 +46,7 @@ proptest! {
     }
 
     #[test]
-    fn texts_and_hashes_still_agree_after_names_were_learned(
+    fn hashes_are_equal_if_and_only_if_texts_are_equal_after_names_were_learned(
         seeds in vec(vec(any::<u8>(), 0..40), 12),
     ) {
         let bodies: Vec<_> =
@@ -160,8 +160,8 @@ proptest! {
     }
 }
 
-/// The commands cover the whole grammar. Each command is cut after every byte, once with the
-/// original length field and once with a corrected length field.
+/// The commands cover the whole grammar. Each command is cut to every shorter length. Each cut
+/// command is tested twice: with its original length field, and with a corrected length field.
 #[test]
 fn fingerprint_of_a_truncated_command_never_panics() {
     let choices: Vec<u8> = (0..=255).cycle().take(600).collect();
@@ -186,9 +186,10 @@ fn fingerprint_of_a_truncated_command_never_panics() {
     }
 }
 
-/// The stack of a small thread is enough for the walk of the deepest and widest filter.
+/// A thread with a small stack can compute the fingerprint of a filter that is deeper than the
+/// limit and has many fields at each level.
 #[test]
-fn walk_of_the_deepest_command_fits_a_small_stack() {
+fn fingerprint_of_a_very_deep_command_needs_only_a_small_stack() {
     let branch = |filter: Document| {
         let mut filter = doc! { "$or": [filter, { "z": 1 }], "$nor": [{ "y": 1 }] };
         filter.extend((b'a'..=b'p').map(|name| (char::from(name).to_string(), Bson::Int32(1))));
@@ -209,6 +210,6 @@ fn walk_of_the_deepest_command_fits_a_small_stack() {
     walk.unwrap().join().unwrap();
 }
 
-/// Unoptimised code needs several times the stack of a release build. A release build should need
+/// Unoptimized code needs several times the stack of a release build. A release build should need
 /// at most about 100 KiB.
 const SMALL_STACK_BYTES: usize = 512 * 1024;

@@ -344,7 +344,7 @@ fn op_db_and_collection_come_from_the_command() {
         ),
         (doc! {}, ("<unknown>", "", "")),
         (doc! { "Find": "c", "$db": "d" }, ("<unknown>", "d", "")),
-        // The table of commands marks `copydb` as `uncounted`, so it is counted as unknown.
+        // The table of commands marks `copydb` as `uncounted`, so its name is `<unknown>` here.
         (doc! { "copydb": 1, "$db": "d" }, ("<unknown>", "d", "")),
     ];
     for (command, (op, db, collection)) in cases {
@@ -367,7 +367,7 @@ fn shape_of_explain_contains_the_shape_of_the_explained_command() {
 }
 
 #[test]
-fn bulk_writes_to_several_namespaces_print_the_namespaces() {
+fn shape_of_a_bulk_write_to_several_namespaces_contains_the_namespaces() {
     let command = doc! {
         "bulkWrite": 1,
         "ops": [{ "insert": 0 }, { "insert": 1 }, { "insert": 9 }, { "shrug": 1 }],
@@ -520,8 +520,8 @@ fn other_legacy_opcodes_have_the_shapes_of_the_commands_that_replaced_them() {
     }
 }
 
-/// Hashes are stored, and compared between releases. They must not change while the rules are
-/// `fp1`.
+/// Hashes are stored, and compared between releases. They must not change while the version of the
+/// rules is `fp1`.
 #[test]
 fn shape_hashes_never_change_between_releases() {
     let cases = [

@@ -1,4 +1,5 @@
-//! Tests of the published examples of the rules. The results must match exactly.
+//! Tests with the published examples of the rules (the test vectors). The results must match
+//! exactly.
 
 use std::collections::HashMap;
 

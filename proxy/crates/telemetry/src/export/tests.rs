@@ -237,7 +237,7 @@ async fn an_unreachable_collector_is_a_retryable_failure() {
 }
 
 #[test]
-fn waits_are_random_between_half_of_the_wait_and_the_wait() {
+fn jitter_shortens_a_wait_by_a_random_part_of_at_most_half() {
     let waits: Vec<_> = (0..100).map(|_| jittered(FIRST_WAIT)).collect();
     let is_bounded = |wait: &Duration| (FIRST_WAIT / 2..=FIRST_WAIT).contains(wait);
     assert!(waits.iter().all(is_bounded));

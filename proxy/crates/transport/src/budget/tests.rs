@@ -22,8 +22,7 @@ fn sharer(last: u8) -> Sharer {
     Sharer::at(Some([192, 0, 2, last].into()))
 }
 
-/// Adds a message that holds `bytes` bytes. Seawall waits for more bytes from the sender of this
-/// message.
+/// Adds a message that holds `bytes` bytes and is incomplete: Seawall waits for its sender.
 fn holder(inner: &mut Inner, sharer: Sharer, bytes: usize, now: Instant) -> HolderId {
     let id = inner.open(sharer, now);
     assert_eq!(inner.grow(id, bytes, bytes, now), Grant::Granted);
@@ -60,7 +59,7 @@ async fn only_one_message_uses_the_reserve_and_the_message_with_the_fewest_missi
 }
 
 #[tokio::test(start_paused = true)]
-async fn address_that_holds_the_least_memory_uses_the_reserve_first() {
+async fn a_message_of_the_address_that_holds_the_least_memory_gets_the_reserve_first() {
     let (mut inner, now) = inner();
     let _greedy = holder(&mut inner, sharer(1), ALL, now);
     let first = inner.open(sharer(3), now);
@@ -92,7 +91,11 @@ async fn one_address_cannot_use_all_memory_of_the_budget() {
     let other = inner.open(sharer(2), now);
     assert_eq!(inner.grow(other, 40_000, 200_000, now), Grant::Granted);
     let finisher = inner.finisher;
-    assert_ne!(finisher, Some(other), "the other message needs no reserve");
+    assert_ne!(
+        finisher,
+        Some(other),
+        "the message of the other address needs no reserve"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,7 +112,7 @@ async fn a_message_loses_the_reserve_when_its_sender_is_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_silent_holder_of_the_address_with_the_most_memory_is_evicted() {
+async fn only_silent_messages_of_the_address_with_the_most_memory_are_evicted() {
     let (mut inner, now) = inner();
     let greedy = [0, 1].map(|n| holder(&mut inner, sharer(1), 400_000 + n, now));
     let small = holder(&mut inner, sharer(2), 199_999, now);
@@ -224,7 +227,7 @@ fn check(inner: &Inner) {
 
 proptest! {
     #[test]
-    fn budget_sums_and_the_first_waiting_message_are_correct_after_any_steps(
+    fn memory_sums_and_the_first_waiting_message_are_correct_after_random_requests(
         steps in prop::collection::vec((0_u8..4, 0_usize..8, 1_usize..400_000), 1..200),
     ) {
         let (mut inner, mut now) = (Inner::new(ALL, ALL / 2), Instant::now());
@@ -320,7 +323,7 @@ async fn a_message_that_waits_for_memory_is_woken_when_memory_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_in_which_seawall_does_not_read_does_not_count_as_silence_of_a_memory_holder() {
+async fn a_memory_holder_does_not_count_as_silent_while_seawall_does_not_read_from_its_peer() {
     const MS: Duration = Duration::from_millis(1);
     let budget = MemoryBudget::of_bytes(1_000);
     let greedy = budget.try_reserve(sharer(1), 500).unwrap();
@@ -402,7 +405,7 @@ async fn searches_for_memory_holders_to_evict_have_a_minimum_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn if_no_message_can_finish_the_waiting_message_with_the_most_missing_bytes_is_evicted() {
+async fn the_waiting_message_with_the_most_missing_bytes_is_evicted_if_no_message_can_finish() {
     let (mut inner, now) = inner();
     let full = inner.open(sharer(1), now);
     assert_eq!(inner.grow(full, ALL, ALL, now), Grant::Granted);
@@ -413,7 +416,11 @@ async fn if_no_message_can_finish_the_waiting_message_with_the_most_missing_byte
     assert_eq!(inner.grow(short, 100, 100, now), Grant::Wait);
     assert_eq!(inner.grow(long, 200, 200, soon), Grant::Wait);
     let evicted = |inner: &Inner| [full, finishing, short, long].map(|id| is_evicted(inner, id));
-    assert_eq!(evicted(&inner), [false; 4], "one message can finish");
+    assert_eq!(
+        evicted(&inner),
+        [false; 4],
+        "no message is evicted while the message with the reserve can finish"
+    );
     let later = soon + EVICTION_INTERVAL;
     assert_eq!(inner.grow(finishing, 100, 100, later), Grant::Wait);
     assert_eq!(evicted(&inner), [false, false, false, true]);

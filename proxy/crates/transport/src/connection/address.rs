@@ -16,7 +16,7 @@ pub enum ServerAddress {
     Unix(PathBuf),
 }
 
-/// Error: a text is not a server address.
+/// Error for a text that is not a server address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid server address: {0:?}; expected host:port or the path of a unix socket")]
 pub struct AddressError(String);

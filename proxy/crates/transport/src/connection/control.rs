@@ -1,5 +1,5 @@
-//! Seawall's own commands on a server connection. These commands are few and small, so this module
-//! decodes their documents.
+//! Seawall's own commands on a server connection, such as `hello`. Such commands are few and small,
+//! so this module reads each reply into memory as a whole.
 
 use std::io;
 
@@ -57,7 +57,8 @@ impl Connection {
     /// See [`ControlError`].
     pub async fn run(&mut self, command: &RawDocument) -> Result<RawDocumentBuf, ControlError> {
         let request_id = self.request_id();
-        // The buffers are zeroed, because commands can contain proofs and replies can contain keys.
+        // The buffers are zeroed after use, because a command can contain the proof of a login, and
+        // a reply can contain keys.
         let request = Zeroizing::new(encode_request(request_id, command.as_bytes()));
         self.stream.write_all(&request).await?;
         self.stream.flush().await?;
@@ -130,7 +131,7 @@ mod tests {
     use seawall_wire::{encode_op_msg_like, encode_op_reply};
 
     #[tokio::test]
-    async fn the_error_of_an_invalid_reply_names_its_request_or_its_opcode() {
+    async fn the_error_for_an_unexpected_reply_contains_the_request_ids_or_the_opcode() {
         let body = rawdoc! { "ok": 1 };
         let body = body.as_bytes();
         for (reply, message) in [

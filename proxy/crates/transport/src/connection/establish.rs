@@ -61,7 +61,7 @@ impl fmt::Display for Step {
 /// The reason why a connection could not be established.
 #[derive(Debug, thiserror::Error)]
 pub enum EstablishError {
-    /// The connect or the TLS handshake failed.
+    /// The attempt to connect, or the TLS handshake, failed.
     #[error("{step} to {address} failed: {source}")]
     Io {
         /// The step that failed.
@@ -86,7 +86,7 @@ pub enum EstablishError {
         step: Step,
         /// The address of the server.
         address: ServerAddress,
-        /// The error of the exchange.
+        /// Why the command got no valid reply.
         source: ControlError,
     },
     /// The server replied with an error.
@@ -101,7 +101,7 @@ pub enum EstablishError {
         /// The error message in the server's reply.
         message: String,
     },
-    /// The SCRAM conversation failed in Seawall, for example because of a wrong server signature.
+    /// Seawall ended the SCRAM conversation, for example because the server's signature was wrong.
     #[error("authentication at {address} failed: {source}")]
     Scram {
         /// The address of the server.
@@ -121,8 +121,8 @@ pub enum EstablishError {
 }
 
 impl EstablishError {
-    /// True if the identity has no keys, the server refuses them, or the server has newer keys. A
-    /// client must then log in again.
+    /// True if the identity has no keys, if the server refuses its keys, or if the server has newer
+    /// keys. The client must then log in again.
     pub fn refuses_keys(&self) -> bool {
         match self {
             Self::Refused {
@@ -140,7 +140,8 @@ impl EstablishError {
         }
     }
 
-    /// True if the SCRAM conversation with the server began and did not succeed.
+    /// True if the SCRAM conversation with the server began and did not succeed. False after a
+    /// timeout, because [`Self::TimedOut`] does not show which step took too long.
     pub fn failed_authentication(&self) -> bool {
         match self {
             Self::Scram { .. } => true,
@@ -181,7 +182,7 @@ pub struct Connector {
     nonces: Arc<NonceSource>,
 }
 
-/// TLS towards servers, and the version of its configuration.
+/// The TLS configuration for connections to servers, and its version.
 struct VersionedTls {
     version: TlsVersion,
     /// The TLS configuration; `None` if Seawall connects to servers without TLS.
@@ -216,8 +217,8 @@ impl Connector {
         connector
     }
 
-    /// Changes TLS for new connections of this connector and all its clones. Returns the new
-    /// version. Must not be called by two threads at a time.
+    /// Changes the TLS configuration for new connections of this connector and all its clones.
+    /// Returns the version of the new configuration. Must not be called by two threads at a time.
     pub fn set_tls(&self, tls: Arc<ServerTls>) -> TlsVersion {
         let version = self.tls.load().version.next();
         let tls = Some(tls);
@@ -279,8 +280,8 @@ impl Connector {
     /// True if the server requires clients to log in.
     ///
     /// # Errors
-    /// See [`EstablishError`]. The step [`Step::AccessControl`] is refused if the server replies
-    /// with an error that does not show if it requires a login.
+    /// See [`EstablishError`]. If the server replies with an error that does not show if the server
+    /// requires a login, the error is [`EstablishError::Refused`] with [`Step::AccessControl`].
     pub async fn requires_authentication(
         &self,
         address: &ServerAddress,
@@ -295,7 +296,8 @@ impl Connector {
     /// Establishes a connection for anonymous clients. Fails if the server requires a login. The
     /// check runs for each connection, because an operator may have switched on access control on
     /// the server. If such a server has no user yet, it lets any client on its own host create the
-    /// first user. Without the check, an anonymous client of Seawall could create this user.
+    /// first user. Without the check, an anonymous client could create this user through a Seawall
+    /// that runs on the server's host.
     async fn establish_anonymous(
         &self,
         address: &ServerAddress,
@@ -331,9 +333,10 @@ impl Connector {
         self.within_limit(address, connecting).await
     }
 
-    /// Connects but sends no `hello`, because the client sends its own `hello`. The returned flag
-    /// is true if the server requires clients to log in, or if the server's reply does not show
-    /// this. `header` is a header of the PROXY protocol, which is sent before the TLS handshake.
+    /// Connects but sends no `hello`, because the client sends its own `hello`. Asks the server if
+    /// it requires clients to log in: the returned flag is true if the server does, or if its reply
+    /// does not show this. `header` is a header of the PROXY protocol, which is sent before the TLS
+    /// handshake.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -351,8 +354,8 @@ impl Connector {
         self.within_limit(address, checking).await
     }
 
-    /// True if the server of this connection requires clients to log in, or if the server's reply
-    /// does not show this.
+    /// Asks the server of this connection if it requires clients to log in. Returns true if the
+    /// server does, or if its reply does not show this.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -477,8 +480,8 @@ impl Connector {
         Ok((connection, hello_reply))
     }
 
-    /// Connects a socket, sends `header` and performs the TLS handshake. Also returns the version
-    /// of the TLS configuration.
+    /// Connects a socket, sends `header` (a header of the PROXY protocol) and performs the TLS
+    /// handshake. Also returns the version of the TLS configuration.
     async fn connect_stream(
         &self,
         address: &ServerAddress,
@@ -542,7 +545,8 @@ async fn requires_authentication(
 ) -> Result<bool, EstablishError> {
     let command = rawdoc! { "getParameter": 1, "logLevel": 1, "$db": "admin" };
     match run_step(connection, address, Step::AccessControl, &command).await {
-        // The server checks privileges before it runs the command, so it granted access.
+        // The server checks privileges before it runs a command. It has run this command on a
+        // connection without a login, so it requires no login.
         Ok(_) => Ok(false),
         Err(EstablishError::Refused { code, .. }) if code == UNAUTHORIZED => Ok(true),
         Err(error) => Err(error),

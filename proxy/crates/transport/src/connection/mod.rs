@@ -133,7 +133,8 @@ impl ConnectionId {
         1.0 - 0.2 * self.spread()
     }
 
-    /// A number from 0 to 1. Numbers of consecutive connections are spread evenly.
+    /// A number from 0 to 1, computed from the id. The numbers of connections that were established
+    /// one after another are spread evenly over this range.
     pub fn spread(self) -> f64 {
         // This is Fibonacci hashing, which spreads consecutive numbers evenly.
         let hash = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;

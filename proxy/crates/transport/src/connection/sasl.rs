@@ -89,9 +89,9 @@ pub fn empty_exchange(last: &RawDocument, source: &str) -> Option<SecretDocument
 }
 
 /// True if a server refuses a login by an error with this code: the user or the proof is wrong, or
-/// the user cannot use the mechanism. Servers use different codes for this: usually 18, 334 for a
-/// mechanism, 2 for a mechanism before 4.4, and 8000 in Atlas. A code that reports a failure of the
-/// server says nothing about the user.
+/// the user cannot use the mechanism. For a wrong user or proof, the code is usually 18. For the
+/// mechanism, it is usually 334, or 2 on servers before 4.4. Atlas sends 8000. A code that reports
+/// a failure of the server says nothing about the user.
 pub fn refuses_login(code: i32) -> bool {
     !reports_server_failure(code)
 }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_sasl_exchange_is_sent_only_if_the_server_has_not_finished() {
+    fn empty_sasl_exchange_is_sent_only_if_the_server_has_not_finished_the_login() {
         let last = rawdoc! { "conversationId": 7, "done": false, "ok": 1.0 };
         let command = empty_exchange(&last, "source").unwrap();
         assert_eq!(command.get_i32("conversationId").ok(), Some(7));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wiped_document_contains_only_zeros() {
+    fn a_wiped_secret_document_is_empty() {
         let mut command = sasl_continue(7, "source", b"proof");
         command.wipe();
         assert!(command.is_empty());

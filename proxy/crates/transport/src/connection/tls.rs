@@ -29,7 +29,7 @@ pub enum TlsError {
     /// The authorities or revocation lists are unusable.
     #[error("cannot set up the verification of servers' certificates: {0}")]
     Verifier(#[from] VerifierBuilderError),
-    /// TLS cannot be set up.
+    /// rustls refuses the TLS configuration for another reason.
     #[error(transparent)]
     Setup(#[from] rustls::Error),
 }
@@ -133,7 +133,7 @@ impl ServerTls {
         &self.config
     }
 
-    /// When each file of authorities, certificates or revocation lists expires.
+    /// When the contents of each file expire: authorities, certificates or revocation lists.
     pub fn expiries(&self) -> &[CertificateExpiry] {
         &self.expiries
     }
@@ -142,8 +142,9 @@ impl ServerTls {
     /// address without brackets.
     ///
     /// # Errors
-    /// If the handshake fails, or the certificate of a resumed session is no longer valid: rustls
-    /// verifies a certificate only in a full handshake.
+    /// If the handshake fails, or if the server's certificate in a resumed TLS session is no longer
+    /// valid. This function checks that certificate itself, because rustls verifies certificates
+    /// only in full handshakes.
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<Stream> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
@@ -217,11 +218,13 @@ fn roots(
     }
 }
 
-/// Accepts certificates that [`WebPkiServerVerifier`] refuses.
+/// Accepts certificates that are valid except for the host name or, without a `verifier`, any
+/// certificate. [`WebPkiServerVerifier`] would refuse these certificates.
 #[derive(Debug)]
 struct LenientVerifier {
-    /// Verifies everything except the host name. `None` accepts any certificate: users request this
-    /// with `tlsAllowInvalidCertificates`, in tests.
+    /// Verifies the certificate. Its error about a wrong host name is ignored. If this is `None`,
+    /// any certificate is accepted: users request this with `tlsAllowInvalidCertificates`, usually
+    /// for tests.
     verifier: Option<Arc<WebPkiServerVerifier>>,
     provider: Arc<CryptoProvider>,
 }

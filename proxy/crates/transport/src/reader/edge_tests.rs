@@ -126,7 +126,7 @@ async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
 }
 
 #[tokio::test]
-async fn the_buffer_of_a_large_message_grows_only_as_its_bytes_arrive() {
+async fn the_buffer_of_a_small_or_streamed_message_grows_only_while_bytes_arrive() {
     for bytes in [LARGE_MESSAGE_BYTES, 3 << 20] {
         let (mut near, mut far) = duplex(1 << 16);
         far.write_all(&request_of(bytes)[..1_000]).await.unwrap();
@@ -186,7 +186,7 @@ async fn a_large_inflated_message_counts_towards_the_memory_budget() {
 }
 
 #[tokio::test]
-async fn the_copy_for_an_inspection_counts_towards_the_memory_budget() {
+async fn memory_for_the_inspection_of_a_compressed_message_counts_towards_the_budget() {
     let noisy = encode_request(1, &noise(100_000));
     let compressed = deflate(&noisy, Compressor::Zstd).unwrap();
     let budget = budget();
@@ -298,7 +298,7 @@ async fn a_read_that_returns_no_bytes_does_not_count_as_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_message_heads_are_ordered_by_the_memory_that_they_still_need() {
+async fn the_waiting_message_that_needs_the_least_memory_gets_memory_first() {
     let left = STREAM_SHARE_BYTES - HEAD_BYTES;
     for (left_of_rival, head_is_first) in [(left - 1, false), (left + 1, true)] {
         let budget = MemoryBudget::of_bytes(2 << 20);
@@ -339,7 +339,7 @@ async fn the_message_after_peek_header_contains_the_peeked_header() {
 }
 
 #[tokio::test]
-async fn the_scratch_buffer_is_zero_after_a_read() {
+async fn no_bytes_of_a_message_stay_in_the_scratch_buffer() {
     let (mut near, mut far) = duplex(1 << 16);
     with_scratch(|scratch| scratch.fill(9));
     far.write_all(&request_of(1_000)).await.unwrap();
@@ -378,7 +378,7 @@ async fn a_tls_record_is_forwarded_whole_and_later_bytes_are_kept() {
 }
 
 #[tokio::test]
-async fn a_tls_record_is_forwarded_as_it_arrives() {
+async fn the_arrived_part_of_a_tls_record_is_forwarded_at_once() {
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::default();
     let sent = &record(&[5; 60_000])[..50_000];
@@ -408,8 +408,8 @@ async fn a_tls_record_that_ends_early_is_an_error() {
     assert_eq!(cut.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
 }
 
-/// A reader, and a stream with three messages. The second and the third message are sent ahead and
-/// have 20,000 and 3,000 bytes.
+/// Returns a reader, and both ends of a stream with three messages of 100, 20,000 and 3,000 bytes.
+/// The second and the third message are sent ahead.
 async fn with_messages_sent_ahead() -> (MessageReader, DuplexStream, DuplexStream) {
     let (near, mut far) = duplex(1 << 16);
     let sent = [100, 20_000, 3_000].map(request_of).concat();

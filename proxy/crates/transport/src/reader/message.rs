@@ -25,7 +25,8 @@ pub struct Message {
     pub bytes: Vec<u8>,
     /// When the first bytes of a head arrived; `None` for a whole message.
     pub head_since: Option<Instant>,
-    /// The compressor; `None` if the message was not compressed.
+    /// The compressor of the `OP_COMPRESSED` message that contained this message; `None` if this
+    /// message was not inside another one.
     pub compressor: Option<Compressor>,
     /// The message's share of the memory budget; `None` if no bytes of the message are charged.
     /// Dropping the message releases the share.
@@ -47,8 +48,8 @@ impl Message {
         }
     }
 
-    /// Makes sure that the bytes are zeroed when the message is dropped, because the bytes may
-    /// contain the payload of a login.
+    /// Makes sure that the bytes are zeroed when the message is dropped. Callers use this for
+    /// messages that may contain the payload of a login.
     pub fn mark_secret(&self) {
         self.is_secret.store(true, Ordering::Relaxed);
     }
@@ -64,8 +65,8 @@ impl Message {
         self.bytes.len() < self.header.message_length
     }
 
-    /// Reserves memory for the inner message of a compressed message. The memory is charged to
-    /// `sharer`.
+    /// Reserves memory for the inner message of a compressed message. The memory is added to this
+    /// message's share; if it has no share, the memory is charged to `sharer`.
     ///
     /// # Errors
     /// See [`InflateError`]. [`InflateError::Bytes`] means that the message was evicted, because

@@ -155,8 +155,8 @@ mod tests {
         }
     }
 
-    /// Reads the rest of a message that arrives at a constant rate. Returns the duration in
-    /// seconds, and the result.
+    /// Reads the rest of a message that arrives at a constant rate. Returns how many seconds this
+    /// took, and the result of the last read.
     async fn rest_at(
         bytes_per_second: usize,
         budget: &MemoryBudget,
@@ -197,12 +197,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_next_message_is_found_after_reading_the_rest_of_a_message_was_cancelled() {
+    async fn the_next_message_is_found_after_a_cancelled_read_of_the_rest_of_a_message() {
         let (mut near, mut far) = duplex(4 << 20);
         let message = encode_request(1, &vec![7; 2 << 20]);
         let next = encode_request(2, &[8; 100]);
-        // Only `first` is sent before the reads, so the second piece is incomplete when its future
-        // is dropped.
+        // Only `first` is sent before the reads. So the second piece is incomplete when the timeout
+        // drops its future.
         let (first, second) = message.split_at(400_000);
         far.write_all(first).await.unwrap();
         let (mut reader, budget) = (MessageReader::new(Sharer::Local), budget());

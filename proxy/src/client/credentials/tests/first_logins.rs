@@ -62,7 +62,7 @@ async fn an_unknown_user_is_remembered_only_for_the_mechanism_of_its_login() {
 }
 
 #[tokio::test]
-async fn logins_that_wait_for_the_introduction_of_an_unknown_user_send_no_request() {
+async fn logins_that_wait_for_the_first_login_of_an_unknown_user_send_no_request() {
     let scene = Scene::new().await;
     let (nobody, introduction) = (user("nobody"), scene.introduction("nobody").await);
     let mut waiting = Box::pin(scene.obtain(&nobody));
@@ -74,7 +74,7 @@ async fn logins_that_wait_for_the_introduction_of_an_unknown_user_send_no_reques
 }
 
 #[tokio::test]
-async fn a_first_login_is_refused_unless_the_error_reports_a_failure_of_the_server() {
+async fn an_error_reply_refuses_a_first_login_unless_it_reports_a_failure_of_the_server() {
     for command in ["saslStart", "saslContinue"] {
         let scene = Scene::new().await;
         // 11600 is InterruptedAtShutdown, 91 ShutdownInProgress, 462
@@ -116,7 +116,7 @@ async fn a_login_succeeds_after_the_server_has_closed_the_connection_kept_for_re
 }
 
 #[tokio::test]
-async fn a_login_is_refused_unless_its_connection_is_logged_in_as_exactly_that_user() {
+async fn a_login_is_refused_unless_its_connection_has_exactly_the_user_of_the_login() {
     let authenticated = |users: bson::RawArrayBuf| {
         let reply = rawdoc! { "authInfo": { "authenticatedUsers": users }, "ok": 1 };
         ("connectionStatus", reply)
@@ -141,7 +141,7 @@ async fn a_login_is_refused_unless_its_connection_is_logged_in_as_exactly_that_u
 }
 
 #[tokio::test]
-async fn a_login_is_refused_if_the_keys_do_not_match_the_proof() {
+async fn a_login_is_refused_if_its_proof_does_not_match_the_keys_that_the_server_returns() {
     let scene = Scene::new().await;
     let other = users_info("u", &stored_keys("u", "other"), []);
     scene.server.reply_instead("usersInfo", other);
@@ -203,8 +203,9 @@ async fn a_login_does_not_wait_if_its_user_became_known_just_before_the_wait() {
 }
 
 #[tokio::test]
-async fn logins_stop_waiting_for_a_conversation_when_their_user_becomes_known() {
+async fn logins_stop_waiting_for_a_free_conversation_when_their_user_becomes_known() {
     let scene = Scene::new().await;
+    // These first logins reach the limit of conversations with servers, so the next one waits.
     let mut conversations = Vec::new();
     for name in ["a", "b", "c", "d"] {
         scene.server.set_password(name, "secret");
@@ -235,16 +236,17 @@ fn credentials_of_u(keys: &ScramKeys) -> Credentials {
 }
 
 #[tokio::test]
-async fn logins_stop_waiting_for_a_conversation_when_a_key_reading_makes_their_user_known() {
+async fn logins_stop_waiting_for_a_free_conversation_when_a_reading_makes_their_user_known() {
     let scene = Scene::new().await;
     let (u, keys) = (user("u"), keys_of(SHA_256, "u", "secret").keys);
     let store = || scene.credentials.store.lock();
-    // A client still uses the identity of the user, whose keys have expired.
+    // The keys of `u` expire, but a client still uses the identity.
     let (known, _) = store().learn(&u, credentials_of_u(&keys), None, Instant::now());
     let identity = known.unwrap().identity;
     store().set_limits(8, Duration::ZERO);
     assert!(scene.known("u").is_none());
     store().set_limits(8, Duration::from_secs(300));
+    // These first logins reach the limit of conversations with servers, so the next one waits.
     let mut conversations = Vec::new();
     for name in ["a", "b", "c", "d"] {
         scene.server.set_password(name, "secret");
@@ -259,7 +261,7 @@ async fn logins_stop_waiting_for_a_conversation_when_a_key_reading_makes_their_u
 }
 
 #[tokio::test]
-async fn a_login_that_waits_for_its_client_holds_no_exchange_permit() {
+async fn a_login_that_waits_for_its_client_does_not_count_towards_the_limit_of_exchanges() {
     let scene = Scene::new().await;
     for name in ["a", "b", "c"] {
         scene.server.set_password(name, "secret");

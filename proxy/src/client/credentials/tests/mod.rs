@@ -31,7 +31,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 const SHA_256: Mechanism = Mechanism::ScramSha256;
 
-/// A server with a user `u` whose password is `secret`, and Seawall's credentials for it.
+/// A scripted server with a user `u` whose password is `secret`, and the [`Credentials`] with which
+/// Seawall checks logins of users of this server.
 struct Scene {
     server: UserServer,
     pool: Arc<ServerPool>,
@@ -47,7 +48,8 @@ impl Scene {
         Self::behind(mode, users, Topology::of_standalone).await
     }
 
-    /// `topology` creates the topology that contains the server at an address.
+    /// Starts the server, and calls `topology` with the server's address to create the topology
+    /// that contains the server.
     async fn behind(
         mode: CredentialMode,
         users: Vec<ConfiguredUser>,
@@ -87,7 +89,8 @@ impl Scene {
         self.credentials.obtain(&key_request(user, SHA_256)).await
     }
 
-    /// Begins the introduction of a user. Panics if the user is known or configured.
+    /// Begins the introduction of a user (a first login, which a server checks). Panics if the user
+    /// is known or configured.
     async fn introduction(&self, name: &str) -> Introduction {
         match self.obtain(&user(name)).await {
             Ok(Obtained::Introduce(introduction)) => introduction,
@@ -134,7 +137,7 @@ impl Scene {
     }
 
     /// Waits until a reading of the user's keys has ended: the reading in progress, or a new
-    /// reading.
+    /// reading if none is in progress.
     async fn read_again(&self, known: &Known) {
         let (user, identity) = (UserName::of(&known.identity), &known.identity);
         let mut done = self.credentials.read_again(&user, identity);

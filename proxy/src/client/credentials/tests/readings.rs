@@ -91,7 +91,7 @@ async fn a_server_error_during_a_key_reading_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_reply_about_another_user_ends_the_identity() {
+async fn an_identity_ends_if_the_server_returns_the_keys_of_another_user() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let other = users_info("v", &stored_keys("v", "secret"), []);
@@ -125,7 +125,7 @@ async fn an_identity_stays_usable_if_the_router_that_may_accept_its_keys_has_jus
 }
 
 #[tokio::test]
-async fn after_a_failed_proof_keys_that_all_usable_routers_refuse_verify_no_further_login() {
+async fn after_a_failed_proof_cached_keys_that_all_usable_routers_refuse_are_removed() {
     let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.server.close_all().await;
@@ -136,7 +136,7 @@ async fn after_a_failed_proof_keys_that_all_usable_routers_refuse_verify_no_furt
     scene.read_again(&known).await;
     assert!(scene.known("u").is_none());
     assert_eq!(known.identity.status(), IdentityStatus::Good);
-    // The next login with this password introduces the user. The old password is refused.
+    // A server checks the next logins: it refuses the old password and accepts the new one.
     assert!(refused(scene.log_in("u", "secret").await));
     let changed = scene.log_in("u", "changed").await.unwrap();
     assert_eq!(changed.identity.id(), known.identity.id());

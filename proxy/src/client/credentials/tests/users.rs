@@ -1,4 +1,4 @@
-//! A scripted server with users: it speaks SCRAM and lets each user read its own keys.
+//! A scripted server with users: it verifies SCRAM logins and lets each user read its own keys.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -24,13 +24,13 @@ pub(super) fn keys_of(mechanism: Mechanism, name: &str, password: &str) -> Deriv
     derive_from_password(mechanism, name, password, salt.as_bytes(), 4096).unwrap()
 }
 
-/// The SCRAM-SHA-256 keys that a server stores for a password. The server's users have no other
-/// mechanism.
+/// The SCRAM-SHA-256 keys that a server stores for a password. Users of the scripted server have no
+/// other mechanism.
 pub(super) fn stored_keys(name: &str, password: &str) -> ScramKeys {
     keys_of(Mechanism::ScramSha256, name, password).keys
 }
 
-/// Users and behaviour of the server. A test may change them at any time.
+/// Users and behavior of the server. A test may change them at any time.
 pub(super) struct Behaviour {
     pub(super) users: HashMap<String, ScramKeys>,
     pub(super) requires_login: bool,
@@ -39,7 +39,7 @@ pub(super) struct Behaviour {
     /// Names of commands. When such a command arrives, the server closes the connection and removes
     /// the entry.
     pub(super) closes_at: Vec<&'static str>,
-    /// For each command, the notification before which the server does not reply.
+    /// For each command, the notification for which the server waits before it replies.
     pub(super) held: HashMap<&'static str, Arc<Notify>>,
     /// True if the server requires an empty exchange at the end of a login, as servers before 4.4
     /// do.
@@ -218,7 +218,8 @@ impl ConnectionState {
     }
 }
 
-/// A reply to `usersInfo`.
+/// A reply to `usersInfo` that contains one user. `client_sources` are the address ranges from
+/// which this user may log in; empty if all addresses are allowed.
 pub(super) fn users_info(
     name: &str,
     keys: &ScramKeys,

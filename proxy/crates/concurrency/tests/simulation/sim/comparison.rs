@@ -9,7 +9,7 @@ use super::{
 
 const FIXED: [u32; 7] = [4, 8, 16, 32, 64, 128, 256];
 
-/// The result of a scenario.
+/// The result of the comparison in one scenario.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) best: (u32, f64),
@@ -34,8 +34,8 @@ fn score(scenario: &Scenario, outcome: &Outcome) -> f64 {
     }
 }
 
-/// Runs a scenario with all policies. The `ratio` of the result is 1 or more if the controller is
-/// at least as good as the best fixed limit.
+/// Runs a scenario with the controller, and with each fixed limit. The `ratio` of the result is 1
+/// or more if the controller is at least as good as the best fixed limit.
 pub(crate) fn compare(scenario: &Scenario, seed: u64) -> Row {
     let from = scenario.steady_at + 10.0;
     let to = from + scenario.auto_s;

@@ -13,9 +13,9 @@ use super::{
 /// The source of the limits: a fixed number or the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// A fixed limit in each proxy, per server.
+    /// A fixed limit for each server, in each proxy.
     Fixed(u32),
-    /// The controller, with this ceiling.
+    /// The controller selects the limits. The number is the highest limit.
     Auto(u32),
 }
 

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use seawall_concurrency::{Controller, Decision, Exemption, Sample, ServerTimes};
 
-/// Time to establish one connection, in µs. Two are established at a time (`max_connecting`).
+/// Time to establish one connection, in µs. A limiter establishes one connection at a time.
 pub(crate) const GROW_US: f64 = 5_000.0;
 
 /// An operation in progress, with the values that the limiter needs.
@@ -70,8 +70,8 @@ impl Limiter {
         self.waiting + u64::from(self.in_progress + self.exempt)
     }
 
-    /// Before the numbers of running and waiting operations change: adds them to the sample,
-    /// weighted by the time since their last change.
+    /// Adds the time since the last call to the sums for the sample. Must be called before the
+    /// number of operations that run or wait changes.
     fn touch(&mut self, now: f64) {
         let passed = now - self.touched_at;
         self.integral += f64::from(self.in_progress) * passed;
@@ -175,7 +175,8 @@ impl Limiter {
         leaving
     }
 
-    /// Ends the window: passes the sample to the controller.
+    /// Ends the window: passes the sample to the controller and returns the decision; `None` with a
+    /// fixed limit.
     pub(crate) fn tick(&mut self, now: f64) -> Option<Decision> {
         self.touch(now);
         let window = now - self.ticked_at;

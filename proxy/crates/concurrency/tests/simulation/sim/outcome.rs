@@ -1,10 +1,10 @@
-//! The measurements of one run.
+//! The measurements of one run of a scenario.
 
 use seawall_concurrency::Decision;
 
 use super::world::World;
 
-/// The measurements of one run.
+/// The measurements of one run of a scenario.
 pub(crate) struct Outcome {
     /// Operations completed in time, per second.
     pub(crate) throughput: f64,
@@ -16,7 +16,7 @@ pub(crate) struct Outcome {
     pub(crate) by_user: Vec<u64>,
     /// The decisions: time in seconds, number of the limiter, decision.
     pub(crate) decisions: Vec<(f64, usize, Decision)>,
-    /// The limits at the end.
+    /// The limit of each limiter at the end of the run.
     pub(crate) limits: Vec<u32>,
 }
 
@@ -51,7 +51,8 @@ impl Outcome {
             })
     }
 
-    /// Seconds from `recovered_at` until the throughput reaches 90 % of `usual` per second.
+    /// Seconds from `recovered_at` until the throughput reaches 90 % of `usual`, the usual number
+    /// of operations per second.
     pub(crate) fn recovery(&self, recovered_at: f64, usual: f64) -> f64 {
         let first = (recovered_at * 10.0).round() as usize;
         let after = self.completed.iter().skip(first);

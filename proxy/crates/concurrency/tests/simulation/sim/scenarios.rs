@@ -12,7 +12,8 @@ pub(crate) enum Goal {
     Throughput,
     /// 99th percentile of the latency. Less is better.
     P99,
-    /// Time from the end of a stall, in seconds, until 90 % of the usual throughput is back.
+    /// Time from the end of a stall until 90 % of the usual throughput is back. Less is better. The
+    /// number is the time at which the stall ends, in seconds.
     Recovery(f64),
 }
 
@@ -22,14 +23,14 @@ pub(crate) enum Goal {
 pub(crate) struct Least {
     /// Minimum result, as a share of the best fixed limit's result.
     pub(crate) ratio: f64,
-    /// Maximum distance of a limiter from its settled limit after 10 s, relative to the settled
-    /// limit.
+    /// Maximum difference of the limit of any limiter from its median, relative to this median, in
+    /// the measurement that begins 10 s after `steady_at`.
     pub(crate) swing: f64,
     /// Maximum time until all limiters have settled, in seconds.
     pub(crate) settling_s: f64,
 }
 
-/// The goals of a scenario. A scenario with lower goals states the reason in a comment.
+/// The usual goals of a scenario. A scenario with lower goals states the reason in a comment.
 const GOAL: Least = Least {
     ratio: 0.95,
     swing: 0.2,
@@ -51,7 +52,7 @@ pub(crate) struct Scenario {
     /// The clients' timeout. A client disconnects after its operation has waited this long because
     /// of the limit. A reply that takes this long counts as late.
     pub(crate) timeout_ms: f64,
-    /// Changes of conditions by time in seconds.
+    /// Changes of the conditions, each with its time in seconds.
     pub(crate) changes: Vec<(f64, Change)>,
     /// The goals that the comparison must reach.
     pub(crate) least: Least,
@@ -66,9 +67,9 @@ pub(crate) struct Scenario {
     pub(crate) fixed_s: f64,
 }
 
-/// CPU time of a small operation at best cost (the number of runnable operations at which it is
-/// lowest): four times that of mongod, so that the simulation is fast. The best throughput of two
-/// cores is then 11,111 operations per second.
+/// Lowest CPU time of a small operation, in µs (the time depends on the number of runnable
+/// operations): four times that of mongod, so that fewer operations must be simulated. Two cores
+/// then complete at most 11,111 operations per second.
 const SMALL_US: f64 = 180.0;
 
 const SMALL: Kind = Kind {

@@ -47,10 +47,12 @@ impl Ord for Ordered {
 /// The reason why an operation becomes more expensive when others run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Contention {
-    /// As measured for mongod.
+    /// The CPU time of an operation depends on the number of runnable operations as measured with
+    /// mongod ([`COST_US`]).
     Mongod,
     /// A lock convoy: the cost grows with the square of the number of runnable operations. If 8
-    /// operations are runnable, each of the other 7 adds this share to the cost of an operation.
+    /// operations are runnable, each of the other 7 adds this share of the best cost to the cost of
+    /// an operation.
     Convoy(f64),
 }
 
@@ -121,7 +123,7 @@ impl Server {
             .push(Reverse((Ordered(self.received + cpu_us), operation)));
     }
 
-    /// When the next operation ends, in µs.
+    /// When the next operation ends, in µs; infinity if none ends.
     pub(crate) fn next_end(&self) -> f64 {
         let Some(Reverse((end, _))) = self.runnable.peek() else {
             return f64::INFINITY;

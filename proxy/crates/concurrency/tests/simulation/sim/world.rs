@@ -35,7 +35,8 @@ pub(crate) struct Kind {
     /// costs the least CPU time. The times are distributed uniformly from 0.5 to 1.5 times the
     /// mean.
     pub(crate) cpu_us: f64,
-    /// Time on the server without CPU, in µs: a disk, a lock, replication.
+    /// Time, in µs, in which the operation waits on the server without using CPU: for a disk, a
+    /// lock or replication.
     pub(crate) delay_us: f64,
     /// True if the operation waits in the queue of a slow shard, which runs `SHARD_SLOTS`
     /// operations at a time.
@@ -61,7 +62,7 @@ pub(crate) enum Change {
     Rate(f64),
     /// Closed loop: number of clients.
     Clients(u32),
-    /// Number of the mix of operations that users send from now on.
+    /// Index of the mix of operations that clients send from now on.
     Mix(usize),
 }
 
@@ -110,7 +111,7 @@ pub(crate) struct Load {
     pub(crate) network_us: f64,
 }
 
-/// The records of the simulation.
+/// The values that the simulation records.
 #[derive(Default)]
 pub(crate) struct Record {
     pub(crate) from: f64,
@@ -122,7 +123,7 @@ pub(crate) struct Record {
     pub(crate) completed: Vec<u64>,
     /// Operations completed in time, by user, between `from` and `to`.
     pub(crate) by_user: Vec<u64>,
-    /// Operations whose client gave up while they waited.
+    /// Number of operations that waited longer than the clients' timeout, so their client gave up.
     pub(crate) given_up: u64,
 }
 
@@ -520,7 +521,7 @@ impl World {
         }
     }
 
-    /// Exempts long operations. The pool checks them every 10 ms.
+    /// Exempts long operations. The simulation calls this function every 10 ms.
     fn exempt(&mut self) {
         for index in 0..self.limiters.len() {
             let operations = &self.operations;

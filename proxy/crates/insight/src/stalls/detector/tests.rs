@@ -7,7 +7,7 @@ pub(in crate::stalls) struct Random(u64);
 
 impl Random {
     pub(in crate::stalls) fn of(seed: u64) -> Self {
-        // The multiplication makes consecutive seeds start with different values.
+        // The multiplication gives consecutive seeds very different start values.
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EA_3A11)
     }
 
@@ -231,7 +231,7 @@ fn stall_is_found_if_only_one_operation_per_connection_waits() {
 }
 
 #[test]
-fn stalls_every_minute_are_recognised_after_the_third_stall() {
+fn stalls_every_minute_are_found_to_recur_after_the_third_stall() {
     for seed in 0..SEEDS {
         let mut random = Random::of(seed);
         let spikes = every(60.0, random.between(30.0, 80.0), 3.0, 3);
@@ -252,7 +252,7 @@ fn stalls_every_minute_are_recognised_after_the_third_stall() {
 }
 
 #[test]
-fn a_stop_is_found_with_few_operations_per_second() {
+fn a_stop_of_a_server_with_few_operations_per_second_is_found() {
     for seed in 0..SEEDS {
         let workload = Workload {
             rate: 3.0,
@@ -298,7 +298,7 @@ fn lasting_slowdown_is_reported_as_at_most_one_stall() {
 }
 
 #[test]
-fn stalls_are_found_again_after_a_lasting_slowdown() {
+fn a_stall_is_found_within_a_slowdown_that_has_lasted_for_minutes() {
     let workload = Workload {
         slow: vec![(100.0, 1_000.0, 20.0)],
         stops: vec![(500.0, 503.0)],
@@ -340,7 +340,7 @@ fn no_stall_is_found_while_learning_or_without_operations() {
 }
 
 #[test]
-fn short_mild_delay_is_not_a_stall() {
+fn a_short_delay_without_a_long_operation_is_not_a_stall() {
     let with = |length| Workload {
         slow: vec![(60.0, 60.0 + length, 20.0)],
         ..Workload::steady(5)

@@ -46,8 +46,8 @@ impl Authority {
         trusting(Authorities::File(file)).unwrap()
     }
 
-    /// A server with a certificate of this authority, which supports only this version of TLS. It
-    /// stores sessions.
+    /// A server that has a certificate of this authority and supports only this version of TLS. It
+    /// lets clients resume TLS sessions.
     fn server(&self, version: &'static SupportedProtocolVersion) -> TlsAcceptor {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![HOST.to_owned()]).unwrap();
@@ -94,7 +94,8 @@ async fn connect(
     let connecting = async {
         let stream = TcpStream::connect(address).await.unwrap();
         let mut stream = tls.connect(HOST, stream).await?;
-        // The tickets of TLS 1.3 arrive between the handshake and this byte.
+        // With TLS 1.3, the server sends its session tickets after the handshake and before this
+        // byte. The client needs a ticket to resume the session.
         stream.read_u8().await.map(drop)
     };
     let ((kind, host), result) = tokio::join!(accepting, connecting);
@@ -102,7 +103,7 @@ async fn connect(
 }
 
 #[tokio::test]
-async fn sessions_are_resumed_only_with_the_same_files_and_servers_receive_the_host_name() {
+async fn tls_sessions_resume_only_within_one_configuration_and_servers_receive_the_host_name() {
     let authority = Authority::generate("authority");
     for version in [&TLS12, &TLS13] {
         let server = authority.server(version);
@@ -130,8 +131,8 @@ async fn a_resumed_session_is_refused_if_its_certificate_is_no_longer_valid() {
         let tls = authority.tls();
         let (result, _, _) = connect(&tls, &server).await;
         result.unwrap();
-        // The stored sessions are the same, but now the verifier refuses the certificate, as it
-        // does after the expiry.
+        // `later` has the stored sessions of `tls`, but its verifier refuses the server's
+        // certificate, as the verifier of `tls` would do after the certificate has expired.
         let later = ServerTls {
             config: Arc::clone(&tls.config),
             verifier: foreign.tls().verifier,
