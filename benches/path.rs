@@ -225,7 +225,7 @@ fn pool(c: &mut Criterion) {
         .expect("the runtime starts");
     let nonces = Arc::new(NonceSource::new().expect("the system has random bytes"));
     let observer = Observer::new(
-        seawall::observe::Settings {
+        seawall::observe::ObserverSettings {
             counts_shapes: true,
             name_key: None,
             max_shapes: 100,

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use allocation_counter::{AllocationInfo, measure};
 use bson::{Document, doc};
 use seawall::{
-    observe::{Observer, Settings, outcome_of},
+    observe::{Observer, ObserverSettings, outcome_of},
     pool::{Concurrency, Demand, Limits, ServerPool},
 };
 use seawall_auth::{Identity, NonceSource};
@@ -23,7 +23,7 @@ use seawall_wire::{MAX_MESSAGE_BYTES, OpMsg, encode_request};
 use tokio::{net::UnixStream, runtime::Builder, time::Instant};
 
 fn observer() -> Observer {
-    let settings = Settings {
+    let settings = ObserverSettings {
         counts_shapes: true,
         name_key: None,
         max_shapes: 100,

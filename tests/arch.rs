@@ -286,16 +286,20 @@ fn identifiers(text: &str) -> BTreeSet<&str> {
     words.filter(|word| !word.is_empty()).collect()
 }
 
+/// The text of a source before its inline unit tests.
+fn without_unit_tests(source: &str) -> &str {
+    let mut attributes = source.match_indices("#[cfg(test)]\n");
+    let inline = attributes.find(|(at, attribute)| {
+        let rest = &source[at + attribute.len()..];
+        let item = rest.lines().next().unwrap_or_default();
+        item.ends_with('{') && item.split_whitespace().any(|word| word == "mod")
+    });
+    inline.map_or(source, |(at, _)| &source[..at])
+}
+
 /// The functions and constants that a source declares `pub`. Unit tests are ignored.
 fn public_functions_and_constants(source: &str) -> Vec<&str> {
-    let inline_tests = source
-        .match_indices("#[cfg(test)]\nmod ")
-        .find(|(at, text)| {
-            let rest = &source[at + text.len()..];
-            rest.lines().next().is_some_and(|line| line.ends_with('{'))
-        });
-    let end = inline_tests.map_or(source.len(), |(at, _)| at);
-    let declarations = source[..end]
+    let declarations = without_unit_tests(source)
         .lines()
         .filter_map(|line| line.trim_start().strip_prefix("pub "));
     let named = declarations.filter_map(|declaration| {
@@ -508,90 +512,100 @@ fn expand(prefix: &[String], tree: &str, paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// The paths after `use` in a source, and the other paths that begin with `crate` or `super`. Unit
-/// tests are ignored.
+/// The paths after `use` in a source. Unit tests are ignored.
 fn used_paths(source: &str) -> Vec<Vec<String>> {
-    let lines = without_unit_tests(source).lines();
-    let lines = lines.map(|line| line.split("//").next().unwrap());
-    let code = lines.collect::<Vec<_>>().join("\n");
+    let code = without_comments(without_unit_tests(source));
     let mut paths = Vec::new();
     for statement in code.split(';') {
-        let other = match statement.rsplit_once("use ") {
-            Some((before, tree)) => {
-                expand(&[], tree, &mut paths);
-                before
-            }
-            None => statement,
-        };
-        let words = other.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
-        let inline =
-            words.filter(|word| word.starts_with("crate::") || word.starts_with("super::"));
-        paths.extend(inline.map(|path| path.split("::").map(str::to_owned).collect()));
+        let mut statement = statement.rsplitn(2, "use ");
+        let tree = statement.next().unwrap();
+        if statement.next().is_some() {
+            expand(&[], tree, &mut paths);
+        }
     }
     paths
 }
 
-/// The part of a source before its inline module of unit tests; the whole source if there is none.
-/// A declaration `mod tests;` is not an inline module.
-fn without_unit_tests(source: &str) -> &str {
-    let marker = "#[cfg(test)]\nmod ";
-    let mut starts = source.match_indices(marker).map(|(start, _)| start);
-    let has_body = |start: &usize| {
-        let line = source[start + marker.len()..].lines().next();
-        line.is_some_and(|line| line.ends_with('{'))
-    };
-    starts
-        .find(has_body)
-        .map_or(source, |start| &source[..start])
+/// All paths in a source that begin with `crate` or `super`, also in expressions and macros. Unit
+/// tests are ignored. A path that ends with a group is returned without the group.
+fn paths_to_siblings(source: &str) -> Vec<Vec<String>> {
+    let code = without_comments(without_unit_tests(source));
+    let paths = code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+    paths
+        .filter(|path| path.starts_with("crate::") || path.starts_with("super::"))
+        .map(words)
+        .collect()
 }
 
-/// For each file and folder in `folder`: the siblings that it uses. Siblings are in one folder.
-fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
-    let is_crate = folder.join("lib.rs").exists() && folder.ends_with("src");
-    // A path that begins with `crate::` also names a sibling, if the folder is the root of a crate.
-    // In `proxy/src`, such paths are ignored, because another test compares them with the table.
-    let counts_roots = is_crate && !folder.ends_with("proxy/src");
-    let root = folder.join(if is_crate { "lib.rs" } else { "mod.rs" });
-    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+/// Converts a path in `module` to the path from the root of the crate. `None` if the path begins
+/// with neither `crate` nor `super`.
+fn from_root(module: &[String], path: &[String]) -> Option<Vec<String>> {
+    if path.first()? == "crate" {
+        return Some(path[1..].to_vec());
+    }
+    let ups = path.iter().take_while(|word| *word == "super").count();
+    let ancestor = &module[..module.len().checked_sub(ups)?];
+    (ups > 0).then(|| [ancestor, &path[ups..]].concat())
+}
+
+/// The path of the module in a file or folder, from the root of the crate. `src` is the folder of
+/// the crate's sources.
+fn module_of(src: &Path, file: &Path) -> Vec<String> {
+    let inside = file.strip_prefix(src).unwrap().with_extension("");
+    let names = inside.iter().map(|name| name.to_str().unwrap().to_owned());
+    let mut module: Vec<String> = names.collect();
+    if module
+        .last()
+        .is_some_and(|name| name == "mod" || name == "lib")
+    {
+        module.pop();
+    }
+    module
+}
+
+/// The files and folders of one folder, each with the siblings that it uses. `src` is the folder of
+/// the crate's sources.
+fn uses_of_siblings(src: &Path, folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let parent = module_of(src, folder);
     let mut files = Vec::new();
     sources(folder, &mut files);
-    let name_of = |file: &Path| {
-        let inside = file.strip_prefix(folder).unwrap();
-        let first = inside.iter().next().unwrap().to_str().unwrap();
-        first.trim_end_matches(".rs").to_owned()
-    };
-    let siblings: BTreeSet<_> = files.iter().map(|file| name_of(file)).collect();
-    // Maps each name that the folder's root file imports or re-exports from a sibling to this
-    // sibling.
+    let mut modules: BTreeMap<Vec<String>, String> = files
+        .iter()
+        .map(|file| (module_of(src, file), fs::read_to_string(file).unwrap()))
+        .collect();
+    // The source of the folder's own module is in the folder, or beside it.
+    let root = modules
+        .remove(&parent)
+        .or_else(|| fs::read_to_string(folder.with_extension("rs")).ok());
+    let siblings: BTreeSet<String> = modules
+        .keys()
+        .filter_map(|module| module.get(parent.len()).cloned())
+        .collect();
+    // Maps each name that the root imports or re-exports from a sibling to this sibling.
     let mut definers = BTreeMap::new();
-    for path in used_paths(&fs::read_to_string(&root).unwrap_or_default()) {
-        if let [first, sibling, .., name] = path.as_slice()
-            && first == "self"
-            && siblings.contains(sibling)
+    for path in used_paths(&root.unwrap_or_default()) {
+        let path: Vec<_> = path.iter().filter(|word| *word != "self").collect();
+        if let [sibling, .., name] = path.as_slice()
+            && siblings.contains(*sibling)
         {
-            definers.insert(name.clone(), sibling.clone());
+            definers.insert((*name).clone(), (*sibling).clone());
         }
     }
-    for file in files.iter().filter(|file| **file != root) {
-        let inside: Vec<_> = file.strip_prefix(folder).unwrap().iter().collect();
-        let is_test = inside
-            .iter()
-            .any(|part| part.to_str().unwrap().contains("test"));
-        let is_own_root = inside.last().is_some_and(|name| *name == "mod.rs");
-        let depth = inside.len() - usize::from(is_own_root);
-        let from = name_of(file);
-        for path in used_paths(&fs::read_to_string(file).unwrap()) {
-            let mut ups = path.iter().take_while(|word| *word == "super").count();
-            let is_from_root = counts_roots && path.first().is_some_and(|word| word == "crate");
-            if is_test || (ups != depth && !is_from_root) {
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (module, source) in &modules {
+        let from = &module[parent.len()];
+        if module.iter().any(|name| name.contains("test")) {
+            continue;
+        }
+        for path in [used_paths(source), paths_to_siblings(source)].concat() {
+            let Some(path) = from_root(module, &path) else {
                 continue;
-            }
-            ups = ups.max(usize::from(is_from_root));
-            let Some(name) = path.get(ups) else {
+            };
+            let Some([name, ..]) = path.strip_prefix(parent.as_slice()) else {
                 continue;
             };
             let used = siblings.get(name).or_else(|| definers.get(name));
-            if let Some(used) = used.filter(|used| **used != from && *used != "tests") {
+            if let Some(used) = used.filter(|used| *used != from && !used.contains("test")) {
                 uses.entry(from.clone()).or_default().insert(used.clone());
             }
         }
@@ -599,7 +613,7 @@ fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
     uses
 }
 
-/// True if `from` uses `to`, directly or through other files.
+/// True if a chain of uses leads from `from` to `to`.
 fn reaches(uses: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> bool {
     let mut seen = BTreeSet::new();
     let mut left = vec![from];
@@ -628,29 +642,27 @@ fn folders(folder: &Path, found: &mut Vec<PathBuf>) {
 
 #[test]
 fn files_of_a_module_use_each_other_without_cycles() {
-    let mut found = Vec::new();
-    for crate_folder in ["proxy/src", "config/src"] {
-        folders(&root().join(crate_folder), &mut found);
-    }
-    for folder in crates().values() {
-        folders(folder, &mut found);
-    }
+    let own = ["proxy/src", "config/src"].map(|src| root().join(src));
     let (mut circles, mut total) = (Vec::new(), 0);
-    for folder in found {
-        let uses = uses_of_siblings(&folder);
-        total += uses.len();
-        for name in uses.keys().filter(|name| reaches(&uses, name, name)) {
-            circles.push(folder.join(name));
+    for src in own.into_iter().chain(crates().into_values()) {
+        let mut found = Vec::new();
+        folders(&src, &mut found);
+        for folder in found {
+            let uses = uses_of_siblings(&src, &folder);
+            total += uses.len();
+            for name in uses.keys().filter(|name| reaches(&uses, name, name)) {
+                circles.push(folder.join(name));
+            }
         }
     }
-    assert!(total > 100, "too few uses found: {total}");
+    assert!(total > 200, "too few uses found: {total}");
     assert!(circles.is_empty(), "cyclic uses of files: {circles:#?}");
 }
 
 #[test]
-fn use_trees_and_other_paths_are_expanded_into_single_paths() {
-    let source = "#[cfg(test)]\nmod i;\npub use self::a::{b::{C, D as E}, F};\nuse super::super::g; // use x::y;\n\
-         let h = $crate::j::k(1);\n#[cfg(test)]\nmod tests {\nuse l::m;\n}";
+fn use_trees_are_expanded_into_single_paths() {
+    let source =
+        "pub use self::a::{b::{C, D as E}, F};\nuse super::super::g; // use x::y;\nlet h = 1;";
     let paths: Vec<_> = used_paths(source)
         .iter()
         .map(|path| path.join("::"))
@@ -660,7 +672,106 @@ fn use_trees_and_other_paths_are_expanded_into_single_paths() {
         "self::a::b::D",
         "self::a::F",
         "super::super::g",
-        "crate::j::k",
     ];
     assert_eq!(paths, expected);
+}
+
+#[test]
+fn paths_outside_of_use_are_found() {
+    let source = "#[cfg(test)]\nmod live;\nuse super::a::{B, C};\nfn f() { $crate::d::g(super::super::e::H, x::y) } // crate::no\n#[cfg(test)]\npub(super) mod tests {\nuse super::i;\n";
+    let join =
+        |paths: Vec<Vec<String>>| -> Vec<_> { paths.iter().map(|path| path.join("::")).collect() };
+    let expected = ["super::a", "crate::d::g", "super::super::e::H"];
+    assert_eq!(join(paths_to_siblings(source)), expected);
+    assert_eq!(join(used_paths(source)), ["super::a::B", "super::a::C"]);
+}
+
+#[test]
+fn paths_are_converted_to_paths_from_the_root() {
+    let module = ["a", "b"].map(str::to_owned);
+    for (path, expected) in [
+        ("crate::c::D", Some("c::D")),
+        ("super::c::D", Some("a::c::D")),
+        ("super::super::c", Some("c")),
+        ("super::super::super::c", None),
+        ("std::fmt", None),
+    ] {
+        let found = from_root(&module, &words(path)).map(|path| path.join("::"));
+        assert_eq!(found.as_deref(), expected, "{path}");
+    }
+}
+
+/// The names of types that `source` declares. Unit tests are ignored.
+fn declared_types(source: &str) -> Vec<&str> {
+    let lines = without_unit_tests(source).lines();
+    let words = lines.map(|line| {
+        let line = line.trim_start();
+        let item = line.strip_prefix("pub").unwrap_or(line);
+        let item = match item.split_once(')') {
+            Some((visibility, rest)) if visibility.starts_with('(') => rest,
+            _ => item,
+        };
+        let item = item.trim_start();
+        item.split(|c: char| !c.is_alphanumeric() && c != '_')
+    });
+    let named = words.filter_map(|mut words| {
+        let keyword = words.next()?;
+        let name = words.next().filter(|name| !name.is_empty())?;
+        ["struct", "enum", "trait", "type"]
+            .contains(&keyword)
+            .then_some(name)
+    });
+    named.collect()
+}
+
+#[test]
+fn declared_types_are_found() {
+    let source = "pub struct A(u8);\npub(in crate::x) enum B<T> {\nstruct C;\ntype D = E;\nlet f = \"struct G\";\n";
+    assert_eq!(declared_types(source), ["A", "B", "C", "D"]);
+}
+
+/// A type with one of these words as its whole name says little. If there were several such types,
+/// a reader could not tell them apart.
+#[test]
+fn general_words_name_at_most_one_type() {
+    const GENERAL: [&str; 8] = [
+        "Kind", "Place", "Session", "Settings", "State", "Step", "Turn", "Window",
+    ];
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let folders = ["proxy/src", "config/src"].map(|src| root().join(src));
+    let mut files = Vec::new();
+    for folder in folders.into_iter().chain(crates().into_values()) {
+        sources(&folder, &mut files);
+    }
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let general = declared_types(&text).into_iter();
+        for name in general.filter(|name| GENERAL.contains(name)) {
+            let place = file.display().to_string();
+            found.entry(name.to_owned()).or_default().push(place);
+        }
+    }
+    found.retain(|_, places| places.len() > 1);
+    assert!(found.is_empty(), "types with the same name: {found:#?}");
+}
+
+/// A function whose name begins with `is_` or `has_` only answers a question. [`Stream::has_ended`]
+/// polls a socket, which changes nothing that callers see.
+///
+/// [`Stream::has_ended`]: seawall_transport::Stream::has_ended
+#[test]
+fn questions_change_nothing() {
+    let mut found = Vec::new();
+    for file in all_sources() {
+        let text = fs::read_to_string(&file).unwrap();
+        for (at, _) in text.match_indices("fn ") {
+            let signature = text[at + 3..].split('{').next().unwrap_or_default();
+            let name = signature.split('(').next().unwrap_or_default();
+            let is_question = name.starts_with("is_") || name.starts_with("has_");
+            if is_question && signature.contains("&mut self") {
+                found.push(name.to_owned());
+            }
+        }
+    }
+    assert_eq!(found, ["has_ended"]);
 }

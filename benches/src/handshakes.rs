@@ -262,7 +262,7 @@ impl Handshakes {
     /// # Panics
     /// If the thread cannot be started.
     pub fn start(self) -> Running {
-        let state = Arc::new(State::default());
+        let state = Arc::new(HandshakesState::default());
         let shared = Arc::clone(&state);
         let thread = thread::Builder::new().name("handshakes".to_owned());
         let thread = thread.spawn(move || {
@@ -282,7 +282,7 @@ impl Handshakes {
         }
     }
 
-    async fn repeat(self, state: Arc<State>) {
+    async fn repeat(self, state: Arc<HandshakesState>) {
         let config = config(self.key, self.is_resumed);
         while !state.stop.load(Ordering::Relaxed) {
             match timeout(LIMIT, self.one(&config)).await {
@@ -347,7 +347,7 @@ async fn yielding<F: Future>(task: F) -> F::Output {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HandshakesState {
     stop: AtomicBool,
     full: AtomicU64,
     resumed: AtomicU64,
@@ -368,7 +368,7 @@ pub struct HandshakeCounts {
 /// Running handshakes. Dropping the value ends them.
 #[derive(Debug)]
 pub struct Running {
-    state: Arc<State>,
+    state: Arc<HandshakesState>,
     thread: Option<JoinHandle<()>>,
 }
 

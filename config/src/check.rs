@@ -10,7 +10,7 @@ use crate::address::{AddressError, AdminAddress, ListenAddress};
 use crate::keys;
 use crate::path::KeyPath;
 use crate::problem::{HIDDEN, Problem, Problems, shown, shown_type};
-use crate::schema::{Key, Kind, is_connection_string, is_http_url, shape_id};
+use crate::schema::{Key, KeyKind, is_connection_string, is_http_url, shape_id};
 use crate::secret;
 use crate::suggestion::{did_you_mean, most_similar};
 
@@ -101,17 +101,17 @@ impl Check<'_> {
 
     fn leaf(&mut self, value: Value, key: &Key, path: &KeyPath) -> Option<Value> {
         let reason = match (key.kind, &value) {
-            (Kind::Addresses, Value::Array(_)) => return self.addresses(value, key, path),
-            (Kind::ShapeThresholds { max_ms }, Value::Table(_)) => {
+            (KeyKind::Addresses, Value::Array(_)) => return self.addresses(value, key, path),
+            (KeyKind::ShapeThresholds { max_ms }, Value::Table(_)) => {
                 return self.shape_thresholds(value, max_ms, key, path);
             }
-            (Kind::Addresses, Value::String(text)) => {
+            (KeyKind::Addresses, Value::String(text)) => {
                 address_problem(text.parse::<ListenAddress>().err(), key)
             }
-            (Kind::AdminAddress, Value::String(text)) => {
+            (KeyKind::AdminAddress, Value::String(text)) => {
                 address_problem(text.parse::<AdminAddress>().err(), key)
             }
-            (Kind::Base64 { .. }, Value::String(text)) => base64_problem(text, key),
+            (KeyKind::Base64 { .. }, Value::String(text)) => base64_problem(text, key),
             _ if fits(key.kind, &value) => None,
             _ => Some(must_be(key)),
         };
@@ -207,30 +207,32 @@ pub(crate) fn must_be(key: &Key) -> String {
 
 /// True if `value` has the type that `kind` requires, and is within the bounds of `kind`. Kinds
 /// that are not listed here have separate checks, which give more specific reasons.
-pub(crate) fn fits(kind: Kind, value: &Value) -> bool {
+pub(crate) fn fits(kind: KeyKind, value: &Value) -> bool {
     match (kind, value) {
         (
-            Kind::Text
-            | Kind::Secret
-            | Kind::Path
-            | Kind::ReadableFile
-            | Kind::ReadableFiles
-            | Kind::SecretFile
-            | Kind::SecretFiles
-            | Kind::Directory,
+            KeyKind::Text
+            | KeyKind::Secret
+            | KeyKind::Path
+            | KeyKind::ReadableFile
+            | KeyKind::ReadableFiles
+            | KeyKind::SecretFile
+            | KeyKind::SecretFiles
+            | KeyKind::Directory,
             Value::String(text),
         ) => !text.is_empty(),
-        (Kind::ConnectionString, Value::String(text)) => is_connection_string(text),
-        (Kind::HttpUrl, Value::String(text)) => is_http_url(text),
-        (Kind::Integer { min, max } | Kind::IntegerOr { min, max, .. }, Value::Integer(number)) => {
-            (min..=max).contains(number)
-        }
-        (Kind::Percent, Value::Integer(number)) => (0..=100).contains(number),
-        (Kind::Percent, Value::Float(number)) => (0.0..=100.0).contains(number),
-        (Kind::Boolean, Value::Boolean(_)) => true,
-        (Kind::Choice { accepted } | Kind::IntegerOr { accepted, .. }, Value::String(text)) => {
-            accepted.contains(&text.as_str())
-        }
+        (KeyKind::ConnectionString, Value::String(text)) => is_connection_string(text),
+        (KeyKind::HttpUrl, Value::String(text)) => is_http_url(text),
+        (
+            KeyKind::Integer { min, max } | KeyKind::IntegerOr { min, max, .. },
+            Value::Integer(number),
+        ) => (min..=max).contains(number),
+        (KeyKind::Percent, Value::Integer(number)) => (0..=100).contains(number),
+        (KeyKind::Percent, Value::Float(number)) => (0.0..=100.0).contains(number),
+        (KeyKind::Boolean, Value::Boolean(_)) => true,
+        (
+            KeyKind::Choice { accepted } | KeyKind::IntegerOr { accepted, .. },
+            Value::String(text),
+        ) => accepted.contains(&text.as_str()),
         _ => false,
     }
 }
@@ -240,7 +242,7 @@ fn address_problem(error: Option<AddressError>, key: &Key) -> Option<String> {
 }
 
 fn base64_problem(text: &str, key: &Key) -> Option<String> {
-    let Kind::Base64 { min, max } = key.kind else {
+    let KeyKind::Base64 { min, max } = key.kind else {
         return None;
     };
     match secret::decode(text) {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::declare::keys;
 use crate::problem::{Problem, Problems};
 use crate::read::{Part, secret_from, shown_path};
-use crate::schema::{Kind, Section, is_connection_string};
+use crate::schema::{KeyKind, Section, is_connection_string};
 use crate::secret::Secret;
 
 /// The two keys for the connection string. Exactly one of them must be given.
@@ -17,10 +17,10 @@ pub(crate) const SECTION: Section = Section {
         /// Connection string of the deployment; required unless `uri_file` is set. If it contains a
         /// user, this user is the service account. A change of only the password is live.
         key("deployment.uri",
-            Kind::ConnectionString, Restart, example "mongodb://127.0.0.1:27017/");
+            KeyKind::ConnectionString, Restart, example "mongodb://127.0.0.1:27017/");
         /// File with the connection string of the deployment, instead of `uri`.
         key("deployment.uri_file",
-            Kind::Path, Restart, example "/run/secrets/uri");
+            KeyKind::Path, Restart, example "/run/secrets/uri");
     },
 };
 

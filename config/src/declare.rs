@@ -125,8 +125,8 @@ macro_rules! words {
 
             /// The kind of a key that accepts exactly one of the words.
             #[allow(dead_code, reason = "a key for a list of words has another kind")]
-            pub(crate) const KIND: $crate::Kind =
-                $crate::Kind::Choice { accepted: &[$($word),*] };
+            pub(crate) const KIND: $crate::KeyKind =
+                $crate::KeyKind::Choice { accepted: &[$($word),*] };
 
             /// The variant's word in the configuration.
             pub fn name(self) -> &'static str {

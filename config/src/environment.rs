@@ -9,7 +9,7 @@ use toml::Table;
 use crate::keys::{self, KEYS};
 use crate::overrides::insert;
 use crate::problem::{Problem, Problems};
-use crate::schema::{Key, Kind};
+use crate::schema::{Key, KeyKind};
 use crate::suggestion::{did_you_mean, most_similar};
 
 /// Converts the variables that set keys, and ignores variables of other programs. Unknown variables
@@ -23,7 +23,7 @@ pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -
         if let Some(key) = key_of(name) {
             // A container image may set `SEAWALL_LISTEN__ADDRESS`. A container can only replace
             // this variable, not remove it, so an empty value counts as absent.
-            if key.kind == Kind::Addresses && value.is_empty() {
+            if key.kind == KeyKind::Addresses && value.is_empty() {
                 continue;
             }
             // The caller of this crate has replaced bytes that are not UTF-8 with this character.

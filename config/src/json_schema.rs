@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::keys;
 use crate::path::join;
-use crate::schema::{Change, Key, Kind, LIST};
+use crate::schema::{Change, Key, KeyKind, LIST};
 use crate::settings::SECTIONS;
 
 /// Returns the JSON schema (draft 7) of a configuration file: every key with its type, bounds,
@@ -71,50 +71,51 @@ fn description(key: &Key) -> String {
 
 /// Converts the default `text` of a key to a JSON value with the type that the key has in the
 /// configuration file.
-fn default_value(kind: Kind, text: &str) -> Value {
+fn default_value(kind: KeyKind, text: &str) -> Value {
     match kind {
-        Kind::Integer { .. } | Kind::IntegerOr { .. } | Kind::Percent | Kind::Boolean => {
-            text.parse().unwrap_or_else(|_| text.into())
-        }
+        KeyKind::Integer { .. }
+        | KeyKind::IntegerOr { .. }
+        | KeyKind::Percent
+        | KeyKind::Boolean => text.parse().unwrap_or_else(|_| text.into()),
         _ => text.into(),
     }
 }
 
-fn of_kind(kind: Kind) -> Value {
+fn of_kind(kind: KeyKind) -> Value {
     match kind {
-        Kind::Text
-        | Kind::Secret
-        | Kind::Path
-        | Kind::ReadableFile
-        | Kind::ReadableFiles
-        | Kind::SecretFile
-        | Kind::SecretFiles
-        | Kind::Directory
-        | Kind::Base64 { .. }
-        | Kind::AdminAddress => json!({ "type": "string", "minLength": 1 }),
-        Kind::HttpUrl => json!({ "type": "string", "pattern": HTTP_URL }),
-        Kind::ConnectionString => json!({ "type": "string", "pattern": CONNECTION_STRING }),
-        Kind::Addresses => json!({ "anyOf": [
+        KeyKind::Text
+        | KeyKind::Secret
+        | KeyKind::Path
+        | KeyKind::ReadableFile
+        | KeyKind::ReadableFiles
+        | KeyKind::SecretFile
+        | KeyKind::SecretFiles
+        | KeyKind::Directory
+        | KeyKind::Base64 { .. }
+        | KeyKind::AdminAddress => json!({ "type": "string", "minLength": 1 }),
+        KeyKind::HttpUrl => json!({ "type": "string", "pattern": HTTP_URL }),
+        KeyKind::ConnectionString => json!({ "type": "string", "pattern": CONNECTION_STRING }),
+        KeyKind::Addresses => json!({ "anyOf": [
             { "type": "string", "minLength": 1 },
             { "type": "array", "minItems": 1, "items": { "type": "string", "minLength": 1 } },
         ] }),
-        Kind::Choice { accepted } => json!({ "type": "string", "enum": accepted }),
-        Kind::Integer { min, max } => {
+        KeyKind::Choice { accepted } => json!({ "type": "string", "enum": accepted }),
+        KeyKind::Integer { min, max } => {
             json!({ "type": "integer", "minimum": min, "maximum": max })
         }
-        Kind::IntegerOr { accepted, min, max } => json!({ "anyOf": [
-            of_kind(Kind::Choice { accepted }),
-            of_kind(Kind::Integer { min, max }),
+        KeyKind::IntegerOr { accepted, min, max } => json!({ "anyOf": [
+            of_kind(KeyKind::Choice { accepted }),
+            of_kind(KeyKind::Integer { min, max }),
         ] }),
-        Kind::Percent => json!({ "type": "number", "minimum": 0, "maximum": 100 }),
-        Kind::ShapeThresholds { max_ms } => json!({
+        KeyKind::Percent => json!({ "type": "number", "minimum": 0, "maximum": 100 }),
+        KeyKind::ShapeThresholds { max_ms } => json!({
             "type": "object",
             "additionalProperties": false,
             "patternProperties": {
                 SHAPE_ID: { "type": "integer", "minimum": 0, "maximum": max_ms },
             },
         }),
-        Kind::Boolean => json!({ "type": "boolean" }),
+        KeyKind::Boolean => json!({ "type": "boolean" }),
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn names_in(section: &str) -> Vec<&'static str> {
 mod tests {
     use super::*;
     use crate::path::join;
-    use crate::schema::Kind;
+    use crate::schema::KeyKind;
 
     #[test]
     fn no_key_is_listed_twice() {
@@ -116,10 +116,10 @@ mod tests {
         for key in KEYS.iter() {
             let is_number = matches!(
                 key.kind,
-                Kind::Integer { .. }
-                    | Kind::IntegerOr { .. }
-                    | Kind::Percent
-                    | Kind::ShapeThresholds { .. }
+                KeyKind::Integer { .. }
+                    | KeyKind::IntegerOr { .. }
+                    | KeyKind::Percent
+                    | KeyKind::ShapeThresholds { .. }
             );
             // The number of a port has no unit.
             let has_unit = is_number && !key.path.ends_with("_port");

@@ -1,27 +1,27 @@
 //! The kinds of values that several keys share, and the limits of these values.
 
-use crate::schema::Kind;
+use crate::schema::KeyKind;
 
 /// A timeout. It cannot be 0, which could be mistaken for "no limit".
-pub(crate) const TIMEOUT: Kind = Kind::Integer {
+pub(crate) const TIMEOUT: KeyKind = KeyKind::Integer {
     min: 1,
     max: MAX_DURATION_MS,
 };
 
 /// A time for which 0 has a special meaning.
-pub(crate) const TIME_OR_0: Kind = Kind::Integer {
+pub(crate) const TIME_OR_0: KeyKind = KeyKind::Integer {
     min: 0,
     max: MAX_DURATION_MS,
 };
 
 /// A number of connections.
-pub(crate) const CONNECTIONS: Kind = Kind::Integer {
+pub(crate) const CONNECTIONS: KeyKind = KeyKind::Integer {
     min: 1,
     max: MAX_CONNECTIONS,
 };
 
 /// The maximum number of entries of a table or a queue.
-pub(crate) const ENTRIES: Kind = Kind::Integer {
+pub(crate) const ENTRIES: KeyKind = KeyKind::Integer {
     min: 1,
     max: MAX_ENTRIES,
 };
@@ -31,11 +31,11 @@ pub(crate) const ENTRIES: Kind = Kind::Integer {
 pub(crate) const MIN_EXPORT_INTERVAL_MS: i64 = 100;
 
 /// A SCRAM salt. Servers create salts of 16 and 28 bytes; other tools may use other lengths.
-pub(crate) const SALT: Kind = Kind::Base64 { min: 1, max: 64 };
+pub(crate) const SALT: KeyKind = KeyKind::Base64 { min: 1, max: 64 };
 
 /// A number of PBKDF2 rounds. Drivers refuse fewer than 4096. The maximum keeps a login from taking
 /// many seconds.
-pub(crate) const ITERATIONS: Kind = Kind::Integer {
+pub(crate) const ITERATIONS: KeyKind = KeyKind::Integer {
     min: 4_096,
     max: 10_000_000,
 };

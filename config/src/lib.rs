@@ -61,7 +61,7 @@ pub use kinds::MIN_REDACTION_KEY_BYTES;
 pub use listeners::{Listen, Listener, Tls};
 pub use overrides::Overrides;
 pub use problem::{Problem, Problems};
-pub use schema::{Change, Key, Kind, Section};
+pub use schema::{Change, Key, KeyKind, Section};
 pub use secret::{Secret, SecretBytes, SecretFile};
 pub use settings::{
     Admin, Auth, Capture, Deployment, Fault, History, Limits, Log, Pool, Pulse, Reload, Runtime,

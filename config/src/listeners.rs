@@ -11,7 +11,7 @@ use crate::file::ReadFile;
 use crate::kinds::{CONNECTIONS, MAX_CONNECTIONS};
 use crate::problem::shown_text;
 use crate::read::{Part, ReadSection};
-use crate::schema::{Key, Kind, Section};
+use crate::schema::{Key, KeyKind, Section};
 use crate::words::{ClientCertificate, Compressor, ProxyProtocol, TlsMode};
 
 section! {
@@ -21,7 +21,7 @@ section! {
 
     /// Address to which clients connect, or a list of addresses.
     addresses: Vec<ListenAddress> = key("listen.address",
-        Kind::Addresses, Restart, default "127.0.0.1:27018");
+        KeyKind::Addresses, Restart, default "127.0.0.1:27018");
     // With a common limit of 20,000 descriptors, the default leaves 2,000 for connections to
     // servers, for files and for the admin address.
     /// Maximum number of client connections of all listeners; further ones are refused. Each needs
@@ -34,7 +34,7 @@ section! {
     /// Maximum number of connections that wait in the kernel, per address, until Seawall accepts
     /// them.
     backlog: NonZeroU32 = key("listen.backlog",
-        Kind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
+        KeyKind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
     /// With `accept`, load balancers must send the address of each client in a header of the PROXY
     /// protocol (version 1 or 2), before the TLS handshake.
     proxy_protocol: ProxyProtocol = key("listen.proxy_protocol",
@@ -42,12 +42,12 @@ section! {
     /// IP addresses or ranges (such as 10.0.0.0/8) of the load balancers, separated by commas;
     /// connections from all other addresses are closed. Required with `proxy_protocol = "accept"`.
     proxy_networks: Vec<IpNet> = key("listen.proxy_networks",
-        Kind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
+        KeyKind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
     // A mongod has the same default (`networkMessageCompressors`), in the same order.
     /// Compressors that clients may use, separated by commas, or `disabled` for none; connections
     /// to servers use the compressors in the connection string.
     compressors: Vec<Compressor> = key("listen.compressors",
-        Kind::Text, Restart, default "snappy,zstd,zlib");
+        KeyKind::Text, Restart, default "snappy,zstd,zlib");
     {
         /// The TLS settings for clients; `None` if clients connect without TLS.
         tls: Option<Tls> = tls;
@@ -63,11 +63,11 @@ section! {
     /// certificate that is valid for the requested host name and has a key that the client
     /// supports.
     certificate_files: Vec<ReadFile> = key("listen.tls.certificate_file",
-        Kind::ReadableFiles, Live, example "/etc/seawall/certificate.pem");
+        KeyKind::ReadableFiles, Live, example "/etc/seawall/certificate.pem");
     /// PEM file with the certificate's private key; required for TLS. For several certificates,
     /// list their key files in the same order, separated by commas.
     key_files: Vec<ReadFile> = key("listen.tls.key_file",
-        Kind::ReadableFiles, Live, example "/etc/seawall/key.pem");
+        KeyKind::ReadableFiles, Live, example "/etc/seawall/key.pem");
     // `prefer` also accepts clients that are not configured for TLS yet, as a server with the mode
     // `preferTLS` does.
     /// With `require`, clients must use TLS; with `prefer`, clients may also connect without TLS.
@@ -81,15 +81,15 @@ section! {
     /// PEM files with the certificate authorities of clients, separated by commas; required unless
     /// `client_certificate` is `none`.
     client_ca_files: Option<Vec<ReadFile>> = key("listen.tls.client_ca_file",
-        Kind::ReadableFiles, Live, example "/etc/seawall/client-ca.pem");
+        KeyKind::ReadableFiles, Live, example "/etc/seawall/client-ca.pem");
     /// PEM files with the revocation lists of the clients' certificate authorities, separated by
     /// commas.
     client_crl_files: Option<Vec<ReadFile>> = key("listen.tls.client_crl_file",
-        Kind::ReadableFiles, Live, example "/etc/seawall/client-crl.pem");
+        KeyKind::ReadableFiles, Live, example "/etc/seawall/client-crl.pem");
     /// At a reload, close the connections of clients whose certificates are not accepted any more,
     /// for example because a new revocation list contains them.
     close_revoked: bool = key("listen.tls.close_revoked",
-        Kind::Boolean, Live, default false);
+        KeyKind::Boolean, Live, default false);
 }
 
 /// Reads the section `tls` of a listener or of the admin address.
@@ -104,28 +104,28 @@ section! {
     /// Name of the listener. A socket of the service manager with this name (`FileDescriptorName`
     /// in systemd) replaces the listener's addresses.
     name: Option<String> = key("listeners[].name",
-        Kind::Text, Restart, example "public");
+        KeyKind::Text, Restart, example "public");
     /// Address to which clients connect, or a list of addresses; required in `[[listeners]]`.
     addresses: Vec<ListenAddress> = key("listeners[].address",
-        Kind::Addresses, Restart, example "0.0.0.0:27018");
+        KeyKind::Addresses, Restart, example "0.0.0.0:27018");
     // With this limit, one application's listener cannot use up the connections of the other
     // listeners.
     /// Maximum number of client connections of this listener; further ones are refused; 0 for no
     /// limit of its own; `listen.max_client_connections` limits all listeners together.
     max_client_connections: Option<NonZeroUsize> = key("listeners[].max_client_connections",
-        Kind::Integer { min: 0, max: MAX_CONNECTIONS }, Live, default 0, unit "connections");
+        KeyKind::Integer { min: 0, max: MAX_CONNECTIONS }, Live, default 0, unit "connections");
     /// As `listen.backlog`, for this listener.
     backlog: NonZeroU32 = key("listeners[].backlog",
-        Kind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
+        KeyKind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
     /// As `listen.proxy_protocol`, for this listener.
     proxy_protocol: ProxyProtocol = key("listeners[].proxy_protocol",
         ProxyProtocol::KIND, Restart, default "off");
     /// As `listen.proxy_networks`, for this listener.
     proxy_networks: Vec<IpNet> = key("listeners[].proxy_networks",
-        Kind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
+        KeyKind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
     /// As `listen.compressors`, for clients of this listener.
     compressors: Vec<Compressor> = key("listeners[].compressors",
-        Kind::Text, Restart, default "snappy,zstd,zlib");
+        KeyKind::Text, Restart, default "snappy,zstd,zlib");
     {
         /// The path of the listener's section: `listen`, or for example `listeners[1]`.
         path: String = path;

@@ -17,7 +17,7 @@ use crate::address::{AdminAddress, ListenAddress, MAX_PEERS, PeerAddress};
 use crate::file::{MAX_SECRET_BYTES, ReadFile, read_bounded};
 use crate::path::KeyPath;
 use crate::problem::{Problem, Problems, shown_text};
-use crate::schema::{Key, Kind, Section, shape_id};
+use crate::schema::{Key, KeyKind, Section, shape_id};
 use crate::secret::{self, Secret, SecretBytes, SecretFile};
 
 /// A type with the settings of one section.
@@ -129,7 +129,7 @@ pub(crate) trait Setting: Sized {
 
 /// The kind and the path of a value that is being read, and the problems so far.
 pub(crate) struct Given<'a> {
-    kind: Kind,
+    kind: KeyKind,
     path: &'a str,
     problems: &'a mut Problems,
 }
@@ -248,7 +248,7 @@ impl Setting for Secret {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
         let text = given.text(value)?;
         match given.kind {
-            Kind::SecretFile => secret_from(given.path, Path::new(text), given.problems),
+            KeyKind::SecretFile => secret_from(given.path, Path::new(text), given.problems),
             _ => Some(Self::new(text.to_owned())),
         }
     }

@@ -54,7 +54,7 @@ pub struct Key {
     /// The key's path, for example `pool.max_pool_size` or `auth.users[].name`.
     pub path: &'static str,
     /// The allowed values.
-    pub kind: Kind,
+    pub kind: KeyKind,
     /// The default, as text; `None` if the key is required or has no default.
     pub default: Option<&'static str>,
     /// A value for the full example file; `None` if there is a default.
@@ -87,7 +87,7 @@ impl Key {
 
 /// The allowed values of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum KeyKind {
     /// A string that is not empty.
     Text,
     /// A string that is not empty and never shown.
@@ -151,7 +151,7 @@ pub enum Kind {
     Boolean,
 }
 
-impl Kind {
+impl KeyKind {
     /// True if values of this kind never appear in messages.
     pub fn is_secret(self) -> bool {
         match self {
@@ -216,7 +216,7 @@ fn shape_thresholds(text: &str) -> Option<Table> {
     entries.collect()
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for KeyKind {
     /// Writes the allowed values as a phrase that follows the words "must be".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -323,10 +323,10 @@ mod tests {
 
     #[test]
     fn only_values_of_the_kind_addresses_are_split_at_commas() {
-        let parse = |text, kind: Kind| kind.parse(text);
-        let addresses = parse("a:1, b:2", Kind::Addresses);
+        let parse = |text, kind: KeyKind| kind.parse(text);
+        let addresses = parse("a:1, b:2", KeyKind::Addresses);
         assert_eq!(addresses.as_array().unwrap().len(), 2);
-        assert!(parse("a:1", Kind::Addresses).is_str());
-        assert!(parse("a,b", Kind::ConnectionString).is_str());
+        assert!(parse("a:1", KeyKind::Addresses).is_str());
+        assert!(parse("a,b", KeyKind::ConnectionString).is_str());
     }
 }

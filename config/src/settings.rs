@@ -25,7 +25,7 @@ use crate::kinds::{
 };
 use crate::listeners::{self, Listen, Listener, Tls, tls};
 use crate::read::Part;
-use crate::schema::{Kind, Section};
+use crate::schema::{KeyKind, Section};
 use crate::secret::{Secret, SecretFile};
 use crate::telemetry::{Attributes, Headers};
 use crate::users::{self, User};
@@ -154,12 +154,12 @@ section! {
     /// In relay mode, connect each client to the address that it used before the kernel redirected
     /// it to Seawall (Linux, SO_ORIGINAL_DST).
     original_destination: bool = key("deployment.original_destination",
-        Kind::Boolean, Restart, default false);
+        KeyKind::Boolean, Restart, default false);
     // Off by default, because Seawall cannot observe or limit encrypted traffic.
     /// In relay mode, also relay connections that clients encrypt with TLS; Seawall cannot observe
     /// or limit their traffic.
     relay_encrypted: bool = key("deployment.relay_encrypted",
-        Kind::Boolean, Restart, default false);
+        KeyKind::Boolean, Restart, default false);
     // Relays need a separate port of the server: at this port, the server requires the header from
     // every connection. Seawall's monitoring connections send no header, so they use the usual
     // port.
@@ -167,26 +167,26 @@ section! {
     /// protocol, version 2, which contains the client's address; 0 for the server's usual port and
     /// no header.
     relay_proxy_port: Option<u16> = key("deployment.relay_proxy_port",
-        Kind::Integer { min: 0, max: 65535 }, Restart, default 0);
+        KeyKind::Integer { min: 0, max: 65535 }, Restart, default 0);
     /// How long an operation waits for a suitable server; elections take 10 s or more.
     server_selection_timeout: Duration = key("deployment.server_selection_timeout_ms",
         TIMEOUT, Live, default 30000, unit "ms");
     /// Add the client's metadata to each operation, so that servers' logs name the application and
     /// not the proxy.
     name_applications: bool = key("deployment.name_applications",
-        Kind::Boolean, Live, default true);
+        KeyKind::Boolean, Live, default true);
     /// Repeat a failed operation once if that is safe, as a mongos does. If this is false, errors
     /// reach clients unchanged; if a server closes a connection during an operation, Seawall also
     /// closes the client's connection.
     repeat: bool = key("deployment.repeat",
-        Kind::Boolean, Live, default true);
+        KeyKind::Boolean, Live, default true);
     /// Width of the latency window of server selection: how much longer the round-trip time of a
     /// selected server may be than the round-trip time of the fastest suitable server.
     local_threshold: Duration = key("deployment.local_threshold_ms",
         TIME_OR_0, Live, default 15, unit "ms");
     /// Time between two checks of a server.
     heartbeat_frequency: Duration = key("deployment.heartbeat_frequency_ms",
-        Kind::Integer { min: MIN_HEARTBEAT_FREQUENCY_MS, max: MAX_DURATION_MS }, Restart,
+        KeyKind::Integer { min: MIN_HEARTBEAT_FREQUENCY_MS, max: MAX_DURATION_MS }, Restart,
         default 10000, unit "ms");
     /// Maximum time to establish a connection to a server, and maximum time until a server replies
     /// to a probe.
@@ -208,20 +208,20 @@ section! {
     /// PEM file with the certificate authorities of servers, instead of `tlsCAFile`. Without both,
     /// Seawall trusts the authorities of the operating system.
     ca_file: Option<ReadFile> = key("deployment.tls.ca_file",
-        Kind::ReadableFile, Live, example "/etc/seawall/server-ca.pem");
+        KeyKind::ReadableFile, Live, example "/etc/seawall/server-ca.pem");
     /// PEM file with Seawall's own certificate and its private key, for servers that require
     /// certificates, instead of `tlsCertificateKeyFile`.
     certificate_key_file: Option<ReadFile> = key("deployment.tls.certificate_key_file",
-        Kind::ReadableFile, Live, example "/etc/seawall/client.pem");
+        KeyKind::ReadableFile, Live, example "/etc/seawall/client.pem");
     /// PEM files with the certificate revocation lists of the servers' authorities, separated by
     /// commas. The official driver, which monitors servers and runs the commands of the service
     /// account, does not check these lists.
     crl_files: Option<Vec<ReadFile>> = key("deployment.tls.crl_file",
-        Kind::ReadableFiles, Live, example "/etc/seawall/server-crl.pem");
+        KeyKind::ReadableFiles, Live, example "/etc/seawall/server-crl.pem");
     /// Insecure: accept a server's certificate for any host name. Its authority is still verified.
     /// Not possible with a service account.
     allow_invalid_hostnames: bool = key("deployment.tls.allow_invalid_hostnames",
-        Kind::Boolean, Live, default false);
+        KeyKind::Boolean, Live, default false);
 }
 
 fn server_tls(deployment: &mut Part<'_>) -> Option<Option<ServerTls>> {
@@ -280,17 +280,17 @@ section! {
         CONNECTIONS, Live, default 500, unit "connections");
     /// Number of connections of one user to one server that are kept even if they are idle.
     min_pool_size: usize = key("pool.min_pool_size",
-        Kind::Integer { min: 0, max: MAX_CONNECTIONS }, Live, default 0, unit "connections");
+        KeyKind::Integer { min: 0, max: MAX_CONNECTIONS }, Live, default 0, unit "connections");
     // The limit protects the server from a storm of logins, whose cryptography is expensive.
     /// Maximum number of connections of one user to one server that are being established at a
     /// time.
     max_connecting: NonZeroUsize = key("pool.max_connecting",
-        Kind::Integer { min: 1, max: 1_000 }, Live, default 2, unit "connections");
+        KeyKind::Integer { min: 1, max: 1_000 }, Live, default 2, unit "connections");
     // The limit prevents a burst of logins, which could overload a server that has just recovered.
     /// Maximum number of new connections per second to one server, for all users together; after a
     /// pause, 8 can start at once; 0 for no limit.
     connections_per_second: Option<NonZeroU32> = key("pool.connections_per_second",
-        Kind::Integer { min: 0, max: 100_000 }, Live,
+        KeyKind::Integer { min: 0, max: 100_000 }, Live,
         default 200, unit "connections a second");
     // If a server runs too many operations at a time, each operation uses more CPU time, so the
     // server completes fewer operations per second.
@@ -302,7 +302,7 @@ section! {
     /// because they run much longer than others; 0: the same number as the current limit. While no
     /// operation completes, one more operation is excluded from the count every 250 ms.
     max_exempt_operations: Option<NonZeroU32> = key("pool.max_exempt_operations",
-        Kind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "operations");
+        KeyKind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "operations");
     // After a peak, closing idle connections frees resources of the servers.
     /// Idle time after which a server connection is closed; 0 for never.
     max_idle_time: Option<Duration> = key("pool.max_idle_time_ms",
@@ -330,11 +330,11 @@ section! {
     // Clients that have not logged in may use only little memory.
     /// Largest message of a client that has not logged in.
     pre_auth_message_bytes: usize = key("limits.pre_auth_message_bytes",
-        Kind::Integer { min: 4_096, max: LARGEST_MESSAGE_BYTES }, Live,
+        KeyKind::Integer { min: 4_096, max: LARGEST_MESSAGE_BYTES }, Live,
         default 16384, unit "bytes");
     /// Maximum memory for the large messages of all clients together.
     message_memory_bytes: usize = key("limits.message_memory_bytes",
-        Kind::Integer { min: MIN_MESSAGE_MEMORY_BYTES, max: MAX_MEMORY_BYTES }, Live,
+        KeyKind::Integer { min: MIN_MESSAGE_MEMORY_BYTES, max: MAX_MEMORY_BYTES }, Live,
         default 536870912, unit "bytes");
     // The default is the same as that of `pool.max_server_connections`.
     /// Maximum number of clients that are relayed because of `auth.other_mechanisms`.
@@ -366,7 +366,7 @@ section! {
         ENTRIES, Live, default 10000, unit "users");
     /// Maximum number of users' first logins that exchange messages with servers at the same time.
     introductions: NonZeroUsize = key("limits.introductions",
-        Kind::Integer { min: 1, max: 1_000 }, Live, default 8, unit "logins");
+        KeyKind::Integer { min: 1, max: 1_000 }, Live, default 8, unit "logins");
     // Clients that never send their proofs must not block the first logins of other clients.
     /// Maximum number of first logins that wait for the client's proof, each on its own server
     /// connection; at the limit, Seawall ends the oldest of these logins from the client address
@@ -392,15 +392,15 @@ section! {
     /// closed before their first byte is read; 0 for no limit.
     connections_per_second_per_address: Option<u32> = key(
         "limits.connections_per_second_per_address",
-        Kind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "per second");
+        KeyKind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "per second");
     /// Maximum number of logins per second of one user; further ones are delayed by at most 10 s; 0
     /// for no limit.
     logins_per_second_per_user: Option<u32> = key("limits.logins_per_second_per_user",
-        Kind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "per second");
+        KeyKind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "per second");
     /// IP addresses or ranges (such as 10.0.0.0/8) of load balancers, separated by commas; after
     /// login, Seawall counts the clients behind them by user instead of by address.
     shared_addresses: Vec<IpNet> = key("limits.shared_addresses",
-        Kind::Text, Live, example "10.0.0.0/8,192.0.2.7");
+        KeyKind::Text, Live, example "10.0.0.0/8,192.0.2.7");
 }
 
 section! {
@@ -409,7 +409,7 @@ section! {
 
     /// Compute the fingerprint of each operation, and count operations by shape.
     enabled: bool = key("shapes.enabled",
-        Kind::Boolean, Live, default true);
+        KeyKind::Boolean, Live, default true);
     // The limit protects the memory from applications that create a new shape with each operation.
     /// Maximum number of rows of the shape table; further shapes are counted in group rows, which
     /// are at most a tenth of all rows.
@@ -421,7 +421,7 @@ section! {
     /// File with a secret; with it, shapes contain keyed hashes (HMAC-SHA-256) instead of field
     /// names.
     name_key: Option<Secret> = key("shapes.name_key_file",
-        Kind::SecretFile, Restart, example "/run/secrets/name-key");
+        KeyKind::SecretFile, Restart, example "/run/secrets/name-key");
 }
 
 section! {
@@ -430,15 +430,15 @@ section! {
 
     /// Keep a history of the statistics, in steps of a second or more.
     enabled: bool = key("history.enabled",
-        Kind::Boolean, Restart, default true);
+        KeyKind::Boolean, Restart, default true);
     /// Directory in which the history is kept across restarts; without it, the history is only in
     /// memory.
     directory: Option<PathBuf> = key("history.directory",
-        Kind::Directory, Restart, example "/var/lib/seawall");
+        KeyKind::Directory, Restart, example "/var/lib/seawall");
     /// Maximum memory of the history, if the steps that have not ended take at most half of it; the
     /// oldest data is dropped first.
     memory_bytes: usize = key("history.memory_bytes",
-        Kind::Integer { min: MIN_HISTORY_BYTES, max: MAX_MEMORY_BYTES }, Restart,
+        KeyKind::Integer { min: MIN_HISTORY_BYTES, max: MAX_MEMORY_BYTES }, Restart,
         default 134217728, unit "bytes");
     // The default equals the maximum number of shapes for which Seawall exports metrics.
     /// Maximum number of shapes with their own values in each step of the history; the heaviest
@@ -453,16 +453,16 @@ section! {
 
     /// Sample the serverStatus of each server; requires a service account.
     enabled: bool = key("pulse.enabled",
-        Kind::Boolean, Restart, default true);
+        KeyKind::Boolean, Restart, default true);
     // The interval is short, so that stalls of a few seconds are visible.
     /// Time between two samples of a server.
     interval: Duration = key("pulse.interval_ms",
-        Kind::Integer { min: MIN_PULSE_INTERVAL_MS, max: MAX_PULSE_MS }, Live,
+        KeyKind::Integer { min: MIN_PULSE_INTERVAL_MS, max: MAX_PULSE_MS }, Live,
         default 1000, unit "ms");
     // The default equals that of `pulse.interval_ms`: a sample may take until the next one is due.
     /// How long a sample may take; after that it counts as a sample without a reply.
     timeout: Duration = key("pulse.timeout_ms",
-        Kind::Integer { min: 1, max: MAX_PULSE_MS }, Live, default 1000, unit "ms");
+        KeyKind::Integer { min: 1, max: MAX_PULSE_MS }, Live, default 1000, unit "ms");
 }
 
 section! {
@@ -476,26 +476,26 @@ section! {
         TIME_OR_0, Live, default 100, unit "ms");
     /// Thresholds of individual shapes, by shape id; they replace `threshold_ms`.
     shape_thresholds: Vec<(u64, Duration)> = key("slow_log.shape_thresholds_ms",
-        Kind::ShapeThresholds { max_ms: MAX_DURATION_MS }, Live,
+        KeyKind::ShapeThresholds { max_ms: MAX_DURATION_MS }, Live,
         example "{ 0123456789abcdef = 5 }", unit "ms");
     /// Percentage of the slow operations that are logged.
     sample_percent: f64 = key("slow_log.sample_percent",
-        Kind::Percent, Live, default 100, unit "percent");
+        KeyKind::Percent, Live, default 100, unit "percent");
     /// File to which the lines are appended; without it, they are written to standard error.
     file: Option<PathBuf> = key("slow_log.file",
-        Kind::Path, Live, example "/var/log/seawall/slow.jsonl");
+        KeyKind::Path, Live, example "/var/log/seawall/slow.jsonl");
     // In a stall, every operation is slow. The limit keeps the log from filling the disk.
     /// Maximum number of lines per second; further lines are dropped, and the next line contains
     /// their number; 0 for no limit.
     max_lines_per_second: Option<NonZeroU32> = key("slow_log.max_lines_per_second",
-        Kind::Integer { min: 0, max: 1_000_000 }, Live, default 100, unit "per second");
+        KeyKind::Integer { min: 0, max: 1_000_000 }, Live, default 100, unit "per second");
     // The default is true, because values are the applications' data and may be confidential.
     /// Log only shapes; with false, lines also contain the values of commands.
     redact: bool = key("slow_log.redact",
-        Kind::Boolean, Live, default true);
+        KeyKind::Boolean, Live, default true);
     /// Maximum length of a command's values in a line; longer values are cut.
     max_command_bytes: usize = key("slow_log.max_command_bytes",
-        Kind::Integer { min: 1, max: MAX_COMMAND_BYTES }, Live, default 4096, unit "bytes");
+        KeyKind::Integer { min: 1, max: MAX_COMMAND_BYTES }, Live, default 4096, unit "bytes");
 }
 
 section! {
@@ -505,30 +505,30 @@ section! {
 
     /// Directory in which captures are kept; only its owner may read them.
     directory: Option<PathBuf> = key("capture.directory",
-        Kind::Directory, Restart, example "/var/lib/seawall/captures");
+        KeyKind::Directory, Restart, example "/var/lib/seawall/captures");
     /// Maximum size of all captures in the directory together; at this size, the current capture
     /// ends.
     max_bytes: u64 = key("capture.max_bytes",
-        Kind::Integer { min: MIN_CAPTURE_BYTES, max: MAX_MEMORY_BYTES }, Live,
+        KeyKind::Integer { min: MIN_CAPTURE_BYTES, max: MAX_MEMORY_BYTES }, Live,
         default 10737418240, unit "bytes");
     /// Size at which a capture continues in a new file.
     max_part_bytes: u64 = key("capture.max_part_bytes",
-        Kind::Integer { min: MIN_CAPTURE_BYTES, max: MAX_MEMORY_BYTES }, Live,
+        KeyKind::Integer { min: MIN_CAPTURE_BYTES, max: MAX_MEMORY_BYTES }, Live,
         default 268435456, unit "bytes");
     /// Maximum bytes of commands and replies that are recorded per second, before compression;
     /// further ones are omitted and counted; 0 for no limit.
     max_bytes_per_second: u64 = key("capture.max_bytes_per_second",
-        Kind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live,
+        KeyKind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live,
         default 100000000, unit "bytes per second");
     // The minimum is enough for the largest message.
     /// Maximum memory of commands and replies that wait for the disk; further ones are omitted and
     /// counted.
     queue_bytes: usize = key("capture.queue_bytes",
-        Kind::Integer { min: MIN_CAPTURE_QUEUE_BYTES, max: MAX_MEMORY_BYTES }, Live,
+        KeyKind::Integer { min: MIN_CAPTURE_QUEUE_BYTES, max: MAX_MEMORY_BYTES }, Live,
         default 67108864, unit "bytes");
     /// Age at which a capture is deleted; 0 to keep captures.
     retention_hours: u32 = key("capture.retention_hours",
-        Kind::Integer { min: 0, max: 87_600 }, Live, default 168, unit "hours");
+        KeyKind::Integer { min: 0, max: 87_600 }, Live, default 168, unit "hours");
     /// Maximum duration of a capture.
     max_duration: Duration = key("capture.max_duration_ms",
         TIMEOUT, Live, default 3600000, unit "ms");
@@ -537,14 +537,14 @@ section! {
     /// Events that begin a capture of all clients: `storm`, `stall` and `change`, separated by
     /// commas; without events, only operators begin captures.
     on: Vec<CaptureEvent> = key("capture.on",
-        Kind::Text, Live, example "storm,stall");
+        KeyKind::Text, Live, example "storm,stall");
     /// Length of the period before an event of `on`: a capture that begins at the event also
     /// contains the operations of this period.
     lead: Duration = key("capture.lead_ms",
         TIME_OR_0, Live, default 10000, unit "ms");
     /// Maximum memory of the operations before an event; the oldest are dropped first.
     lead_bytes: usize = key("capture.lead_bytes",
-        Kind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live, default 33554432, unit "bytes");
+        KeyKind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live, default 33554432, unit "bytes");
     /// Pseudonyms that replace the values of users in every capture; `ordered` needs
     /// `redact_key_file`. A request that begins a capture may choose a stronger mode; from weak to
     /// strong, the modes are `none`, `ordered` and `equality`.
@@ -553,7 +553,7 @@ section! {
     /// File with the key of the pseudonyms, at least 16 bytes; without it, each capture with
     /// `equality` has a random key, which is never written.
     redaction_key: Option<SecretFile> = key("capture.redact_key_file",
-        Kind::SecretFile, Live, example "/run/secrets/redact-key");
+        KeyKind::SecretFile, Live, example "/run/secrets/redact-key");
 }
 
 section! {
@@ -563,23 +563,23 @@ section! {
 
     /// Name of the command that gets the fault; without a name, all commands get the fault.
     command: Option<String> = key("fault.command",
-        Kind::Text, Live, example "find");
+        KeyKind::Text, Live, example "find");
     /// Database or database.collection whose operations get the fault; without a namespace, all
     /// operations get the fault.
     namespace: Option<String> = key("fault.namespace",
-        Kind::Text, Live, example "shop.orders");
+        KeyKind::Text, Live, example "shop.orders");
     /// Percentage of the matching operations that get the fault.
     share_percent: u64 = key("fault.share_percent",
-        Kind::Integer { min: 0, max: 100 }, Live, default 100, unit "percent");
+        KeyKind::Integer { min: 0, max: 100 }, Live, default 100, unit "percent");
     /// How long an operation with the fault is delayed; 0 for no delay.
     delay: Duration = key("fault.delay_ms",
         TIME_OR_0, Live, default 0, unit "ms");
     /// Error code that the client gets instead of the operation's reply; 0 for none.
     error_code: Option<i32> = key("fault.error_code",
-        Kind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "code");
+        KeyKind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "code");
     /// Close the client connection of an operation with the fault.
     close: bool = key("fault.close",
-        Kind::Boolean, Live, default false);
+        KeyKind::Boolean, Live, default false);
 }
 
 impl Fault {
@@ -604,10 +604,10 @@ section! {
 
     /// Number of threads that serve clients; 0 for one per core.
     worker_threads: Option<NonZeroUsize> = key("runtime.worker_threads",
-        Kind::Integer { min: 0, max: 1_024 }, Restart, default 0, unit "threads");
+        KeyKind::Integer { min: 0, max: 1_024 }, Restart, default 0, unit "threads");
     /// Allow core dumps and debuggers; the memory of the process contains users' keys.
     core_dumps: bool = key("runtime.core_dumps",
-        Kind::Boolean, Restart, default false);
+        KeyKind::Boolean, Restart, default false);
 }
 
 section! {
@@ -616,52 +616,52 @@ section! {
 
     /// Address of metrics, health and the API.
     address: AdminAddress = key("admin.address",
-        Kind::AdminAddress, Restart, default "127.0.0.1:9909");
+        KeyKind::AdminAddress, Restart, default "127.0.0.1:9909");
     // The address is for Prometheus and the kubelet, which connect from other hosts without a
     // token.
     /// Further address that serves only /metrics and the health checks, without a token; `"off"`
     /// for none.
     metrics_address: AdminAddress = key("admin.metrics_address",
-        Kind::AdminAddress, Restart, default "off");
+        KeyKind::AdminAddress, Restart, default "off");
     /// File with the token that requests must contain; required unless the address is loopback or
     /// requires client certificates. Several files, separated by commas, give several tokens.
     tokens: Vec<SecretFile> = key("admin.token_file",
-        Kind::SecretFiles, Live, example "/run/secrets/admin-token");
+        KeyKind::SecretFiles, Live, example "/run/secrets/admin-token");
     /// Files with further tokens, separated by commas. Requests with these tokens may only read:
     /// they cannot reload, drain or profile.
     read_tokens: Vec<SecretFile> = key("admin.read_token_file",
-        Kind::SecretFiles, Live, example "/run/secrets/monitoring-token");
+        KeyKind::SecretFiles, Live, example "/run/secrets/monitoring-token");
     /// Host names, separated by commas, under which requests without a token are accepted; IP
     /// addresses and localhost are always accepted.
     allowed_hosts: Vec<String> = key("admin.allowed_hosts",
-        Kind::Text, Live, example "seawall.internal");
+        KeyKind::Text, Live, example "seawall.internal");
     /// Serve the command `seawall` to clients whose users have the rights for it; with false, the
     /// command is forwarded to a server, which does not know it.
     commands: bool = key("admin.commands",
-        Kind::Boolean, Live, default true);
+        KeyKind::Boolean, Live, default true);
     /// Serve the dashboard, a page for browsers, at `/`.
     dashboard: bool = key("admin.dashboard",
-        Kind::Boolean, Live, default true);
+        KeyKind::Boolean, Live, default true);
     // Off by default, because profiles show the names of Seawall's functions and cost CPU time.
     /// Serve CPU profiles of Seawall at /api/v1/profile.
     profile: bool = key("admin.profile",
-        Kind::Boolean, Live, default false);
+        KeyKind::Boolean, Live, default false);
     /// Admin addresses of the other instances, separated by commas: the dashboard and requests with
     /// `instances=all` show the figures of this instance and of the other instances together.
     peers: Vec<PeerAddress> = key("admin.peers",
-        Kind::Text, Live, example "seawall-2:9909,https://seawall-3:9909");
+        KeyKind::Text, Live, example "seawall-2:9909,https://seawall-3:9909");
     /// File with the token for the peers: one for all, or one for each in the same order, separated
     /// by commas. A token of `admin.read_token_file` of the peer is enough.
     peer_tokens: Vec<SecretFile> = key("admin.peer_token_file",
-        Kind::SecretFiles, Live, example "/run/secrets/peer-token");
+        KeyKind::SecretFiles, Live, example "/run/secrets/peer-token");
     /// PEM file with the certificate authorities of peers with `https://`. Without it, Seawall
     /// trusts the authorities of the operating system.
     peer_ca_file: Option<ReadFile> = key("admin.peer_ca_file",
-        Kind::ReadableFile, Live, example "/etc/seawall/admin-ca.pem");
+        KeyKind::ReadableFile, Live, example "/etc/seawall/admin-ca.pem");
     /// PEM file with Seawall's own certificate and its private key, for peers that require
     /// certificates.
     peer_certificate_key_file: Option<ReadFile> = key("admin.peer_certificate_key_file",
-        Kind::ReadableFile, Live, example "/etc/seawall/client.pem");
+        KeyKind::ReadableFile, Live, example "/etc/seawall/client.pem");
     {
         /// TLS of `address`; `None` if callers connect without TLS. If this is set, all callers
         /// must use TLS. A reload closes no connection of a caller.
@@ -692,25 +692,25 @@ section! {
     // and the shapes of commands.
     /// Export metrics. The `OTEL_…` variables have an effect only if this is true.
     enabled: bool = key("telemetry.enabled",
-        Kind::Boolean, Live, default false);
+        KeyKind::Boolean, Live, default false);
     /// Base URL of the collector, to which `/v1/metrics` is appended.
     endpoint: String = key("telemetry.endpoint",
-        Kind::HttpUrl, Live, default "http://localhost:4318");
+        KeyKind::HttpUrl, Live, default "http://localhost:4318");
     /// URL to which metrics are sent, instead of `telemetry.endpoint`; nothing is appended to it.
     metrics_endpoint: Option<String> = key("telemetry.metrics_endpoint",
-        Kind::HttpUrl, Live, example "http://localhost:9090/api/v1/otlp/v1/metrics");
+        KeyKind::HttpUrl, Live, example "http://localhost:9090/api/v1/otlp/v1/metrics");
     /// Headers of each request, as `name=value` with percent-encoded values, separated by commas.
     headers: Option<Headers> = key("telemetry.headers",
-        Kind::Secret, Live, example "authorization=Bearer%20token");
+        KeyKind::Secret, Live, example "authorization=Bearer%20token");
     /// File with headers as in `headers`, separated by commas or line breaks.
     headers_file: Option<Headers> = key("telemetry.headers_file",
-        Kind::SecretFile, Live, example "/run/secrets/otlp-headers");
+        KeyKind::SecretFile, Live, example "/run/secrets/otlp-headers");
     /// Compression of the requests.
     compression: Compression = key("telemetry.compression",
         Compression::KIND, Live, default "none");
     /// Time between two exports.
     interval: Duration = key("telemetry.interval_ms",
-        Kind::Integer { min: MIN_EXPORT_INTERVAL_MS, max: MAX_DURATION_MS }, Live,
+        KeyKind::Integer { min: MIN_EXPORT_INTERVAL_MS, max: MAX_DURATION_MS }, Live,
         default 60000, unit "ms");
     /// How long the collector may take to receive a request and to respond.
     timeout: Duration = key("telemetry.timeout_ms",
@@ -718,21 +718,21 @@ section! {
     /// PEM file with the certificate authorities of the collector; without it, Seawall trusts the
     /// authorities of the operating system.
     ca_file: Option<ReadFile> = key("telemetry.ca_file",
-        Kind::ReadableFile, Live, example "/etc/seawall/collector-ca.pem");
+        KeyKind::ReadableFile, Live, example "/etc/seawall/collector-ca.pem");
     /// PEM file with Seawall's own certificate, for collectors that require certificates.
     certificate_file: Option<ReadFile> = key("telemetry.certificate_file",
-        Kind::ReadableFile, Live, example "/etc/seawall/telemetry.pem");
+        KeyKind::ReadableFile, Live, example "/etc/seawall/telemetry.pem");
     /// PEM file with the private key of Seawall's certificate for collectors.
     key_file: Option<ReadFile> = key("telemetry.key_file",
-        Kind::ReadableFile, Live, example "/etc/seawall/telemetry-key.pem");
+        KeyKind::ReadableFile, Live, example "/etc/seawall/telemetry-key.pem");
     /// The attribute `service.name`. Without it, Seawall uses the name in
     /// `telemetry.resource_attributes`, or else `seawall`.
     service_name: Option<String> = key("telemetry.service_name",
-        Kind::Text, Live, example "seawall-orders");
+        KeyKind::Text, Live, example "seawall-orders");
     /// Further attributes of this instance, as `name=value` with percent-encoded values, separated
     /// by commas.
     resource_attributes: Attributes = key("telemetry.resource_attributes",
-        Kind::Text, Live, example "deployment.environment.name=production");
+        KeyKind::Text, Live, example "deployment.environment.name=production");
 }
 
 section! {
@@ -755,5 +755,5 @@ section! {
     /// Twice a second, read the configuration file and all files that it names, and reload the
     /// configuration if a value or the content of a named file has changed.
     watch: bool = key("reload.watch",
-        Kind::Boolean, Live, default false);
+        KeyKind::Boolean, Live, default false);
 }

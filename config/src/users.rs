@@ -13,7 +13,7 @@ use crate::declare::keys;
 use crate::kinds::{ITERATIONS, SALT};
 use crate::problem::shown_text;
 use crate::read::{Part, secret_from};
-use crate::schema::{Kind, Section};
+use crate::schema::{KeyKind, Section};
 use crate::secret::{Secret, SecretBytes};
 
 /// A user whose credentials are configured.
@@ -67,17 +67,17 @@ pub(crate) const USER: Section = Section {
     keys: keys! {
         /// The user's name; required in `[[auth.users]]`.
         key("auth.users[].name",
-            Kind::Text, Live, example "app");
+            KeyKind::Text, Live, example "app");
         /// The database in which the user is defined.
         key("auth.users[].source",
-            Kind::Text, Live, default "admin");
+            KeyKind::Text, Live, default "admin");
         /// The user's password; a user needs exactly one of `password`, `password_file` and SCRAM
         /// keys.
         key("auth.users[].password",
-            Kind::Secret, Live, example "…");
+            KeyKind::Secret, Live, example "…");
         /// File with the user's password.
         key("auth.users[].password_file",
-            Kind::Path, Live, example "/run/secrets/app");
+            KeyKind::Path, Live, example "/run/secrets/app");
     },
 };
 
@@ -95,10 +95,10 @@ pub(crate) const SCRAM_SHA_1: Section = Section {
             ITERATIONS, Live, example 10000, unit "rounds");
         /// StoredKey of the user for SCRAM-SHA-1.
         key("auth.users[].scram_sha_1.stored_key",
-            Kind::Base64 { min: 20, max: 20 }, Live, example "…");
+            KeyKind::Base64 { min: 20, max: 20 }, Live, example "…");
         /// ServerKey of the user for SCRAM-SHA-1.
         key("auth.users[].scram_sha_1.server_key",
-            Kind::Base64 { min: 20, max: 20 }, Live, example "…");
+            KeyKind::Base64 { min: 20, max: 20 }, Live, example "…");
     },
 };
 
@@ -115,10 +115,10 @@ pub(crate) const SCRAM_SHA_256: Section = Section {
             ITERATIONS, Live, example 15000, unit "rounds");
         /// StoredKey of the user for SCRAM-SHA-256.
         key("auth.users[].scram_sha_256.stored_key",
-            Kind::Base64 { min: 32, max: 32 }, Live, example "…");
+            KeyKind::Base64 { min: 32, max: 32 }, Live, example "…");
         /// ServerKey of the user for SCRAM-SHA-256.
         key("auth.users[].scram_sha_256.server_key",
-            Kind::Base64 { min: 32, max: 32 }, Live, example "…");
+            KeyKind::Base64 { min: 32, max: 32 }, Live, example "…");
     },
 };
 

@@ -7,7 +7,7 @@ use toml::Value;
 use crate::declare::words;
 use crate::kinds::MAX_CONNECTIONS;
 use crate::read::{Given, Setting, parts};
-use crate::schema::Kind;
+use crate::schema::KeyKind;
 
 words! {
     /// An event that begins a capture.
@@ -180,7 +180,7 @@ impl Concurrency {
     // Each operation uses a connection, so a limit above the maximum number of connections would
     // have no effect.
     /// The kind of a key that accepts one of the words or a number of operations.
-    pub(crate) const KIND: Kind = Kind::IntegerOr {
+    pub(crate) const KIND: KeyKind = KeyKind::IntegerOr {
         accepted: &["auto", "off"],
         min: 1,
         max: MAX_CONNECTIONS,

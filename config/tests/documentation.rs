@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use seawall_config::{
-    Concurrency, KEYS, Key, Kind, Overrides, SECTIONS, Secret, Section, Settings, Sources, load,
+    Concurrency, KEYS, Key, KeyKind, Overrides, SECTIONS, Secret, Section, Settings, Sources, load,
 };
 
 #[test]
@@ -109,7 +109,10 @@ fn header(section: &Section) -> String {
 
 fn explanation(key: &Key) -> String {
     match key.kind {
-        Kind::Choice { .. } | Kind::IntegerOr { .. } | Kind::Addresses | Kind::AdminAddress => {
+        KeyKind::Choice { .. }
+        | KeyKind::IntegerOr { .. }
+        | KeyKind::Addresses
+        | KeyKind::AdminAddress => {
             format!("{} Allowed: {}.", key.meaning, key.kind)
         }
         _ => key.meaning.to_owned(),
@@ -118,7 +121,7 @@ fn explanation(key: &Key) -> String {
 
 fn line(section: &Section, key: &Key) -> String {
     // The connection string is the only required value.
-    let is_given = key.default.is_some() || key.kind == Kind::ConnectionString;
+    let is_given = key.default.is_some() || key.kind == KeyKind::ConnectionString;
     let value = key
         .default
         .or(key.example)
@@ -127,11 +130,12 @@ fn line(section: &Section, key: &Key) -> String {
     commented_out(section.is_optional || !is_given, &line)
 }
 
-fn toml(kind: Kind, text: &str) -> String {
+fn toml(kind: KeyKind, text: &str) -> String {
     match kind {
-        Kind::Integer { .. } | Kind::Percent | Kind::Boolean | Kind::ShapeThresholds { .. } => {
-            text.to_owned()
-        }
+        KeyKind::Integer { .. }
+        | KeyKind::Percent
+        | KeyKind::Boolean
+        | KeyKind::ShapeThresholds { .. } => text.to_owned(),
         _ => format!("{text:?}"),
     }
 }
@@ -196,7 +200,7 @@ fn every_numeric_key_accepts_its_minimum_and_its_maximum() {
         // Some keys may be set only in relay mode.
         let mut text = DEPLOYMENT.to_owned() + "deployment.mode = \"relay\"\n";
         for key in KEYS.iter().filter(|key| !key.path.contains("[]")) {
-            if let Kind::Integer { min, max } | Kind::IntegerOr { min, max, .. } = key.kind {
+            if let KeyKind::Integer { min, max } | KeyKind::IntegerOr { min, max, .. } = key.kind {
                 text += &format!("{} = {}\n", key.path, pick(min, max));
             }
         }

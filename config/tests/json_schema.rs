@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use seawall_config::{KEYS, Kind, json_schema};
+use seawall_config::{KEYS, KeyKind, json_schema};
 use serde_json::{Map, Value, json};
 
 #[test]
@@ -84,7 +84,7 @@ fn json_schema_has_default_and_description_of_every_key() {
         assert!(description.starts_with(key.meaning), "{}", key.path);
         let default = match (key.kind, key.default) {
             (_, None) => Value::Null,
-            (Kind::Integer { .. } | Kind::Percent | Kind::Boolean, Some(text)) => {
+            (KeyKind::Integer { .. } | KeyKind::Percent | KeyKind::Boolean, Some(text)) => {
                 serde_json::from_str(text).unwrap()
             }
             (_, Some(text)) => text.into(),

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use seawall_config::{KEYS, Kind, Overrides, Problems, Secret, Settings, Sources, load};
+use seawall_config::{KEYS, KeyKind, Overrides, Problems, Secret, Settings, Sources, load};
 
 #[test]
 fn each_mistake_is_reported_on_one_line_with_its_key_its_value_and_the_allowed_values() {
@@ -554,7 +554,7 @@ fn no_problem_and_no_debug_output_shows_a_secret() {
             assert!(!problems.to_string().contains("1234567"), "{problems}");
             assert!(!format!("{problems:?}").contains("hunter2"), "{problems}");
         }
-        if key.kind != Kind::Secret {
+        if key.kind != KeyKind::Secret {
             let text = format!("{section}{table} = \"hunter2!\"\n");
             let problems = Settings::from_toml(&text).unwrap_err();
             assert!(!problems.to_string().contains("hunter2"), "{problems}");

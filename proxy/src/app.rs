@@ -34,7 +34,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    admin::{self, ReloadRequest, Window},
+    admin::{self, AdminState, ReloadRequest},
     client::{self, Arrivals, Credentials, Logins, MessageMemory, Peer, Routing, Shared},
     limits::{Gate, Limits, LoginGates, OperationPermits},
     listener::{Inherited, ServerTlsError},
@@ -197,7 +197,7 @@ pub struct App {
     peer_expiries: watch::Sender<Vec<CertificateExpiry>>,
     telemetry: RunningTelemetry,
     /// The state that HTTP requests read; `None` during the start.
-    window: Option<Arc<Window>>,
+    state: Option<Arc<AdminState>>,
     /// The configuration values in effect, which the API shows.
     configuration: watch::Sender<Arc<seawall_api::Configuration>>,
     reloads: mpsc::Sender<ReloadRequest>,
@@ -296,7 +296,7 @@ impl App {
             server_tls,
             peer_expiries: watch::Sender::new(expiries),
             telemetry,
-            window: None,
+            state: None,
             reloads,
             reload_requests: tokio::sync::Mutex::new(reload_requests),
             drain_requested: CancellationToken::new(),
@@ -388,15 +388,15 @@ impl App {
         settings: &config::Settings,
         fleet: admin::Fleet,
     ) -> Result<(), StartError> {
-        let window = Arc::new(self.window(settings, fleet));
-        self.window = Some(Arc::clone(&window));
-        let reporter = own_commands::reporter(Arc::clone(&window));
+        let state = Arc::new(self.state(settings, fleet));
+        self.state = Some(Arc::clone(&state));
+        let reporter = own_commands::reporter(Arc::clone(&state));
         self.shared
             .reporter
             .set(reporter)
             .expect("the reporter is set once, here");
         let http = Http {
-            window,
+            state,
             handshake: http::handshakes(self.admin_tls.subscribe(), Arc::clone(&self.shared)),
             stop: self.stop.clone(),
             tasks: &self.admin_tasks,
@@ -409,10 +409,10 @@ impl App {
     }
 
     /// The state that HTTP requests read.
-    fn window(&self, settings: &config::Settings, fleet: admin::Fleet) -> Window {
+    fn state(&self, settings: &config::Settings, fleet: admin::Fleet) -> AdminState {
         let credentials = Arc::clone(&self.shared.logins.credentials);
         let expiries = self.expiries();
-        Window {
+        AdminState {
             exporter: Arc::clone(&self.feed.exporter),
             clients: Arc::clone(&self.shared.clients),
             captures: Arc::clone(&self.shared.captures),

@@ -7,7 +7,7 @@ use bson::{Document, doc};
 use rustix::process::Signal;
 use seawall_api::{
     Annotations, Changes, GaugeTimeline, Heatmap, HeatmapShapes, Namespace, Namespaces, Other,
-    Report, Server, Servers, Shape, Shapes, SlowOperations, Stalls, Status, Step, Timeline,
+    Report, Server, Servers, Shape, Shapes, SlowOperations, Stalls, Status, Timeline, TimelineStep,
 };
 use seawall_tests::{
     eventually::eventually,
@@ -88,7 +88,7 @@ impl Scene {
     }
 }
 
-fn operations(steps: &[Step]) -> u64 {
+fn operations(steps: &[TimelineStep]) -> u64 {
     steps.iter().map(|step| step.count).sum()
 }
 

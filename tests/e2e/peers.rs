@@ -10,9 +10,9 @@ use std::{
 
 use bson::doc;
 use seawall_api::{
-    Annotations, Clients, Configuration, GaugeTimeline, Heatmap, HeatmapShapes, InstanceState,
-    Latency, Merged, Namespaces, Pools, Report, Servers, Session, Shape, Shapes, SlowOperations,
-    Sparklines, Stalls, Status, Storms, Tick, Timeline, Topology, distribution,
+    Annotations, Clients, Configuration, DashboardSession, GaugeTimeline, Heatmap, HeatmapShapes,
+    InstanceState, Latency, Merged, Namespaces, Pools, Report, Servers, Shape, Shapes,
+    SlowOperations, Sparklines, Stalls, Status, Storms, Tick, Timeline, Topology, distribution,
 };
 use seawall_tests::{
     certificates::Certificates,
@@ -192,7 +192,7 @@ async fn lists_name_the_instances(asked: &Seawall, peers: &[String], user: &str)
         3
     );
     assert_eq!(configuration.hash, "mixed");
-    let session: Session = asked.api("/api/v1/session").await;
+    let session: DashboardSession = asked.api("/api/v1/session").await;
     assert_eq!(session.peers, [url(1), url(2)]);
 }
 

@@ -20,7 +20,7 @@ use bson::{Bson, Document, doc};
 use mongodb::Client;
 use mongodb::options::{ClientOptions, Credential};
 use seawall_mongod::{
-    ClusterKey, Member, Mongod, Settings, Tls, create_first_user, find_or_fetch,
+    ClusterKey, Member, Mongod, ReplicaSetSettings, Tls, create_first_user, find_or_fetch,
     initiate_replica_set,
 };
 use tokio::process::Command;
@@ -62,7 +62,7 @@ pub struct Options {
     /// members have priority 1.
     pub priorities: Vec<u16>,
     /// Election timing of a set. The default times are shorter than mongod's own defaults.
-    pub settings: Settings,
+    pub settings: ReplicaSetSettings,
 }
 
 impl Default for Options {
@@ -78,7 +78,7 @@ impl Default for Options {
             priorities: Vec::new(),
             // These times are short enough for failover tests, and long enough for a machine that
             // compiles at the same time.
-            settings: Settings {
+            settings: ReplicaSetSettings {
                 election_timeout: Duration::from_secs(2),
                 heartbeat_interval: Duration::from_millis(500),
             },

@@ -45,7 +45,7 @@ pub enum Ending {
     /// The connection was closed, or the attacker got an invalid reply.
     Closed,
     /// The attempt ended with a reply that is not an error.
-    Answered,
+    Replied,
     /// The attempt did not end within its time limit, or its connection was still open at the end
     /// of the attack.
     Held,
@@ -60,7 +60,7 @@ impl fmt::Display for Ending {
         match self {
             Self::Refused(code) => write!(f, "error {code}"),
             Self::Closed => f.write_str("closed"),
-            Self::Answered => f.write_str("answered"),
+            Self::Replied => f.write_str("replied"),
             Self::Held => f.write_str("open at the end"),
             Self::NotBegun => f.write_str("no connection"),
             Self::Breach(what) => write!(f, "BREACH: {what}"),
@@ -71,7 +71,7 @@ impl fmt::Display for Ending {
 impl From<Result<RawReply, RawError>> for Ending {
     fn from(reply: Result<RawReply, RawError>) -> Self {
         match reply {
-            Ok(reply) if reply.is_ok() => Self::Answered,
+            Ok(reply) if reply.is_ok() => Self::Replied,
             Ok(reply) => Self::Refused(reply.code().unwrap_or_default()),
             Err(RawError::TimedOut { .. }) => Self::Held,
             Err(_) => Self::Closed,
@@ -265,7 +265,7 @@ impl Arena {
         }
         while let Some(Ok((_, first))) = checks.join_next().await {
             self.count_ending(match first {
-                Ok(_) => Ending::Answered,
+                Ok(_) => Ending::Replied,
                 Err(RawError::TimedOut { .. }) => Ending::Held,
                 Err(_) => Ending::Closed,
             });

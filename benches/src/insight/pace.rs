@@ -27,7 +27,7 @@ pub struct Rate {
 
 /// An operation that got its reply.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered {
+pub struct CompletedOperation {
     /// Time from the start of the load until the operation was sent.
     pub at: Duration,
     /// Time from sending the operation to the end of the reply.
@@ -39,7 +39,7 @@ pub struct Answered {
 #[must_use = "the load runs until it is ended"]
 pub struct Paced {
     stop: Arc<AtomicBool>,
-    tasks: JoinSet<Vec<Answered>>,
+    tasks: JoinSet<Vec<CompletedOperation>>,
     began: Instant,
 }
 
@@ -78,7 +78,7 @@ impl Paced {
     ///
     /// # Panics
     /// If an operation got no reply.
-    pub async fn end(mut self) -> Vec<Answered> {
+    pub async fn end(mut self) -> Vec<CompletedOperation> {
         self.stop.store(true, Ordering::Relaxed);
         let mut answered = Vec::new();
         while let Some(of_one) = self.tasks.join_next().await {
@@ -100,7 +100,7 @@ async fn one(
     mut source: impl FnMut() -> Vec<u8>,
     schedule: Schedule,
     stop: Arc<AtomicBool>,
-) -> Vec<Answered> {
+) -> Vec<CompletedOperation> {
     let mut answered = Vec::new();
     let mut due = schedule.began + schedule.first;
     loop {
@@ -111,7 +111,7 @@ async fn one(
         let message = source();
         let sent_at = Instant::now();
         link.run(&message).await;
-        answered.push(Answered {
+        answered.push(CompletedOperation {
             at: sent_at.duration_since(schedule.began),
             took: sent_at.elapsed(),
         });

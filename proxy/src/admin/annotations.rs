@@ -14,7 +14,7 @@ use seawall_api::{Annotations, NewAnnotation};
 use seawall_insight::{AnnotationKind, MAX_ANNOTATION_BYTES};
 
 use super::{
-    Refused, Window, bad_request,
+    AdminState, Refused, bad_request,
     insight::{Parameters, annotations_of},
 };
 
@@ -25,22 +25,22 @@ const OLDEST: Duration = Duration::from_secs(8 * 86_400);
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(60);
 
 pub(super) async fn list(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Json<Annotations>, Refused> {
-    let (from, to) = parameters.period(window.insight.now())?;
+    let (from, to) = parameters.period(state.insight.now())?;
     Ok(Json(Annotations {
-        annotations: annotations_of(&window, from, to),
+        annotations: annotations_of(&state, from, to),
     }))
 }
 
 /// Adds an annotation of the kind `deploy`. Seawall detects the events of all other kinds itself.
 pub(super) async fn add(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Json(new): Json<NewAnnotation>,
 ) -> Result<StatusCode, Refused> {
-    let annotation = checked(&new, window.insight.now())?;
-    window.insight.annotate(annotation);
+    let annotation = checked(&new, state.insight.now())?;
+    state.insight.annotate(annotation);
     Ok(StatusCode::CREATED)
 }
 

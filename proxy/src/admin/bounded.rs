@@ -98,7 +98,7 @@ impl Bounded {
 
 /// The permits of a connection, and the signal that `_permit` was given to another connection.
 #[derive(Debug)]
-struct Place {
+struct ConnectionPermits {
     _permit: EvictablePermit,
     /// One of [`MAX_SOCKETS`] permits. An evicted connection keeps it until its socket is closed.
     /// `None` only if the semaphore is closed, which does not happen.
@@ -113,7 +113,7 @@ async fn accept(
     listener: &mut TcpListener,
     permits: &Arc<EvictablePermits>,
     sockets: &Arc<Semaphore>,
-) -> (TcpStream, SocketAddr, Place) {
+) -> (TcpStream, SocketAddr, ConnectionPermits) {
     loop {
         let socket = Arc::clone(sockets).acquire_owned().await;
         // `axum` repeats a failed accept, for example when descriptors ran out.
@@ -121,7 +121,7 @@ async fn accept(
         let eviction = Eviction::default();
         let sharer = Sharer::at(Some(address.ip()));
         if let Some(permit) = permits.admit_evicting_oldest(sharer, &eviction) {
-            let place = Place {
+            let place = ConnectionPermits {
                 _permit: permit,
                 _socket: socket.ok(),
                 eviction,
@@ -198,11 +198,11 @@ pub(super) struct Connection {
     stream: Stream,
     certificate: Option<Arc<Certificate>>,
     idle: Pin<Box<Sleep>>,
-    place: Place,
+    place: ConnectionPermits,
 }
 
 impl Connection {
-    fn new(stream: Stream, certificate: Option<Certificate>, place: Place) -> Self {
+    fn new(stream: Stream, certificate: Option<Certificate>, place: ConnectionPermits) -> Self {
         Self {
             stream,
             certificate: certificate.map(Arc::new),

@@ -21,7 +21,7 @@ use seawall_capture::record::ReplyDetail;
 use seawall_stats::float;
 use tokio::{task::spawn_blocking, time::sleep};
 
-use super::{Refused, Window, bad_request, guard::Presented, work};
+use super::{AdminState, Refused, bad_request, guard::Presented, work};
 use crate::captures::{
     CaptureError, CaptureId, CaptureState, Captures, MAX_NAMES, Plan, Selection, redaction_named,
 };
@@ -37,9 +37,9 @@ const CHUNK_BYTES: usize = 256 * 1024;
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) async fn list(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
 ) -> Result<Json<seawall_api::Captures>, Refused> {
-    let listed = work(&window, |window| window.captures.list()).await?;
+    let listed = work(&state, |state| state.captures.list()).await?;
     let captures = match listed {
         // The list is empty if captures are off.
         Err(CaptureError::Off) => Vec::new(),
@@ -48,18 +48,18 @@ pub(super) async fn list(
     Ok(Json(seawall_api::Captures {
         bytes: captures.iter().map(|capture| capture.bytes).sum(),
         captures: captures.into_iter().map(shown).collect(),
-        unavailable: window.captures.obstacle().map(|error| error.to_string()),
+        unavailable: state.captures.obstacle().map(|error| error.to_string()),
     }))
 }
 
 /// Starts a capture. The status is 403 if the configuration does not allow captures, 409 if another
 /// capture runs, and 507 if the directory of captures is full.
 pub(super) async fn start(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Json(new): Json<NewCapture>,
 ) -> Result<(StatusCode, Json<seawall_api::Capture>), Refused> {
     let plan = checked(new)?;
-    let started = work(&window, |window| start_planned(&window.captures, plan)).await?;
+    let started = work(&state, |state| start_planned(&state.captures, plan)).await?;
     let started = started.map_err(|error| refused(&error))?;
     Ok((StatusCode::CREATED, Json(shown(started))))
 }
@@ -87,26 +87,26 @@ fn start_planned(captures: &Captures, plan: Plan) -> Result<CaptureState, Captur
 /// Stops a capture. The status is 202 if the last records of the capture are still being redacted
 /// and written.
 pub(super) async fn stop(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Refused> {
-    act(&window, id, Captures::stop).await
+    act(&state, id, Captures::stop).await
 }
 
 pub(super) async fn delete(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Refused> {
-    act(&window, id, Captures::delete).await
+    act(&state, id, Captures::delete).await
 }
 
 async fn act(
-    window: &Arc<Window>,
+    state: &Arc<AdminState>,
     id: String,
     act: fn(&Captures, &CaptureId) -> Result<(), CaptureError>,
 ) -> Result<StatusCode, Refused> {
     let id = parsed(&id)?;
-    let done = work(window, move |window| act(&window.captures, &id)).await?;
+    let done = work(state, move |state| act(&state.captures, &id)).await?;
     done.map(|()| StatusCode::OK)
         .map_err(|error| refused(&error))
 }
@@ -114,20 +114,20 @@ async fn act(
 /// Streams all parts of a capture, one after another. The stream of a running capture continues
 /// until the capture ends, or until the caller loses its right to read captures.
 pub(super) async fn content(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Path(id): Path<String>,
     request: Parts,
 ) -> Result<Response, Refused> {
     let id = parsed(&id)?;
     let content = Content {
-        window,
+        state,
         request,
         id,
         next_part: 0,
         file: None,
     };
     let (checked, content) = spawn_blocking(move || {
-        let part = content.window.captures.part(&content.id, 0);
+        let part = content.state.captures.part(&content.id, 0);
         (part, content)
     })
     .await
@@ -143,7 +143,7 @@ pub(super) async fn content(
 
 /// The position in a streamed capture.
 struct Content {
-    window: Arc<Window>,
+    state: Arc<AdminState>,
     /// The request that opened the stream. The guard checks the request again before each chunk.
     request: Parts,
     id: CaptureId,
@@ -163,7 +163,7 @@ impl Content {
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
         loop {
             let request = Presented::of_parts(&self.request);
-            if !self.window.admits_action(&request) {
+            if !self.state.admits_action(&request) {
                 let error = io::Error::from(io::ErrorKind::PermissionDenied);
                 return Some((Err(error), self));
             }
@@ -186,7 +186,7 @@ impl Content {
     fn read(&mut self) -> io::Result<Chunk> {
         // Check this before the files are read. If the capture has ended at this point, the reads
         // below find all of its bytes.
-        let may_grow = self.window.captures.is_running(&self.id);
+        let may_grow = self.state.captures.is_running(&self.id);
         loop {
             if let Some(file) = &mut self.file {
                 let mut chunk = Vec::new();
@@ -196,7 +196,7 @@ impl Content {
                     return Ok(Chunk::Bytes(chunk.into()));
                 }
             }
-            let next = self.window.captures.part(&self.id, self.next_part);
+            let next = self.state.captures.part(&self.id, self.next_part);
             match next.map_err(io::Error::other)? {
                 Some(path) => {
                     // The next part exists, so the current part is complete. Its last bytes may

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use self::assets::Assets;
 pub use self::live::Live;
 pub(super) use self::live::{event, interval, latest, run, tick};
-use super::{Window, guard};
+use super::{AdminState, guard};
 
 /// Time limit of a request to `/api/v1/session`.
 const SESSION_REQUEST_LIMIT: Duration = Duration::from_secs(5);
@@ -59,15 +59,15 @@ pub(super) struct Routes {
     /// caller, and the caller may send the body slowly. If the number of these requests were
     /// limited, slow callers would block all others. So only the time and size of each request are
     /// limited, and the maximum number of connections limits the memory.
-    pub(super) sessions: Router<Arc<Window>>,
+    pub(super) sessions: Router<Arc<AdminState>>,
     /// All other routes.
-    pub(super) others: Router<Arc<Window>>,
+    pub(super) others: Router<Arc<AdminState>>,
 }
 
 /// Creates the routes of the dashboard.
-pub(super) fn routes(window: &Arc<Window>) -> Routes {
-    let layered = |routes: Router<Arc<Window>>| {
-        let served = middleware::from_fn_with_state(Arc::clone(window), serve_if_on);
+pub(super) fn routes(state: &Arc<AdminState>) -> Routes {
+    let layered = |routes: Router<Arc<AdminState>>| {
+        let served = middleware::from_fn_with_state(Arc::clone(state), serve_if_on);
         routes.route_layer(served)
     };
     let assets = Arc::new(Assets::default());
@@ -76,7 +76,7 @@ pub(super) fn routes(window: &Arc<Window>) -> Routes {
         .route("/assets/{file}", get(assets::asset))
         .layer(axum::Extension(assets))
         .route_layer(middleware::from_fn_with_state(
-            Arc::clone(window),
+            Arc::clone(state),
             guard::check_page,
         ));
     let session = Router::new()
@@ -89,13 +89,13 @@ pub(super) fn routes(window: &Arc<Window>) -> Routes {
         .layer(DefaultBodyLimit::max(MAX_SESSION_REQUEST_BYTES))
         .layer(middleware::from_fn(limit_time))
         .route_layer(middleware::from_fn_with_state(
-            Arc::clone(window),
+            Arc::clone(state),
             guard::check_page,
         ));
     let live = Router::new()
         .route("/api/v1/live", get(live::stream))
         .route_layer(middleware::from_fn_with_state(
-            Arc::clone(window),
+            Arc::clone(state),
             guard::check,
         ));
     Routes {
@@ -114,8 +114,12 @@ async fn limit_time(request: Request, next: Next) -> Response {
 }
 
 /// Serves a request unless the dashboard is off, and adds the headers of the dashboard.
-async fn serve_if_on(State(window): State<Arc<Window>>, request: Request, next: Next) -> Response {
-    if !window.has_dashboard() {
+async fn serve_if_on(
+    State(state): State<Arc<AdminState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if !state.has_dashboard() {
         let why = "the dashboard is off: set admin.dashboard = true\n";
         return (StatusCode::NOT_FOUND, why).into_response();
     }

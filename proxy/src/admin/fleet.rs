@@ -32,7 +32,7 @@ use tokio::{
 
 use self::endpoints::{Endpoint, endpoint};
 pub(super) use self::live::run;
-use super::{Window, work};
+use super::{AdminState, work};
 
 /// Time limit for a peer's reply. It includes the wait while [`MAX_IN_FLIGHT`] other requests are
 /// in flight.
@@ -100,7 +100,7 @@ struct Reply {
 }
 
 /// An instance's address, and its reply or the reason why there is none.
-type Answer = (String, Result<Reply, String>);
+type InstanceReply = (String, Result<Reply, String>);
 
 impl Default for Fleet {
     fn default() -> Self {
@@ -141,11 +141,11 @@ impl Fleet {
 
     /// Sends a request for a path, with its query, to all peers. Omits the reply of a peer that
     /// turned out to be this instance.
-    async fn ask(&self, path: &str) -> Vec<Answer> {
-        let answers = join_all(self.peers.iter().map(|peer| self.ask_one(peer, path))).await;
-        let answers = answers.into_iter().zip(&self.peers);
-        let others = answers.filter(|(_, peer)| !peer.state.lock().is_own);
-        let named = others.map(|(answer, peer)| (peer.client.address().to_owned(), answer));
+    async fn ask(&self, path: &str) -> Vec<InstanceReply> {
+        let replies = join_all(self.peers.iter().map(|peer| self.ask_one(peer, path))).await;
+        let replies = replies.into_iter().zip(&self.peers);
+        let others = replies.filter(|(_, peer)| !peer.state.lock().is_own);
+        let named = others.map(|(reply, peer)| (peer.client.address().to_owned(), reply));
         named.collect()
     }
 
@@ -216,12 +216,12 @@ impl Fleet {
     /// Merges the replies of several instances. One merge runs at a time.
     async fn merge(
         &self,
-        window: &Arc<Window>,
+        state: &Arc<AdminState>,
         endpoint: Endpoint,
-        answers: Vec<Answer>,
+        replies: Vec<InstanceReply>,
     ) -> Result<Option<Vec<u8>>, String> {
         let _turn = self.merges.acquire().await;
-        let merged = work(window, move |_| (endpoint.merge)(answers, &endpoint.asked)).await;
+        let merged = work(state, move |_| (endpoint.merge)(replies, &endpoint.asked)).await;
         merged.unwrap_or_else(|(_, reason)| Err(reason))
     }
 }
@@ -229,14 +229,14 @@ impl Fleet {
 /// The query parameters of a request, as pairs of a name and a value.
 type Parameters = Vec<(String, String)>;
 
-/// Middleware that answers requests with `instances=all`. Requests without `instances` pass
+/// Middleware that replies requests with `instances=all`. Requests without `instances` pass
 /// unchanged.
-pub(super) async fn answer(
-    State(window): State<Arc<Window>>,
+pub(super) async fn respond(
+    State(state): State<Arc<AdminState>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let fleet = window.fleet.load_full();
+    let fleet = state.fleet.load_full();
     let sender = request.headers().get(INSTANCE_HEADER);
     if sender.is_some_and(|name| name.as_bytes() == fleet.name.as_bytes()) {
         let why = "this instance is its own peer\n";
@@ -267,7 +267,7 @@ pub(super) async fn answer(
         return next.run(request).await;
     }
     match endpoint(request.uri().path(), parameters) {
-        Some(endpoint) => answer_for_all(&window, &fleet, endpoint, request, next).await,
+        Some(endpoint) => respond_for_all(&state, &fleet, endpoint, request, next).await,
         None => refused("this path does not support instances=all: ask each instance separately"),
     }
 }
@@ -276,8 +276,8 @@ fn refused(why: &str) -> Response {
     (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response()
 }
 
-async fn answer_for_all(
-    window: &Arc<Window>,
+async fn respond_for_all(
+    state: &Arc<AdminState>,
     fleet: &Fleet,
     endpoint: Endpoint,
     mut request: Request,
@@ -303,9 +303,9 @@ async fn answer_for_all(
         StatusCode::NOT_FOUND => Err(String::from_utf8_lossy(&body).trim().to_owned()),
         _ => return (head, body).into_response(),
     };
-    let mut answers = vec![(OWN.to_owned(), own)];
-    answers.extend(fleet.ask(&path).await);
-    match fleet.merge(window, endpoint, answers).await {
+    let mut replies = vec![(OWN.to_owned(), own)];
+    replies.extend(fleet.ask(&path).await);
+    match fleet.merge(state, endpoint, replies).await {
         Ok(Some(merged)) => ([(header::CONTENT_TYPE, "application/json")], merged).into_response(),
         // No instance has the requested shape or history.
         Ok(None) => (head, body).into_response(),

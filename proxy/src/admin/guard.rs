@@ -31,7 +31,7 @@ use subtle::ConstantTimeEq as _;
 use tokio::time::Instant;
 
 use super::{
-    Window,
+    AdminState,
     bounded::{Caller, Certificate},
 };
 
@@ -119,11 +119,11 @@ impl IntoResponse for Refusal {
 
 /// Middleware that refuses requests that the guard does not admit.
 pub(super) async fn check(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     request: Request,
     next: Next,
 ) -> Response {
-    match window.admit(&Presented::of(&request)) {
+    match state.admit(&Presented::of(&request)) {
         Ok(_) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
@@ -132,11 +132,11 @@ pub(super) async fn check(
 /// Like [`check`], but for the files of the dashboard and for `/api/v1/session`. A browser requests
 /// them before it has a session. The files contain no secrets.
 pub(super) async fn check_page(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let guard = window.guard.load_full();
+    let guard = state.guard.load_full();
     match guard.admit_page(&Presented::of(&request)) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
@@ -146,11 +146,11 @@ pub(super) async fn check_page(
 /// Like [`check`], for actions: they need [`Role::Act`], and are written to the log, even if the
 /// caller disconnects before the action ends.
 pub(super) async fn check_action(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let admitted = window.admit(&Presented::of(&request));
+    let admitted = state.admit(&Presented::of(&request));
     let caller = match &admitted {
         Ok(Some(token)) => token.name.clone(),
         Ok(None) => "no token".to_owned(),
@@ -173,7 +173,7 @@ pub(super) async fn check_action(
             // The query is not logged: a caller without a token could fill the log with it.
             let action = action(format!("{} {}", request.method(), request.uri().path()));
             let response = refusal.into_response();
-            if let Some(refused) = window.refused_actions.count(Instant::now()) {
+            if let Some(refused) = state.refused_actions.count(Instant::now()) {
                 action.log_refusals(response.status(), refused);
             }
             response
@@ -370,7 +370,7 @@ impl Guard {
     }
 }
 
-impl Window {
+impl AdminState {
     /// True if a request may perform actions ([`Role::Act`]), for example read captures.
     pub(super) fn admits_action(&self, presented: &Presented<'_>) -> bool {
         let may_act = |token: Option<Arc<Token>>| token.is_none_or(|of| of.role == Role::Act);

@@ -22,7 +22,7 @@ use axum::{
 };
 
 use super::{
-    Refused, Window, bad_request,
+    AdminState, Refused, bad_request,
     json::{self, Detail},
     reply,
 };
@@ -52,8 +52,12 @@ fn need_history(insight: &Insight) -> Result<(), Refused> {
 }
 
 /// The annotations of a period, the earliest first.
-pub(super) fn annotations_of(window: &Window, from: SystemTime, to: SystemTime) -> Vec<Annotation> {
-    let annotations = window.insight.annotations(from, to).into_iter();
+pub(super) fn annotations_of(
+    state: &AdminState,
+    from: SystemTime,
+    to: SystemTime,
+) -> Vec<Annotation> {
+    let annotations = state.insight.annotations(from, to).into_iter();
     let annotations = annotations.map(|of| Annotation {
         at: json::since_epoch(of.at),
         end: of.end.map(json::since_epoch),
@@ -73,21 +77,21 @@ fn ago(now: SystemTime, time: Duration) -> SystemTime {
 }
 
 pub(super) async fn shapes(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
     let sort = parameters.sort().to_owned();
     let limit = parameters.limit();
     let is_full = parameters.has_distributions();
-    let range = parameters.range_if_any(window.insight.now())?;
+    let range = parameters.range_if_any(state.insight.now())?;
     if range.is_some() {
-        need_history(&window.insight)?;
+        need_history(&state.insight)?;
     }
-    let shapes = move |window: &Window| {
-        let known = window.exporter.shapes();
+    let shapes = move |state: &AdminState| {
+        let known = state.exporter.shapes();
         let shapes = match range {
             Some(range) => {
-                let selection = window.insight.select(range.from, range.to);
+                let selection = state.insight.select(range.from, range.to);
                 shapes_of(&Past::new(&selection), known, &sort, limit, is_full)
             }
             None => rows(known, &sort, limit, is_full),
@@ -95,18 +99,18 @@ pub(super) async fn shapes(
         let wrong = "sort by total_time, count, errors, bytes, documents or p99";
         shapes.ok_or_else(|| bad_request(wrong.to_owned()))
     };
-    reply(&window, shapes).await
+    reply(&state, shapes).await
 }
 
 /// The shapes with the largest total time since the start of Seawall.
-pub(super) fn heaviest_shapes(window: &Window, limit: usize) -> seawall_api::Shapes {
-    let shapes = rows(window.exporter.shapes(), DEFAULT_SORT, limit, false);
+pub(super) fn heaviest_shapes(state: &AdminState, limit: usize) -> seawall_api::Shapes {
+    let shapes = rows(state.exporter.shapes(), DEFAULT_SORT, limit, false);
     shapes.unwrap_or_default()
 }
 
 /// All stored stalls.
-pub(super) fn all_stalls(window: &Window) -> seawall_api::Stalls {
-    stalls::stalls_since(window, None)
+pub(super) fn all_stalls(state: &AdminState) -> seawall_api::Stalls {
+    stalls::stalls_since(state, None)
 }
 
 /// The shapes with their figures since the start of Seawall, sorted by the key `sort`. `None` if
@@ -208,24 +212,24 @@ fn id_of(label: &Label) -> Option<&str> {
 }
 
 pub(super) async fn shape(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Path(id): Path<String>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    let range = parameters.range_if_any(window.insight.now())?;
+    let range = parameters.range_if_any(state.insight.now())?;
     let detail = match parameters.has_distributions() {
         true => Detail::AllDistributions,
         false => Detail::Shapes,
     };
     if range.is_some() {
-        need_history(&window.insight)?;
+        need_history(&state.insight)?;
     }
-    let shape = move |window: &Window| {
-        let rows = window.exporter.shapes();
+    let shape = move |state: &AdminState| {
+        let rows = state.exporter.shapes();
         let row = rows.iter().find(|row| row.shape.id.to_string() == id);
-        one_shape(&window.insight, &id, row, range, detail).ok_or_else(|| not_found("shape"))
+        one_shape(&state.insight, &id, row, range, detail).ok_or_else(|| not_found("shape"))
     };
-    reply(&window, shape).await
+    reply(&state, shape).await
 }
 
 /// All figures of one shape. `row` has the figures since the start of Seawall; `None` if Seawall
@@ -279,22 +283,22 @@ fn one_shape(
 }
 
 pub(super) async fn namespaces(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    let range = parameters.range_if_any(window.insight.now())?;
+    let range = parameters.range_if_any(state.insight.now())?;
     let limit = parameters.limit();
     let is_full = parameters.has_distributions();
     if range.is_some() {
-        need_history(&window.insight)?;
+        need_history(&state.insight)?;
     }
-    let namespaces = move |window: &Window| match range {
+    let namespaces = move |state: &AdminState| match range {
         Some(range) => {
-            let period = window.insight.period(range.from, range.to);
+            let period = state.insight.period(range.from, range.to);
             Ok(namespaces_of(&period, limit, is_full))
         }
         None => {
-            let mut rows = window.exporter.namespaces();
+            let mut rows = state.exporter.namespaces();
             rows.sort_by_cached_key(|(_, sums)| Reverse(sums.durations.sum() - sums.awaited.sum()));
             let rows = rows.iter().take(limit);
             Ok(seawall_api::Namespaces {
@@ -303,7 +307,7 @@ pub(super) async fn namespaces(
             })
         }
     };
-    reply(&window, namespaces).await
+    reply(&state, namespaces).await
 }
 
 /// The namespaces of a period, sorted by total time in descending order.
@@ -324,18 +328,18 @@ fn namespaces_of(period: &Period, limit: usize, is_full: bool) -> seawall_api::N
 }
 
 pub(super) async fn timeline(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    need_history(&window.insight)?;
-    let range = parameters.range(window.insight.now())?;
+    need_history(&state.insight)?;
+    let range = parameters.range(state.insight.now())?;
     let step = parameters.step_of(range)?;
     let filter = parameters.series()?;
-    let timeline = move |window: &Window| {
-        let timeline = timeline_of(&window.insight, &filter, range, step);
+    let timeline = move |state: &AdminState| {
+        let timeline = timeline_of(&state.insight, &filter, range, step);
         timeline.ok_or_else(|| not_found(filter.kind()))
     };
-    reply(&window, timeline).await
+    reply(&state, timeline).await
 }
 
 /// Returns the timeline of the selected series. `None` if the selected shape or namespace is not in
@@ -358,7 +362,7 @@ fn timeline_of(
 }
 
 /// The steps of a timeline. The selected series of each step are merged.
-fn steps(timeline: &[(u64, Period)], is_full: bool) -> Vec<seawall_api::Step> {
+fn steps(timeline: &[(u64, Period)], is_full: bool) -> Vec<seawall_api::TimelineStep> {
     let steps = timeline.iter().map(|(start, period)| {
         let mut figures = Figures::default();
         period.series.values().for_each(|of| figures.merge(of));

@@ -196,10 +196,15 @@ pub(super) fn other(figures: &Figures, is_full: bool) -> seawall_api::Other {
 
 /// A step of a timeline: the figures of `seconds` seconds from `at` on. The distribution of the
 /// durations is added if `is_full` is true.
-pub(super) fn step(at: u64, seconds: u64, figures: &Figures, is_full: bool) -> seawall_api::Step {
+pub(super) fn step(
+    at: u64,
+    seconds: u64,
+    figures: &Figures,
+    is_full: bool,
+) -> seawall_api::TimelineStep {
     let durations = &figures.durations;
     let latency_ms = seawall_api::Latency::from(durations);
-    seawall_api::Step {
+    seawall_api::TimelineStep {
         at: float(at),
         count: figures.count,
         distribution: distribution_if(is_full, durations),

@@ -80,7 +80,7 @@ const DEFAULT_SLOW: usize = 100;
 const MAX_LIMIT: usize = 10_000;
 
 /// The parts and the state of Seawall that HTTP requests use.
-pub struct Window {
+pub struct AdminState {
     /// The statistics of operations, clients and servers.
     pub exporter: Arc<Exporter>,
     /// The connected clients.
@@ -160,7 +160,7 @@ pub(crate) struct Switches {
     pub(crate) injects_faults: bool,
 }
 
-impl Window {
+impl AdminState {
     /// Applies changed settings of the admin address.
     pub(crate) fn configure(&self, switches: Switches, guard: Guard) {
         self.guard.store(Arc::new(guard));
@@ -179,9 +179,9 @@ impl Window {
     }
 }
 
-impl fmt::Debug for Window {
+impl fmt::Debug for AdminState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Window").finish_non_exhaustive()
+        f.debug_struct("AdminState").finish_non_exhaustive()
     }
 }
 
@@ -193,12 +193,12 @@ impl fmt::Debug for Window {
 pub async fn serve(
     listener: TcpListener,
     handshake: Handshake,
-    window: Arc<Window>,
+    state: Arc<AdminState>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let ticks = dashboard::run(Arc::clone(&window), stop.clone());
-    let merged = fleet::run(Arc::clone(&window), stop.clone());
-    let service = router(window).into_make_service_with_connect_info::<Caller>();
+    let ticks = dashboard::run(Arc::clone(&state), stop.clone());
+    let merged = fleet::run(Arc::clone(&state), stop.clone());
+    let service = router(state).into_make_service_with_connect_info::<Caller>();
     let serving = axum::serve(Bounded::new(listener, Some(handshake)), service)
         .with_graceful_shutdown(stop.cancelled_owned())
         .into_future();
@@ -212,24 +212,24 @@ pub async fn serve(
 /// If the listener fails permanently.
 pub(crate) async fn serve_metrics(
     listener: TcpListener,
-    window: Arc<Window>,
+    state: Arc<AdminState>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    axum::serve(Bounded::new(listener, None), metrics_router(window))
+    axum::serve(Bounded::new(listener, None), metrics_router(state))
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
 }
 
 /// The routes of the address for metrics. They are open to all callers and reveal no more than the
 /// names of databases, collections and servers.
-pub(crate) fn metrics_router(window: Arc<Window>) -> Router {
+pub(crate) fn metrics_router(state: Arc<AdminState>) -> Router {
     let metrics = Router::new()
         .route("/metrics", get(metrics))
         .layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
-    health_routes().merge(metrics).with_state(window)
+    health_routes().merge(metrics).with_state(state)
 }
 
-fn health_routes() -> Router<Arc<Window>> {
+fn health_routes() -> Router<Arc<AdminState>> {
     Router::new()
         .route("/health/live", get(|| async { "alive\n" }))
         .route("/health/ready", get(ready))
@@ -237,7 +237,7 @@ fn health_routes() -> Router<Arc<Window>> {
 
 /// The routes of the admin address. Health checks are open to all callers; the guard protects all
 /// other routes.
-pub fn router(window: Arc<Window>) -> Router {
+pub fn router(state: Arc<AdminState>) -> Router {
     let protected = Router::new()
         .route("/metrics", get(metrics))
         .route("/api/v1/status", get(status))
@@ -263,7 +263,7 @@ pub fn router(window: Arc<Window>) -> Router {
         .route("/api/v1/config", get(configuration))
         .route("/api/v1/tick", get(dashboard::latest))
         .route_layer(middleware::from_fn_with_state(
-            Arc::clone(&window),
+            Arc::clone(&state),
             guard::check,
         ));
     let actions = Router::new()
@@ -275,20 +275,20 @@ pub fn router(window: Arc<Window>) -> Router {
         .route("/api/v1/captures/{id}/content", get(captures::content))
         .route("/api/v1/reload", post(reload))
         .route_layer(middleware::from_fn_with_state(
-            Arc::clone(&window),
+            Arc::clone(&state),
             guard::check_action,
         ));
     // The concurrency limits do not apply to this route, so a drain never waits for other requests.
     let drain = Router::new()
         .route("/api/v1/drain", post(drain))
         .route_layer(middleware::from_fn_with_state(
-            Arc::clone(&window),
+            Arc::clone(&state),
             guard::check_action,
         ));
     // Actions have a separate limit, because a profile or a reload takes seconds. Requests that
     // only read must not wait for them.
     let actions = actions.layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
-    let dashboard = dashboard::routes(&window);
+    let dashboard = dashboard::routes(&state);
     let reading = protected.merge(dashboard.others);
     let reading = reading.layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
     let guarded = reading
@@ -297,14 +297,14 @@ pub fn router(window: Arc<Window>) -> Router {
         .merge(drain);
     // A request to this layer may wait for replies of other instances. The layer is outside of the
     // concurrency limits, so that such a request does not delay other requests.
-    let all = middleware::from_fn_with_state(Arc::clone(&window), fleet::answer);
+    let all = middleware::from_fn_with_state(Arc::clone(&state), fleet::respond);
     let guarded = guarded.layer(all);
-    health_routes().merge(guarded).with_state(window)
+    health_routes().merge(guarded).with_state(state)
 }
 
-async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) {
-    let is_draining = window.draining.borrow().is_some();
-    match obstacle(is_draining, &window.topology, (window.credentials)()) {
+async fn ready(State(state): State<Arc<AdminState>>) -> (StatusCode, &'static str) {
+    let is_draining = state.draining.borrow().is_some();
+    match obstacle(is_draining, &state.topology, (state.credentials)()) {
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason),
         None => (StatusCode::OK, "ready\n"),
     }
@@ -328,12 +328,12 @@ pub(crate) fn obstacle(
     }
 }
 
-async fn metrics(State(window): State<Arc<Window>>, headers: HeaderMap) -> Response {
+async fn metrics(State(state): State<Arc<AdminState>>, headers: HeaderMap) -> Response {
     let accepted = headers.get_all(header::ACCEPT).iter();
     let wants_protobuf = accepted
         .filter_map(|value| value.to_str().ok())
         .any(|value| value.contains("application/vnd.google.protobuf"));
-    match work(&window, move |window| exposition(window, wants_protobuf)).await {
+    match work(&state, move |state| exposition(state, wants_protobuf)).await {
         Ok(exposition) => exposition,
         Err(failed) => failed.into_response(),
     }
@@ -354,44 +354,44 @@ pub(crate) fn update_gauges(
     exporter.set_ready(obstacle(is_draining, topology, credentials).is_none());
 }
 
-fn exposition(window: &Window, is_protobuf: bool) -> Response {
-    let is_draining = window.draining.borrow().is_some();
-    let credentials = (window.credentials)();
-    update_gauges(&window.exporter, &window.topology, is_draining, credentials);
+fn exposition(state: &AdminState, is_protobuf: bool) -> Response {
+    let is_draining = state.draining.borrow().is_some();
+    let credentials = (state.credentials)();
+    update_gauges(&state.exporter, &state.topology, is_draining, credentials);
     if is_protobuf {
         let content_type = [(header::CONTENT_TYPE, PROTOBUF)];
-        return (content_type, window.exporter.render_protobuf()).into_response();
+        return (content_type, state.exporter.render_protobuf()).into_response();
     }
     let content_type = [(
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",
     )];
-    (content_type, window.exporter.render()).into_response()
+    (content_type, state.exporter.render()).into_response()
 }
 
-async fn status(State(window): State<Arc<Window>>) -> Json<seawall_api::Status> {
-    Json(status_of(&window))
+async fn status(State(state): State<Arc<AdminState>>) -> Json<seawall_api::Status> {
+    Json(status_of(&state))
 }
 
-fn status_of(window: &Window) -> seawall_api::Status {
-    let snapshot = window.topology.snapshot();
+fn status_of(state: &AdminState) -> seawall_api::Status {
+    let snapshot = state.topology.snapshot();
     let pools: Vec<_> = snapshot.pools.iter().map(|pool| pool.snapshot()).collect();
     let sum = |part: fn(&pool::Snapshot) -> usize| json::whole(pools.iter().map(part).sum());
-    let namespaces = window.exporter.namespaces();
+    let namespaces = state.exporter.namespaces();
     let operations = namespaces.iter().flat_map(|(_, sums)| sums.outcomes);
-    let uptime = window.started_at.elapsed();
+    let uptime = state.started_at.elapsed();
     seawall_api::Status {
-        certificates: (window.certificates)(),
-        clients: json::whole(window.clients.count()),
-        credentials: (window.credentials)().to_owned(),
+        certificates: (state.certificates)(),
+        clients: json::whole(state.clients.count()),
+        credentials: (state.credentials)().to_owned(),
         deployment: snapshot.description.topology_type.as_str().to_owned(),
-        draining: window.draining.borrow().is_some(),
+        draining: state.draining.borrow().is_some(),
         history: seawall_api::HistoryStatus {
-            bytes: json::whole(window.insight.size().bytes),
-            on: Some(window.insight.is_on()),
+            bytes: json::whole(state.insight.size().bytes),
+            on: Some(state.insight.is_on()),
         },
-        injects_faults: window.injects_faults.load(Ordering::Relaxed),
-        mode: window.mode.to_owned(),
+        injects_faults: state.injects_faults.load(Ordering::Relaxed),
+        mode: state.mode.to_owned(),
         operations: operations.sum(),
         server_connections: seawall_api::Connections {
             available: sum(|p| p.available),
@@ -407,15 +407,15 @@ fn status_of(window: &Window) -> seawall_api::Status {
 /// Runs a task of some milliseconds on a thread where blocking is allowed. At most [`MAX_REQUESTS`]
 /// tasks run at the same time, including tasks whose clients have disconnected.
 async fn work<T: Send + 'static>(
-    window: &Arc<Window>,
-    task: impl FnOnce(&Window) -> T + Send + 'static,
+    state: &Arc<AdminState>,
+    task: impl FnOnce(&AdminState) -> T + Send + 'static,
 ) -> Result<T, Refused> {
     let failed = |error: String| (StatusCode::INTERNAL_SERVER_ERROR, error + "\n");
-    let permit = Arc::clone(&window.places).acquire_owned().await;
+    let permit = Arc::clone(&state.places).acquire_owned().await;
     let permit = permit.map_err(|error| failed(error.to_string()))?;
-    let window = Arc::clone(window);
+    let state = Arc::clone(state);
     let result = tokio::task::spawn_blocking(move || {
-        let result = task(&window);
+        let result = task(&state);
         drop(permit);
         result
     });
@@ -425,11 +425,11 @@ async fn work<T: Send + 'static>(
 /// Computes a reply and serializes it to JSON. Both run on a thread where blocking is allowed,
 /// because a reply may have thousands of rows.
 async fn reply<T: Serialize>(
-    window: &Arc<Window>,
-    task: impl FnOnce(&Window) -> Result<T, Refused> + Send + 'static,
+    state: &Arc<AdminState>,
+    task: impl FnOnce(&AdminState) -> Result<T, Refused> + Send + 'static,
 ) -> Result<Response, Refused> {
-    let write = move |window: &Window| task(window).map(|reply| Json(reply).into_response());
-    work(window, write).await?
+    let write = move |state: &AdminState| task(state).map(|reply| Json(reply).into_response());
+    work(state, write).await?
 }
 
 /// The status and the text of an error response.
@@ -451,12 +451,12 @@ impl Listing {
     }
 }
 
-async fn pools(State(window): State<Arc<Window>>) -> Json<seawall_api::Pools> {
-    Json(pools_of(&window))
+async fn pools(State(state): State<Arc<AdminState>>) -> Json<seawall_api::Pools> {
+    Json(pools_of(&state))
 }
 
-fn pools_of(window: &Window) -> seawall_api::Pools {
-    let snapshot = window.topology.snapshot();
+fn pools_of(state: &AdminState) -> seawall_api::Pools {
+    let snapshot = state.topology.snapshot();
     let pools = snapshot.pools.iter();
     let pools = pools.map(|pool| json::pool(pool.address(), &pool.snapshot()));
     seawall_api::Pools {
@@ -464,29 +464,29 @@ fn pools_of(window: &Window) -> seawall_api::Pools {
     }
 }
 
-async fn servers(State(window): State<Arc<Window>>) -> Json<seawall_api::Servers> {
-    let rows = window.exporter.servers();
+async fn servers(State(state): State<Arc<AdminState>>) -> Json<seawall_api::Servers> {
+    let rows = state.exporter.servers();
     Json(seawall_api::Servers {
         servers: rows.iter().map(json::server_row).collect(),
     })
 }
 
-async fn topology(State(window): State<Arc<Window>>) -> Json<seawall_api::Topology> {
-    Json(json::topology(&window.topology.snapshot().description))
+async fn topology(State(state): State<Arc<AdminState>>) -> Json<seawall_api::Topology> {
+    Json(json::topology(&state.topology.snapshot().description))
 }
 
 async fn clients(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(listing): Query<Listing>,
 ) -> Json<seawall_api::Clients> {
-    Json(clients_of(&window, listing.limit()))
+    Json(clients_of(&state, listing.limit()))
 }
 
-fn clients_of(window: &Window, limit: usize) -> seawall_api::Clients {
-    let rows = window.clients.list(limit).into_iter();
+fn clients_of(state: &AdminState, limit: usize) -> seawall_api::Clients {
+    let rows = state.clients.list(limit).into_iter();
     seawall_api::Clients {
         clients: rows.map(json::client).collect(),
-        count: json::whole(window.clients.count()),
+        count: json::whole(state.clients.count()),
     }
 }
 
@@ -497,45 +497,45 @@ struct SlowListing {
 }
 
 async fn slow(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(listing): Query<SlowListing>,
 ) -> Result<Response, Refused> {
     let limit = listing.limit.unwrap_or(DEFAULT_SLOW);
-    let slow = move |window: &Window| {
-        let operations = window
+    let slow = move |state: &AdminState| {
+        let operations = state
             .exporter
             .slow_operations(listing.shape.as_deref(), limit);
-        let (threshold, left_out) = window.exporter.slow_limits();
+        let (threshold, left_out) = state.exporter.slow_limits();
         Ok(seawall_api::SlowOperations {
             left_out,
             operations: operations.iter().map(json::slow).collect(),
             threshold_ms: seawall_api::millis(threshold),
         })
     };
-    reply(&window, slow).await
+    reply(&state, slow).await
 }
 
-async fn storms(State(window): State<Arc<Window>>) -> Json<seawall_api::Storms> {
-    Json(storms_of(&window))
+async fn storms(State(state): State<Arc<AdminState>>) -> Json<seawall_api::Storms> {
+    Json(storms_of(&state))
 }
 
-fn storms_of(window: &Window) -> seawall_api::Storms {
-    let storms = window.insight.storms();
+fn storms_of(state: &AdminState) -> seawall_api::Storms {
+    let storms = state.insight.storms();
     seawall_api::Storms {
         active: storms.first().is_some_and(|storm| storm.ended_at.is_none()),
-        learning: window.insight.is_learning_churn(),
+        learning: state.insight.is_learning_churn(),
         storms: storms.iter().map(json::storm).collect(),
     }
 }
 
-async fn drain(State(window): State<Arc<Window>>) -> StatusCode {
-    window.drain.cancel();
+async fn drain(State(state): State<Arc<AdminState>>) -> StatusCode {
+    state.drain.cancel();
     StatusCode::ACCEPTED
 }
 
-async fn configuration(State(window): State<Arc<Window>>) -> Json<seawall_api::Configuration> {
+async fn configuration(State(state): State<Arc<AdminState>>) -> Json<seawall_api::Configuration> {
     Json(seawall_api::Configuration::clone(
-        &window.configuration.borrow(),
+        &state.configuration.borrow(),
     ))
 }
 
@@ -548,10 +548,10 @@ struct ReloadOptions {
 /// Reads the configuration again. The status is 422 if the new configuration has problems, and 503
 /// if Seawall is not able to reload, for example during a drain.
 async fn reload(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(options): Query<ReloadOptions>,
 ) -> Response {
-    match request_reload(&window, options.dry_run).await {
+    match request_reload(&state, options.dry_run).await {
         Some(result) if result.problems.is_empty() => Json(result).into_response(),
         Some(result) => (StatusCode::UNPROCESSABLE_ENTITY, Json(result)).into_response(),
         None => (
@@ -571,13 +571,13 @@ const RELOAD_WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Reads the configuration again. `None` if no reload is possible now.
 pub(crate) async fn request_reload(
-    window: &Window,
+    state: &AdminState,
     is_dry_run: bool,
 ) -> Option<seawall_api::Reload> {
     let (taken, mut is_taken) = oneshot::channel();
-    let is_draining = window.draining.borrow().is_some();
+    let is_draining = state.draining.borrow().is_some();
     if is_draining
-        || window
+        || state
             .reloads
             .try_send(ReloadRequest { is_dry_run, taken })
             .is_err()
@@ -602,24 +602,24 @@ pub(crate) async fn request_reload(
 /// # Errors
 /// The reason why there is no reply, as a text for the client.
 pub(crate) async fn describe(
-    window: &Arc<Window>,
+    state: &Arc<AdminState>,
     topic: Topic,
     limit: usize,
 ) -> Result<Option<RawDocumentBuf>, String> {
-    let describe = move |window: &Window| {
+    let describe = move |state: &AdminState| {
         let described = match topic {
-            Topic::Status => to_bson(&status_of(window)),
-            Topic::Pools => to_bson(&pools_of(window)),
-            Topic::Clients => to_bson(&clients_of(window, limit)),
-            Topic::Shapes => to_bson(&insight::heaviest_shapes(window, limit)),
-            Topic::Storms => to_bson(&storms_of(window)),
-            Topic::Stalls => to_bson(&insight::all_stalls(window)),
-            Topic::Config => to_bson(&**window.configuration.borrow()),
+            Topic::Status => to_bson(&status_of(state)),
+            Topic::Pools => to_bson(&pools_of(state)),
+            Topic::Clients => to_bson(&clients_of(state, limit)),
+            Topic::Shapes => to_bson(&insight::heaviest_shapes(state, limit)),
+            Topic::Storms => to_bson(&storms_of(state)),
+            Topic::Stalls => to_bson(&insight::all_stalls(state)),
+            Topic::Config => to_bson(&**state.configuration.borrow()),
             Topic::Reload => return Ok(None),
         };
         described.map(Some)
     };
-    let described = work(window, describe).await;
+    let described = work(state, describe).await;
     described.unwrap_or_else(|(_, reason)| Err(reason))
 }
 

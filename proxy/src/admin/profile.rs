@@ -17,7 +17,7 @@ use axum::{
 use pprof::{ProfilerGuard, ProfilerGuardBuilder, flamegraph::Options};
 use serde::Deserialize;
 
-use super::Window;
+use super::AdminState;
 
 /// Length of a profile, in seconds, if the request has no `seconds`.
 const DEFAULT_SECONDS: u64 = 10;
@@ -43,10 +43,10 @@ pub(super) struct Parameters {
 /// Takes a profile that begins now, and returns a flame graph as SVG. The profile ends early if the
 /// client disconnects.
 pub(super) async fn profile(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Response {
-    if !window.profiles.load(Ordering::Relaxed) {
+    if !state.profiles.load(Ordering::Relaxed) {
         let why = "profiles are off: set admin.profile = true\n";
         return (StatusCode::FORBIDDEN, why).into_response();
     }

@@ -32,10 +32,10 @@ pub(super) const MAX_SESSIONS: usize = 64;
 pub struct Sessions {
     /// The sessions by the hash of their id. The ids themselves are not compared, because the time
     /// of a comparison could reveal a part of an id.
-    by_hash: Mutex<HashMap<[u8; 32], Session>>,
+    by_hash: Mutex<HashMap<[u8; 32], BrowserSession>>,
 }
 
-struct Session {
+struct BrowserSession {
     token: Zeroizing<String>,
     expires_at: Instant,
 }
@@ -55,7 +55,7 @@ impl Sessions {
         let mut random = [0; 32];
         SysRng.try_fill_bytes(&mut random)?;
         let id = BASE64_URL_SAFE_NO_PAD.encode(random);
-        let session = Session {
+        let session = BrowserSession {
             token: Zeroizing::new(token.to_owned()),
             expires_at: now + LIFETIME,
         };

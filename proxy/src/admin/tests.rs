@@ -216,8 +216,8 @@ fn capture() -> CaptureState {
 }
 
 /// The state of Seawall after half an hour, with storms, stalls and changes.
-pub(super) fn window() -> Window {
-    let settings = observe::Settings {
+pub(super) fn state() -> AdminState {
+    let settings = observe::ObserverSettings {
         counts_shapes: true,
         max_shapes: 10,
         name_key: None,
@@ -231,7 +231,7 @@ pub(super) fn window() -> Window {
     let read = Arc::clone(&now);
     let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
     let clock = Clock::new(move || at(read.load(Ordering::Relaxed)));
-    let settings = seawall_insight::Settings {
+    let settings = seawall_insight::InsightSettings {
         is_on: true,
         directory: None,
         max_bytes: 64 << 20,
@@ -246,12 +246,12 @@ pub(super) fn window() -> Window {
     let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
     let recorder = Arc::clone(&observer.recorder);
     let address = SERVER.parse().unwrap();
-    let pulse = pulse::Settings {
+    let pulse = pulse::PulseSettings {
         interval: Duration::from_secs(1),
         timeout: Duration::from_secs(1),
     };
     let runtime = tokio::runtime::Handle::current();
-    Window {
+    AdminState {
         exporter: observer.exporter,
         clients: observer.clients,
         captures: Arc::new(Captures::new(None, Box::new(Vec::new))),
@@ -312,20 +312,20 @@ fn guard_with_token() -> Guard {
 
 #[tokio::test(start_paused = true)]
 async fn each_refused_action_is_counted_for_the_log_line_that_is_written_once_a_minute() {
-    let window = Arc::new(window());
-    window.guard.store(Arc::new(guard_with_token()));
+    let state = Arc::new(state());
+    state.guard.store(Arc::new(guard_with_token()));
     for (secret, status) in [("secret", 403), ("wrong", 401), ("secret", 403)] {
         let request = Request::post("/api/v1/reload")
             .header(header::AUTHORIZATION, format!("Bearer {secret}"))
             .body(Body::empty())
             .unwrap();
-        let response = router(Arc::clone(&window)).oneshot(request).await.unwrap();
+        let response = router(Arc::clone(&state)).oneshot(request).await.unwrap();
         assert_eq!(response.status().as_u16(), status);
     }
     // The first refusal was logged, and the next two were not. A minute later, the log line of a
     // further refusal reports all three.
     tokio::time::advance(Duration::from_secs(60)).await;
-    assert_eq!(window.refused_actions.count(Instant::now()), Some(3));
+    assert_eq!(state.refused_actions.count(Instant::now()), Some(3));
 }
 
 /// A log in memory.
@@ -361,11 +361,11 @@ impl io::Write for Log {
 
 #[tokio::test]
 async fn an_action_whose_caller_disconnects_is_logged_once() {
-    let window = Arc::new(window());
-    window.guard.store(Arc::new(open_guard()));
+    let state = Arc::new(state());
+    state.guard.store(Arc::new(open_guard()));
     let endless: Router = Router::new()
         .route("/", post(pending::<StatusCode>))
-        .route_layer(middleware::from_fn_with_state(window, guard::check_action));
+        .route_layer(middleware::from_fn_with_state(state, guard::check_action));
     let log = Log::default();
     let _collecting = log.collect();
     let request = Request::post("/").header(header::HOST, "localhost");
@@ -380,9 +380,9 @@ async fn an_action_whose_caller_disconnects_is_logged_once() {
 
 #[tokio::test]
 async fn a_logout_is_logged_only_if_the_session_exists() {
-    let window = Arc::new(window());
-    window.guard.store(Arc::new(guard_with_token()));
-    let id = window.sessions.begin("secret", Instant::now()).unwrap();
+    let state = Arc::new(state());
+    state.guard.store(Arc::new(guard_with_token()));
+    let id = state.sessions.begin("secret", Instant::now()).unwrap();
     let log = Log::default();
     let _collecting = log.collect();
     // The second request names a session that has ended.
@@ -392,7 +392,7 @@ async fn a_logout_is_logged_only_if_the_session_exists() {
             .header(header::COOKIE, format!("{}={id}", sessions::COOKIE))
             .body(Body::empty())
             .unwrap();
-        let response = router(Arc::clone(&window)).oneshot(request).await.unwrap();
+        let response = router(Arc::clone(&state)).oneshot(request).await.unwrap();
         assert_eq!(response.status(), StatusCode::NO_CONTENT);
     }
     let actions = log.actions();
@@ -400,33 +400,30 @@ async fn a_logout_is_logged_only_if_the_session_exists() {
     assert!(actions[0].contains("logout"), "{actions:?}");
 }
 
-/// A window whose requests for a reload arrive at the returned receiver.
-fn window_with_reloads() -> (Window, mpsc::Receiver<ReloadRequest>) {
+/// A state whose requests for a reload arrive at the returned receiver.
+fn state_with_reloads() -> (AdminState, mpsc::Receiver<ReloadRequest>) {
     let (reloads, requests) = mpsc::channel(1);
-    let window = Window {
-        reloads,
-        ..window()
-    };
-    (window, requests)
+    let state = AdminState { reloads, ..state() };
+    (state, requests)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reload_request_that_waited_too_long_is_refused_and_never_starts_a_reload() {
-    let (window, mut requests) = window_with_reloads();
-    assert!(request_reload(&window, false).await.is_none());
+    let (state, mut requests) = state_with_reloads();
+    assert!(request_reload(&state, false).await.is_none());
     let request = requests.recv().await.unwrap();
     assert!(request.take().is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reload_that_has_begun_is_awaited_without_a_time_limit() {
-    let (window, mut requests) = window_with_reloads();
+    let (state, mut requests) = state_with_reloads();
     let reload = async {
         let reply = requests.recv().await.unwrap().take().unwrap();
         tokio::time::advance(RELOAD_WAIT_LIMIT * 2).await;
         reply.send(seawall_api::Reload::default()).unwrap();
     };
-    let (replied, ()) = tokio::join!(request_reload(&window, false), reload);
+    let (replied, ()) = tokio::join!(request_reload(&state, false), reload);
     assert!(replied.is_some());
 }
 
@@ -485,9 +482,9 @@ fn described(name: &str, text: &str) -> String {
     lines
 }
 
-async fn get_described(window: &Arc<Window>, path: &str) -> String {
+async fn get_described(state: &Arc<AdminState>, path: &str) -> String {
     let request = Request::get(path).body(Body::empty()).unwrap();
-    let response = router(Arc::clone(window)).oneshot(request).await.unwrap();
+    let response = router(Arc::clone(state)).oneshot(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK, "{path}");
     let content_type = &response.headers()[header::CONTENT_TYPE];
     assert_eq!(content_type, "application/json", "{path}");
@@ -531,8 +528,8 @@ fn pool() -> Snapshot {
 }
 
 /// The description of a replica set whose server was probed.
-fn replica_set(window: &Window) -> TopologyDescription {
-    let mut description = window.topology.snapshot().description.clone();
+fn replica_set(state: &AdminState) -> TopologyDescription {
+    let mut description = state.topology.snapshot().description.clone();
     description.topology_type = TopologyType::ReplicaSetWithPrimary;
     description.set_name = Some("rs".to_owned());
     let server = &mut description.servers[0];
@@ -543,20 +540,20 @@ fn replica_set(window: &Window) -> TopologyDescription {
 
 #[tokio::test]
 async fn json_replies_have_exactly_the_members_in_replies_txt() {
-    let window = window();
-    let clients = Arc::clone(&window.clients);
+    let state = state();
+    let clients = Arc::clone(&state.clients);
     let client = clients.connected("127.0.0.1:2".into(), None);
     let other = clients.connected("127.0.0.1:3".into(), None);
     other.set_application(Some("shop"));
     other.set_user(Some("admin.u"));
-    let id = find_id(&window.exporter);
+    let id = find_id(&state.exporter);
     let address = SERVER.parse().unwrap();
     let mut replies = part_described("part: pool", json::pool(&address, &pool()));
-    let topology = json::topology(&replica_set(&window));
+    let topology = json::topology(&replica_set(&state));
     replies += &part_described("part: topology", topology);
     replies += &part_described("part: reload", reload());
     replies += &part_described("part: capture", captures::shown(capture()));
-    let window = Arc::new(window);
+    let state = Arc::new(state);
     for path in [
         "status",
         "shapes",
@@ -592,20 +589,20 @@ async fn json_replies_have_exactly_the_members_in_replies_txt() {
         "config",
     ] {
         let path = path.replace("ID", &id);
-        replies += &get_described(&window, &format!("/api/v1/{path}")).await;
+        replies += &get_described(&state, &format!("/api/v1/{path}")).await;
     }
     drop((client, other));
-    let mut window = Arc::into_inner(window).unwrap();
-    window.pulse = Err("off: no service account");
-    replies += &get_described(&Arc::new(window), "/api/v1/stalls?since=1s").await;
+    let mut state = Arc::into_inner(state).unwrap();
+    state.pulse = Err("off: no service account");
+    replies += &get_described(&Arc::new(state), "/api/v1/stalls?since=1s").await;
     let replies = replies.replace(&id, "ID");
     let expected = include_str!("replies.txt");
     assert!(replies == expected, "the replies are now:\n{replies}");
 }
 
-async fn get<T: serde::de::DeserializeOwned>(window: &Arc<Window>, path: &str) -> T {
+async fn get<T: serde::de::DeserializeOwned>(state: &Arc<AdminState>, path: &str) -> T {
     let request = Request::get(path).body(Body::empty()).unwrap();
-    let response = router(Arc::clone(window)).oneshot(request).await.unwrap();
+    let response = router(Arc::clone(state)).oneshot(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK, "{path}");
     let body = body::to_bytes(response.into_body(), usize::MAX).await;
     serde_json::from_slice(&body.unwrap()).unwrap()
@@ -613,7 +610,7 @@ async fn get<T: serde::de::DeserializeOwned>(window: &Arc<Window>, path: &str) -
 
 #[tokio::test]
 async fn column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
-    let window = Arc::new(window());
+    let state = Arc::new(state());
     for selection in [
         String::new(),
         format!("&server={SERVER}"),
@@ -624,9 +621,9 @@ async fn column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
         for step in [10, 60, 600] {
             let period = format!("from={START}&until={}&step={step}s", START + SECONDS);
             let path = format!("/api/v1/heatmap?{period}{selection}");
-            let heatmap: seawall_api::Heatmap = get(&window, &path).await;
+            let heatmap: seawall_api::Heatmap = get(&state, &path).await;
             let path = format!("/api/v1/timeline?{period}{selection}");
-            let timeline: seawall_api::Timeline = get(&window, &path).await;
+            let timeline: seawall_api::Timeline = get(&state, &path).await;
             let columns = heatmap.columns.iter().map(|column| {
                 let counts = column.counts.iter().map(|(_, count)| count);
                 (column.at, column.seconds, counts.sum::<u64>())
@@ -642,7 +639,7 @@ async fn column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
 
 #[tokio::test]
 async fn heat_map_area_lists_only_shapes_with_operations_in_the_area() {
-    let window = Arc::new(window());
+    let state = Arc::new(state());
     // In the second half, only operations of the shape `without_a_row` take 12 ms. All other
     // operations take 2 ms, or 2 s in one second of each minute.
     let area = format!(
@@ -651,20 +648,20 @@ async fn heat_map_area_lists_only_shapes_with_operations_in_the_area() {
         START + SECONDS
     );
     let path = format!("/api/v1/heatmap/shapes?{area}");
-    let all: seawall_api::HeatmapShapes = get(&window, &path).await;
+    let all: seawall_api::HeatmapShapes = get(&state, &path).await;
     let shapes = all.shapes.iter().map(|shape| (&*shape.id, shape.count));
     assert_eq!(shapes.collect::<Vec<_>>(), [("without_a_row", 20 * 900)]);
     // The function `second` puts no duration of this area into the series of all operations.
     assert_eq!((all.count, all.other), (0, 0));
     let path = format!("/api/v1/heatmap/shapes?{area}&shape=without_a_row");
-    let one: seawall_api::HeatmapShapes = get(&window, &path).await;
+    let one: seawall_api::HeatmapShapes = get(&state, &path).await;
     assert_eq!(
         (one.count, one.other, one.all_servers),
         (20 * 900, 0, false)
     );
     assert_eq!(one.shapes[0].share, 1.0);
     let path = format!("/api/v1/heatmap/shapes?since=10m&server={SERVER}&limit=1");
-    let of_server: seawall_api::HeatmapShapes = get(&window, &path).await;
+    let of_server: seawall_api::HeatmapShapes = get(&state, &path).await;
     assert!(of_server.all_servers);
     assert_eq!((of_server.count, of_server.shapes.len()), (20 * 600, 1));
 }

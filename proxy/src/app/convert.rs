@@ -172,9 +172,9 @@ fn max_clients(settings: &config::Settings) -> usize {
     room.min(wanted)
 }
 
-pub(super) fn topology_settings(settings: &config::Settings) -> topology::Settings {
+pub(super) fn topology_settings(settings: &config::Settings) -> topology::TopologySettings {
     let pool = &settings.pool;
-    topology::Settings {
+    topology::TopologySettings {
         local_threshold: settings.deployment.local_threshold,
         heartbeat_frequency: settings.deployment.heartbeat_frequency,
         pool: pool::Limits {
@@ -199,14 +199,14 @@ pub(super) fn topology_settings(settings: &config::Settings) -> topology::Settin
     }
 }
 
-pub(super) fn client_settings(settings: &config::Settings) -> client::Settings {
+pub(super) fn client_settings(settings: &config::Settings) -> client::ClientSettings {
     let listeners = settings.listeners();
     let mut addresses = listeners.iter().flat_map(|of| &of.addresses);
     let host = rustix::system::uname()
         .nodename()
         .to_string_lossy()
         .into_owned();
-    client::Settings {
+    client::ClientSettings {
         pre_auth_message_bytes: settings.limits.pre_auth_message_bytes,
         authentication_timeout: settings.auth.authentication_timeout,
         server_selection_timeout: settings.deployment.server_selection_timeout,

@@ -16,7 +16,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::StartError;
 use crate::{
-    admin::{self, Admitted, Certificate, Handshake, Window},
+    admin::{self, AdminState, Admitted, Certificate, Handshake},
     client::Shared,
     listener::{ClientTls, HandshakeLog, TLS_LIMIT, certificates_of},
 };
@@ -46,7 +46,7 @@ impl Content {
 
 /// Binds and serves HTTP addresses. The fields are the state that all addresses share.
 pub(super) struct Http<'a> {
-    pub(super) window: Arc<Window>,
+    pub(super) state: Arc<AdminState>,
     /// Performs the handshake of each connection to an address with [`Content::All`].
     pub(super) handshake: Handshake,
     pub(super) stop: CancellationToken,
@@ -90,7 +90,7 @@ impl Http<'_> {
             (address.clone(), listener),
             content,
             Arc::clone(&self.handshake),
-            Arc::clone(&self.window),
+            Arc::clone(&self.state),
             self.stop.clone(),
         );
         self.tasks.spawn_on(serving, self.runtime);
@@ -112,7 +112,7 @@ async fn run(
     (address, listener): (String, Option<TcpListener>),
     content: Content,
     handshake: Handshake,
-    window: Arc<Window>,
+    state: Arc<AdminState>,
     stop: CancellationToken,
 ) {
     let listener = match listener {
@@ -123,8 +123,8 @@ async fn run(
         },
     };
     let served = match content {
-        Content::All => admin::serve(listener, handshake, window, stop).await,
-        Content::Metrics => admin::serve_metrics(listener, window, stop).await,
+        Content::All => admin::serve(listener, handshake, state, stop).await,
+        Content::Metrics => admin::serve_metrics(listener, state, stop).await,
     };
     if let Err(error) = served {
         tracing::error!(%error, address, key = content.key(), "HTTP listener failed");

@@ -103,7 +103,7 @@ impl Feed {
     ) -> Result<Arc<Self>, StartError> {
         let pulse = pulse(settings, deployment, runtime);
         let history = &settings.history;
-        let settings = seawall_insight::Settings {
+        let settings = seawall_insight::InsightSettings {
             is_on: history.enabled,
             directory: history.directory.as_deref(),
             max_bytes: history.memory_bytes,
@@ -230,8 +230,8 @@ fn pulse(
 }
 
 /// Converts the settings of the pulse.
-pub(super) fn pulse_settings(settings: &config::Pulse) -> pulse::Settings {
-    pulse::Settings {
+pub(super) fn pulse_settings(settings: &config::Pulse) -> pulse::PulseSettings {
+    pulse::PulseSettings {
         interval: settings.interval,
         timeout: settings.timeout,
     }
@@ -307,8 +307,8 @@ pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
 }
 
 /// Converts the settings of the recorder.
-fn observe_settings(settings: &config::Settings) -> observe::Settings {
-    observe::Settings {
+fn observe_settings(settings: &config::Settings) -> observe::ObserverSettings {
+    observe::ObserverSettings {
         counts_shapes: settings.shapes.enabled,
         max_shapes: settings.shapes.max_shapes.get(),
         name_key: (settings.shapes.name_key.as_ref())
@@ -346,7 +346,7 @@ mod tests {
     fn feed(observer: &Observer, now: &Arc<AtomicU64>) -> Feed {
         let read = Arc::clone(now);
         let now = move || UNIX_EPOCH + Duration::from_secs(read.load(Ordering::Relaxed));
-        let settings = seawall_insight::Settings {
+        let settings = seawall_insight::InsightSettings {
             is_on: true,
             directory: None,
             max_bytes: 8 << 20,
@@ -364,7 +364,7 @@ mod tests {
     }
 
     fn observer() -> Observer {
-        let settings = observe::Settings {
+        let settings = observe::ObserverSettings {
             counts_shapes: true,
             max_shapes: 10,
             name_key: None,

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 
 use crate::{
-    admin::{self, Window},
+    admin::{self, AdminState},
     client::Reporter,
 };
 use seawall_api::Topic;
 
 /// Returns the reporter that replies to the command `seawall`. Its replies contain the state in
-/// `window`.
-pub(super) fn reporter(window: Arc<Window>) -> Reporter {
+/// `state`.
+pub(super) fn reporter(state: Arc<AdminState>) -> Reporter {
     Reporter::new(move |command| {
-        let window = Arc::clone(&window);
+        let state = Arc::clone(&state);
         let reply = async move {
-            if let Some(reply) = admin::describe(&window, command.topic, command.limit).await? {
+            if let Some(reply) = admin::describe(&state, command.topic, command.limit).await? {
                 return Ok(reply);
             }
             debug_assert_eq!(command.topic, Topic::Reload, "reload is the only action");
-            let reload = admin::request_reload(&window, command.is_dry_run).await;
+            let reload = admin::request_reload(&state, command.is_dry_run).await;
             let reload = reload.ok_or(admin::CANNOT_RELOAD)?;
             match reload.problems.is_empty() {
                 true => admin::to_bson(&reload),

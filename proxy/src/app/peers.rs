@@ -87,8 +87,8 @@ impl App {
     pub(super) fn use_peers(&self, Peers { fleet, expiries }: Peers) {
         log_loaded(&expiries);
         self.peer_expiries.send_replace(expiries);
-        if let Some(window) = &self.window {
-            window.fleet.store(Arc::new(fleet));
+        if let Some(state) = &self.state {
+            state.fleet.store(Arc::new(fleet));
         }
     }
 }

@@ -61,13 +61,13 @@ struct Plan {
 /// changed.
 #[derive(Debug)]
 struct Parts {
-    clients: client::Settings,
+    clients: client::ClientSettings,
     limits: LimitNumbers,
     message_memory_bytes: usize,
     pins: PinLimits,
-    topology: topology::Settings,
+    topology: topology::TopologySettings,
     connect_timeout: Duration,
-    pulse: pulse::Settings,
+    pulse: pulse::PulseSettings,
 }
 
 impl Parts {
@@ -272,13 +272,13 @@ impl App {
         if settings.capture != running.capture {
             shared.captures.configure(captures::settings(settings));
         }
-        if let Some(window) = &self.window {
+        if let Some(state) = &self.state {
             let switches = Switches {
                 profiles: settings.admin.profile,
                 dashboard: settings.admin.dashboard,
                 injects_faults: settings.fault.is_some(),
             };
-            window.configure(switches, convert::guard(&settings.admin));
+            state.configure(switches, convert::guard(&settings.admin));
         }
         if let Some(peers) = prepared.peers {
             self.use_peers(peers);

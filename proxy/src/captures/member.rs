@@ -18,7 +18,7 @@ use super::{
     Captures,
     queue::microseconds,
     selection::{Described, Verdict},
-    session::Session,
+    tap::Tap,
 };
 use seawall_command::{Command, CommandBytes, ReplyFacts, Target, exchange_may_be_shown};
 
@@ -28,14 +28,14 @@ use seawall_command::{Command, CommandBytes, ReplyFacts, Target, exchange_may_be
 pub struct CapturedClient {
     /// True after the client's first operation.
     has_operated: bool,
-    /// Whether the client is captured, in the latest [`Session`] in which it ran an operation.
+    /// Whether the client is captured, in the latest [`Tap`] in which it ran an operation.
     membership: Option<Box<Membership>>,
 }
 
-/// Whether a client is captured in one [`Session`].
+/// Whether a client is captured in one [`Tap`].
 #[derive(Debug)]
 struct Membership {
-    session: Arc<Session>,
+    tap: Arc<Tap>,
     state: MemberState,
     /// The client's description; empty as soon as the client is captured.
     described: Described,
@@ -74,11 +74,11 @@ impl Captures {
     pub(crate) fn needs_whole_message(&self, client: &CapturedClient) -> bool {
         match self.running.number.load(Ordering::Relaxed) {
             0 => false,
-            // Large messages are read whole only for a running capture. A session that waits for an
+            // Large messages are read whole only for a running capture. A tap that waits for an
             // event omits large messages.
             _ if self.running.is_armed.load(Ordering::Relaxed) => false,
             number => client.membership.as_ref().is_none_or(|membership| {
-                membership.session.number != number || membership.state != MemberState::Outside
+                membership.tap.number != number || membership.state != MemberState::Outside
             }),
         }
     }
@@ -97,11 +97,11 @@ impl Captures {
             client.has_operated = true;
             return None;
         }
-        let is_current = |of: &Membership| of.session.number == number;
+        let is_current = |of: &Membership| of.tap.number == number;
         if !client.membership.as_deref().is_some_and(is_current) {
             client.membership = None;
-            let session = self.running.session.load_full()?;
-            client.membership = Some(Box::new(Membership::new(session, describe())));
+            let tap = self.running.tap.load_full()?;
+            client.membership = Some(Box::new(Membership::new(tap, describe())));
         }
         let was_active = mem::replace(&mut client.has_operated, true);
         let membership = client.membership.as_mut()?;
@@ -110,15 +110,15 @@ impl Captures {
 }
 
 impl Membership {
-    fn new(session: Arc<Session>, (number, described): (u64, Described)) -> Self {
-        let selection = &session.selection;
-        let state = match selection.verdict(session.seed, number, &described) {
+    fn new(tap: Arc<Tap>, (number, described): (u64, Described)) -> Self {
+        let selection = &tap.selection;
+        let state = match selection.verdict(tap.seed, number, &described) {
             Verdict::Outside => MemberState::Outside,
             Verdict::AwaitsNamespace => MemberState::AwaitsNamespace,
             Verdict::Inside => MemberState::Selected,
         };
         Self {
-            session,
+            tap,
             state,
             described,
         }
@@ -126,8 +126,8 @@ impl Membership {
 
     fn record(&mut self, arrived: &Arrived<'_>, was_active: bool) -> Option<Recording> {
         let client = self.captured(arrived, was_active)?;
-        let Session { queue, totals, .. } = &*self.session;
-        let at_us = self.session.at_us(arrived.at);
+        let Tap { queue, totals, .. } = &*self.tap;
+        let at_us = self.tap.at_us(arrived.at);
         let bytes = arrived.message.len();
         if !exchange_may_be_shown(arrived.input) {
             queue.omit_command(client, OmissionReason::Secret, bytes, at_us, totals);
@@ -139,7 +139,7 @@ impl Membership {
         }
         let operation = queue.command(client, at_us, arrived.message, arrived.at, totals)?;
         Some(Recording {
-            session: Arc::clone(&self.session),
+            tap: Arc::clone(&self.tap),
             operation,
             began: arrived.at,
             has_ended: AtomicBool::new(false),
@@ -153,7 +153,7 @@ impl Membership {
             MemberState::Captured(client) => return Some(client),
             MemberState::Outside => return None,
             MemberState::AwaitsNamespace => {
-                let selection = &self.session.selection;
+                let selection = &self.tap.selection;
                 let command = arrived.command;
                 if !selection.contains(command.db, collection_of(command)) {
                     return None;
@@ -169,13 +169,13 @@ impl Membership {
         } = self.described.clone();
         let began = ClientBegan {
             client: 0,
-            at_us: self.session.at_us(arrived.at),
+            at_us: self.tap.at_us(arrived.at),
             application,
             driver,
             user,
             was_active,
         };
-        let Session { queue, totals, .. } = &*self.session;
+        let Tap { queue, totals, .. } = &*self.tap;
         let client = queue.begin_client(began, arrived.message.len(), totals)?;
         self.state = MemberState::Captured(client);
         self.described = Described::default();
@@ -186,8 +186,8 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         if let MemberState::Captured(client) = self.state {
-            let at_us = self.session.at_us(Instant::now());
-            self.session.queue.end_client(ClientEnded { client, at_us });
+            let at_us = self.tap.at_us(Instant::now());
+            self.tap.queue.end_client(ClientEnded { client, at_us });
         }
     }
 }
@@ -205,7 +205,7 @@ fn collection_of<'a>(command: &Command<'a>) -> Option<&'a str> {
 #[derive(Debug)]
 #[must_use]
 pub struct Recording {
-    session: Arc<Session>,
+    tap: Arc<Tap>,
     operation: u64,
     began: Instant,
     has_ended: AtomicBool,
@@ -238,7 +238,7 @@ pub enum ReplyMessage<'a> {
 /// A copy of a large reply, which grows while the reply is forwarded.
 #[derive(Debug)]
 pub struct ReplyCopy {
-    session: Arc<Session>,
+    tap: Arc<Tap>,
     /// Number of bytes of the queue that are reserved for the copy.
     reserved: usize,
     bytes: Vec<u8>,
@@ -259,7 +259,7 @@ impl ReplyCopy {
 
 impl Drop for ReplyCopy {
     fn drop(&mut self) {
-        self.session.queue.release(self.reserved);
+        self.tap.queue.release(self.reserved);
     }
 }
 
@@ -280,10 +280,10 @@ impl Recording {
     /// replies. `None` too if the queue is full or the limit of bytes per second is reached; the
     /// queue then counts an omission.
     pub(crate) fn copy_of_reply(&self, length: usize) -> Option<ReplyCopy> {
-        let session = &self.session;
-        let is_wanted = session.replies == ReplyDetail::Whole;
+        let tap = &self.tap;
+        let is_wanted = tap.replies == ReplyDetail::Whole;
         (is_wanted && self.has_room(length, Instant::now())).then(|| ReplyCopy {
-            session: Arc::clone(session),
+            tap: Arc::clone(tap),
             reserved: length,
             bytes: Vec::with_capacity(length),
         })
@@ -293,19 +293,19 @@ impl Recording {
     /// so that the client's next operation comes later in the capture.
     pub fn end(&self, ended: Ended<'_>, now: Instant) {
         self.has_ended.store(true, Ordering::Relaxed);
-        let session = &self.session;
+        let tap = &self.tap;
         let message = match ended.message {
             ReplyMessage::Copied(copy) => copy.into_bytes(),
             ReplyMessage::Held(message)
-                if session.replies == ReplyDetail::Whole && self.has_room(message.len(), now) =>
+                if tap.replies == ReplyDetail::Whole && self.has_room(message.len(), now) =>
             {
                 Bytes::copy_from_slice(message)
             }
             ReplyMessage::Held(_) | ReplyMessage::Absent => Bytes::new(),
         };
-        session.queue.reply(Reply {
+        tap.queue.reply(Reply {
             operation: self.operation,
-            at_us: session.at_us(now),
+            at_us: tap.at_us(now),
             outcome: ended.outcome.into(),
             duration_us: microseconds(now.saturating_duration_since(self.began)),
             bytes: u64::try_from(ended.bytes).unwrap_or(u64::MAX),
@@ -317,8 +317,8 @@ impl Recording {
     /// Reserves memory in the queue for the message of the reply. False if the queue is full or the
     /// limit of bytes per second is reached.
     fn has_room(&self, bytes: usize, now: Instant) -> bool {
-        let Session { queue, totals, .. } = &*self.session;
-        queue.reserve_message(bytes, self.session.at_us(now), now, totals)
+        let Tap { queue, totals, .. } = &*self.tap;
+        queue.reserve_message(bytes, self.tap.at_us(now), now, totals)
     }
 }
 

@@ -18,8 +18,8 @@ mod member;
 mod queue;
 mod redaction;
 mod selection;
-mod session;
 mod state;
+mod tap;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -47,14 +47,14 @@ pub use self::{
     member::{Arrived, CapturedClient, Ended, Recording, ReplyCopy, ReplyMessage},
     redaction::RedactionKey,
     selection::{Described, Selection},
-    session::Plan,
     state::{CaptureFigures, CaptureState},
+    tap::Plan,
 };
 use self::{
     directory::{Directory, Expired},
     queue::{Counts, ENDS, Lead, Queue, QueueLimits, REASONS, Totals, end_name, reason_name},
     redaction::Redacting,
-    session::Session,
+    tap::Tap,
     writer::{FileLimits, Files},
     written::{Beginning, Written},
 };
@@ -182,53 +182,53 @@ pub struct Captures {
     servers: Box<dyn Fn() -> Vec<Server> + Send + Sync>,
     /// When a thread last searched for expired captures; `None` before the first search.
     cleaned_at: Mutex<Option<Instant>>,
-    /// Number of [`Session`]s since the start of the process. Locked while a capture starts or is
+    /// Number of [`Tap`]s since the start of the process. Locked while a capture starts or is
     /// deleted.
     starts: Mutex<u64>,
 }
 
-/// The running capture, or the [`Session`] that keeps operations in memory until an event begins a
+/// The running capture, or the [`Tap`] that keeps operations in memory until an event begins a
 /// capture.
 #[derive(Debug, Default)]
 struct Running {
-    /// The number of the session. If it is 0, there is no session, and operations read no other
+    /// The number of the tap. If it is 0, there is no tap, and operations read no other
     /// field.
     number: AtomicU64,
-    /// True if the session waits for an event.
+    /// True if the tap waits for an event.
     is_armed: AtomicBool,
-    session: ArcSwapOption<Session>,
-    /// The running capture; `None` if the session waits for an event.
+    tap: ArcSwapOption<Tap>,
+    /// The running capture; `None` if the tap waits for an event.
     written: ArcSwapOption<Written>,
 }
 
 impl Running {
     fn set_written(&self, written: Arc<Written>) {
         self.is_armed.store(false, Ordering::Relaxed);
-        let session = Arc::clone(&written.session);
+        let tap = Arc::clone(&written.tap);
         self.written.store(Some(written));
-        self.set_session(Some(session));
+        self.set_tap(Some(tap));
     }
 
-    fn set_armed(&self, session: Arc<Session>) {
+    fn set_armed(&self, tap: Arc<Tap>) {
         self.is_armed.store(true, Ordering::Relaxed);
-        self.set_session(Some(session));
+        self.set_tap(Some(tap));
     }
 
     fn clear(&self) {
-        // A session without `written` counts as waiting for an event. So the session is removed
-        // first: otherwise another thread could find the ended session without `written`.
-        self.set_session(None);
+        // A tap without `written` counts as waiting for an event. So the tap is removed
+        // first: otherwise another thread could find the ended tap without `written`.
+        self.set_tap(None);
         self.written.store(None);
     }
 
-    fn set_session(&self, session: Option<Arc<Session>>) {
-        let number = session.as_ref().map_or(0, |session| session.number);
-        let former = self.session.swap(session);
+    fn set_tap(&self, tap: Option<Arc<Tap>>) {
+        let number = tap.as_ref().map_or(0, |tap| tap.number);
+        let former = self.tap.swap(tap);
         self.number.store(number, Ordering::Release);
-        // Drop the records of the former session now, because idle clients keep references to the
-        // former session for a long time.
+        // Drop the records of the former tap now, because idle clients keep references to the
+        // former tap for a long time.
         if let Some(former) = former.filter(|former| former.number != number) {
-            let Session { queue, totals, .. } = &*former;
+            let Tap { queue, totals, .. } = &*former;
             queue.discard(EndReason::Stopped, VecDeque::new(), totals);
         }
     }
@@ -239,11 +239,11 @@ impl Running {
         written.as_ref().map(|written| written.id.clone())
     }
 
-    /// The session that waits for an event; `None` if a capture runs or there is no session.
-    fn armed(&self) -> Option<Arc<Session>> {
+    /// The tap that waits for an event; `None` if a capture runs or there is no tap.
+    fn armed(&self) -> Option<Arc<Tap>> {
         match self.written.load().is_some() {
             true => None,
-            false => self.session.load_full(),
+            false => self.tap.load_full(),
         }
     }
 }
@@ -346,9 +346,9 @@ impl Captures {
         let room = room(&settings)?;
         let now = Instant::now();
         let queue = Queue::new(limits_of(&settings), now);
-        let session = self.session(&mut starts, plan.selection, plan.replies, queue, now);
+        let tap = self.tap(&mut starts, plan.selection, plan.replies, queue, now);
         let written = Arc::new(Written::new(
-            session,
+            tap,
             Beginning {
                 offset_us: 0,
                 began_at: SystemTime::now(),
@@ -383,7 +383,7 @@ impl Captures {
             duration: settings.lead,
             bytes: settings.lead_bytes,
         };
-        // Start a session if there is none (at the start, after a capture, or after an event that
+        // Start a tap if there is none (at the start, after a capture, or after an event that
         // could not begin a capture), or if the limits have changed.
         let is_due = match armed {
             Some(armed) => !armed.queue.is_ring_of(limits, lead),
@@ -393,13 +393,13 @@ impl Captures {
             let now = Instant::now();
             let queue = Queue::ring(limits, lead, now);
             let all = Selection::default();
-            let session = self.session(&mut starts, all, ReplyDetail::Facts, queue, now);
-            self.running.set_armed(session);
+            let tap = self.tap(&mut starts, all, ReplyDetail::Facts, queue, now);
+            self.running.set_armed(tap);
         }
     }
 
-    /// Begins a capture because of an event, if the settings name the event's kind and a session
-    /// waits for an event. No session waits while a capture runs. `text` describes the event.
+    /// Begins a capture because of an event, if the settings name the event's kind and a tap
+    /// waits for an event. No tap waits while a capture runs. `text` describes the event.
     /// Blocks for some file operations.
     pub(crate) fn begin_on(&self, kind: EventKind, text: &str) {
         let settings = self.settings.load_full();
@@ -407,19 +407,19 @@ impl Captures {
             return;
         };
         let _starts = self.starts.lock();
-        let Some(session) = self.running.armed() else {
+        let Some(tap) = self.running.armed() else {
             return;
         };
         let begun = room(&settings).and_then(|room| {
             let redacting = Redacting::choose(&settings, None)?;
             let now = Instant::now();
-            let at_us = session.at_us(now);
+            let at_us = tap.at_us(now);
             let event = Event {
                 at_us,
                 kind: kind.as_str().to_owned(),
                 text: text.to_owned(),
             };
-            let offset_us = session.queue.begin(event, &self.totals);
+            let offset_us = tap.queue.begin(event, &self.totals);
             let lead = Duration::from_micros(at_us.saturating_sub(offset_us));
             let beginning = Beginning {
                 offset_us,
@@ -428,7 +428,7 @@ impl Captures {
                 trigger: kind.as_str(),
                 redacting,
             };
-            let written = Arc::new(Written::new(session, beginning));
+            let written = Arc::new(Written::new(tap, beginning));
             self.write(&written, &settings, room)?;
             Ok(written)
         });
@@ -447,16 +447,16 @@ impl Captures {
         }
     }
 
-    fn session(
+    fn tap(
         &self,
         starts: &mut u64,
         selection: Selection,
         replies: ReplyDetail,
         queue: Queue,
         now: Instant,
-    ) -> Arc<Session> {
+    ) -> Arc<Tap> {
         *starts += 1;
-        Arc::new(Session {
+        Arc::new(Tap {
             number: *starts,
             selection,
             replies,
@@ -508,7 +508,7 @@ impl Captures {
             };
             let reason = writer::write_all(&capture, files, limits, servers);
             summarize(&capture, &of_writer, reason);
-            capture.session.totals.count_end(reason);
+            capture.tap.totals.count_end(reason);
             running.clear();
             kept.measure(&of_writer, &running);
             capture.update(|progress| progress.has_ended = true);
@@ -530,7 +530,7 @@ impl Captures {
         let running = self.running.written.load_full();
         let running = running.filter(|running| running.id == *id);
         let running = running.ok_or(CaptureError::Unknown)?;
-        running.session.queue.end(EndReason::Stopped);
+        running.tap.queue.end(EndReason::Stopped);
         match running.wait_for_end(STOP_LIMIT) {
             true => Ok(()),
             false => Err(CaptureError::StillRunning),
@@ -631,7 +631,7 @@ impl Captures {
     /// complete, but at most five seconds.
     pub fn close(&self) {
         if let Some(running) = self.running.written.load_full() {
-            running.session.queue.end(EndReason::Shutdown);
+            running.tap.queue.end(EndReason::Shutdown);
             running.wait_for_end(STOP_LIMIT);
         }
     }
@@ -705,7 +705,7 @@ fn create(directory: &Directory, capture: &Written) -> io::Result<()> {
 
 /// Logs the end of a capture, and completes its summary.
 fn summarize(capture: &Written, directory: &Directory, reason: EndReason) {
-    let counts = capture.session.queue.counts();
+    let counts = capture.tap.queue.counts();
     let summary = capture.summary(counts, Some((reason, SystemTime::now())));
     let id = capture.id.as_str();
     tracing::info!(

@@ -143,12 +143,12 @@ pub(super) struct Queue {
     used_bytes: AtomicUsize,
     /// True while the queue keeps only the latest records, because no writer takes them.
     is_ring: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     is_ready: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     records: VecDeque<Content>,
     /// Memory of `records`.
     bytes: usize,
@@ -204,7 +204,7 @@ impl Queue {
             limits,
             used_bytes: AtomicUsize::new(0),
             is_ring: AtomicBool::new(false),
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 records: VecDeque::new(),
                 bytes: 0,
                 counts: Counts::default(),
@@ -541,7 +541,7 @@ impl Queue {
         self.used_bytes.fetch_update(set, get, add).ok().map(drop)
     }
 
-    fn push(&self, state: &mut State, content: Content, bytes: usize) {
+    fn push(&self, state: &mut QueueState, content: Content, bytes: usize) {
         if state.end.is_some() {
             self.release(bytes);
             return;
@@ -563,7 +563,7 @@ impl Queue {
     }
 }
 
-impl State {
+impl QueueState {
     fn omit(
         &mut self,
         reason: OmissionReason,
@@ -700,7 +700,7 @@ pub(super) fn microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The time of a record, in microseconds since the session began.
+/// The time of a record, in microseconds since the tap began.
 fn time_of(content: &Content) -> u64 {
     match content {
         Content::ClientBegan(client) => client.at_us,

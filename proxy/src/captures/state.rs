@@ -67,8 +67,8 @@ pub struct CaptureFigures {
 impl CaptureState {
     /// The state of the running capture.
     pub(super) fn of_running(capture: &Written) -> Self {
-        let session = &capture.session;
-        let (counts, progress) = (session.queue.counts(), capture.progress());
+        let tap = &capture.tap;
+        let (counts, progress) = (tap.queue.counts(), capture.progress());
         let summary = capture.summary(counts, None);
         Self {
             id: capture.id.as_str().to_owned(),
@@ -84,7 +84,7 @@ impl CaptureState {
             omitted: by_reason(&counts),
             has_whole_replies: summary.whole_replies,
             redaction: summary.redaction,
-            selection: session.selection.clone(),
+            selection: tap.selection.clone(),
         }
     }
 

@@ -269,7 +269,7 @@ fn full_part_is_followed_by_another_part_and_the_disk_limit_ends_the_capture() {
         settings.max_part_bytes = 1_000_000;
     });
     let capture = captures.start(plan()).unwrap();
-    let session = captures.running.written.load_full().unwrap();
+    let tap = captures.running.written.load_full().unwrap();
     let mut client = CapturedClient::default();
     // Random bytes cannot be compressed, so few operations fill a part.
     let noise: Vec<u8> = (0..60_000).map(|_| rand::random()).collect();
@@ -284,7 +284,7 @@ fn full_part_is_followed_by_another_part_and_the_disk_limit_ends_the_capture() {
         }
         thread::yield_now();
     }
-    assert!(session.wait_for_end(STOP_LIMIT));
+    assert!(tap.wait_for_end(STOP_LIMIT));
     let ended = captures.list().unwrap();
     assert_eq!(ended[0].end.as_deref(), Some("disk_limit"));
     let (records, parts) = folder.read(&capture.id);
@@ -322,8 +322,8 @@ fn capture_ends_after_its_duration_and_at_the_end_of_the_process() {
             ..plan()
         })
         .unwrap();
-    if let Some(session) = captures.running.written.load_full() {
-        assert!(session.wait_for_end(STOP_LIMIT));
+    if let Some(tap) = captures.running.written.load_full() {
+        assert!(tap.wait_for_end(STOP_LIMIT));
     }
     let ended = captures.list().unwrap();
     assert_eq!(ended[0].end.as_deref(), Some("duration"));
@@ -408,7 +408,7 @@ fn redacted(queue_bytes: usize, redacting: Redacting) -> Written {
         max_bytes: queue_bytes,
         max_bytes_per_second: None,
     };
-    let session = Session {
+    let tap = Tap {
         number: 1,
         selection: Selection::default(),
         replies: ReplyDetail::Facts,
@@ -424,12 +424,12 @@ fn redacted(queue_bytes: usize, redacting: Redacting) -> Written {
         trigger: "operator",
         redacting,
     };
-    Written::new(Arc::new(session), beginning)
+    Written::new(Arc::new(tap), beginning)
 }
 
 /// Adds a command of 100 bytes to the queue. Returns false if the queue omits the command.
 fn command(capture: &Written) -> bool {
-    let Session { queue, totals, .. } = &*capture.session;
+    let Tap { queue, totals, .. } = &*capture.tap;
     let operation = queue.command(1, 0, &[0; 100], Instant::now(), totals);
     operation.is_some()
 }
@@ -448,7 +448,7 @@ fn a_full_disk_ends_the_capture_while_operations_continue() {
     let reason = writer::write_all(&capture, FullDisk, LIMITS, Vec::new());
     assert_eq!(reason, EndReason::WriteFailed);
     assert!(!command(&capture));
-    let Session { queue, totals, .. } = &*capture.session;
+    let Tap { queue, totals, .. } = &*capture.tap;
     let counts = queue.counts();
     assert_eq!((counts.operations, counts.omitted), (0, [0, 2, 0, 0, 0]));
     assert_eq!(totals.operations.load(Ordering::Relaxed), 0);
@@ -459,7 +459,7 @@ fn a_full_disk_ends_the_capture_while_operations_continue() {
 fn large_batch_exceeds_the_limit_of_bytes_by_less_than_a_block() {
     const MAX_BYTES: u64 = 1 << 20;
     let capture = written(1 << 30);
-    let Session { queue, totals, .. } = &*capture.session;
+    let Tap { queue, totals, .. } = &*capture.tap;
     // Random bytes cannot be compressed, so three commands exceed the limit of bytes.
     let noise: Vec<u8> = (0..500_000).map(|_| rand::random()).collect();
     for _ in 0..200 {
@@ -518,7 +518,7 @@ fn a_slow_disk_delays_no_operation_and_the_file_counts_missing_records() {
     let recorded = (0..1_000).filter(|_| command(&capture)).count();
     assert!(recorded < 100, "{recorded}");
     drop(gate);
-    capture.session.queue.end(EndReason::Stopped);
+    capture.tap.queue.end(EndReason::Stopped);
     assert_eq!(writer.join().unwrap(), EndReason::Stopped);
     let bytes = bytes.lock();
     let recorded = u64::try_from(recorded).unwrap();
@@ -551,7 +551,7 @@ impl Write for InMemory {
 #[test]
 fn a_capture_without_records_contains_an_event_of_kind_quiet() {
     let capture = written(1 << 20);
-    capture.session.queue.end(EndReason::Stopped);
+    capture.tap.queue.end(EndReason::Stopped);
     let limits = FileLimits {
         quiet: Duration::ZERO,
         ..LIMITS
@@ -604,7 +604,7 @@ fn a_capture_begun_by_an_event_contains_the_operations_before_the_event() {
     ));
     assert!(
         !captures.needs_whole_message(&client),
-        "while a session waits for an event, large messages are not read whole"
+        "while a tap waits for an event, large messages are not read whole"
     );
     assert!(!captures.figures().is_running && captures.list().unwrap().is_empty());
     captures.begin_on(EventKind::Change, "not in the settings");
@@ -650,7 +650,7 @@ fn a_capture_begun_by_an_event_contains_the_operations_before_the_event() {
 }
 
 #[test]
-fn operator_can_start_a_capture_while_a_session_waits_for_an_event() {
+fn operator_can_start_a_capture_while_a_tap_waits_for_an_event() {
     let folder = Folder::new("precedence");
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Stall]);
     captures.prepare();
@@ -765,7 +765,7 @@ fn command_that_cannot_be_redacted_is_counted_and_not_written() {
     let capture = redacted(1 << 20, Redacting::choose(&settings, None).unwrap());
     // The command consists of zeros, which is not a valid message.
     assert!(command(&capture));
-    let Session { queue, totals, .. } = &*capture.session;
+    let Tap { queue, totals, .. } = &*capture.tap;
     queue.end(EndReason::Stopped);
     let part = InMemory::default();
     writer::write_all(&capture, part.clone(), LIMITS, Vec::new());

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::{
     directory::{CaptureId, Directory},
     queue::Batch,
-    session::Session,
+    tap::Tap,
     written::Written,
 };
 
@@ -93,7 +93,7 @@ pub(super) fn write_all(
         pending_operations: 0,
     };
     let reason = output.write_until_end();
-    let Session { queue, totals, .. } = &*capture.session;
+    let Tap { queue, totals, .. } = &*capture.tap;
     queue.discard(reason, VecDeque::new(), totals);
     reason
 }
@@ -119,7 +119,7 @@ struct Output<'s, P: Parts> {
 
 impl<P: Parts> Output<'_, P> {
     fn write_until_end(&mut self) -> EndReason {
-        let queue = &self.capture.session.queue;
+        let queue = &self.capture.tap.queue;
         let until = self.capture.until;
         let mut flushed_at = Instant::now();
         let mut recorded_at = flushed_at;
@@ -147,7 +147,7 @@ impl<P: Parts> Output<'_, P> {
             if let Err(error) = &ended {
                 let capture = self.capture.id.as_str();
                 tracing::warn!(%error, capture, "could not write a capture");
-                let totals = &self.capture.session.totals;
+                let totals = &self.capture.tap.totals;
                 queue.lose(mem::take(&mut self.pending_operations), totals);
                 queue.discard(EndReason::WriteFailed, records, totals);
             }
@@ -173,7 +173,7 @@ impl<P: Parts> Output<'_, P> {
     ) -> Result<Option<EndReason>, WriteError> {
         let end = match self.write(records)? {
             true => {
-                let Session { queue, totals, .. } = &*self.capture.session;
+                let Tap { queue, totals, .. } = &*self.capture.tap;
                 let rest = mem::take(records);
                 for mut omitted in queue.discard(EndReason::DiskLimit, rest, totals) {
                     shift(&mut omitted, self.capture.offset_us);
@@ -193,7 +193,7 @@ impl<P: Parts> Output<'_, P> {
 
     fn quiet(&self) -> Content {
         Content::Event(Event {
-            at_us: self.capture.session.at_us(Instant::now()),
+            at_us: self.capture.tap.at_us(Instant::now()),
             kind: "quiet".to_owned(),
             text: String::new(),
         })
@@ -260,18 +260,18 @@ impl<P: Parts> Output<'_, P> {
         if let Content::Omitted(omitted) = record
             && omitted.reason() == OmissionReason::NotRedactable
         {
-            let session = &self.capture.session;
-            session.queue.count_not_redactable(omitted, &session.totals);
+            let tap = &self.capture.tap;
+            tap.queue.count_not_redactable(omitted, &tap.totals);
         }
     }
 
     /// Counts a record that is too large for the format. This is not expected to happen, because
     /// messages of clients are never that large.
     fn omit(&self, bytes: usize) {
-        let session = &self.capture.session;
-        let at_us = session.at_us(Instant::now());
+        let tap = &self.capture.tap;
+        let at_us = tap.at_us(Instant::now());
         let reason = OmissionReason::TooLarge;
-        session.queue.omit(reason, 1, bytes, at_us, &session.totals);
+        tap.queue.omit(reason, 1, bytes, at_us, &tap.totals);
     }
 
     /// The current part. Creates it if there is none.
@@ -291,7 +291,7 @@ impl<P: Parts> Output<'_, P> {
     /// Counts the operations of a block that was written.
     fn count_written(&mut self) {
         let operations = mem::take(&mut self.pending_operations);
-        let total = &self.capture.session.totals.operations;
+        let total = &self.capture.tap.totals.operations;
         total.fetch_add(operations, Ordering::Relaxed);
     }
 
@@ -311,7 +311,7 @@ impl<P: Parts> Output<'_, P> {
         let Some(mut writer) = self.writer.take() else {
             return Ok(());
         };
-        let counts = self.capture.session.queue.counts();
+        let counts = self.capture.tap.queue.counts();
         writer.flush()?;
         self.count_written();
         self.ended_bytes += writer.written_bytes();
@@ -335,7 +335,7 @@ impl<P: Parts> Output<'_, P> {
         let (bytes, parts) = (self.bytes(), self.next_part);
         let new = bytes.saturating_sub(self.reported_bytes);
         self.reported_bytes = bytes;
-        let totals = &self.capture.session.totals;
+        let totals = &self.capture.tap.totals;
         totals.written_bytes.fetch_add(new, Ordering::Relaxed);
         self.capture.update(|progress| {
             progress.bytes = bytes;
@@ -344,8 +344,8 @@ impl<P: Parts> Output<'_, P> {
     }
 }
 
-/// Converts the time of a record: from the time since the beginning of the session to the time
-/// since the beginning of the capture. The capture begins `offset_us` after the session.
+/// Converts the time of a record: from the time since the beginning of the tap to the time
+/// since the beginning of the capture. The capture begins `offset_us` after the tap.
 fn shift(content: &mut Content, offset_us: u64) {
     let at_us = match content {
         Content::ClientBegan(client) => &mut client.at_us,

@@ -15,15 +15,15 @@ use super::{
     directory::{CaptureId, Summary},
     queue::{Counts, REASONS, end_name, microseconds, reason_name},
     redaction::{Redacting, redaction_name},
-    session::Session,
+    tap::Tap,
 };
 
 /// A capture that a thread writes.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) id: CaptureId,
-    pub(super) session: Arc<Session>,
-    /// Time from the beginning of the session to the beginning of the capture. Times in the files
+    pub(super) tap: Arc<Tap>,
+    /// Time from the beginning of the tap to the beginning of the capture. Times in the files
     /// count from the beginning of the capture.
     pub(super) offset_us: u64,
     /// When the capture began. A capture that an event began starts with the oldest record that was
@@ -58,7 +58,7 @@ pub(super) struct Beginning {
 }
 
 impl Written {
-    pub(super) fn new(session: Arc<Session>, beginning: Beginning) -> Self {
+    pub(super) fn new(tap: Arc<Tap>, beginning: Beginning) -> Self {
         let Beginning {
             offset_us,
             began_at,
@@ -68,7 +68,7 @@ impl Written {
         } = beginning;
         Self {
             id: CaptureId::new(SystemTime::now(), rand::random()),
-            session,
+            tap,
             offset_us,
             began_at,
             until,
@@ -81,7 +81,7 @@ impl Written {
 
     /// Microseconds since the capture began.
     pub(super) fn at_us(&self, now: Instant) -> u64 {
-        self.session.at_us(now).saturating_sub(self.offset_us)
+        self.tap.at_us(now).saturating_sub(self.offset_us)
     }
 
     /// The header of a part.
@@ -92,9 +92,9 @@ impl Written {
             began_at_us: since_epoch_us(self.began_at),
             program: concat!("seawall ", env!("CARGO_PKG_VERSION")).to_owned(),
             servers: servers.to_vec(),
-            reply_detail: self.session.replies.into(),
+            reply_detail: self.tap.replies.into(),
             redaction: self.redacting.mode.into(),
-            selection: Some(self.session.selection.to_record()),
+            selection: Some(self.tap.selection.to_record()),
         }
     }
 
@@ -131,11 +131,11 @@ impl Written {
             clients: counts.clients,
             operations: counts.operations,
             omitted: by_reason(&counts),
-            whole_replies: self.session.replies == ReplyDetail::Whole,
+            whole_replies: self.tap.replies == ReplyDetail::Whole,
             redaction: Some(redaction_name(self.redacting.mode).to_owned()),
             ..Summary::default()
         };
-        summary.with_selection(&self.session.selection)
+        summary.with_selection(&self.tap.selection)
     }
 }
 

@@ -6,7 +6,7 @@ use bson::RawDocument;
 
 use super::{
     Client, End,
-    answer::ReplyTo,
+    own_reply::ReplyTo,
     relay::{Relayed, connect_with_hello, relay},
 };
 use seawall_auth::Mechanism;

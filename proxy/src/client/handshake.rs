@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use super::{
     Client, CredentialMode, End, LoginDue, Shared,
-    answer::{ReplyTo, requires_authentication},
     credentials::UserName,
     hello::{Greeting, Hello, check_api_version, client_element, quiesce},
     login::{Login, LoginContext, LoginEnd, claimed_user},
+    own_reply::{ReplyTo, requires_authentication},
 };
 use seawall_auth::Identity;
 use seawall_command::{

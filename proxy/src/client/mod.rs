@@ -13,7 +13,6 @@
 //! send, or closes the connection; both are counted.
 
 mod abandoned;
-mod answer;
 mod backlog;
 mod client_end;
 mod credentials;
@@ -25,6 +24,7 @@ mod hello;
 mod login;
 mod operation;
 mod own_command;
+mod own_reply;
 mod refusal_time;
 mod refusals;
 mod relay;
@@ -73,17 +73,17 @@ pub use self::fault::{Fault, FaultEnd};
 pub use self::own_command::{OwnCommand, Reporter};
 pub use self::shared::{Arrivals, Logins, MessageMemory, Routing, Shared};
 use self::{
-    answer::{Form, ReplyTo},
     client_end::ClientEnd,
     hello::Compressors,
     login::Login,
+    own_reply::{Form, ReplyTo},
     relay::{Target, serve_relayed},
     streaming::can_be_streamed,
 };
 
 /// Settings that apply to all clients.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ClientSettings {
     /// Largest message of a client that has not logged in, in bytes.
     pub pre_auth_message_bytes: usize,
     /// How long a client may take to log in.

@@ -16,7 +16,7 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout};
 
-use super::{Client, CredentialMode, End, answer::ReplyTo};
+use super::{Client, CredentialMode, End, own_reply::ReplyTo};
 use crate::{limits::Turns, pool::Demand};
 use seawall_api::Topic;
 use seawall_auth::{Identity, IdentityStatus};

@@ -6,7 +6,7 @@ use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use bson::oid::ObjectId;
 use tokio::{sync::watch, time::Instant};
 
-use super::{Settings, credentials::Credentials, fault::Fault, own_command::Reporter};
+use super::{ClientSettings, credentials::Credentials, fault::Fault, own_command::Reporter};
 use crate::{
     captures::Captures,
     limits::{Gate, Limits, LoginGates},
@@ -23,7 +23,7 @@ use seawall_transport::MemoryBudget;
 #[derive(Debug)]
 pub struct Shared {
     /// Settings that apply to all clients.
-    pub current_settings: ArcSwap<Settings>,
+    pub current_settings: ArcSwap<ClientSettings>,
     /// `serviceId` in replies to load-balanced clients: it identifies this process.
     pub service_id: ObjectId,
     /// Records operations and events in metrics and tables.
@@ -51,7 +51,7 @@ pub struct Shared {
 impl Shared {
     /// The settings that apply to all clients now. Do not keep them across an `await`, because a
     /// reload replaces them.
-    pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
+    pub(crate) fn settings(&self) -> Guard<Arc<ClientSettings>> {
         self.current_settings.load()
     }
 }

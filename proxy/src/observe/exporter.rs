@@ -642,12 +642,12 @@ mod tests {
     use bson::doc;
 
     use super::*;
-    use crate::observe::{Observer, Settings};
+    use crate::observe::{Observer, ObserverSettings};
     use seawall_command::CommandBytes;
 
     #[test]
     fn times_of_awaiting_operations_are_counted_but_not_exported() {
-        let settings = Settings {
+        let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 10,
             name_key: None,

@@ -73,7 +73,7 @@ pub(crate) use self::{
 
 /// Options of the statistics: what is counted, and the maximum number of rows.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ObserverSettings {
     /// True if shapes are counted. Namespaces are always counted.
     pub counts_shapes: bool,
     /// Maximum number of shape rows, not counting the `other` row of each namespace.
@@ -108,7 +108,10 @@ impl Observer {
     ///
     /// # Errors
     /// [`ObserveError`] if the library for metrics refuses the histogram buckets.
-    pub fn new(settings: Settings, slow_log: Option<SlowLog>) -> Result<Self, ObserveError> {
+    pub fn new(
+        settings: ObserverSettings,
+        slow_log: Option<SlowLog>,
+    ) -> Result<Self, ObserveError> {
         let keeps_seconds = settings.keeps_seconds;
         let metrics = Arc::new(Metrics::new(None)?);
         let clients = Arc::new(ClientDirectory::new(Arc::clone(&metrics)));

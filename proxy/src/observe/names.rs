@@ -99,7 +99,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::observe::{Observer, Settings};
+    use crate::observe::{Observer, ObserverSettings};
     use seawall_stats::Outcome;
 
     fn add(table: &NameTable, command: &Document) -> u64 {
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn commands_that_differ_only_in_learned_names_have_the_same_shape() {
-        let settings = Settings {
+        let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 1_000,
             name_key: None,

@@ -321,12 +321,12 @@ mod tests {
     use bson::doc;
 
     use super::*;
-    use crate::observe::{NamespaceSums, Observer, Settings};
+    use crate::observe::{NamespaceSums, Observer, ObserverSettings};
     use seawall_command::CommandBytes;
     use seawall_command::ReplyForm;
 
     fn observer() -> Observer {
-        let settings = Settings {
+        let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 10,
             name_key: None,

@@ -16,7 +16,7 @@ use arc_swap::ArcSwapOption;
 use metrics::Label;
 
 use super::{
-    ClientDirectory, RowIndexes, ServerIndex, ServerMetrics, Settings, SlowLog,
+    ClientDirectory, ObserverSettings, RowIndexes, ServerIndex, ServerMetrics, SlowLog,
     logins::Logins,
     metric_handles::Metrics,
     metric_name::MetricName,
@@ -81,7 +81,7 @@ pub(super) enum CommandKind {
 
 impl Recorder {
     pub(super) fn new(
-        settings: Settings,
+        settings: ObserverSettings,
         slow_log: Option<SlowLog>,
         metrics: Arc<Metrics>,
         clients: Arc<ClientDirectory>,
@@ -362,7 +362,7 @@ fn without_names<'a>(fingerprint: &Fingerprint<'a>) -> Fingerprint<'a> {
 impl Recorder {
     /// A recorder that does not count shapes, for tests.
     pub(crate) fn without_shapes() -> Arc<Self> {
-        let settings = Settings {
+        let settings = ObserverSettings {
             counts_shapes: false,
             max_shapes: 1,
             name_key: None,
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn all_commands_of_unauthenticated_clients_are_counted_in_one_row() {
-        let settings = Settings {
+        let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 100,
             name_key: None,

@@ -283,11 +283,11 @@ fn count(number: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::observe::{Observer, Settings};
+    use crate::observe::{Observer, ObserverSettings};
 
     #[test]
     fn concurrency_limit_is_exported_only_if_there_is_one() {
-        let settings = Settings {
+        let settings = ObserverSettings {
             counts_shapes: false,
             max_shapes: 1,
             name_key: None,

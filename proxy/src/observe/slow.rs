@@ -170,7 +170,7 @@ mod tests {
 
     use super::{
         super::{
-            Observation, Observer, Settings,
+            Observation, Observer, ObserverSettings,
             registry::OTHER,
             slow_log::{
                 SlowLogSettings,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     fn observer_with(log: SlowLog) -> Observer {
-        let counted = Settings {
+        let counted = ObserverSettings {
             counts_shapes: true,
             max_shapes: 1,
             name_key: None,

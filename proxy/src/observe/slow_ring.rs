@@ -179,11 +179,11 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::observe::{Observer, Settings};
+    use crate::observe::{Observer, ObserverSettings};
     use seawall_command::CommandBytes;
 
     fn observer() -> Observer {
-        let settings = Settings {
+        let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 10,
             name_key: None,

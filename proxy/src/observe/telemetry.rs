@@ -10,7 +10,7 @@
 use std::{collections::BTreeMap, time::SystemTime};
 
 use seawall_stats::{Distribution, FineDistribution, Outcome};
-use seawall_telemetry::{Attributes, Batch, Buckets, Instrument, Kind};
+use seawall_telemetry::{Attributes, Batch, Buckets, Instrument, PointKind};
 
 use super::{
     Exporter, Failure, MetricName, Namespace, NamespaceSums,
@@ -247,22 +247,27 @@ fn add_family(batch: &mut Batch, family: &MetricFamily) {
         match (name, family.kind) {
             (MetricName::ServerConnections, _) => {
                 let labels = labels.into_iter().map(of_pool).collect();
-                batch.add_number(CONNECTION_COUNT, Kind::UpDownCounter, labels, value);
+                batch.add_number(CONNECTION_COUNT, PointKind::UpDownCounter, labels, value);
             }
             (MetricName::WaitQueueLength, _) => {
                 let labels = labels.into_iter().map(of_pool).collect();
-                batch.add_number(PENDING_REQUESTS, Kind::UpDownCounter, labels, value);
+                batch.add_number(PENDING_REQUESTS, PointKind::UpDownCounter, labels, value);
             }
             (name, Some(COUNTER)) => {
                 batch.add_number(
                     instrument(name.as_str(), help),
-                    Kind::Counter,
+                    PointKind::Counter,
                     labels,
                     value,
                 );
             }
             (name, Some(GAUGE)) => {
-                batch.add_number(instrument(name.as_str(), help), Kind::Gauge, labels, value);
+                batch.add_number(
+                    instrument(name.as_str(), help),
+                    PointKind::Gauge,
+                    labels,
+                    value,
+                );
             }
             (name, _) => {
                 let buckets = buckets(metric);

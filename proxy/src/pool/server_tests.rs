@@ -14,7 +14,7 @@ use super::{
     tests::{CLIENT, identity, limits},
 };
 use crate::{
-    observe::{CloseReason, Observer, Recorder, Settings},
+    observe::{CloseReason, Observer, ObserverSettings, Recorder},
     pool::Checkout,
     scripted::{Response, ScriptedServer},
 };
@@ -107,7 +107,7 @@ async fn a_clean_connection_is_checked_out_again() {
 }
 
 fn observer() -> Observer {
-    let settings = Settings {
+    let settings = ObserverSettings {
         counts_shapes: false,
         max_shapes: 1,
         name_key: None,

@@ -171,7 +171,7 @@ pub(super) struct LimitReset {
 
 /// The measurements since the last update.
 #[derive(Clone, Debug)]
-struct Window {
+struct SlotWindow {
     sample: Sample,
     epoch: Epoch,
     began_at: Instant,
@@ -182,7 +182,7 @@ struct Window {
     time_with_waiting: Duration,
 }
 
-impl Window {
+impl SlotWindow {
     fn new(epoch: Epoch, now: Instant) -> Self {
         Self {
             sample: Sample::default(),
@@ -226,7 +226,7 @@ pub(super) struct Slots {
     search_at: Instant,
     /// When an operation last completed or became exempt.
     quiet_since: Instant,
-    window: Window,
+    window: SlotWindow,
     created_at: Instant,
     is_asleep: bool,
 }
@@ -256,7 +256,7 @@ impl Slots {
             exemption: None,
             search_at: now,
             quiet_since: now,
-            window: Window::new(Epoch::default(), now),
+            window: SlotWindow::new(Epoch::default(), now),
             created_at: now,
             is_asleep: true,
             controller: match mode {
@@ -534,7 +534,7 @@ impl Slots {
         self.waiting > 0
     }
 
-    /// Adds the time since the last call to the sums in [`Window`].
+    /// Adds the time since the last call to the sums in [`SlotWindow`].
     fn touch(&mut self, now: Instant) {
         let window = &mut self.window;
         let passed = now.saturating_duration_since(window.touched_at);
@@ -575,7 +575,7 @@ impl Slots {
         self.touch(now);
         let since_creation = now.saturating_duration_since(self.created_at);
         let controller = self.controller.as_mut()?;
-        let next = Window::new(controller.epoch(), now);
+        let next = SlotWindow::new(controller.epoch(), now);
         let window = std::mem::replace(&mut self.window, next);
         let length = now.saturating_duration_since(window.began_at);
         let sample = Sample {
@@ -633,7 +633,7 @@ impl Slots {
         self.is_asleep = false;
         self.quiet_since = now;
         let epoch = self.window.epoch;
-        self.window = Window::new(epoch, now);
+        self.window = SlotWindow::new(epoch, now);
         if let Some(controller) = &mut self.controller {
             controller.resume(now.saturating_duration_since(self.created_at));
         }
@@ -663,7 +663,7 @@ impl Slots {
         };
         controller.reset();
         controller.resume(now.saturating_duration_since(self.created_at));
-        self.window = Window::new(controller.epoch(), now);
+        self.window = SlotWindow::new(controller.epoch(), now);
         self.times = ServerTimes::default();
         self.groups = ShapeGroups::default();
         self.exemption = None;

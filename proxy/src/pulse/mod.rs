@@ -34,13 +34,13 @@ use seawall_stats::{Counters, ServerSample};
 /// at the shortest interval. A sample is about 400 bytes.
 const MAX_SAMPLES: usize = 600;
 
-/// After this time without a reply (or after [`Settings::timeout`], if that is longer), a command
-/// is abandoned and the next command uses a new connection.
+/// After this time without a reply (or after [`PulseSettings::timeout`], if that is longer), a
+/// command is abandoned and the next command uses a new connection.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// How servers are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct PulseSettings {
     /// Time between two samples of a server.
     pub interval: Duration,
     /// Maximum wait for a reply before the first sample without a reply is recorded.
@@ -68,7 +68,7 @@ pub struct Cost {
 /// Samples the servers of a deployment. Dropping the value stops the sampling.
 pub struct Pulse {
     options: Mutex<ClientOptions>,
-    settings: Mutex<Settings>,
+    settings: Mutex<PulseSettings>,
     runtime: Handle,
     servers: Mutex<HashMap<String, Sampler>>,
     cost: Arc<Mutex<Cost>>,
@@ -86,7 +86,7 @@ impl Pulse {
     /// Creates a `Pulse` that samples no server yet. `options` are the client options for the
     /// deployment, with the credentials of the service account. The sampling tasks run on
     /// `runtime`.
-    pub fn new(options: ClientOptions, settings: Settings, runtime: Handle) -> Self {
+    pub fn new(options: ClientOptions, settings: PulseSettings, runtime: Handle) -> Self {
         Self {
             options: Mutex::new(options),
             settings: Mutex::new(settings),
@@ -105,7 +105,7 @@ impl Pulse {
 
     /// Replaces the interval and the timeout. If one of them changes, the sampling of all servers
     /// stops, and the next call of [`Self::set_servers`] starts it again with the new values.
-    pub(crate) fn configure(&self, settings: Settings) {
+    pub(crate) fn configure(&self, settings: PulseSettings) {
         // `set_servers` locks `servers` first and then `settings`. To avoid a deadlock, this
         // function unlocks `settings` before it locks `servers`.
         let earlier = std::mem::replace(&mut *self.settings.lock(), settings);
@@ -176,7 +176,7 @@ impl Drop for Sampler {
 /// State of the sampling task of one server.
 struct Server {
     address: String,
-    settings: Settings,
+    settings: PulseSettings,
     samples: Arc<Mutex<Samples>>,
     cost: Arc<Mutex<Cost>>,
 }

@@ -9,7 +9,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn server() -> Server {
     Server {
         address: "a:1".to_owned(),
-        settings: Settings {
+        settings: PulseSettings {
             interval: SECOND,
             timeout: SECOND,
         },
@@ -100,7 +100,7 @@ fn oldest_samples_are_dropped_when_the_maximum_number_is_reached() {
 
 #[tokio::test]
 async fn set_servers_starts_and_stops_samplers() {
-    let settings = Settings {
+    let settings = PulseSettings {
         interval: SECOND,
         timeout: SECOND,
     };
@@ -183,7 +183,7 @@ async fn configure_and_set_servers_at_the_same_time_do_not_block_each_other() {
     thread::spawn(move || {
         for round in 0..ROUNDS {
             let interval = Duration::from_secs(1_000 + round);
-            configured.configure(Settings {
+            configured.configure(PulseSettings {
                 interval,
                 timeout: SECOND,
             });

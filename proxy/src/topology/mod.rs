@@ -56,7 +56,7 @@ use self::{monitor::DriverOptions, published::Published};
 
 /// Settings of the whole deployment.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct TopologySettings {
     /// Width of the latency window. The round-trip time of a selected server exceeds the shortest
     /// round-trip time of the suitable servers by at most this time.
     pub local_threshold: Duration,
@@ -127,7 +127,7 @@ impl TopologyState {
 
 /// The current view of the deployment, updated by the monitoring.
 pub struct Topology {
-    settings: ArcSwap<Settings>,
+    settings: ArcSwap<TopologySettings>,
     state: Mutex<TopologyState>,
     published: Published<Snapshot>,
     connector: Connector,
@@ -164,7 +164,7 @@ impl Topology {
     /// deployment may not be available.
     pub fn start(
         options: DeploymentOptions,
-        settings: Settings,
+        settings: TopologySettings,
         connector: Connector,
         recorder: Arc<Recorder>,
         data_plane: Handle,
@@ -191,7 +191,7 @@ impl Topology {
 
     /// Creates a topology without monitoring and without servers.
     fn unwatched(
-        settings: Settings,
+        settings: TopologySettings,
         connector: Connector,
         recorder: Arc<Recorder>,
         data_plane: Handle,
@@ -316,7 +316,7 @@ impl Topology {
             pool
         });
         let pools = pools.collect();
-        let settings = Settings {
+        let settings = TopologySettings {
             local_threshold: Duration::ZERO,
             heartbeat_frequency: Duration::from_secs(10),
             pool: limits,
@@ -354,7 +354,7 @@ impl Topology {
         // The lock ensures that no pool is created with the earlier limits after the pools were
         // listed.
         let state = self.state.lock();
-        self.settings.store(Arc::new(Settings {
+        self.settings.store(Arc::new(TopologySettings {
             local_threshold,
             pool: pool.clone(),
             heartbeat_frequency: self.settings.load().heartbeat_frequency,

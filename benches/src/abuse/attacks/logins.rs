@@ -39,7 +39,7 @@ fn start(user: &str, mechanism: &str) -> OpMsg {
 /// Runs a find that only [`ALICE`] may run. It is a breach if the find succeeds.
 async fn read_as_alice(client: &mut RawClient) -> Ending {
     match Ending::from(client.command(ALICE, doc! {"find": "small"}).await) {
-        Ending::Answered => Ending::Breach("a victim's documents were read"),
+        Ending::Replied => Ending::Breach("a victim's documents were read"),
         other => other,
     }
 }
@@ -91,7 +91,7 @@ async fn begin_only(arena: &Arena, user: &str) -> Result<Ending, RawError> {
     drop(client.read_message().await?);
     Ok(match timeout(UNFINISHED_FOR, client.read_message()).await {
         Err(_) | Ok(Err(RawError::TimedOut { .. })) => Ending::Held,
-        Ok(Ok(_)) => Ending::Answered,
+        Ok(Ok(_)) => Ending::Replied,
         Ok(Err(_)) => Ending::Closed,
     })
 }
@@ -187,7 +187,7 @@ pub(super) async fn victims_name(arena: Arena) {
 /// accepted.
 fn check_refused(ending: Ending) -> Ending {
     match ending {
-        Ending::Answered => Ending::Breach("a login without the right password was accepted"),
+        Ending::Replied => Ending::Breach("a login without the right password was accepted"),
         other => other,
     }
 }
@@ -250,7 +250,7 @@ async fn pipeline(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut last = Ending::Closed;
     for part in 0..parts.len() {
         last = Ending::from(client.read_reply().await);
-        if part > 0 && last == Ending::Answered {
+        if part > 0 && last == Ending::Replied {
             return Ok(Ending::Breach(
                 "a command was served before the login succeeded",
             ));

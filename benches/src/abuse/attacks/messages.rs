@@ -33,7 +33,7 @@ pub(super) async fn compressed_before_login(arena: Arena) {
             client.send_bytes(&ping).await?;
             Ok(
                 match Ending::from(client.read_message().await.and_then(reply_of)) {
-                    Ending::Answered => {
+                    Ending::Replied => {
                         Ending::Breach("a compressed message was served before a login")
                     }
                     other => other,

@@ -9,7 +9,7 @@ mod sockets;
 
 use super::{
     Attack,
-    arena::Ending::{Answered, Closed, Held, Refused},
+    arena::Ending::{Closed, Held, Refused, Replied},
     testbed::CONFIGURED_USERS,
 };
 
@@ -93,7 +93,7 @@ pub const ATTACKS: &[Attack] = &[
         name: "long-names",
         description: "2,000 hello commands per second with user names of 15,000 bytes",
         toml: "",
-        expected: &[Answered],
+        expected: &[Replied],
         run: run!(logins::long_names),
     },
     Attack {
@@ -142,7 +142,7 @@ pub const ATTACKS: &[Attack] = &[
         name: "many-conversations",
         description: "20 connections per second with 200 saslStart commands each",
         toml: "",
-        expected: &[Answered],
+        expected: &[Replied],
         run: run!(logins::many_conversations),
     },
     Attack {
@@ -184,35 +184,35 @@ pub const ATTACKS: &[Attack] = &[
         name: "slow-readers",
         description: "100 logged-in connections that request a reply of 15 MiB; half read 64 bytes per second, half read nothing",
         toml: "",
-        expected: &[Answered, Closed],
+        expected: &[Replied, Closed],
         run: run!(messages::slow_readers),
     },
     Attack {
         name: "slow-compressed-readers",
         description: "like slow-readers, but with compressed replies",
         toml: "",
-        expected: &[Answered, Closed],
+        expected: &[Replied, Closed],
         run: run!(messages::slow_compressed_readers),
     },
     Attack {
         name: "many-slow-readers",
         description: "5,000 logged-in connections that request a reply of 1 MiB; half read 64 bytes per second, half read nothing",
         toml: "",
-        expected: &[Answered, Closed],
+        expected: &[Replied, Closed],
         run: run!(messages::many_slow_readers),
     },
     Attack {
         name: "slow-queries",
         description: "150 clients of one user, each with queries that take one second",
         toml: "",
-        expected: &[Answered],
+        expected: &[Replied],
         run: run!(operations::slow_queries),
     },
     Attack {
         name: "departures",
         description: "100 logged-in connections per second that request a reply and disconnect at once; then one connection that reads its own reply",
         toml: "",
-        expected: &[Answered],
+        expected: &[Replied],
         run: run!(operations::departures),
     },
     Attack {

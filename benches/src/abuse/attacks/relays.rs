@@ -65,7 +65,7 @@ async fn smuggle(arena: Arena, number: u32) -> Result<Ending, RawError> {
     };
     let ending = Ending::from(client.read_reply().await);
     Ok(match ending {
-        Ending::Answered => Ending::Breach("a command passed before a login"),
+        Ending::Replied => Ending::Breach("a command passed before a login"),
         other => other,
     })
 }

@@ -17,7 +17,7 @@ use crate::{
     insight::{
         DATABASE, Machine, Plan, count, float,
         link::message,
-        pace::{Answered, Paced, Rate},
+        pace::{CompletedOperation, Paced, Rate},
         random::Random,
         seawall::Seawall,
     },
@@ -190,7 +190,7 @@ fn transactions(status: &Document, name: &str) -> f64 {
 }
 
 /// Prints the server's checkpoints, and the clients' latencies during each one.
-fn report(checkpoints: &[Checkpoint], loads: &[(&str, f64, Vec<Answered>)], began: f64) {
+fn report(checkpoints: &[Checkpoint], loads: &[(&str, f64, Vec<CompletedOperation>)], began: f64) {
     for (name, _, answered) in loads {
         let rate = float(count(answered.len())) / TIME.as_secs_f64();
         say(&format!(

@@ -65,7 +65,7 @@ pub struct TickSecond {
 /// The rights of the caller who requests `/api/v1/session`, and the other instances.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Session {
+pub struct DashboardSession {
     /// The addresses of the other instances. Their figures can be merged with the figures of this
     /// instance.
     #[serde(skip_serializing_if = "Vec::is_empty")]

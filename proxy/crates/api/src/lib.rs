@@ -42,7 +42,7 @@ pub use self::{
     client::{AdminClient, ClientError, INSTANCE_HEADER, percent_encode},
     comparison::{between, compare_merged, rates},
     configuration::{Configuration, ConfigurationChange, ConfigurationValue, Reload},
-    dashboard::{Session, Sparklines, Tick, TickSecond},
+    dashboard::{DashboardSession, Sparklines, Tick, TickSecond},
     deployment::{
         Certificate, Client, Clients, Concurrency, Connections, HistoryStatus, Pool, PoolUser,
         Pools, Status, Topology, TopologyServer,
@@ -59,7 +59,7 @@ pub use self::{
     stalls::{Episode, Moved, Pulse, Recurring, Stalls, WaitingShape},
     storms::{Named, Storm, Storms},
     tables::{Namespace, Namespaces, Server, Servers},
-    timeline::{Step, Timeline},
+    timeline::{Timeline, TimelineStep},
     topic::Topic,
 };
 
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn missing_json_members_take_defaults_and_unknown_json_members_are_ignored() {
-        let step: Step = parsed(
+        let step: TimelineStep = parsed(
             r#"{ "at": 5, "latency_ms": { "p50": null, "p99": 1.5 }, "phases_ms": null, "new": [1] }"#,
         );
         assert_eq!(

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use crate::{Other, Report, Shape, Span, SpanFigures, Step, distribution, from_millis};
+use crate::{Other, Report, Shape, Span, SpanFigures, TimelineStep, distribution, from_millis};
 use seawall_stats::{Figures, Label, Level, Period, float};
 
 /// Converts a part of a reply, such as a shape or a step, to [`Figures`]. The types of these parts
@@ -122,7 +122,7 @@ fn label(shape: &Shape) -> Label {
 
 /// The figures of a step of a report's timeline. The `getMore`s are not added separately, because
 /// the operations of such a step already include them.
-fn figures_of_step(step: &Step) -> Figures {
+fn figures_of_step(step: &TimelineStep) -> Figures {
     Figures {
         more_count: 0,
         more_time: Duration::ZERO,
@@ -141,10 +141,10 @@ mod tests {
             errors: 300,
             ..Shape::default()
         }];
-        let step = |count, errors| Step {
+        let step = |count, errors| TimelineStep {
             count,
             errors,
-            ..Step::default()
+            ..TimelineStep::default()
         };
         let mut report = Report {
             shapes,
@@ -157,10 +157,10 @@ mod tests {
 
     #[test]
     fn rate_of_all_operations_is_computed_from_the_timeline() {
-        let step = |count, seconds| Step {
+        let step = |count, seconds| TimelineStep {
             count,
             seconds,
-            ..Step::default()
+            ..TimelineStep::default()
         };
         let mut report = Report {
             since_seconds: 600.0,

@@ -10,7 +10,7 @@ use super::{
     as_integer_if_some, covered,
     figures::{Bucket, Latency, More, Phases},
     storms::Named,
-    timeline::Step,
+    timeline::TimelineStep,
 };
 
 /// The shapes of a period, sorted as requested.
@@ -134,7 +134,7 @@ pub struct Shape {
     /// The figures of each step of the period. Absent in a list of shapes, and if the shape had no
     /// operations in the period.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeline: Option<Vec<Step>>,
+    pub timeline: Option<Vec<TimelineStep>>,
     /// The operations' time, without `getMore`s.
     pub total_time_ms: f64,
 }

@@ -16,13 +16,13 @@ pub struct Timeline {
     #[serde(serialize_with = "as_integer")]
     pub step_seconds: f64,
     /// The steps with data, ascending.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TimelineStep>,
 }
 
 /// The figures of one step.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Step {
+pub struct TimelineStep {
     /// The step's start, in seconds since the epoch.
     #[serde(serialize_with = "as_integer")]
     pub at: f64,
@@ -61,7 +61,7 @@ pub struct Step {
     pub total_time_ms: f64,
 }
 
-impl Step {
+impl TimelineStep {
     /// The distribution of the durations. Empty if not reported.
     pub fn buckets(&self) -> &[Bucket] {
         self.distribution.as_deref().unwrap_or_default()

@@ -16,7 +16,7 @@ const WEEK: Duration = Duration::from_secs(7 * 86_400);
 /// The length of the later period. The baseline has the same length, rounded up to whole steps of
 /// the history, and at least two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
+pub enum BaselineWindow {
     /// Exactly this length. If that is impossible, the result is an error.
     Exactly(Duration),
     /// At most this length. The later period is shorter if the baseline ended less than this length
@@ -58,7 +58,11 @@ pub(super) struct Spans {
 }
 
 /// Computes the two periods to compare.
-pub(super) fn spans(against: Against, window: Window, now: SystemTime) -> Result<Spans, SpanError> {
+pub(super) fn spans(
+    against: Against,
+    window: BaselineWindow,
+    now: SystemTime,
+) -> Result<Spans, SpanError> {
     let now = super::seconds(now);
     let ago = match against {
         Against::Yesterday => DAY.as_secs(),
@@ -71,8 +75,8 @@ pub(super) fn spans(against: Against, window: Window, now: SystemTime) -> Result
     }
     let kept = TIERS.iter().map(|(_, kept)| *kept).max().unwrap_or(0);
     let length = match window {
-        Window::Exactly(length) => length.as_secs(),
-        Window::AtMost(length) => length.as_secs().min(ago).min(kept.saturating_sub(ago)),
+        BaselineWindow::Exactly(length) => length.as_secs(),
+        BaselineWindow::AtMost(length) => length.as_secs().min(ago).min(kept.saturating_sub(ago)),
     };
     if length > ago {
         return Err(SpanError::Overlap {
@@ -112,7 +116,7 @@ mod tests {
     /// A time in the middle of a minute, so no step of one minute or more begins at this time.
     const NOW: u64 = 1_795_283_430;
 
-    fn spans(against: &str, window: Window) -> Result<Spans, SpanError> {
+    fn spans(against: &str, window: BaselineWindow) -> Result<Spans, SpanError> {
         super::spans(against.parse().unwrap(), window, at(NOW))
     }
 
@@ -121,7 +125,7 @@ mod tests {
     #[test]
     fn last_week_baseline_ends_seven_days_ago_for_windows_up_to_a_day() {
         for seconds in [600, 3_600, 86_400] {
-            let window = Window::Exactly(Duration::from_secs(seconds));
+            let window = BaselineWindow::Exactly(Duration::from_secs(seconds));
             let spans = spans("last_week", window).unwrap();
             let (from, to) = spans.before;
             assert_eq!(to, (NOW - 7 * 86_400) - (NOW - 7 * 86_400) % 600);
@@ -132,37 +136,40 @@ mod tests {
 
     #[test]
     fn a_recent_baseline_keeps_its_times_and_an_older_baseline_is_rounded_to_history_steps() {
-        let exact = spans("5m", Window::Exactly(2 * MINUTE)).unwrap();
+        let exact = spans("5m", BaselineWindow::Exactly(2 * MINUTE)).unwrap();
         assert_eq!(exact.before, (NOW - 420, NOW - 300));
-        let hours = spans("2h", Window::Exactly(10 * MINUTE)).unwrap();
+        let hours = spans("2h", BaselineWindow::Exactly(10 * MINUTE)).unwrap();
         assert_eq!(hours.before, (NOW - 30 - 7_200 - 600, NOW - 30 - 7_200));
     }
 
     #[test]
     fn a_timestamp_ends_the_baseline_and_shortens_a_window_that_would_overlap_the_baseline() {
         let deploy = (NOW - 90).to_string();
-        let after = spans(&deploy, Window::AtMost(10 * MINUTE)).unwrap();
+        let after = spans(&deploy, BaselineWindow::AtMost(10 * MINUTE)).unwrap();
         assert_eq!(after.before, (NOW - 180, NOW - 90));
         assert_eq!(after.now, (NOW - 90, NOW));
     }
 
     #[test]
     fn time_ranges_that_cannot_be_compared_are_refused_with_a_reason() {
-        let window = Window::Exactly(2 * 60 * MINUTE);
+        let window = BaselineWindow::Exactly(2 * 60 * MINUTE);
         let overlap = SpanError::Overlap {
             window_seconds: 7_200,
             ago_seconds: 3_600,
         };
         assert_eq!(spans("1h", window), Err(overlap));
         let (old, coming) = ((NOW - 9 * 86_400).to_string(), (NOW + 60).to_string());
-        for window in [Window::Exactly(MINUTE), Window::AtMost(MINUTE)] {
+        for window in [
+            BaselineWindow::Exactly(MINUTE),
+            BaselineWindow::AtMost(MINUTE),
+        ] {
             let refused = spans(&old, window).unwrap_err();
             assert!(matches!(refused, SpanError::NotKept { .. }), "{refused}");
             assert_eq!(spans(&coming, window), Err(SpanError::NotOver));
         }
         // `AtMost` allows a shorter window. The window is one day long, because the history is kept
         // for eight days and the baseline ended seven days ago.
-        let week = spans("last_week", Window::AtMost(WEEK)).unwrap();
+        let week = spans("last_week", BaselineWindow::AtMost(WEEK)).unwrap();
         assert_eq!(week.before.1 - week.before.0, 86_400);
     }
 }

@@ -35,7 +35,7 @@ use seawall_stats::{Against, Gauges, Label, Names, Period};
 use self::{annotations::Annotations, baseline::spans, stalls::Stalls, storms::Storms};
 pub use self::{
     annotations::{Annotation, AnnotationKind, MAX_ANNOTATION_BYTES},
-    baseline::{SpanError, Window},
+    baseline::{BaselineWindow, SpanError},
     changes::{Change, ChangeKind, Ranks, compare, ranks},
     clock::Clock,
     comparison::{Changes, Compared, Incomparable, Side, incomparable, whole},
@@ -128,7 +128,7 @@ impl fmt::Debug for Insight {
 
 /// Settings of the history.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings<'a> {
+pub struct InsightSettings<'a> {
     /// True if Seawall keeps a history.
     pub is_on: bool,
     /// Directory of the history file; `None` keeps the history only in memory, so a restart loses
@@ -156,7 +156,7 @@ impl Insight {
     ///
     /// # Errors
     /// If the file cannot be opened or created.
-    pub fn open(settings: Settings<'_>, clock: Clock) -> Result<Self, StoreError> {
+    pub fn open(settings: InsightSettings<'_>, clock: Clock) -> Result<Self, StoreError> {
         let now = clock.now();
         let mut history = History::new(settings.max_bytes, settings.max_shapes);
         let (mut store, mut unwritten) = (None, None);
@@ -341,7 +341,7 @@ impl Insight {
     /// minutes. Takes several hundred milliseconds.
     pub fn annotate_changes(&self) {
         let length = Duration::from_secs(CHANGE_INTERVAL_SECONDS);
-        let compared = self.changes(Against::Ago(length), Window::AtMost(length));
+        let compared = self.changes(Against::Ago(length), BaselineWindow::AtMost(length));
         // `changes` fails only if a period is invalid, and these two periods are always valid.
         // Without enough data, there are no changes.
         let Ok(compared) = compared else { return };
@@ -455,7 +455,7 @@ impl Insight {
     ///
     /// # Errors
     /// If the two periods cannot be determined.
-    pub fn changes(&self, against: Against, window: Window) -> Result<Changes, SpanError> {
+    pub fn changes(&self, against: Against, window: BaselineWindow) -> Result<Changes, SpanError> {
         let spans = spans(against, window, self.now())?;
         let compared = |(from, to)| {
             let selection = self.history.lock().select(from, to, 1);

@@ -26,7 +26,7 @@ impl TestClock {
 }
 
 fn insight(clock: &TestClock) -> Insight {
-    let settings = Settings {
+    let settings = InsightSettings {
         is_on: true,
         directory: None,
         max_bytes: 64 << 20,
@@ -124,7 +124,7 @@ fn slower(changes: &Changes) -> Vec<&str> {
 #[test]
 fn slower_shapes_are_found_in_comparison_with_every_kind_of_baseline() {
     let insight = after(8);
-    let window = Window::AtMost(Duration::from_secs(600));
+    let window = BaselineWindow::AtMost(Duration::from_secs(600));
     let changes = |against: &str| insight.changes(against.parse().unwrap(), window).unwrap();
     let yesterday = changes("yesterday");
     assert_eq!(slower(&yesterday), ["slow_since_6h"]);
@@ -145,7 +145,7 @@ fn slower_shapes_are_found_in_comparison_with_every_kind_of_baseline() {
     assert_eq!(slower(&changes("2026-11-20T17:50:27Z")), ["slow_since_6h"]);
     // One day is the longest period that can be compared with last week, because the history is
     // kept for eight days.
-    let day = Window::Exactly(Duration::from_secs(DAY));
+    let day = BaselineWindow::Exactly(Duration::from_secs(DAY));
     let widest = insight.changes(Against::LastWeek, day).unwrap();
     assert_eq!(widest.before.to - widest.before.from, DAY);
     assert_eq!(widest.incomparable, None);
@@ -154,7 +154,7 @@ fn slower_shapes_are_found_in_comparison_with_every_kind_of_baseline() {
 #[test]
 fn a_baseline_without_data_is_reported_as_unknown() {
     let insight = after(1);
-    let window = Window::AtMost(Duration::from_secs(600));
+    let window = BaselineWindow::AtMost(Duration::from_secs(600));
     let missing = insight.changes(Against::LastWeek, window).unwrap();
     let nothing = Some(Incomparable::Unknown(Side::Baseline));
     assert_eq!((missing.incomparable, missing.changes.len()), (nothing, 0));
@@ -244,7 +244,7 @@ fn figures_of_the_last_second_are_kept_by_a_quick_restart() {
     let directory = std::env::temp_dir().join(directory);
     let clock = TestClock::at(NOW);
     let open = || {
-        let settings = Settings {
+        let settings = InsightSettings {
             is_on: true,
             directory: Some(&directory),
             max_bytes: 64 << 20,

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::{
     Plan, Shared,
     link::{Failure, Link},
-    record::Step,
+    record::LoadStep,
     target::Keyring,
     work::{Ask, SEED, check},
 };
@@ -158,11 +158,11 @@ impl Client {
     async fn try_connect(&self) -> Result<Link, Failure> {
         let target = &self.shared.plan.target;
         let connecting = Link::connect(target, self.number);
-        let mut link = self.step(Step::Connect, connecting).await?;
-        self.step(Step::Hello, link.hello()).await?;
+        let mut link = self.step(LoadStep::Connect, connecting).await?;
+        self.step(LoadStep::Hello, link.hello()).await?;
         if let Some(user) = target.user() {
             let logging_in = link.log_in(user, &self.shared.keys, &self.shared.nonces);
-            self.step(Step::LogIn, logging_in).await?;
+            self.step(LoadStep::LogIn, logging_in).await?;
         }
         Ok(link)
     }
@@ -172,7 +172,7 @@ impl Client {
         let ask = work.next(&mut self.random);
         let command = work.command(ask, target.read_mode);
         let asking = async { check(ask, link.run(&command).await?) };
-        let asked = self.step(Step::Operation, asking).await;
+        let asked = self.step(LoadStep::Operation, asking).await;
         if matches!(asked, Ok(()) | Err(Failure::TimedOut)) {
             self.shared.record.lock().since_due(due);
         }
@@ -182,7 +182,7 @@ impl Client {
     /// Runs one step with the client's timeout, and records the result.
     async fn step<T>(
         &self,
-        step: Step,
+        step: LoadStep,
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let began = Instant::now();

@@ -9,14 +9,14 @@ use seawall_stats::Distribution;
 
 /// One step of a client. Each step has the client's timeout, and is counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum LoadStep {
     Connect,
     Hello,
     LogIn,
     Operation,
 }
 
-impl Step {
+impl LoadStep {
     pub(super) const ALL: [Self; 4] = [Self::Connect, Self::Hello, Self::LogIn, Self::Operation];
 
     pub(super) fn name(self) -> &'static str {
@@ -70,31 +70,31 @@ pub(super) struct Second {
 }
 
 impl Second {
-    pub(super) fn step(&self, step: Step) -> &Tally {
+    pub(super) fn step(&self, step: LoadStep) -> &Tally {
         match step {
-            Step::Connect => &self.connect,
-            Step::Hello => &self.hello,
-            Step::LogIn => &self.log_in,
-            Step::Operation => &self.operation,
+            LoadStep::Connect => &self.connect,
+            LoadStep::Hello => &self.hello,
+            LoadStep::LogIn => &self.log_in,
+            LoadStep::Operation => &self.operation,
         }
     }
 
-    fn step_mut(&mut self, step: Step) -> &mut Tally {
+    fn step_mut(&mut self, step: LoadStep) -> &mut Tally {
         match step {
-            Step::Connect => &mut self.connect,
-            Step::Hello => &mut self.hello,
-            Step::LogIn => &mut self.log_in,
-            Step::Operation => &mut self.operation,
+            LoadStep::Connect => &mut self.connect,
+            LoadStep::Hello => &mut self.hello,
+            LoadStep::LogIn => &mut self.log_in,
+            LoadStep::Operation => &mut self.operation,
         }
     }
 
     /// The number of operations that succeeded with a correct reply.
     pub(super) fn served(&self) -> u64 {
-        self.step(Step::Operation).ok
+        self.step(LoadStep::Operation).ok
     }
 
     fn add(&mut self, other: &Self) {
-        for step in Step::ALL {
+        for step in LoadStep::ALL {
             self.step_mut(step).add(other.step(step));
         }
         self.from_due.merge(&other.from_due);
@@ -119,7 +119,7 @@ impl Record {
     }
 
     /// Records a step that ended now.
-    pub(super) fn step<T>(&mut self, step: Step, result: &Result<T, Failure>, took: Duration) {
+    pub(super) fn step<T>(&mut self, step: LoadStep, result: &Result<T, Failure>, took: Duration) {
         let tally = self.second(Instant::now()).step_mut(step);
         match result {
             Ok(_) => tally.ok += 1,
@@ -159,8 +159,8 @@ impl Record {
     /// The results of one second, as a line of text.
     pub(super) fn line(&mut self, second: u64) -> String {
         let results = self.seconds.entry(second).or_default();
-        let hello = results.step(Step::Hello);
-        let timed_out: u64 = Step::ALL
+        let hello = results.step(LoadStep::Hello);
+        let timed_out: u64 = LoadStep::ALL
             .iter()
             .map(|step| results.step(*step).timed_out)
             .sum();
@@ -196,22 +196,22 @@ mod tests {
     async fn each_step_is_counted_in_the_second_in_which_it_ended() {
         let began = Instant::now();
         let mut record = Record::new(began);
-        record.step(Step::Hello, &Ok(()), Duration::from_millis(3));
+        record.step(LoadStep::Hello, &Ok(()), Duration::from_millis(3));
         advance(Duration::from_millis(1500)).await;
         record.step::<()>(
-            Step::Hello,
+            LoadStep::Hello,
             &Err(Failure::TimedOut),
             Duration::from_millis(40),
         );
         record.step::<()>(
-            Step::Operation,
+            LoadStep::Operation,
             &Err(Failure::Refused(6)),
             Duration::from_millis(1),
         );
         record.since_due(began + Duration::from_millis(1400));
         record.missed(began);
         assert_eq!(record.seconds.len(), 2);
-        let hello = |second: u64| record.seconds[&second].step(Step::Hello);
+        let hello = |second: u64| record.seconds[&second].step(LoadStep::Hello);
         assert_eq!((hello(0).ok, hello(1).ok, hello(1).timed_out), (1, 0, 1));
         assert_eq!(
             (record.seconds[&0].missed, record.seconds[&1].missed),
@@ -219,9 +219,9 @@ mod tests {
         );
         let total = record.total();
         // A step that timed out counts with its waiting time.
-        assert_eq!(total.step(Step::Hello).latency.count(), 2);
-        assert_eq!(total.step(Step::Operation).refused, 1);
-        assert!(total.step(Step::Operation).latency.count() == 0);
+        assert_eq!(total.step(LoadStep::Hello).latency.count(), 2);
+        assert_eq!(total.step(LoadStep::Operation).refused, 1);
+        assert!(total.step(LoadStep::Operation).latency.count() == 0);
         assert_eq!(total.from_due.max(), Duration::from_millis(100));
     }
 }

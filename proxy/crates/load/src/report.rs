@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     Behaviour, Plan,
     own::Share,
-    record::{Record, Second, Step, Tally, milliseconds},
+    record::{LoadStep, Record, Second, Tally, milliseconds},
 };
 use seawall_stats::Distribution;
 
@@ -93,7 +93,7 @@ impl Report {
             Behaviour::Closed => ("kept", None),
             Behaviour::KeptAt(rate) => ("kept", Some(rate)),
         };
-        let steps = Step::ALL.map(|step| StepReport::of(step, total.step(step)));
+        let steps = LoadStep::ALL.map(|step| StepReport::of(step, total.step(step)));
         // Results after the last whole second are in the totals, but not in the timeline.
         let whole = record.seconds.range(..plan.duration.as_secs());
         let timeline = whole.map(|(second, results)| SecondReport::of(*second, results));
@@ -141,7 +141,7 @@ impl Report {
 }
 
 impl StepReport {
-    fn of(step: Step, tally: &Tally) -> Self {
+    fn of(step: LoadStep, tally: &Tally) -> Self {
         Self {
             step: step.name(),
             ok: tally.ok,
@@ -170,7 +170,7 @@ impl Quantiles {
 impl SecondReport {
     fn of(second: u64, results: &Second) -> Self {
         let all = |count: fn(&Tally) -> u64| {
-            Step::ALL
+            LoadStep::ALL
                 .iter()
                 .map(|step| count(results.step(*step)))
                 .sum()
@@ -179,12 +179,12 @@ impl SecondReport {
             second: second + 1,
             operations: results.served(),
             missed: results.missed,
-            connected: results.step(Step::Connect).ok,
-            logged_in: results.step(Step::LogIn).ok,
+            connected: results.step(LoadStep::Connect).ok,
+            logged_in: results.step(LoadStep::LogIn).ok,
             timed_out: all(|tally| tally.timed_out),
             closed: all(|tally| tally.closed),
             refused: all(|tally| tally.refused),
-            hello_p99_ms: milliseconds(results.step(Step::Hello).latency.quantile(0.99)),
+            hello_p99_ms: milliseconds(results.step(LoadStep::Hello).latency.quantile(0.99)),
             operation_p99_ms: milliseconds(results.from_due.quantile(0.99)),
             lateness_p99_ms: milliseconds(results.lateness.quantile(0.99)),
         }

@@ -28,5 +28,5 @@ mod tls;
 pub use error::Error;
 pub use find::{Progress, find_or_fetch};
 pub use process::{ClusterKey, Mongod, Options};
-pub use replica_set::{Member, Settings, create_first_user, initiate_replica_set};
+pub use replica_set::{Member, ReplicaSetSettings, create_first_user, initiate_replica_set};
 pub use tls::Tls;

@@ -39,14 +39,14 @@ impl<'a> Member<'a> {
 
 /// The time settings of a replica set, which decide how fast it notices a failed member.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ReplicaSetSettings {
     /// How long members wait without a primary before they elect a new one.
     pub election_timeout: Duration,
     /// Interval of the heartbeats between members.
     pub heartbeat_interval: Duration,
 }
 
-impl Default for Settings {
+impl Default for ReplicaSetSettings {
     /// mongod's defaults.
     fn default() -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Default for Settings {
 /// address of the primary.
 pub async fn initiate_replica_set(
     members: &[Member<'_>],
-    settings: Settings,
+    settings: ReplicaSetSettings,
 ) -> Result<SocketAddr, Error> {
     let indexed = members.iter().enumerate().rev();
     // If several members have the highest priority, `max_by_key` returns the last one of them in
@@ -154,7 +154,7 @@ fn configuration(
     set: &str,
     members: &[Member<'_>],
     indexes: RangeInclusive<usize>,
-    settings: Settings,
+    settings: ReplicaSetSettings,
 ) -> Document {
     let members = (0_i32..).zip(members).enumerate();
     let members = members.filter(|(index, _)| indexes.contains(index));

@@ -16,7 +16,7 @@ use seawall_insight::ranks;
 use seawall_stats::{Figures, Label, Level, Period, float};
 use serde::Serialize;
 
-use crate::{Exclusion, Kind, Report, ShapeResult};
+use crate::{Exclusion, Report, ResultKind, ShapeResult};
 
 /// Codes of errors that depend on which operations happen to run at the same time: WriteConflict,
 /// LockTimeout, NoSuchTransaction, SnapshotUnavailable.
@@ -229,7 +229,7 @@ impl Pair<'_> {
 }
 
 /// Describes the errors that became more frequent. Also returns the number of additional errors.
-fn failures(a: &ShapeResult, b: &ShapeResult, kind_before: Kind) -> (Vec<String>, f64) {
+fn failures(a: &ShapeResult, b: &ShapeResult, kind_before: ResultKind) -> (Vec<String>, f64) {
     let (mut facts, mut cost) = (Vec::new(), 0.0);
     let codes: BTreeSet<i32> = b.errors.keys().copied().collect();
     for code in codes {
@@ -258,8 +258,8 @@ fn failures(a: &ShapeResult, b: &ShapeResult, kind_before: Kind) -> (Vec<String>
     // Failed connections in a capture are those of the captured deployment. They are not subtracted
     // from the failures of the replay.
     let x = match kind_before {
-        Kind::Replay => a.failures,
-        Kind::Capture | Kind::DryRun => 0,
+        ResultKind::Replay => a.failures,
+        ResultKind::Capture | ResultKind::DryRun => 0,
     };
     if b.failures > x {
         facts.push(format!("failed connections: {x} → {}", b.failures));
@@ -296,8 +296,8 @@ fn differences(a: &ShapeResult, b: &ShapeResult, before: &Report, now: &Report) 
     // A capture lacks the results of operations that got no reply. If a shape has such operations,
     // its results cannot be compared.
     let lost = match before.kind {
-        Kind::Replay => 0,
-        Kind::Capture | Kind::DryRun => a.failures,
+        ResultKind::Replay => 0,
+        ResultKind::Capture | ResultKind::DryRun => a.failures,
     };
     compare("operations", a.count, b.count);
     let excluded = a.excluded.or(b.excluded);
@@ -482,7 +482,7 @@ fn caveats(before: &Report, now: &Report, pairs: &[Pair<'_>]) -> Vec<String> {
         if report.settings.redacted {
             caveats.push(format!("{name}: the values in the capture are pseudonyms"));
         }
-        let is_unordered = report.kind == Kind::Replay && report.settings.with_writes;
+        let is_unordered = report.kind == ResultKind::Replay && report.settings.with_writes;
         if is_unordered && !report.settings.strict_order {
             caveats.push(format!(
                 "{name}: writes were replayed without --strict-order, so results may differ by chance"
@@ -529,7 +529,7 @@ mod tests {
     use seawall_stats::Distribution;
 
     use super::*;
-    use crate::Settings;
+    use crate::ReplaySettings;
 
     fn latency(count: u64, ms: f64) -> crate::Durations {
         let mut distribution = Distribution::default();
@@ -561,10 +561,10 @@ mod tests {
             seawall_replay: 1,
             capture: "ab".to_owned(),
             seconds: 60.0,
-            settings: Settings {
+            settings: ReplaySettings {
                 digest: true,
                 strict_order: true,
-                ..Settings::default()
+                ..ReplaySettings::default()
             },
             shapes: (0..6).map(shape).collect(),
             ..Report::default()
@@ -718,7 +718,7 @@ mod tests {
             shape.documents -= 6;
             shape.digest = None;
         });
-        before.kind = Kind::Capture;
+        before.kind = ResultKind::Capture;
         assert!(found(before, report()).is_empty());
     }
 }

@@ -60,7 +60,7 @@ pub use self::{
     digest::Exclusion,
     endpoint::EndpointError,
     plan::Choice,
-    results::{Durations, Kind, Report, ReportError, Settings, ShapeResult},
+    results::{Durations, ReplaySettings, Report, ReportError, ResultKind, ShapeResult},
     run::{Replay, run},
     schedule::Pace,
     source::{Source, SourceError},

@@ -30,7 +30,7 @@ pub struct Report {
     /// The version of this format.
     pub seawall_replay: u32,
     /// The origin of the results.
-    pub kind: Kind,
+    pub kind: ResultKind,
     /// The id of the capture; in hexadecimal if the id is not text.
     pub capture: String,
     /// When the capture began, in seconds since 1970.
@@ -38,7 +38,7 @@ pub struct Report {
     /// The target's address and server version, as one text; empty without a replay.
     pub target: String,
     /// How the replay was run.
-    pub settings: Settings,
+    pub settings: ReplaySettings,
     /// The time from the first command to the last reply, in seconds.
     pub seconds: f64,
     /// Number of commands sent; without a replay, the number that a replay would send.
@@ -75,7 +75,7 @@ pub struct Report {
 /// The origin of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum ResultKind {
     /// A replay against a target.
     #[default]
     Replay,
@@ -87,7 +87,7 @@ pub enum Kind {
 
 /// How a replay was run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct ReplaySettings {
     /// The pace, such as `speed 1`.
     pub pace: String,
     /// True if writes were sent.
@@ -603,9 +603,9 @@ mod tests {
         results.skip("write");
         results.skip("write");
         let report = results.finish(Report {
-            settings: Settings {
+            settings: ReplaySettings {
                 digest: true,
-                ..Settings::default()
+                ..ReplaySettings::default()
             },
             ..Report::default()
         });

@@ -25,8 +25,8 @@ use tokio::{
 };
 
 use crate::{
-    Choice, CursorUse, Lane, OperationId, Pace, Planned, Planner, Recent, Report, Rewriter,
-    Schedule, Settings, SkipReason, Source,
+    Choice, CursorUse, Lane, OperationId, Pace, Planned, Planner, Recent, ReplaySettings, Report,
+    Rewriter, Schedule, SkipReason, Source,
     connection::{self, Done, Job},
     endpoint::{Description, Endpoint, EndpointError},
     prepare::{CapturedEnd, Prepared, Preparer, ToRewrite, ToSend},
@@ -724,7 +724,7 @@ impl Conductor {
             self.results.omitted = self.results.omitted.max(end.omitted);
         }
         let choice = &self.replay.choice;
-        let settings = Settings {
+        let settings = ReplaySettings {
             pace: match self.replay.pace {
                 Pace::Speed(factor) => format!("speed {factor}"),
                 Pace::Rate(rate) => format!("rate {rate}"),

@@ -9,7 +9,7 @@ use seawall_command::ReplyFacts;
 use seawall_wire::OpMsg;
 
 use crate::{
-    Choice, Decision, Kind, Planned, Planner, Report, Settings, Source,
+    Choice, Decision, Planned, Planner, ReplaySettings, Report, ResultKind, Source,
     digest::digest,
     results::{Descriptions, Ended, Results, RowId},
     run::{captured, is_redacted},
@@ -21,14 +21,14 @@ const MAX_OPEN: usize = 1_000_000;
 
 /// Counts the commands that a replay would send, and the commands that it would skip.
 pub fn dry_run(source: Source, choice: &Choice) -> Report {
-    survey(source, choice, Kind::DryRun, false)
+    survey(source, choice, ResultKind::DryRun, false)
 }
 
 /// The results that a capture contains, for the operations that a replay with this choice would
 /// send. If `digest` is true, the results have digests of the replies that the capture contains in
 /// full.
 pub fn captured_results(source: Source, choice: &Choice, digest: bool) -> Report {
-    survey(source, choice, Kind::Capture, digest)
+    survey(source, choice, ResultKind::Capture, digest)
 }
 
 /// An operation whose captured reply has not been read yet.
@@ -39,7 +39,7 @@ struct Open {
 }
 
 struct Survey {
-    kind: Kind,
+    kind: ResultKind,
     planner: Planner,
     descriptions: Descriptions,
     results: Results,
@@ -51,7 +51,7 @@ struct Survey {
     last_us: u64,
 }
 
-fn survey(mut source: Source, choice: &Choice, kind: Kind, with_digest: bool) -> Report {
+fn survey(mut source: Source, choice: &Choice, kind: ResultKind, with_digest: bool) -> Report {
     let header = source.header().clone();
     let is_redacted = is_redacted(&header);
     let mut survey = Survey {
@@ -83,12 +83,12 @@ fn survey(mut source: Source, choice: &Choice, kind: Kind, with_digest: bool) ->
     let seconds = Duration::from_micros(last_us.saturating_sub(first_us.unwrap_or(last_us)));
     results.finish(Report {
         kind,
-        settings: Settings {
+        settings: ReplaySettings {
             with_writes: choice.with_writes,
             only: choice.only.iter().map(ToString::to_string).collect(),
             digest: with_digest,
             redacted: is_redacted,
-            ..Settings::default()
+            ..ReplaySettings::default()
         },
         seconds: seconds.as_secs_f64(),
         incomplete: error.map(|error| error.to_string()),
@@ -121,7 +121,7 @@ impl Survey {
         let description = self.descriptions.of_new(&planned, &command.message);
         let row = self.results.row(&planned, description);
         let request_bytes = command.message.len();
-        if self.kind == Kind::DryRun && !planned.is_await() {
+        if self.kind == ResultKind::DryRun && !planned.is_await() {
             self.results.count(row, request_bytes);
         }
         if self.open.len() < MAX_OPEN {
@@ -141,7 +141,7 @@ impl Survey {
         };
         let cursor_id = reply.facts.as_ref().map_or(0, |facts| facts.cursor_id);
         self.planner.note_cursor(cursor_id, entry.planned.origin);
-        if self.kind == Kind::Capture {
+        if self.kind == ResultKind::Capture {
             self.add(&entry, reply);
         }
     }

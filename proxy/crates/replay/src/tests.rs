@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use crate::{
-    Choice, EndpointError, Exclusion, Kind, Pace, Replay, Report, Source, captured_results,
+    Choice, EndpointError, Exclusion, Pace, Replay, Report, ResultKind, Source, captured_results,
     dry_run, run,
 };
 
@@ -371,7 +371,10 @@ async fn results_per_shape_are_equal_in_the_replay_and_in_the_capture() {
             BTreeMap::from([("handshake".to_owned(), 3)])
         );
         assert_eq!(report.unexpected_errors, 0);
-        assert_eq!((report.kind, captured.kind), (Kind::Replay, Kind::Capture));
+        assert_eq!(
+            (report.kind, captured.kind),
+            (ResultKind::Replay, ResultKind::Capture)
+        );
         assert_eq!(report.capture, "abababab");
         assert!(report.target.ends_with("(6.0.5)"), "{}", report.target);
         let lagged = report.lag.distribution().count();
@@ -646,7 +649,7 @@ async fn a_replay_fails_if_its_target_does_not_run() {
 #[test]
 fn a_dry_run_counts_commands_that_would_be_sent_or_skipped() {
     let report = dry_run(source(mixed()), &Choice::default());
-    assert_eq!(report.kind, Kind::DryRun);
+    assert_eq!(report.kind, ResultKind::DryRun);
     assert_eq!(report.sent, 12);
     let skipped = [("handshake", 3), ("write", 3)];
     let skipped = skipped.map(|(reason, count)| (reason.to_owned(), count));

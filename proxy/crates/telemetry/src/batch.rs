@@ -37,7 +37,7 @@ pub type Attributes = Vec<(String, String)>;
 
 /// The kind of a metric whose points are single numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PointKind {
     /// A sum that only rises.
     Counter,
     /// A sum that rises and falls. The values of its series may be added.
@@ -97,22 +97,22 @@ impl Batch {
     pub fn add_number(
         &mut self,
         of: Instrument<'_>,
-        kind: Kind,
+        kind: PointKind,
         attributes: Attributes,
         value: f64,
     ) {
         let point = NumberDataPoint {
             attributes: key_values(attributes),
             start_time_unix_nano: match kind {
-                Kind::Counter | Kind::UpDownCounter => self.started_ns,
-                Kind::Gauge => 0,
+                PointKind::Counter | PointKind::UpDownCounter => self.started_ns,
+                PointKind::Gauge => 0,
             },
             time_unix_nano: self.now_ns,
             value: Some(match kind {
-                Kind::Counter | Kind::UpDownCounter => {
+                PointKind::Counter | PointKind::UpDownCounter => {
                     number_data_point::Value::AsInt(whole(value))
                 }
-                Kind::Gauge => number_data_point::Value::AsDouble(value),
+                PointKind::Gauge => number_data_point::Value::AsDouble(value),
             }),
             ..NumberDataPoint::default()
         };
@@ -124,9 +124,9 @@ impl Batch {
             })
         };
         let metric = self.metric(of, || match kind {
-            Kind::Counter => sum(true),
-            Kind::UpDownCounter => sum(false),
-            Kind::Gauge => metric::Data::Gauge(Gauge::default()),
+            PointKind::Counter => sum(true),
+            PointKind::UpDownCounter => sum(false),
+            PointKind::Gauge => metric::Data::Gauge(Gauge::default()),
         });
         match &mut metric.data {
             Some(metric::Data::Sum(sum)) => sum.data_points.push(point),
@@ -318,9 +318,9 @@ mod tests {
     fn number_points_have_the_start_time_and_the_kind_of_their_metric() {
         let mut batch = batch();
         for (name, kind) in [
-            ("counter", Kind::Counter),
-            ("up_down", Kind::UpDownCounter),
-            ("gauge", Kind::Gauge),
+            ("counter", PointKind::Counter),
+            ("up_down", PointKind::UpDownCounter),
+            ("gauge", PointKind::Gauge),
         ] {
             let of = Instrument { name, ..OF };
             batch.add_number(of, kind, vec![("k".to_owned(), "1".to_owned())], 3.0);

@@ -13,7 +13,7 @@ mod export;
 mod retry_after;
 
 pub use self::{
-    batch::{Attributes, Batch, Buckets, Instrument, Kind},
+    batch::{Attributes, Batch, Buckets, Instrument, PointKind},
     collector::{Address, Collector, CollectorError},
     export::{Exported, Outcome},
 };

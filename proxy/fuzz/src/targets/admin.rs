@@ -19,7 +19,7 @@ use axum::{
     http::{Request, StatusCode, header},
 };
 use seawall::{
-    admin::{Guard, Live, MAX_REQUESTS, OccasionalLog, Role, Sessions, Token, Window, router},
+    admin::{AdminState, Guard, Live, MAX_REQUESTS, OccasionalLog, Role, Sessions, Token, router},
     captures::Captures,
     observe::{self, Observer, Recorder, outcome_of},
     pool,
@@ -132,13 +132,13 @@ impl Fixture {
             .build()
             .expect("a runtime of one thread can be built");
         let parts = runtime.block_on(Parts::new());
-        let window = |token: Option<&str>| {
+        let state = |token: Option<&str>| {
             let token = token.map(str::to_owned);
-            router(Arc::new(parts.window(token)))
+            router(Arc::new(parts.state(token)))
         };
         Self {
-            with_token: window(Some(TOKEN)),
-            without_token: window(None),
+            with_token: state(Some(TOKEN)),
+            without_token: state(None),
             runtime,
         }
     }
@@ -194,7 +194,7 @@ struct Parts {
 impl Parts {
     async fn new() -> Self {
         let observer = Observer::new(
-            observe::Settings {
+            observe::ObserverSettings {
                 counts_shapes: true,
                 max_shapes: 100,
                 name_key: None,
@@ -205,7 +205,7 @@ impl Parts {
         );
         let observer = observer.expect("the settings are valid");
         let now = SystemTime::now();
-        let settings = seawall_insight::Settings {
+        let settings = seawall_insight::InsightSettings {
             is_on: true,
             directory: None,
             max_bytes: 1 << 20,
@@ -223,8 +223,8 @@ impl Parts {
         }
     }
 
-    fn window(&self, token: Option<String>) -> Window {
-        Window {
+    fn state(&self, token: Option<String>) -> AdminState {
+        AdminState {
             exporter: Arc::clone(&self.observer.exporter),
             clients: Arc::clone(&self.observer.clients),
             // Captures are off, so each request for a capture is refused.
@@ -301,7 +301,7 @@ async fn topology(recorder: &Arc<Recorder>) -> Arc<Topology> {
     let second = Duration::from_secs(1);
     let options = DeploymentOptions::parse("mongodb://127.0.0.1:1", second).await;
     let options = options.expect("the connection string is valid");
-    let settings = topology::Settings {
+    let settings = topology::TopologySettings {
         local_threshold: second,
         heartbeat_frequency: second,
         pool: pool::Limits {

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::super::{Refused, Window, guard::Presented, json, reply, work};
+use super::super::{AdminState, Refused, guard::Presented, json, reply, work};
 use seawall_stats::{Figures, Label, float};
 
 /// Maximum number of streams of live updates. Each open dashboard page has one stream.
@@ -64,22 +64,22 @@ pub(in crate::admin) fn interval() -> Interval {
 }
 
 /// Computes the updates until `stop` is cancelled. Then all streams end.
-pub(in crate::admin) async fn run(window: Arc<Window>, stop: CancellationToken) {
+pub(in crate::admin) async fn run(state: Arc<AdminState>, stop: CancellationToken) {
     let mut interval = interval();
     while stop.run_until_cancelled(interval.tick()).await.is_some() {
-        if window.live.updates.receiver_count() == 0 {
+        if state.live.updates.receiver_count() == 0 {
             continue;
         }
-        let event = work(&window, |window| {
-            let tick = serde_json::to_vec(&tick(window, false)).ok()?;
+        let event = work(&state, |state| {
+            let tick = serde_json::to_vec(&tick(state, false)).ok()?;
             event(&tick)
         })
         .await;
         if let Ok(Some(event)) = event {
-            window.live.updates.send_replace(Some(event));
+            state.live.updates.send_replace(Some(event));
         }
     }
-    window.live.updates.send_replace(None);
+    state.live.updates.send_replace(None);
 }
 
 #[derive(Deserialize)]
@@ -90,29 +90,29 @@ pub(in crate::admin) struct TickOptions {
 
 /// Serves one update. Other instances request it when they merge the updates of all instances.
 pub(in crate::admin) async fn latest(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(options): Query<TickOptions>,
 ) -> Result<Response, Refused> {
-    let tick = move |window: &Window| Ok(tick(window, options.distributions));
-    reply(&window, tick).await
+    let tick = move |state: &AdminState| Ok(tick(state, options.distributions));
+    reply(&state, tick).await
 }
 
 /// The current numbers of this instance, with the figures of the latest second. `is_full` adds the
 /// distribution and the maximum of the durations of that second's operations.
-pub(in crate::admin) fn tick(window: &Window, is_full: bool) -> seawall_api::Tick {
-    let now = window.insight.now();
-    let second = latest_second(window, is_full);
-    let status = window.topology.snapshot();
+pub(in crate::admin) fn tick(state: &AdminState, is_full: bool) -> seawall_api::Tick {
+    let now = state.insight.now();
+    let second = latest_second(state, is_full);
+    let status = state.topology.snapshot();
     let pools: Vec<_> = status.pools.iter().map(|pool| pool.snapshot()).collect();
     let sum = |part: fn(&crate::pool::Snapshot) -> usize| json::whole(pools.iter().map(part).sum());
     let limits = pools.iter().map(|pool| pool.concurrency.limit);
     let limit = limits.map(|limit| limit.map(u64::from)).sum();
     seawall_api::Tick {
         at: json::since_epoch(now),
-        clients: json::whole(window.clients.count()),
+        clients: json::whole(state.clients.count()),
         concurrency_limit: limit,
-        draining: window.draining.borrow().is_some(),
-        history: window.insight.is_on(),
+        draining: state.draining.borrow().is_some(),
+        history: state.insight.is_on(),
         in_progress: sum(|pool| pool.concurrency.in_progress),
         second,
         server_connections: seawall_api::Connections {
@@ -120,12 +120,12 @@ pub(in crate::admin) fn tick(window: &Window, is_full: bool) -> seawall_api::Tic
             in_use: sum(|pool| pool.in_use),
             pending: sum(|pool| pool.pending),
         },
-        storm: window
+        storm: state
             .insight
             .storms()
             .first()
             .is_some_and(|storm| storm.ended_at.is_none()),
-        uptime_seconds: float(window.started_at.elapsed().as_secs()),
+        uptime_seconds: float(state.started_at.elapsed().as_secs()),
         wait_queue: sum(|pool| pool.wait_queue),
         waiting: sum(|pool| pool.concurrency.waiting),
     }
@@ -133,11 +133,11 @@ pub(in crate::admin) fn tick(window: &Window, is_full: bool) -> seawall_api::Tic
 
 /// The figures of the latest second in the history; `None` if the history has no data for the last
 /// three seconds.
-fn latest_second(window: &Window, is_full: bool) -> Option<seawall_api::TickSecond> {
-    let now = window.insight.now();
+fn latest_second(state: &AdminState, is_full: bool) -> Option<seawall_api::TickSecond> {
+    let now = state.insight.now();
     let from = now.checked_sub(3 * INTERVAL)?;
     let is_whole = |label: &Label| *label == Label::Whole;
-    let timeline = window.insight.timeline(from, now, INTERVAL, &is_whole);
+    let timeline = state.insight.timeline(from, now, INTERVAL, &is_whole);
     let (at, period) = timeline.steps.last()?;
     let mut figures = Figures::default();
     period.series.values().for_each(|of| figures.merge(of));
@@ -161,7 +161,7 @@ pub(in crate::admin) fn event(tick: &[u8]) -> Option<Bytes> {
 /// One stream. Dropping this value makes room for another stream.
 struct Subscription {
     updates: watch::Receiver<Option<Bytes>>,
-    window: Arc<Window>,
+    state: Arc<AdminState>,
     /// The request that opened the stream. The guard checks the request again before each update.
     request: Parts,
     _place: OwnedSemaphorePermit,
@@ -173,33 +173,33 @@ impl Subscription {
         self.updates.changed().await.ok()?;
         let event = self.updates.borrow_and_update().clone()?;
         let presented = Presented::of_parts(&self.request);
-        let is_admitted = self.window.has_dashboard() && self.window.admit(&presented).is_ok();
+        let is_admitted = self.state.has_dashboard() && self.state.admit(&presented).is_ok();
         is_admitted.then_some((Ok(event), self))
     }
 }
 
 #[derive(Deserialize)]
 pub(super) struct StreamOptions {
-    /// `all` selects the updates of all instances. The middleware `fleet::answer` refuses other
+    /// `all` selects the updates of all instances. The middleware `fleet::respond` refuses other
     /// values.
     instances: Option<String>,
 }
 
 pub(super) async fn stream(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(options): Query<StreamOptions>,
     request: Parts,
 ) -> Response {
-    let Ok(place) = Arc::clone(&window.live.places).try_acquire_owned() else {
+    let Ok(place) = Arc::clone(&state.live.places).try_acquire_owned() else {
         let why = format!("all {MAX_STREAMS} live streams are in use: close other dashboards\n");
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
     let subscription = Subscription {
         updates: match options.instances {
-            Some(_) => window.live.merged.subscribe(),
-            None => window.live.updates.subscribe(),
+            Some(_) => state.live.merged.subscribe(),
+            None => state.live.updates.subscribe(),
         },
-        window,
+        state,
         request,
         _place: place,
     };

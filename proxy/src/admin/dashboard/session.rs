@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::super::{
-    Role, Window,
+    AdminState, Role,
     guard::{ActionLine, Presented, Refusal, caller_of, is_from_own_page},
     sessions::{COOKIE, LIFETIME},
 };
@@ -26,11 +26,11 @@ pub(super) struct Login {
 /// Begins a session. If no tokens are configured, no session is needed, and the reply has no
 /// content.
 pub(super) async fn begin(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     parts: Parts,
     Json(login): Json<Login>,
 ) -> Response {
-    if window.guard.load().tokens.is_empty() {
+    if state.guard.load().tokens.is_empty() {
         return StatusCode::NO_CONTENT.into_response();
     }
     // Only the dashboard's own page may begin a session. Otherwise a page of another origin could
@@ -39,13 +39,13 @@ pub(super) async fn begin(
         return Refusal::Origin.into_response();
     }
     let line = |caller| ActionLine::new("login".to_owned(), caller, &parts.extensions);
-    let Some(token) = window.guard.load().token(&login.token) else {
-        if let Some(refused) = window.refused_logins.count(Instant::now()) {
+    let Some(token) = state.guard.load().token(&login.token) else {
+        if let Some(refused) = state.refused_logins.count(Instant::now()) {
             line(None).log_refusals(StatusCode::UNAUTHORIZED, refused);
         }
         return Refusal::Token.into_response();
     };
-    let id = match window.sessions.begin(&login.token, Instant::now()) {
+    let id = match state.sessions.begin(&login.token, Instant::now()) {
         Ok(id) => id,
         Err(error) => {
             let why = format!("the system returned no random numbers: {error}\n");
@@ -57,25 +57,25 @@ pub(super) async fn begin(
 }
 
 /// Ends the session of the request.
-pub(super) async fn end(State(window): State<Arc<Window>>, parts: Parts) -> Response {
+pub(super) async fn end(State(state): State<Arc<AdminState>>, parts: Parts) -> Response {
     if !is_from_own_page(&parts.uri, &parts.headers) {
         return Refusal::Origin.into_response();
     }
     // A request without a valid session ends nothing, so it is not logged.
-    if let Some(secret) = window.sessions.token(&parts.headers, Instant::now()) {
-        let token = window.guard.load().token(&secret);
+    if let Some(secret) = state.sessions.token(&parts.headers, Instant::now()) {
+        let token = state.guard.load().token(&secret);
         let caller = token.map(|token| token.name.clone());
         let line = ActionLine::new("logout".to_owned(), caller, &parts.extensions);
         line.log_end(StatusCode::NO_CONTENT);
     }
-    window.sessions.end(&parts.headers);
+    state.sessions.end(&parts.headers);
     with_cookie(&parts, "", 0)
 }
 
 /// Reports the caller's rights. The page asks for a token only if this reply says that a token is
 /// required.
-pub(super) async fn describe(State(window): State<Arc<Window>>, parts: Parts) -> Response {
-    let admitted = window.admit(&Presented::of_parts(&parts));
+pub(super) async fn describe(State(state): State<Arc<AdminState>>, parts: Parts) -> Response {
+    let admitted = state.admit(&Presented::of_parts(&parts));
     let token = match admitted {
         Ok(token) => token,
         Err(refusal) => return refusal.into_response(),
@@ -84,8 +84,8 @@ pub(super) async fn describe(State(window): State<Arc<Window>>, parts: Parts) ->
         Role::Act => "act",
         Role::Read => "read",
     };
-    Json(seawall_api::Session {
-        peers: window.fleet.load().addresses(),
+    Json(seawall_api::DashboardSession {
+        peers: state.fleet.load().addresses(),
         role: role.to_owned(),
         token_required: token.is_some(),
     })

@@ -36,14 +36,14 @@ fn guard(secrets: &[&str]) -> Guard {
     }
 }
 
-fn guarded() -> Arc<Window> {
-    let window = tests::window();
-    window.configure(SWITCHES, guard(&["secret"]));
-    Arc::new(window)
+fn guarded() -> Arc<AdminState> {
+    let state = tests::state();
+    state.configure(SWITCHES, guard(&["secret"]));
+    Arc::new(state)
 }
 
 async fn send(
-    window: &Arc<Window>,
+    state: &Arc<AdminState>,
     (method, path): (Method, &str),
     headers: &[(&str, &str)],
     body: &'static str,
@@ -53,17 +53,17 @@ async fn send(
         request = request.header(*name, *value);
     }
     let request = request.body(Body::from(body)).unwrap();
-    router(Arc::clone(window)).oneshot(request).await.unwrap()
+    router(Arc::clone(state)).oneshot(request).await.unwrap()
 }
 
-async fn get_with(window: &Arc<Window>, path: &str, headers: &[(&str, &str)]) -> Response {
-    send(window, (Method::GET, path), headers, "").await
+async fn get_with(state: &Arc<AdminState>, path: &str, headers: &[(&str, &str)]) -> Response {
+    send(state, (Method::GET, path), headers, "").await
 }
 
 /// The cookie of a new session, as a browser sends it.
-async fn log_in(window: &Arc<Window>) -> String {
+async fn log_in(state: &Arc<AdminState>) -> String {
     let begin = (Method::POST, "/api/v1/session");
-    let response = send(window, begin, &[HOST, JSON], r#"{"token":"secret"}"#).await;
+    let response = send(state, begin, &[HOST, JSON], r#"{"token":"secret"}"#).await;
     assert_eq!(response.status(), StatusCode::NO_CONTENT);
     let cookie = response.headers()[header::SET_COOKIE].to_str().unwrap();
     for attribute in ["HttpOnly", "SameSite=Strict", "Path=/"] {
@@ -74,7 +74,7 @@ async fn log_in(window: &Arc<Window>) -> String {
 
 #[tokio::test]
 async fn the_cookie_of_a_session_is_secure_only_over_tls() {
-    let window = guarded();
+    let state = guarded();
     for is_encrypted in [false, true] {
         let caller = Caller {
             address: "192.0.2.1:4000".parse().unwrap(),
@@ -87,7 +87,7 @@ async fn the_cookie_of_a_session_is_secure_only_over_tls() {
             .extension(ConnectInfo(caller))
             .body(Body::from(r#"{"token":"secret"}"#))
             .unwrap();
-        let response = router(Arc::clone(&window)).oneshot(request).await.unwrap();
+        let response = router(Arc::clone(&state)).oneshot(request).await.unwrap();
         let cookie = response.headers()[header::SET_COOKIE].to_str().unwrap();
         assert_eq!(cookie.contains("; Secure"), is_encrypted, "{cookie}");
     }
@@ -95,15 +95,15 @@ async fn the_cookie_of_a_session_is_secure_only_over_tls() {
 
 #[tokio::test]
 async fn a_session_ends_when_its_token_is_no_longer_valid() {
-    let window = guarded();
-    let cookie = log_in(&window).await;
+    let state = guarded();
+    let cookie = log_in(&state).await;
     let named = [HOST, ("cookie", cookie.as_str())];
     let status = async |headers: &[(&str, &str)]| {
-        let response = get_with(&window, "/api/v1/status", headers).await;
+        let response = get_with(&state, "/api/v1/status", headers).await;
         response.status()
     };
     assert_eq!(status(&named).await, StatusCode::OK);
-    let body = get_with(&window, "/api/v1/session", &named).await;
+    let body = get_with(&state, "/api/v1/session", &named).await;
     let body = to_bytes(body.into_body(), 1_000).await.unwrap();
     assert_eq!(&*body, br#"{"role":"read","token_required":true}"#);
     let foreign = ("origin", "http://seawall.example:8080");
@@ -112,41 +112,41 @@ async fn a_session_ends_when_its_token_is_no_longer_valid() {
         StatusCode::FORBIDDEN
     );
     // The token only has the right to read, so a session of this token may only read too.
-    let drain = send(&window, (Method::POST, "/api/v1/drain"), &named, "").await;
+    let drain = send(&state, (Method::POST, "/api/v1/drain"), &named, "").await;
     assert_eq!(drain.status(), StatusCode::FORBIDDEN);
     // A reload with the same token keeps the session.
-    window.configure(SWITCHES, guard(&["other", "secret"]));
+    state.configure(SWITCHES, guard(&["other", "secret"]));
     assert_eq!(status(&named).await, StatusCode::OK);
-    window.configure(SWITCHES, guard(&["other"]));
+    state.configure(SWITCHES, guard(&["other"]));
     assert_eq!(status(&named).await, StatusCode::UNAUTHORIZED);
-    window.configure(SWITCHES, guard(&["secret"]));
+    state.configure(SWITCHES, guard(&["secret"]));
     let end = (Method::DELETE, "/api/v1/session");
-    let ended = send(&window, end, &named, "").await;
+    let ended = send(&state, end, &named, "").await;
     assert_eq!(ended.status(), StatusCode::NO_CONTENT);
     assert_eq!(status(&named).await, StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test]
 async fn a_session_begins_only_with_a_valid_token_on_a_page_of_this_address() {
-    let window = guarded();
+    let state = guarded();
     let begin = (Method::POST, "/api/v1/session");
-    let wrong = send(&window, begin.clone(), &[HOST, JSON], r#"{"token":"x"}"#).await;
+    let wrong = send(&state, begin.clone(), &[HOST, JSON], r#"{"token":"x"}"#).await;
     assert_eq!(wrong.status(), StatusCode::UNAUTHORIZED);
     let valid = r#"{"token":"secret"}"#;
     let foreign = [HOST, JSON, ("sec-fetch-site", "same-site")];
-    let refused = send(&window, begin.clone(), &foreign, valid).await;
+    let refused = send(&state, begin.clone(), &foreign, valid).await;
     assert_eq!(refused.status(), StatusCode::FORBIDDEN);
     // An HTML form of another page can send `text/plain`, but not JSON. So only JSON is accepted.
     let form = [HOST, ("content-type", "text/plain")];
-    let refused = send(&window, begin, &form, valid).await;
+    let refused = send(&state, begin, &form, valid).await;
     assert_eq!(refused.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
 }
 
 #[tokio::test]
 async fn the_page_needs_no_token_and_has_a_strict_content_security_policy() {
-    let window = guarded();
+    let state = guarded();
     for path in ["/", "/assets/app.js"] {
-        let response = get_with(&window, path, &[HOST]).await;
+        let response = get_with(&state, path, &[HOST]).await;
         assert_eq!(response.status(), StatusCode::OK, "{path}");
         let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str();
         let policy = policy.unwrap();
@@ -159,27 +159,27 @@ async fn the_page_needs_no_token_and_has_a_strict_content_security_policy() {
         );
         assert_eq!(response.headers()[header::REFERRER_POLICY], "no-referrer");
     }
-    let window = Arc::new(tests::window());
-    let foreign = get_with(&window, "/", &[("host", "evil.example")]).await;
+    let state = Arc::new(tests::state());
+    let foreign = get_with(&state, "/", &[("host", "evil.example")]).await;
     assert_eq!(foreign.status(), StatusCode::FORBIDDEN);
 }
 
 #[tokio::test]
 async fn no_path_of_the_dashboard_is_served_if_the_dashboard_is_off() {
-    let window = guarded();
-    let cookie = log_in(&window).await;
+    let state = guarded();
+    let cookie = log_in(&state).await;
     let off = Switches {
         dashboard: false,
         ..SWITCHES
     };
-    window.configure(off, guard(&["secret"]));
+    state.configure(off, guard(&["secret"]));
     let token = ("authorization", "Bearer secret");
     for path in ["/", "/assets/app.js", "/api/v1/session", "/api/v1/live"] {
-        let response = get_with(&window, path, &[HOST, token]).await;
+        let response = get_with(&state, path, &[HOST, token]).await;
         assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
     }
     let named = [HOST, ("cookie", cookie.as_str())];
-    let status = get_with(&window, "/api/v1/status", &named).await;
+    let status = get_with(&state, "/api/v1/status", &named).await;
     assert_eq!(status.status(), StatusCode::UNAUTHORIZED);
 }
 
@@ -194,13 +194,13 @@ async fn next(
 
 #[tokio::test]
 async fn the_number_of_streams_is_limited_and_streams_end_at_logout_and_at_shutdown() {
-    let window = guarded();
-    let cookie = log_in(&window).await;
+    let state = guarded();
+    let cookie = log_in(&state).await;
     let stop = CancellationToken::new();
-    let running = tokio::spawn(run(Arc::clone(&window), stop.clone()));
+    let running = tokio::spawn(run(Arc::clone(&state), stop.clone()));
     let named = [HOST, ("cookie", cookie.as_str())];
     let token = [HOST, ("authorization", "Bearer secret")];
-    let open = async |headers: &[(&str, &str)]| get_with(&window, "/api/v1/live", headers).await;
+    let open = async |headers: &[(&str, &str)]| get_with(&state, "/api/v1/live", headers).await;
     let by_session = open(&named).await;
     assert_eq!(
         by_session.headers()[header::CONTENT_TYPE],
@@ -217,10 +217,10 @@ async fn the_number_of_streams_is_limited_and_streams_end_at_logout_and_at_shutd
     let tick: seawall_api::Tick = serde_json::from_str(tick.trim_end()).unwrap();
     assert_eq!(tick.second.map(|second| second.count), Some(20));
     assert!(tick.history && tick.storm);
-    window.configure(SWITCHES, guard(&["secret", "other"]));
+    state.configure(SWITCHES, guard(&["secret", "other"]));
     assert!(next(&mut by_session).await.is_some());
     let end = (Method::DELETE, "/api/v1/session");
-    send(&window, end, &named, "").await;
+    send(&state, end, &named, "").await;
     assert_eq!(next(&mut by_session).await, None);
     drop(by_session);
     // The end of a stream makes room for another stream.

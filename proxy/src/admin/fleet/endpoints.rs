@@ -9,7 +9,7 @@ use seawall_api::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{Answer, MAX_REPLY_OBJECTS, Parameters, ROWS_OF_INSTANCE};
+use super::{InstanceReply, MAX_REPLY_OBJECTS, Parameters, ROWS_OF_INSTANCE};
 use crate::admin::{DEFAULT_LIMIT, DEFAULT_SLOW, MAX_LIMIT, insight::REPORTED_SHAPES};
 
 /// The largest number that a reply may contain. JavaScript represents whole numbers up to this
@@ -26,7 +26,7 @@ pub(super) struct Endpoint {
 
 /// Merges the replies of all instances into one JSON text. `None` if no instance has sent a valid
 /// reply. The error says why the merged reply cannot be encoded.
-type MergeReplies = fn(Vec<Answer>, &Asked) -> Result<Option<Vec<u8>>, String>;
+type MergeReplies = fn(Vec<InstanceReply>, &Asked) -> Result<Option<Vec<u8>>, String>;
 
 /// The parameters of the caller's request that are applied to the merged reply.
 pub(super) struct Asked {
@@ -117,13 +117,13 @@ fn is_one(topic: &str) -> bool {
 
 /// Merges the replies. For an instance without a valid reply, the merged reply contains only the
 /// address and the error.
-fn merged<T: Adapt>(answers: Vec<Answer>, asked: &Asked) -> Result<Option<Vec<u8>>, String> {
+fn merged<T: Adapt>(replies: Vec<InstanceReply>, asked: &Asked) -> Result<Option<Vec<u8>>, String> {
     let mut sum: Option<T> = None;
     let mut instances = Vec::new();
     let mut omissions = Vec::new();
     let mut is_any_complete = false;
-    for (address, answer) in answers {
-        let added = answer.and_then(|reply| {
+    for (address, reply) in replies {
+        let added = reply.and_then(|reply| {
             let reply: T = parsed(&reply.bytes)?;
             let omission = reply.omission();
             add_reply(&mut sum, &address, reply)?;

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::{Answer, OWN, Reply, endpoints::endpoint, path_of};
+use super::{InstanceReply, OWN, Reply, endpoints::endpoint, path_of};
 use crate::admin::dashboard::{event, interval, tick};
-use crate::admin::{Window, work};
+use crate::admin::{AdminState, work};
 use axum::body::Bytes;
 use tokio_util::sync::CancellationToken;
 
@@ -13,14 +13,14 @@ use tokio_util::sync::CancellationToken;
 const TICK: &str = "/api/v1/tick";
 
 /// Computes the merged updates until `stop` is cancelled. Then all streams end.
-pub(in crate::admin) async fn run(window: Arc<Window>, stop: CancellationToken) {
+pub(in crate::admin) async fn run(state: Arc<AdminState>, stop: CancellationToken) {
     let mut interval = interval();
-    let updates = window.live.merged();
+    let updates = state.live.merged();
     while stop.run_until_cancelled(interval.tick()).await.is_some() {
         if updates.receiver_count() == 0 {
             continue;
         }
-        let Some(event) = stop.run_until_cancelled(merged(&window)).await else {
+        let Some(event) = stop.run_until_cancelled(merged(&state)).await else {
             break;
         };
         if let Some(event) = event {
@@ -31,17 +31,17 @@ pub(in crate::admin) async fn run(window: Arc<Window>, stop: CancellationToken) 
 }
 
 /// The latest update of all instances as an event. `None` if it cannot be computed.
-async fn merged(window: &Arc<Window>) -> Option<Bytes> {
-    let fleet = window.fleet.load_full();
+async fn merged(state: &Arc<AdminState>) -> Option<Bytes> {
+    let fleet = state.fleet.load_full();
     let endpoint = endpoint(TICK, Vec::new())?;
-    let own = work(window, |window| serde_json::to_vec(&tick(window, true))).await;
+    let own = work(state, |state| serde_json::to_vec(&tick(state, true))).await;
     let own = own.ok()?.ok()?;
     let own = Reply {
         bytes: own,
         _memory: None,
     };
-    let mut answers: Vec<Answer> = vec![(OWN.to_owned(), Ok(own))];
-    answers.extend(fleet.ask(&path_of(TICK, &endpoint.parameters)).await);
-    let merged = fleet.merge(window, endpoint, answers).await.ok()??;
+    let mut replies: Vec<InstanceReply> = vec![(OWN.to_owned(), Ok(own))];
+    replies.extend(fleet.ask(&path_of(TICK, &endpoint.parameters)).await);
+    let merged = fleet.merge(state, endpoint, replies).await.ok()??;
     event(&merged)
 }

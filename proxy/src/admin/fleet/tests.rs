@@ -3,10 +3,10 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::{endpoints::endpoint, *};
-use crate::admin::{router, tests::window};
+use crate::admin::{router, tests::state};
 
-fn answers(replies: &[(&str, Result<Value, &str>)]) -> Vec<Answer> {
-    let answers = replies.iter().map(|(address, reply)| {
+fn instance_replies(replies: &[(&str, Result<Value, &str>)]) -> Vec<InstanceReply> {
+    let named = replies.iter().map(|(address, reply)| {
         let reply = reply.as_ref().map(|value| Reply {
             bytes: value.to_string().into_bytes(),
             _memory: None,
@@ -14,14 +14,14 @@ fn answers(replies: &[(&str, Result<Value, &str>)]) -> Vec<Answer> {
         let reply = reply.map_err(|error| (*error).to_owned());
         ((*address).to_owned(), reply)
     });
-    answers.collect()
+    named.collect()
 }
 
 fn merged(path: &str, query: &[(&str, &str)], replies: &[(&str, Result<Value, &str>)]) -> Value {
     let pairs = query.iter();
     let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let endpoint = endpoint(path, pairs.collect()).unwrap();
-    let merged = (endpoint.merge)(answers(replies), &endpoint.asked).unwrap();
+    let merged = (endpoint.merge)(instance_replies(replies), &endpoint.asked).unwrap();
     merged.map_or(Value::Null, |merged| {
         serde_json::from_slice(&merged).unwrap()
     })
@@ -224,21 +224,21 @@ fn concurrency_limits_and_percentiles_of_live_updates_are_merged() {
 
 #[tokio::test]
 async fn an_instance_refuses_a_request_that_it_has_sent_to_itself() {
-    let window = Arc::new(window());
-    let name = window.fleet.load().name.clone();
+    let state = Arc::new(state());
+    let name = state.fleet.load().name.clone();
     let request = HttpRequest::get("/api/v1/status").header("host", "localhost");
     let request = request.header(INSTANCE_HEADER, name).body(Body::empty());
-    let response = router(window).oneshot(request.unwrap()).await.unwrap();
+    let response = router(state).oneshot(request.unwrap()).await.unwrap();
     assert_eq!(response.status(), StatusCode::MISDIRECTED_REQUEST);
 }
 
 #[tokio::test]
 async fn merged_reply_without_peers_has_the_same_members_as_an_unmerged_reply() {
-    let window = Arc::new(window());
+    let state = Arc::new(state());
     let reply = async |path: &str| -> Value {
         let request = HttpRequest::get(path).header("host", "localhost");
         let request = request.body(Body::empty()).unwrap();
-        let response = router(Arc::clone(&window)).oneshot(request).await.unwrap();
+        let response = router(Arc::clone(&state)).oneshot(request).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK, "{path}");
         let body = body::to_bytes(response.into_body(), MAX_REPLY_BYTES).await;
         serde_json::from_slice(&body.unwrap()).unwrap()

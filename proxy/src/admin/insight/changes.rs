@@ -8,7 +8,7 @@ use axum::{
 };
 
 use super::{
-    super::{Refused, Window, bad_request, json, reply},
+    super::{AdminState, Refused, bad_request, json, reply},
     Parameters, need_history,
 };
 use seawall_api::millis;
@@ -19,22 +19,22 @@ use seawall_stats::{Figures, Label, Period, float};
 const DEFAULT_WINDOW: Duration = Duration::from_secs(600);
 
 pub(in crate::admin) async fn changes(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    need_history(&window.insight)?;
+    need_history(&state.insight)?;
     let length = match parameters.window()? {
-        Some(length) => seawall_insight::Window::Exactly(length),
-        None => seawall_insight::Window::AtMost(DEFAULT_WINDOW),
+        Some(length) => seawall_insight::BaselineWindow::Exactly(length),
+        None => seawall_insight::BaselineWindow::AtMost(DEFAULT_WINDOW),
     };
     let (against, text) = parameters.against()?;
     let is_full = parameters.has_distributions();
-    let changes = move |window: &Window| {
-        let changes = window.insight.changes(against, length);
+    let changes = move |state: &AdminState| {
+        let changes = state.insight.changes(against, length);
         let changes = changes.map_err(|error| bad_request(error.to_string()))?;
         Ok(reply_on(&changes, text, is_full))
     };
-    reply(&window, changes).await
+    reply(&state, changes).await
 }
 
 /// The reply with the two periods of a comparison, and the changes between them. `is_full` adds the

@@ -16,23 +16,23 @@ use super::{
     asked::{Parameters, Range, SeriesFilter},
     need_history, not_found,
 };
-use crate::admin::{Refused, Window, reply};
+use crate::admin::{AdminState, Refused, reply};
 use seawall_insight::Insight;
 use seawall_stats::{Distribution, Gauges, Label, Period, float};
 
 pub(in crate::admin) async fn heatmap(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    need_history(&window.insight)?;
-    let range = parameters.range(window.insight.now())?;
+    need_history(&state.insight)?;
+    let range = parameters.range(state.insight.now())?;
     let step = parameters.step_of(range)?;
     let filter = parameters.series_or_phase()?;
-    let heatmap = move |window: &Window| {
-        let heatmap = heatmap_of(&window.insight, &filter, range, step);
+    let heatmap = move |state: &AdminState| {
+        let heatmap = heatmap_of(&state.insight, &filter, range, step);
         heatmap.ok_or_else(|| not_found(filter.kind()))
     };
-    reply(&window, heatmap).await
+    reply(&state, heatmap).await
 }
 
 /// The heat map of the selected series. `None` if the selected shape or namespace is not in the
@@ -87,18 +87,18 @@ fn bounds(bucket: usize) -> (f64, f64) {
 }
 
 pub(in crate::admin) async fn heatmap_shapes(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    need_history(&window.insight)?;
+    need_history(&state.insight)?;
     let area = Area {
-        range: parameters.range(window.insight.now())?,
+        range: parameters.range(state.insight.now())?,
         durations: parameters.durations()?,
     };
     let limit = parameters.limit_or(DEFAULT_SHAPES);
     let filter = parameters.series()?;
-    let shapes = move |window: &Window| Ok(shapes_in(&window.insight, &filter, &area, limit));
-    reply(&window, shapes).await
+    let shapes = move |state: &AdminState| Ok(shapes_in(&state.insight, &filter, &area, limit));
+    reply(&state, shapes).await
 }
 
 /// Number of listed shapes if the request has no `limit`.
@@ -188,14 +188,14 @@ fn described(label: &Label, count: u64, share: f64) -> Option<seawall_api::Heatm
 }
 
 pub(in crate::admin) async fn gauges(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    need_history(&window.insight)?;
-    let range = parameters.range(window.insight.now())?;
+    need_history(&state.insight)?;
+    let range = parameters.range(state.insight.now())?;
     let step = parameters.step_of(range)?;
-    let gauges = move |window: &Window| {
-        let timeline = window.insight.gauges(range.from, range.to, step);
+    let gauges = move |state: &AdminState| {
+        let timeline = state.insight.gauges(range.from, range.to, step);
         let steps = timeline
             .steps
             .iter()
@@ -209,7 +209,7 @@ pub(in crate::admin) async fn gauges(
             steps: steps.collect(),
         })
     };
-    reply(&window, gauges).await
+    reply(&state, gauges).await
 }
 
 fn values(gauges: &Gauges) -> BTreeMap<String, seawall_api::GaugeValues> {

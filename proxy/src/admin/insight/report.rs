@@ -8,7 +8,7 @@ use axum::{
 };
 
 use super::{
-    super::{Refused, Window, json, pools_of, reply, status_of, storms_of},
+    super::{AdminState, Refused, json, pools_of, reply, status_of, storms_of},
     DEFAULT_SINCE, Parameters, Past, ago, annotations_of,
     changes::{reply_on, reply_to_refusal},
     need_history, shapes_of,
@@ -26,27 +26,27 @@ const FINE_STEP_RETENTION: Duration = Duration::from_secs(600);
 pub(in crate::admin) const REPORTED_SHAPES: usize = 200;
 
 pub(in crate::admin) async fn report(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    need_history(&window.insight)?;
+    need_history(&state.insight)?;
     let since = parameters.since()?.unwrap_or(DEFAULT_SINCE);
     let (against, text) = parameters.against()?;
     let is_full = parameters.has_distributions();
-    let report = move |window: &Window| Ok(report_on(window, since, (against, text), is_full));
-    reply(&window, report).await
+    let report = move |state: &AdminState| Ok(report_on(state, since, (against, text), is_full));
+    reply(&state, report).await
 }
 
 /// The report on the last `since` (a duration), with the changes against an earlier period,
 /// `against`. `text` is `against` as written in the request. `is_full` adds the distributions that
 /// a merged report needs.
 fn report_on(
-    window: &Window,
+    state: &AdminState,
     since: Duration,
     (against, text): (Against, String),
     is_full: bool,
 ) -> seawall_api::Report {
-    let insight = &window.insight;
+    let insight = &state.insight;
     let now = insight.now();
     let from = ago(now, since);
     let past = Past::new(&insight.select(from, now));
@@ -56,27 +56,27 @@ fn report_on(
         false => step_for(since),
     };
     let timeline = insight.timeline(from, now, step, &|label| *label == Label::Whole);
-    let changes = match insight.changes(against, seawall_insight::Window::AtMost(since)) {
+    let changes = match insight.changes(against, seawall_insight::BaselineWindow::AtMost(since)) {
         Ok(changes) => reply_on(&changes, text, is_full),
         Err(refusal) => reply_to_refusal(refusal, text),
     };
-    let known = window.exporter.shapes();
+    let known = state.exporter.shapes();
     let shapes = shapes_of(&past, known, "total_time", REPORTED_SHAPES, true);
     let seawall_api::Shapes { other, shapes, .. } = shapes.unwrap_or_default();
     seawall_api::Report {
-        annotations: annotations_of(window, from, now),
+        annotations: annotations_of(state, from, now),
         changes,
         instances: Vec::new(),
         made_at: json::since_epoch(now),
         other,
-        pools: pools_of(window).pools,
+        pools: pools_of(state).pools,
         seawall_report: seawall_api::Report::VERSION,
         servers: servers(&past.period, is_full),
         shapes,
         since_seconds: float(past.period.length.as_secs()),
-        stalls: stalls_since(window, Some(from)),
-        status: status_of(window),
-        storms: storms_of(window),
+        stalls: stalls_since(state, Some(from)),
+        status: status_of(state),
+        storms: storms_of(state),
         timeline: seawall_api::Timeline {
             step_seconds: float(timeline.step.as_secs()),
             steps: steps(&timeline.steps, true),

@@ -8,7 +8,7 @@ use axum::{
 };
 
 use super::{
-    super::{Refused, Window, reply},
+    super::{AdminState, Refused, reply},
     Parameters, Range, id_of, need_history, step_for,
 };
 use seawall_api::millis;
@@ -16,13 +16,13 @@ use seawall_insight::{Insight, Timeline};
 use seawall_stats::{Label, float};
 
 pub(in crate::admin) async fn sparklines(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    need_history(&window.insight)?;
-    let range = parameters.range(window.insight.now())?;
-    reply(&window, move |window: &Window| {
-        Ok(sparklines_of(&window.insight, range))
+    need_history(&state.insight)?;
+    let range = parameters.range(state.insight.now())?;
+    reply(&state, move |state: &AdminState| {
+        Ok(sparklines_of(&state.insight, range))
     })
     .await
 }

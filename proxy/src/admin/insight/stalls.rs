@@ -11,7 +11,7 @@ use axum::{
 };
 
 use super::{
-    super::{Refused, Window, json, reply},
+    super::{AdminState, Refused, json, reply},
     Parameters, ago, need_history,
 };
 use crate::topology::TopologyType;
@@ -23,35 +23,35 @@ const ROUTERS: &str = "routers (mongos) have no checkpoint, cache or ticket coun
                        are reported without a counter";
 
 pub(in crate::admin) async fn stalls(
-    State(window): State<Arc<Window>>,
+    State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    need_history(&window.insight)?;
+    need_history(&state.insight)?;
     let since: Option<Duration> = parameters.since()?;
-    let stalls = move |window: &Window| {
-        let since = since.map(|since| ago(window.insight.now(), since));
-        Ok(stalls_since(window, since))
+    let stalls = move |state: &AdminState| {
+        let since = since.map(|since| ago(state.insight.now(), since));
+        Ok(stalls_since(state, since))
     };
-    reply(&window, stalls).await
+    reply(&state, stalls).await
 }
 
 /// The stalls after the time `since`; all stored stalls if `since` is `None`.
-pub(super) fn stalls_since(window: &Window, since: Option<SystemTime>) -> seawall_api::Stalls {
-    let (episodes, recurring) = window.insight.stalls(since);
-    let topology = window.topology.snapshot();
+pub(super) fn stalls_since(state: &AdminState, since: Option<SystemTime>) -> seawall_api::Stalls {
+    let (episodes, recurring) = state.insight.stalls(since);
+    let topology = state.topology.snapshot();
     let has_routers = topology.description.topology_type == TopologyType::Sharded;
     seawall_api::Stalls {
         episodes: episodes.iter().map(episode).collect(),
         pulse: seawall_api::Pulse {
             note: has_routers.then(|| ROUTERS.to_owned()),
-            ..pulse(window)
+            ..pulse(state)
         },
         recurring: recurring.iter().map(recurring_stall).collect(),
     }
 }
 
-fn pulse(window: &Window) -> seawall_api::Pulse {
-    let cost = match window.pulse.as_ref().map(|pulse| pulse.cost()) {
+fn pulse(state: &AdminState) -> seawall_api::Pulse {
+    let cost = match state.pulse.as_ref().map(|pulse| pulse.cost()) {
         Ok(cost) => cost,
         Err(reason) => {
             return seawall_api::Pulse {

@@ -1,7 +1,7 @@
 //! Checks that a reload hands the value of every live key to a running part. The tests in
 //! `tests/e2e` check what the parts do with these values.
 
-use seawall_config::{KEYS, Key, Kind};
+use seawall_config::{KEYS, Key, KeyKind};
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn a_reload_hands_the_value_of_every_live_key_to_a_running_part() {
 
 /// All values that a reload hands to running parts, as text.
 fn handed_over(settings: &config::Settings) -> String {
-    let window = (
+    let state = (
         convert::guard(&settings.admin),
         settings.admin.profile,
         settings.admin.dashboard,
@@ -61,7 +61,7 @@ fn handed_over(settings: &config::Settings) -> String {
         "{:?}",
         (
             Parts::of(settings),
-            window,
+            state,
             credentials.unwrap(),
             sections,
             read_later
@@ -136,10 +136,10 @@ fn value(key: &Key, variant: usize) -> String {
         [first, second][variant].to_string()
     };
     match key.kind {
-        Kind::Integer { min, max } | Kind::IntegerOr { min, max, .. } => numbers(min, max),
-        Kind::Percent => ["100", "50.5"][variant].to_owned(),
-        Kind::Boolean => ["true", "false"][variant].to_owned(),
-        Kind::Choice { accepted } => {
+        KeyKind::Integer { min, max } | KeyKind::IntegerOr { min, max, .. } => numbers(min, max),
+        KeyKind::Percent => ["100", "50.5"][variant].to_owned(),
+        KeyKind::Boolean => ["true", "false"][variant].to_owned(),
+        KeyKind::Choice { accepted } => {
             // The value `none` conflicts with the other keys that `tls` adds.
             let may_be_none = !key.path.ends_with(".client_certificate");
             let words = accepted.iter();
@@ -148,34 +148,34 @@ fn value(key: &Key, variant: usize) -> String {
                 .collect();
             format!("{:?}", words[variant])
         }
-        Kind::ShapeThresholds { .. } => {
+        KeyKind::ShapeThresholds { .. } => {
             ["{ 0123456789abcdef = 5 }", "{ 0123456789abcdef = 6 }"][variant].to_owned()
         }
-        Kind::Text => match key.path {
+        KeyKind::Text => match key.path {
             "telemetry.resource_attributes" => ["\"a=1\"", "\"a=2\""][variant].to_owned(),
             "limits.shared_addresses" => format!("{:?}", ["10.0.0.0/8", "192.0.2.7"][variant]),
             "capture.on" => format!("{:?}", ["storm", "stall,change"][variant]),
             "admin.peers" => format!("{:?}", ["one:1", "two:2"][variant]),
             _ => format!("{:?}", ["one", "two"][variant]),
         },
-        Kind::HttpUrl => ["\"http://a\"", "\"http://b\""][variant].to_owned(),
+        KeyKind::HttpUrl => ["\"http://a\"", "\"http://b\""][variant].to_owned(),
         // Both variants name the same file, with different contents.
-        Kind::SecretFile if key.path == "telemetry.headers_file" => {
+        KeyKind::SecretFile if key.path == "telemetry.headers_file" => {
             let name = format!("seawall-live-keys-{}", std::process::id());
             let path = std::env::temp_dir().join(name);
             std::fs::write(&path, ["a=1\n", "b=1\n"][variant]).unwrap();
             format!("{path:?}")
         }
-        Kind::Path
-        | Kind::ReadableFile
-        | Kind::ReadableFiles
-        | Kind::SecretFile
-        | Kind::SecretFiles => format!("{:?}", FILES[variant]),
-        Kind::Secret => ["\"a=1\"", "\"b=1\""][variant].to_owned(),
-        Kind::Directory
-        | Kind::ConnectionString
-        | Kind::Base64 { .. }
-        | Kind::Addresses
-        | Kind::AdminAddress => panic!("{}: add values for live keys of this kind", key.path),
+        KeyKind::Path
+        | KeyKind::ReadableFile
+        | KeyKind::ReadableFiles
+        | KeyKind::SecretFile
+        | KeyKind::SecretFiles => format!("{:?}", FILES[variant]),
+        KeyKind::Secret => ["\"a=1\"", "\"b=1\""][variant].to_owned(),
+        KeyKind::Directory
+        | KeyKind::ConnectionString
+        | KeyKind::Base64 { .. }
+        | KeyKind::Addresses
+        | KeyKind::AdminAddress => panic!("{}: add values for live keys of this kind", key.path),
     }
 }

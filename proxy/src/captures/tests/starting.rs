@@ -10,7 +10,7 @@ fn a_capture_whose_thread_cannot_be_started_leaves_no_directory() {
     let now = Instant::now();
     let queue = Queue::new(limits_of(&settings), now);
     let all = Selection::default();
-    let session = captures.session(&mut 0, all, ReplyDetail::Facts, queue, now);
+    let tap = captures.tap(&mut 0, all, ReplyDetail::Facts, queue, now);
     let beginning = Beginning {
         offset_us: 0,
         began_at: SystemTime::now(),
@@ -18,7 +18,7 @@ fn a_capture_whose_thread_cannot_be_started_leaves_no_directory() {
         trigger: "operator",
         redacting: Redacting::choose(&settings, None).unwrap(),
     };
-    let written = Arc::new(Written::new(session, beginning));
+    let written = Arc::new(Written::new(tap, beginning));
     let begun = captures.write_on(&written, &settings, 1 << 20, |_| {
         Err(io::Error::other("no thread"))
     });

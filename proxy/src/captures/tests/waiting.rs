@@ -1,10 +1,9 @@
-//! Tests of capture sessions (not sessions of MongoDB) that wait for an event, and of their
-//! replacement.
+//! Tests of taps that wait for an event, and of their replacement.
 
 use super::*;
 
 #[test]
-fn an_idle_client_keeps_no_records_of_a_capture_session_that_was_replaced() {
+fn an_idle_client_keeps_no_records_of_a_tap_that_was_replaced() {
     let folder = Folder::new("replaced");
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
     let mut client = CapturedClient::default();
@@ -25,7 +24,7 @@ fn an_idle_client_keeps_no_records_of_a_capture_session_that_was_replaced() {
 }
 
 #[test]
-fn a_capture_session_that_waits_for_an_event_is_replaced_if_its_limits_change() {
+fn a_tap_that_waits_for_an_event_is_replaced_if_its_limits_change() {
     let folder = Folder::new("limits-of-lead");
     let waiting = || CaptureSettings {
         on: vec![EventKind::Storm],

@@ -12,7 +12,9 @@ use rand::{TryRng as _, rngs::SysRng};
 
 use super::{Failure, traffic::DATABASE};
 use seawall_console::say;
-use seawall_mongod::{Member, Mongod, Options, Settings, create_first_user, initiate_replica_set};
+use seawall_mongod::{
+    Member, Mongod, Options, ReplicaSetSettings, create_first_user, initiate_replica_set,
+};
 
 /// The user of the demonstration's clients.
 pub(super) const USER: &str = "demo";
@@ -49,7 +51,7 @@ impl Deployment {
             ..Options::default()
         };
         let mongod = Mongod::start(program, options).await?;
-        initiate_replica_set(&[Member::new(&mongod)], Settings::default()).await?;
+        initiate_replica_set(&[Member::new(&mongod)], ReplicaSetSettings::default()).await?;
         let (root_password, password) = (random_password()?, random_password()?);
         create_first_user(&mongod, ROOT, &root_password).await?;
         let root = mongod.direct_client(Some(credential(ROOT, &root_password)))?;

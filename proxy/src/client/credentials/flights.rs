@@ -27,10 +27,10 @@ const OTHERS_LIMIT: Duration = Duration::from_millis(50);
 
 /// The introductions in progress, at most one for each user and address.
 #[derive(Debug, Default)]
-pub(super) struct Flights(Mutex<State>);
+pub(super) struct Flights(Mutex<FlightsState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct FlightsState {
     users: HashMap<UserName, UserFlights>,
     next_number: u64,
 }
@@ -167,7 +167,7 @@ impl Flights {
     }
 }
 
-impl State {
+impl FlightsState {
     /// Removes the user if it has no introductions and no waiting logins.
     fn remove_unused(&mut self, user: &UserName) {
         let flights = self.users.get(user);

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::failure::{FailedCommand, Failure, error_reply};
 use crate::{
     captures::Recording,
-    client::{Shared, answer::ReplyTo, backlog::Forwarded, reply::HeldReply},
+    client::{Shared, backlog::Forwarded, own_reply::ReplyTo, reply::HeldReply},
     limits::{Heavy, StepwiseTurn},
     observe::Observation,
     pins::SessionKey,

@@ -20,10 +20,10 @@ use super::{
 use crate::{
     client::{
         abandoned::Abandoned,
-        answer::Form,
         backlog::Forwarded,
         client_end::ClientEnd,
         forward::{Reply, relay_reply},
+        own_reply::Form,
         reply::{Awaited, HeldReply, RelayError, Unread},
         request::Outgoing,
         streaming::{StreamError, forward_rest},

@@ -1,6 +1,6 @@
 //! The error reply for an operation for which Seawall has no server reply to pass to the client.
 
-use crate::client::answer::requires_authentication;
+use crate::client::own_reply::requires_authentication;
 use seawall_command::{
     AUTHENTICATION_FAILED, CURSOR_NOT_FOUND, Class, ErrorReply, FAILED_TO_SATISFY_READ_PREFERENCE,
     HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED, MAX_TIME_MS_EXPIRED, Mode,

@@ -34,7 +34,7 @@ use self::{
     slices::{Slice, Wait},
 };
 use super::{
-    Client, End, answer::ReplyTo, backlog::Backlog, client_end::ClientEnd, fault::FaultEnd,
+    Client, End, backlog::Backlog, client_end::ClientEnd, fault::FaultEnd, own_reply::ReplyTo,
     reply::HeldReply,
 };
 use crate::{

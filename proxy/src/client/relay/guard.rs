@@ -1,6 +1,6 @@
 //! Decides from the bytes of a request if the request may pass a relay.
 
-use crate::client::answer::requires_authentication;
+use crate::client::own_reply::requires_authentication;
 use seawall_command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, UNAUTHORIZED};
 use seawall_wire::Elements;
 

@@ -27,10 +27,10 @@
 //!   client.
 
 mod admission;
+mod directions;
 mod guard;
 mod proxied;
 mod replies;
-mod session;
 mod target;
 mod watch;
 
@@ -53,8 +53,8 @@ use seawall_wire::{HEADER_BYTES, OpCode};
 pub(super) use self::target::{Target, connect_with_hello};
 use self::{
     admission::Admission,
+    directions::Relay,
     proxied::Proxied,
-    session::Relay,
     target::{destination, is_on_this_host, relay_server_changed},
 };
 

@@ -13,9 +13,9 @@ use super::{
 use crate::{
     client::{
         Shared,
-        answer::{Form, ReplyTo},
         hello::Hello,
         operation::{input, note_retry, sequences},
+        own_reply::{Form, ReplyTo},
     },
     observe::{ConnectedClient, Observation, ServerIndex, outcome_of},
     pins::CursorPin,

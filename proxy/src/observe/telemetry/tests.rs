@@ -12,11 +12,11 @@ use prost::Message as _;
 use tokio::time::Instant;
 
 use super::*;
-use crate::observe::{Observer, Settings, outcome_of};
+use crate::observe::{Observer, ObserverSettings, outcome_of};
 use seawall_command::{CommandBytes, ReplyFacts, ReplyForm};
 
 fn observer() -> Observer {
-    let settings = Settings {
+    let settings = ObserverSettings {
         counts_shapes: true,
         max_shapes: 10,
         name_key: None,
@@ -242,7 +242,7 @@ fn exported_metrics_have_the_same_values_as_the_prometheus_endpoint() {
 /// MiB).
 #[test]
 fn export_of_2000_namespaces_is_smaller_than_the_limit_of_collectors() {
-    let settings = Settings {
+    let settings = ObserverSettings {
         counts_shapes: true,
         max_shapes: 1_000,
         name_key: None,

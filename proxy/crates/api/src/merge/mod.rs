@@ -170,8 +170,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Namespace, Namespaces, Pool, Pools, Report, Shape, Shapes, Status, Step, Storm, Storms,
-        Timeline,
+        Namespace, Namespaces, Pool, Pools, Report, Shape, Shapes, Status, Storm, Storms, Timeline,
+        TimelineStep,
     };
     use seawall_stats::Distribution;
 
@@ -365,14 +365,14 @@ mod tests {
                     .iter()
                     .map(|at| {
                         let shape = shape("", &[4]);
-                        Step {
+                        TimelineStep {
                             at: *at,
                             seconds: 1.0,
                             count: 1,
                             latency_ms: shape.latency_ms,
                             distribution: shape.distribution,
                             total_time_ms: 4.0,
-                            ..Step::default()
+                            ..TimelineStep::default()
                         }
                     })
                     .collect(),
@@ -401,12 +401,12 @@ mod tests {
             step_seconds: 1.0,
             steps: steps
                 .iter()
-                .map(|(at, seconds, count)| Step {
+                .map(|(at, seconds, count)| TimelineStep {
                     at: *at,
                     seconds: *seconds,
                     count: *count,
                     distribution: Some(Vec::new()),
-                    ..Step::default()
+                    ..TimelineStep::default()
                 })
                 .collect(),
         };

@@ -8,7 +8,7 @@ use seawall_stats::float;
 
 use crate::{
     Bucket, Cursors, Moment, Namespace, Namespaces, Other, Report, Server, Shape, Shapes,
-    SinceStart, Step, Timeline,
+    SinceStart, Timeline, TimelineStep,
 };
 
 /// True if there is a distribution, or if no duration was recorded.
@@ -323,7 +323,7 @@ impl Merge for Timeline {
 }
 
 /// Merges the steps of two instances. Returns the length of the longest step, in seconds.
-fn merge_steps(steps: &mut Vec<Step>, others: Vec<Step>) -> f64 {
+fn merge_steps(steps: &mut Vec<TimelineStep>, others: Vec<TimelineStep>) -> f64 {
     let lengths = steps.iter().chain(&others).map(|step| step.seconds);
     let longest = lengths.fold(0.0, f64::max);
     *steps = combined(std::mem::take(steps), longest);
@@ -334,13 +334,13 @@ fn merge_steps(steps: &mut Vec<Step>, others: Vec<Step>) -> f64 {
 }
 
 /// Combines consecutive steps of one instance into steps that begin at multiples of `seconds`.
-fn combined(steps: Vec<Step>, seconds: f64) -> Vec<Step> {
-    let start = |step: &Step| match seconds > 0.0 {
+fn combined(steps: Vec<TimelineStep>, seconds: f64) -> Vec<TimelineStep> {
+    let start = |step: &TimelineStep| match seconds > 0.0 {
         true => (step.at / seconds).floor() * seconds,
         false => step.at,
     };
     let mut combined = Vec::new();
-    let key = |step: &Step| start(step).to_bits();
+    let key = |step: &TimelineStep| start(step).to_bits();
     merge_by(&mut combined, steps, key, |sum, step| {
         let seconds = sum.seconds + step.seconds;
         sum.merge(step);
@@ -352,7 +352,7 @@ fn combined(steps: Vec<Step>, seconds: f64) -> Vec<Step> {
     combined
 }
 
-impl Merge for Step {
+impl Merge for TimelineStep {
     fn is_mergeable(&self) -> bool {
         is_complete(self.count, self.distribution.as_ref())
     }

@@ -63,7 +63,7 @@ pub struct Import {
     /// The time of the first packet, in microseconds since 1970 or since the recording began (see
     /// [`Layout::has_dates`]).
     began_at_us: u64,
-    sessions: BTreeMap<u64, Session>,
+    sessions: BTreeMap<u64, RecorderSession>,
     pending: usize,
     clients: u64,
     last_at_us: u64,
@@ -72,7 +72,7 @@ pub struct Import {
 
 /// One connection of the recording.
 #[derive(Debug, Default)]
-struct Session {
+struct RecorderSession {
     /// The client's number in the capture; `None` before its first operation.
     client: Option<u64>,
     /// True if the recording contains the beginning of the session.
@@ -197,7 +197,7 @@ impl Import {
 
     /// The session with this number; added if it is not remembered yet. The caller must have called
     /// [`Self::make_room`] with this number.
-    fn session(&mut self, number: u64) -> &mut Session {
+    fn session(&mut self, number: u64) -> &mut RecorderSession {
         self.sessions.entry(number).or_default()
     }
 

@@ -1,6 +1,6 @@
 //! Reports on replays, and their comparisons, as text.
 
-use seawall_replay::{Change, ChangeKind, Comparison, Kind, Names, Report, ShapeResult};
+use seawall_replay::{Change, ChangeKind, Comparison, Names, Report, ResultKind, ShapeResult};
 
 use crate::figures::{bytes, exact, float, millis, namespace, printable, table};
 
@@ -21,7 +21,7 @@ pub fn summary(report: &Report) -> String {
         let omitted = exact(report.omitted);
         lines.push(format!("! the capture lacks {omitted} operations"));
     }
-    if report.kind == Kind::Replay {
+    if report.kind == ResultKind::Replay {
         lines.extend(progress(report));
     }
     lines.push(String::new());
@@ -47,9 +47,9 @@ pub fn summary(report: &Report) -> String {
 
 fn headline(report: &Report) -> String {
     let verb = match report.kind {
-        Kind::Replay => "sent",
-        Kind::Capture => "captured",
-        Kind::DryRun => "would send",
+        ResultKind::Replay => "sent",
+        ResultKind::Capture => "captured",
+        ResultKind::DryRun => "would send",
     };
     let target = match report.target.as_str() {
         "" => String::new(),

@@ -8,7 +8,9 @@ use crate::{
     },
     top::panes,
 };
-use seawall_api::{Instance, Report, Shape, Step, all_operations, operations_per_second, totals};
+use seawall_api::{
+    Instance, Report, Shape, TimelineStep, all_operations, operations_per_second, totals,
+};
 
 /// Maximum width of a timeline in characters.
 const TIMELINE_CHARACTERS: usize = 72;
@@ -190,7 +192,8 @@ fn timeline(report: &Report) -> Vec<String> {
     };
     let width = steps.len().div_ceil(TIMELINE_CHARACTERS);
     let step_seconds = report.timeline.step_seconds.max(1e-3);
-    let column = |figure: fn(&[Step]) -> f64| steps.chunks(width).map(figure).collect::<Vec<_>>();
+    let column =
+        |figure: fn(&[TimelineStep]) -> f64| steps.chunks(width).map(figure).collect::<Vec<_>>();
     // Each character of a timeline stands for `width` steps. The three timelines show the average
     // rate of these steps, the highest of their 99th percentiles, and the sum of their errors.
     let rate = column(|steps| {

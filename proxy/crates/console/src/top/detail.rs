@@ -15,7 +15,7 @@ use super::{
 use crate::figures::{
     bar, bytes, clock, count, exact, float, millis, namespace, percent, printable, seconds, sparks,
 };
-use seawall_api::{Latency, Phases, Shape, Step};
+use seawall_api::{Latency, Phases, Shape, TimelineStep};
 
 /// Width of a line of the histogram without its bar, in characters.
 const BESIDE_BAR: usize = 39;
@@ -167,7 +167,7 @@ fn phases(phases: &Phases, width: usize) -> Vec<String> {
 
 /// Draws the number of operations and the 99th percentile of each step. If the steps do not fit the
 /// width, only the last ones are drawn.
-fn draw_timeline(frame: &mut Frame<'_>, area: Rect, timeline: &[Step]) {
+fn draw_timeline(frame: &mut Frame<'_>, area: Rect, timeline: &[TimelineStep]) {
     let block = Block::new().borders(Borders::TOP).title(" timeline ");
     let room = usize::from(block.inner(area).width);
     let shown = timeline.get(timeline.len().saturating_sub(room)..);
@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
     use crate::top::{
-        model::{Answers, tests::model},
+        model::{Responses, tests::model},
         view::tests::shown,
     };
 
@@ -207,18 +207,18 @@ mod tests {
         let mut model = model();
         model.choice.is_open = true;
         let mut shape = model.selected().unwrap().clone();
-        let steps = (0..30u32).map(|second| Step {
+        let steps = (0..30u32).map(|second| TimelineStep {
             at: f64::from(second),
             count: u64::from(second),
             p99_ms: f64::from(second % 5),
-            ..Step::default()
+            ..TimelineStep::default()
         });
         shape.timeline = Some(steps.collect());
-        let answers = Answers {
+        let responses = Responses {
             shape: Some(shape),
-            ..Answers::default()
+            ..Responses::default()
         };
-        model.take(answers);
+        model.take(responses);
         model
     }
 

@@ -75,15 +75,15 @@ impl Room {
 
 /// All lines of the pane, or the reason why there is no map.
 fn lines(model: &Model, width: usize, height: usize) -> Result<Vec<Line<'static>>, String> {
-    let Some(answer) = model.heat_answer() else {
+    let Some(response) = model.heat_response() else {
         return Err("waiting for the heat map".to_owned());
     };
     let since = model.choice.since.seconds();
-    let period = Period::of(&answer.heatmap, since, answer.at);
+    let period = Period::of(&response.heatmap, since, response.at);
     let shown = |of: &&Annotation| of.end.unwrap_or(of.at) >= period.from && of.at <= period.until;
-    let annotations: Vec<&Annotation> = answer.annotations.iter().filter(shown).collect();
+    let annotations: Vec<&Annotation> = response.annotations.iter().filter(shown).collect();
     let room = Room::of(height, annotations.len());
-    let Some(grid) = Grid::new(&answer.heatmap, period, width - AXIS, room.rows) else {
+    let Some(grid) = Grid::new(&response.heatmap, period, width - AXIS, room.rows) else {
         return Err("no operation of this selection in this period".to_owned());
     };
     // A cell gets several characters and lines if all cells still fit the area.
@@ -267,7 +267,7 @@ mod tests {
     use crate::top::{
         choice::{Since, Tab},
         heat::tests::heatmap,
-        model::{Answers, HeatAnswer, tests::model},
+        model::{HeatResponse, Responses, tests::model},
         view::tests::{buffer, shown},
     };
 
@@ -285,7 +285,7 @@ mod tests {
             kind: kind.to_owned(),
             text: text.to_owned(),
         };
-        let answer = HeatAnswer {
+        let response = HeatResponse {
             path: model.wanted().heatmap.unwrap(),
             at: 1_600.0,
             heatmap: heatmap(),
@@ -295,9 +295,9 @@ mod tests {
                 annotation(10.0, "reload", "long ago"),
             ],
         };
-        model.take(Answers {
-            heatmap: Some(answer),
-            ..Answers::default()
+        model.take(Responses {
+            heatmap: Some(response),
+            ..Responses::default()
         });
         model
     }
@@ -425,13 +425,13 @@ mod tests {
         let text = shown(&model, 100, 30).join("\n");
         assert!(text.contains("waiting for the heat map"), "{text}");
         model = opened(Colours::None);
-        let empty = HeatAnswer {
+        let empty = HeatResponse {
             path: model.wanted().heatmap.unwrap(),
-            ..HeatAnswer::default()
+            ..HeatResponse::default()
         };
-        model.take(Answers {
+        model.take(Responses {
             heatmap: Some(empty),
-            ..Answers::default()
+            ..Responses::default()
         });
         let text = shown(&model, 100, 30).join("\n");
         assert!(text.contains("no operation of this selection"), "{text}");

@@ -1,21 +1,21 @@
 //! Merges the responses of several instances.
 
-use super::model::{Answers, HeatAnswer};
+use super::model::{HeatResponse, Responses};
 use seawall_api::{Annotations, Changes, Merge, add_reply, compare_merged, with_address};
 
 /// Merges the responses of all instances, each given with its address. The error says how many
 /// instances have errors, and gives the first error.
-pub(super) fn merged(all: Vec<(&str, Answers)>) -> Answers {
+pub(super) fn merged(all: Vec<(&str, Responses)>) -> Responses {
     let instances = all.len();
-    let mut merged = Answers::default();
+    let mut merged = Responses::default();
     let mut errors = Vec::new();
     let mut incomparable = Vec::new();
-    for (address, mut answers) in all {
+    for (address, mut responses) in all {
         let is_incomparable = |changes: &mut Changes| changes.incomparable().is_some();
-        if let Some(changes) = answers.changes.take_if(is_incomparable) {
+        if let Some(changes) = responses.changes.take_if(is_incomparable) {
             incomparable.push((address, changes));
         }
-        if let Some(error) = take(&mut merged, address, answers) {
+        if let Some(error) = take(&mut merged, address, responses) {
             errors.push(with_address(address, &error));
         }
     }
@@ -39,7 +39,7 @@ pub(super) fn merged(all: Vec<(&str, Answers)>) -> Answers {
 }
 
 /// Adds the responses of one instance. Returns its first error, if any.
-fn take(merged: &mut Answers, address: &str, answers: Answers) -> Option<String> {
+fn take(merged: &mut Responses, address: &str, responses: Responses) -> Option<String> {
     fn member<T: Merge>(
         sum: &mut Option<T>,
         address: &str,
@@ -50,20 +50,20 @@ fn take(merged: &mut Answers, address: &str, answers: Answers) -> Option<String>
             error.get_or_insert(refusal);
         }
     }
-    let mut error = answers.error;
-    merged.operations.extend(answers.operations);
-    member(&mut merged.status, address, answers.status, &mut error);
-    member(&mut merged.shapes, address, answers.shapes, &mut error);
-    member(&mut merged.shape, address, answers.shape, &mut error);
-    member(&mut merged.storms, address, answers.storms, &mut error);
-    member(&mut merged.stalls, address, answers.stalls, &mut error);
-    member(&mut merged.changes, address, answers.changes, &mut error);
-    member(&mut merged.pools, address, answers.pools, &mut error);
-    member(&mut merged.heatmap, address, answers.heatmap, &mut error);
+    let mut error = responses.error;
+    merged.operations.extend(responses.operations);
+    member(&mut merged.status, address, responses.status, &mut error);
+    member(&mut merged.shapes, address, responses.shapes, &mut error);
+    member(&mut merged.shape, address, responses.shape, &mut error);
+    member(&mut merged.storms, address, responses.storms, &mut error);
+    member(&mut merged.stalls, address, responses.stalls, &mut error);
+    member(&mut merged.changes, address, responses.changes, &mut error);
+    member(&mut merged.pools, address, responses.pools, &mut error);
+    member(&mut merged.heatmap, address, responses.heatmap, &mut error);
     error
 }
 
-impl Merge for HeatAnswer {
+impl Merge for HeatResponse {
     fn merge(&mut self, other: Self) {
         self.at = self.at.max(other.at);
         self.heatmap.merge(other.heatmap);
@@ -85,25 +85,25 @@ mod tests {
 
     use super::*;
 
-    fn answers(address: &str, clients: u64) -> Answers {
-        Answers {
+    fn responses(address: &str, clients: u64) -> Responses {
+        Responses {
             status: Some(Status {
                 clients,
                 ..Status::default()
             }),
             operations: [(address.to_owned(), (Duration::ZERO, 10))].into(),
-            ..Answers::default()
+            ..Responses::default()
         }
     }
 
     #[test]
     fn errors_of_some_instances_do_not_hide_the_figures_of_other_instances() {
         let (a, b, c) = ("http://a:1", "http://b:1", "http://c:1");
-        let failed = Answers {
+        let failed = Responses {
             error: Some("the admin address requires a valid token".to_owned()),
-            ..Answers::default()
+            ..Responses::default()
         };
-        let all = vec![(a, answers(a, 3)), (b, failed), (c, answers(c, 4))];
+        let all = vec![(a, responses(a, 3)), (b, failed), (c, responses(c, 4))];
         let merged = merged(all);
         assert_eq!(merged.status.unwrap().clients, 7);
         assert_eq!(merged.operations.len(), 2);
@@ -134,7 +134,7 @@ mod tests {
             }),
             ..Span::default()
         };
-        let reply = |reason: Option<&str>| Answers {
+        let reply = |reason: Option<&str>| Responses {
             changes: Some(Changes {
                 comparable: Some(reason.is_none()),
                 reason: reason.map(str::to_owned),
@@ -142,7 +142,7 @@ mod tests {
                 now: Some(complete.clone()),
                 ..Changes::default()
             }),
-            ..answers("http://a:1", 1)
+            ..responses("http://a:1", 1)
         };
         let reason = Some("no data for the baseline");
         let of = |first, second| {

@@ -36,7 +36,7 @@ use self::{
     choice::{Choice, Since, Sort},
     heat_choice::Colours,
     keys::Outcome,
-    model::{Answers, HeatAnswer, Model, Wanted},
+    model::{HeatResponse, Model, Responses, Wanted},
 };
 use crate::{
     admin_client,
@@ -161,9 +161,9 @@ async fn show(
                 Some(Err(error)) => return Err(error),
                 None => return Ok(Exit::Success),
             },
-            Some(answers) = asked.join_next() => match answers {
-                Ok((wanted, answers)) if wanted == model.wanted() => {
-                    model.take(answers);
+            Some(responses) = asked.join_next() => match responses {
+                Ok((wanted, responses)) if wanted == model.wanted() => {
+                    model.take(responses);
                 }
                 Err(error) if error.is_panic() => return Err(io::Error::other(error)),
                 Ok(_) | Err(_) => {}
@@ -182,11 +182,11 @@ fn ticks() -> Interval {
     ticks
 }
 
-fn begin(asked: &mut JoinSet<(Wanted, Answers)>, fleet: &Fleet, model: &Model, started: Instant) {
+fn begin(asked: &mut JoinSet<(Wanted, Responses)>, fleet: &Fleet, model: &Model, started: Instant) {
     let (fleet, wanted) = (fleet.clone(), model.wanted());
     asked.spawn(async move {
-        let answers = ask_all(&fleet, wanted.clone(), started).await;
-        (wanted, answers)
+        let responses = ask_all(&fleet, wanted.clone(), started).await;
+        (wanted, responses)
     });
 }
 
@@ -207,7 +207,7 @@ async fn first_status(fleet: &Fleet) -> Result<Status, ClientError> {
 
 /// Requests the data of the current view from all instances at the same time, and merges the
 /// replies.
-async fn ask_all(fleet: &Fleet, wanted: Wanted, started: Instant) -> Answers {
+async fn ask_all(fleet: &Fleet, wanted: Wanted, started: Instant) -> Responses {
     match fleet.clients() {
         [client] => ask_one(client, wanted, started, false).await,
         clients => {
@@ -218,8 +218,8 @@ async fn ask_all(fleet: &Fleet, wanted: Wanted, started: Instant) -> Answers {
                 ..wanted
             };
             let asked = clients.iter().map(async |client| {
-                let answers = ask_one(client, wanted.clone(), started, true).await;
-                (client.address(), answers)
+                let responses = ask_one(client, wanted.clone(), started, true).await;
+                (client.address(), responses)
             });
             merge::merged(join_all(asked).await)
         }
@@ -234,42 +234,42 @@ async fn ask_one(
     wanted: Wanted,
     started: Instant,
     is_one_of_several: bool,
-) -> Answers {
-    let mut answers = Answers::default();
-    let error = &mut answers.error;
-    answers.status = ask::<Status>(client, "/api/v1/status", error).await;
+) -> Responses {
+    let mut responses = Responses::default();
+    let error = &mut responses.error;
+    responses.status = ask::<Status>(client, "/api/v1/status", error).await;
     // If the request for the status fails, the proxy cannot be reached, and the other requests
     // would fail too.
-    if answers.status.is_none() {
-        return answers;
+    if responses.status.is_none() {
+        return responses;
     }
-    let operations = answers.status.iter().map(|status| status.operations);
+    let operations = responses.status.iter().map(|status| status.operations);
     let at = started.elapsed();
-    answers.operations = operations
+    responses.operations = operations
         .map(|operations| (client.address().to_owned(), (at, operations)))
         .collect();
-    answers.shapes = ask(client, &wanted.shapes, error).await;
-    answers.storms = ask(client, "/api/v1/storms", error).await;
+    responses.shapes = ask(client, &wanted.shapes, error).await;
+    responses.storms = ask(client, "/api/v1/storms", error).await;
     if wanted.stalls {
-        answers.stalls = ask(client, "/api/v1/stalls", error).await;
+        responses.stalls = ask(client, "/api/v1/stalls", error).await;
     }
     if let Some(path) = &wanted.shape {
         let shape = client.ask(path).await;
-        answers.shape = match shape {
+        responses.shape = match shape {
             Err(ClientError::Refused { status: 404, .. }) if is_one_of_several => None,
             shape => known_or(shape, error),
         };
     }
     if let Some(path) = &wanted.changes {
-        answers.changes = ask(client, path, error).await;
+        responses.changes = ask(client, path, error).await;
     }
     if wanted.pools {
-        answers.pools = ask(client, "/api/v1/pools", error).await;
+        responses.pools = ask(client, "/api/v1/pools", error).await;
     }
     if let Some(path) = wanted.heatmap {
-        answers.heatmap = ask_heatmap(client, path, wanted.annotations, error).await;
+        responses.heatmap = ask_heatmap(client, path, wanted.annotations, error).await;
     }
-    answers
+    responses
 }
 
 /// Requests a heat map and the annotations of its period. A shape or a namespace without operations
@@ -279,7 +279,7 @@ async fn ask_heatmap(
     path: String,
     annotations: Option<String>,
     error: &mut Option<String>,
-) -> Option<HeatAnswer> {
+) -> Option<HeatResponse> {
     let heatmap = client.ask::<Heatmap>(&path).await;
     let heatmap = match heatmap {
         Err(ClientError::Refused { status: 404, .. }) => Heatmap::default(),
@@ -290,7 +290,7 @@ async fn ask_heatmap(
         None => None,
     };
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    Some(HeatAnswer {
+    Some(HeatResponse {
         path,
         at: since_epoch.unwrap_or_default().as_secs_f64(),
         heatmap,
@@ -308,8 +308,8 @@ async fn ask<T: DeserializeOwned>(
     known_or(client.ask(path).await, first_error)
 }
 
-fn known_or<T>(answer: Result<T, ClientError>, first_error: &mut Option<String>) -> Option<T> {
-    answer
+fn known_or<T>(response: Result<T, ClientError>, first_error: &mut Option<String>) -> Option<T> {
+    response
         .map_err(|error| first_error.get_or_insert(admin_client::message(&error)))
         .ok()
 }

@@ -31,7 +31,7 @@ pub(super) struct Wanted {
 /// The responses to the requests for the current view. A response is `None` if it was not requested
 /// or its request failed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Answers {
+pub(super) struct Responses {
     pub(super) status: Option<Status>,
     pub(super) shapes: Option<Shapes>,
     pub(super) shape: Option<Shape>,
@@ -39,7 +39,7 @@ pub(super) struct Answers {
     pub(super) stalls: Option<Stalls>,
     pub(super) changes: Option<Changes>,
     pub(super) pools: Option<Pools>,
-    pub(super) heatmap: Option<HeatAnswer>,
+    pub(super) heatmap: Option<HeatResponse>,
     /// By the address of each instance: the time of the request, since the start of `seawall top`,
     /// and the number of operations since the start of the instance.
     pub(super) operations: BTreeMap<String, (Duration, u64)>,
@@ -49,7 +49,7 @@ pub(super) struct Answers {
 
 /// A heat map with the annotations of its period.
 #[derive(Clone, Debug, Default)]
-pub(super) struct HeatAnswer {
+pub(super) struct HeatResponse {
     /// The path of the request.
     pub(super) path: String,
     /// When the heat map was requested, in seconds since the epoch.
@@ -76,7 +76,7 @@ pub(super) struct Model {
     pub(super) stalls: Stalls,
     pub(super) changes: Changes,
     pub(super) pools: Pools,
-    heatmap: Option<HeatAnswer>,
+    heatmap: Option<HeatResponse>,
     pub(super) error: Option<String>,
 }
 
@@ -138,23 +138,23 @@ impl Model {
     }
 
     /// Stores the responses.
-    pub(super) fn take(&mut self, answers: Answers) {
-        self.count(answers.operations);
-        self.has_figures = answers.status.is_some();
-        self.status = answers.status.or(self.status.take());
+    pub(super) fn take(&mut self, responses: Responses) {
+        self.count(responses.operations);
+        self.has_figures = responses.status.is_some();
+        self.status = responses.status.or(self.status.take());
         fn update<T>(current: &mut T, response: Option<T>) {
             if let Some(response) = response {
                 *current = response;
             }
         }
-        update(&mut self.shapes, answers.shapes);
-        update(&mut self.storms, answers.storms);
-        update(&mut self.stalls, answers.stalls);
-        update(&mut self.changes, answers.changes);
-        update(&mut self.pools, answers.pools);
-        self.heatmap = answers.heatmap.or(self.heatmap.take());
-        self.shape = answers.shape.or(self.shape.take());
-        self.error = answers.error;
+        update(&mut self.shapes, responses.shapes);
+        update(&mut self.storms, responses.storms);
+        update(&mut self.stalls, responses.stalls);
+        update(&mut self.changes, responses.changes);
+        update(&mut self.pools, responses.pools);
+        self.heatmap = responses.heatmap.or(self.heatmap.take());
+        self.shape = responses.shape.or(self.shape.take());
+        self.error = responses.error;
     }
 
     /// Computes the sum of the rates of all instances. The rate of an instance is computed from its
@@ -215,9 +215,11 @@ impl Model {
     }
 
     /// The heat map of the selection. `None` until its response has arrived.
-    pub(super) fn heat_answer(&self) -> Option<&HeatAnswer> {
+    pub(super) fn heat_response(&self) -> Option<&HeatResponse> {
         let path = self.wanted().heatmap?;
-        self.heatmap.as_ref().filter(|answer| answer.path == path)
+        self.heatmap
+            .as_ref()
+            .filter(|response| response.path == path)
     }
 
     /// Moves the cursor to the row that `row` returns. `row` gets the indexes of the current row
@@ -268,7 +270,7 @@ pub(super) mod tests {
         let value: Value = serde_json::from_str(include_str!("../report/example.json")).unwrap();
         let report = Report::read(value).unwrap();
         let mut model = Model::new("http://127.0.0.1:9909", Choice::default());
-        let answers = Answers {
+        let responses = Responses {
             status: Some(report.status),
             shapes: Some(Shapes {
                 other: report.other,
@@ -281,22 +283,22 @@ pub(super) mod tests {
             pools: Some(Pools {
                 pools: report.pools,
             }),
-            ..Answers::default()
+            ..Responses::default()
         };
-        model.take(answers);
+        model.take(responses);
         model
     }
 
     /// The operation counters of some instances, each with the second in which the counter was
     /// requested.
-    fn operations(operations: &[(&str, u64, u64)]) -> Answers {
+    fn operations(operations: &[(&str, u64, u64)]) -> Responses {
         let operations = operations.iter().map(|(address, second, count)| {
             let at = Duration::from_secs(*second);
             ((*address).to_owned(), (at, *count))
         });
-        Answers {
+        Responses {
             operations: operations.collect(),
-            ..Answers::default()
+            ..Responses::default()
         }
     }
 
@@ -333,7 +335,7 @@ pub(super) mod tests {
         model.take(operations(&[(a, 5, 40)]));
         assert_eq!(model.operations_per_second, Some(20.0));
         // If no instance sends a response, the last rate is outdated, so no rate is shown.
-        model.take(Answers::default());
+        model.take(Responses::default());
         assert_eq!(model.operations_per_second, None);
     }
 

@@ -33,7 +33,7 @@ use seawall_wire::Compressor;
 
 /// A step of establishing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum EstablishStep {
     /// Connecting the TCP or unix socket.
     Connect,
     /// The TLS handshake.
@@ -46,7 +46,7 @@ pub enum Step {
     AccessControl,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for EstablishStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Connect => "connection",
@@ -65,7 +65,7 @@ pub enum EstablishError {
     #[error("{step} to {address} failed: {source}")]
     Io {
         /// The step that failed.
-        step: Step,
+        step: EstablishStep,
         /// The address of the server.
         address: ServerAddress,
         /// The error of the socket or of TLS.
@@ -83,7 +83,7 @@ pub enum EstablishError {
     #[error("{step} at {address} failed: {source}")]
     Exchange {
         /// The step that failed.
-        step: Step,
+        step: EstablishStep,
         /// The address of the server.
         address: ServerAddress,
         /// Why the command got no valid reply.
@@ -93,7 +93,7 @@ pub enum EstablishError {
     #[error("{step} refused by {address}: {message} ({code})")]
     Refused {
         /// The step that failed.
-        step: Step,
+        step: EstablishStep,
         /// The address of the server.
         address: ServerAddress,
         /// The error code in the server's reply.
@@ -126,7 +126,7 @@ impl EstablishError {
     pub fn refuses_keys(&self) -> bool {
         match self {
             Self::Refused {
-                step: Step::Authenticate,
+                step: EstablishStep::Authenticate,
                 code,
                 ..
             } => refuses_login(*code),
@@ -145,7 +145,9 @@ impl EstablishError {
     pub fn failed_authentication(&self) -> bool {
         match self {
             Self::Scram { .. } => true,
-            Self::Refused { step, .. } | Self::Exchange { step, .. } => *step == Step::Authenticate,
+            Self::Refused { step, .. } | Self::Exchange { step, .. } => {
+                *step == EstablishStep::Authenticate
+            }
             Self::Io { .. }
             | Self::TimedOut { .. }
             | Self::NoLogin
@@ -158,8 +160,8 @@ impl EstablishError {
         match self {
             Self::Io { .. } | Self::TimedOut { .. } | Self::Exchange { .. } => true,
             Self::Refused { step, .. } => match step {
-                Step::Hello | Step::AccessControl => true,
-                Step::Connect | Step::Tls | Step::Authenticate => false,
+                EstablishStep::Hello | EstablishStep::AccessControl => true,
+                EstablishStep::Connect | EstablishStep::Tls | EstablishStep::Authenticate => false,
             },
             Self::Scram { .. } | Self::NoLogin | Self::RequiresAuthentication { .. } => false,
         }
@@ -281,7 +283,8 @@ impl Connector {
     ///
     /// # Errors
     /// See [`EstablishError`]. If the server replies with an error that does not show if the server
-    /// requires a login, the error is [`EstablishError::Refused`] with [`Step::AccessControl`].
+    /// requires a login, the error is [`EstablishError::Refused`] with
+    /// [`EstablishStep::AccessControl`].
     pub async fn requires_authentication(
         &self,
         address: &ServerAddress,
@@ -412,7 +415,7 @@ impl Connector {
         let mut hello = hello();
         hello.append(cstr!("speculativeAuthenticate"), &*start(cstr!("db")));
         let (mut connection, hello_reply) = self.connect_with_hello(address, hello).await?;
-        let step = Step::Authenticate;
+        let step = EstablishStep::Authenticate;
         let first = match hello_reply.get_document("speculativeAuthenticate") {
             Ok(reply) => reply.to_owned().into(),
             // The reply to `hello` has no `speculativeAuthenticate` if the server does not know
@@ -453,7 +456,7 @@ impl Connector {
     ) -> Result<(Connection, SecretDocument), EstablishError> {
         let (stream, tls_version) = self.connect_stream(address, None).await?;
         limit_silence(&stream).map_err(|source| EstablishError::Io {
-            step: Step::Connect,
+            step: EstablishStep::Connect,
             address: address.clone(),
             source,
         })?;
@@ -466,7 +469,7 @@ impl Connector {
         }
         hello.append(cstr!("$db"), "admin");
         let hello = SecretDocument::from(hello);
-        let hello_reply = run_step(&mut connection, address, Step::Hello, &hello).await?;
+        let hello_reply = run_step(&mut connection, address, EstablishStep::Hello, &hello).await?;
         connection.server_connection_id = match hello_reply.get("connectionId").ok().flatten() {
             Some(RawBsonRef::Int32(id)) => Some(i64::from(id)),
             Some(RawBsonRef::Int64(id)) => Some(id),
@@ -497,7 +500,7 @@ impl Connector {
             return Ok((stream, version));
         };
         let failed = |source| EstablishError::Io {
-            step: Step::Tls,
+            step: EstablishStep::Tls,
             address: address.clone(),
             source,
         };
@@ -510,7 +513,7 @@ impl Connector {
         header: Option<&[u8]>,
     ) -> Result<Stream, EstablishError> {
         let failed = |source| EstablishError::Io {
-            step: Step::Connect,
+            step: EstablishStep::Connect,
             address: address.clone(),
             source,
         };
@@ -544,7 +547,7 @@ async fn requires_authentication(
     connection: &mut Connection,
 ) -> Result<bool, EstablishError> {
     let command = rawdoc! { "getParameter": 1, "logLevel": 1, "$db": "admin" };
-    match run_step(connection, address, Step::AccessControl, &command).await {
+    match run_step(connection, address, EstablishStep::AccessControl, &command).await {
         // The server checks privileges before it runs a command. It has run this command on a
         // connection without a login, so it requires no login.
         Ok(_) => Ok(false),
@@ -569,7 +572,7 @@ async fn may_require_authentication(
 async fn run_step(
     connection: &mut Connection,
     address: &ServerAddress,
-    step: Step,
+    step: EstablishStep,
     command: &RawDocument,
 ) -> Result<SecretDocument, EstablishError> {
     let reply = connection.run(command).await.map(SecretDocument::from);
@@ -612,7 +615,7 @@ mod tests {
         "h:1".parse().unwrap()
     }
 
-    fn refused(step: Step, code: i32) -> EstablishError {
+    fn refused(step: EstablishStep, code: i32) -> EstablishError {
         EstablishError::Refused {
             step,
             address: address(),
@@ -633,19 +636,19 @@ mod tests {
     #[test]
     fn each_connection_error_is_attributed_to_the_keys_or_the_server_or_neither() {
         let exchange = EstablishError::Exchange {
-            step: Step::Authenticate,
+            step: EstablishStep::Authenticate,
             address: address(),
             source: ControlError::Bson,
         };
         let open = EstablishError::RequiresAuthentication { address: address() };
         for (error, refuses_keys, blames_server) in [
-            (refused(Step::Authenticate, 18), true, false),
-            (refused(Step::Authenticate, 334), true, false),
-            (refused(Step::Authenticate, 8000), true, false),
-            (refused(Step::Authenticate, 11_600), false, false),
-            (refused(Step::Authenticate, 463), false, false),
-            (refused(Step::Hello, 18), false, true),
-            (refused(Step::AccessControl, 91), false, true),
+            (refused(EstablishStep::Authenticate, 18), true, false),
+            (refused(EstablishStep::Authenticate, 334), true, false),
+            (refused(EstablishStep::Authenticate, 8000), true, false),
+            (refused(EstablishStep::Authenticate, 11_600), false, false),
+            (refused(EstablishStep::Authenticate, 463), false, false),
+            (refused(EstablishStep::Hello, 18), false, true),
+            (refused(EstablishStep::AccessControl, 91), false, true),
             (scram(ScramError::KeysOutdated), true, false),
             (scram(ScramError::ServerSignatureMismatch), false, false),
             (EstablishError::NoLogin, true, false),

@@ -25,7 +25,7 @@ use seawall_wire::Compressor;
 pub use self::{
     address::{AddressError, ServerAddress},
     control::{ControlError, reply_is_ok},
-    establish::{Connector, EstablishError, Step},
+    establish::{Connector, EstablishError, EstablishStep},
     interrupt::{Interrupt, Interrupts},
     sasl::{
         SecretDocument, conversation_id, empty_exchange, payload, refuses_login, sasl_continue,

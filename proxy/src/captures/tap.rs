@@ -27,11 +27,11 @@ pub struct Plan {
     pub trigger: &'static str,
 }
 
-/// A session of this module (not a session of MongoDB): records the operations of clients, either
-/// for a capture that is being written, or in memory until an event begins a capture.
+/// Records the operations of clients, either for a capture that is being written, or in memory
+/// until an event begins a capture.
 #[derive(Debug)]
-pub(super) struct Session {
-    /// Differs between all sessions of the process. Never 0, because 0 means that no session runs.
+pub(super) struct Tap {
+    /// Differs between all taps of the process. Never 0, because 0 means that there is no tap.
     pub(super) number: u64,
     pub(super) selection: Selection,
     pub(super) replies: ReplyDetail,
@@ -42,8 +42,8 @@ pub(super) struct Session {
     pub(super) totals: Arc<Totals>,
 }
 
-impl Session {
-    /// Microseconds since the session began.
+impl Tap {
+    /// Microseconds since the tap began.
     pub(super) fn at_us(&self, now: Instant) -> u64 {
         microseconds(now.saturating_duration_since(self.began))
     }
