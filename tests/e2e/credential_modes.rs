@@ -21,7 +21,7 @@ use seawall_tests::{
 };
 
 use crate::scene::{
-    connect, connect_from, find, insert, introductions, log_in, logged_in, root, seawall,
+    connect, connect_from, find, first_logins, insert, log_in, logged_in, root, seawall,
     seawall_at, server, update_user, with_password, writer,
 };
 
@@ -58,7 +58,7 @@ async fn lookup_mode_logs_users_in_without_a_login_at_the_server() {
         assert_eq!(outcome.code(), Some(18), "{outcome:?}");
         let mut client = logged_in(&seawall, &user.login()).await;
         // Seawall itself verified the client's SCRAM proof, so no login reached the server.
-        assert_eq!(introductions(&recorder, &user.name), []);
+        assert_eq!(first_logins(&recorder, &user.name), []);
         assert!(find(&mut client, &db).await.is_ok());
         assert_eq!(insert(&mut client, &db).await.code(), Some(13));
     }

@@ -143,7 +143,7 @@ pub(crate) fn commands_named(recorder: &Recorder, name: &str) -> Vec<(usize, Doc
 
 /// The `saslStart` commands of this user that reached the server, each with the index of its
 /// connection.
-pub(crate) fn introductions(recorder: &Recorder, user: &str) -> Vec<(usize, Document)> {
+pub(crate) fn first_logins(recorder: &Recorder, user: &str) -> Vec<(usize, Document)> {
     let name = format!("n,,n={user},").into_bytes();
     let mut starts = commands_named(recorder, "saslStart");
     starts.retain(|(_, start)| {

@@ -264,8 +264,8 @@ async fn send(address: std::net::SocketAddr, bytes: &[u8]) {
 }
 
 /// Checks that the server got no messages except those that Seawall builds. Returns the number of
-/// introductions (first logins that Seawall forwards to the server).
-fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) -> usize {
+/// first logins that Seawall forwarded to the server.
+fn first_logins_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) -> usize {
     // After the login of a known user, Seawall may read the user's keys again with this command.
     let reading = doc! {
         "usersInfo": { "user": &user.name, "db": "admin" }, "showCredentials": true,
@@ -280,7 +280,7 @@ fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) 
         "buildInfo",
         "ping",
     ]);
-    let mut introduced = 0;
+    let mut first_logins = 0;
     for (index, recording) in recorder.connections().iter().enumerate() {
         if pooled.contains(&index) {
             let message_count = recording.messages_from_client().len();
@@ -295,7 +295,7 @@ fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) 
                 "saslStart" => {
                     let expected = ["saslStart", "mechanism", "options", "$db", "payload"];
                     assert_eq!(keys, expected);
-                    introduced += 1;
+                    first_logins += 1;
                 }
                 "saslContinue" => {
                     assert_eq!(keys, ["saslContinue", "conversationId", "$db", "payload"])
@@ -304,7 +304,7 @@ fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) 
             }
         }
     }
-    introduced
+    first_logins
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -337,10 +337,10 @@ async fn no_byte_of_a_mutated_handshake_message_reaches_a_pooled_connection() {
         sent.unwrap();
     }
 
-    let introduced = introduced_by_seawall(&recorder, &user, &pooled);
+    let first_logins = first_logins_by_seawall(&recorder, &user, &pooled);
     // Some logins reached the server, so Seawall did not refuse all messages because of invalid
     // framing.
-    assert!(introduced > 10, "only {introduced} introductions");
+    assert!(first_logins > 10, "only {first_logins} first logins");
     assert!(find(&mut good, &user.name).await.is_ok());
     for user in [user, new_user] {
         let mut client = logged_in(&seawall, &user.login()).await;

@@ -256,7 +256,7 @@ pub(super) fn credential_settings(
         users,
         max_stale: auth.max_stale,
         max_users: limits.max_users.get(),
-        introductions: limits.introductions.get(),
+        first_logins: limits.introductions.get(),
         conversations: limits.introduction_conversations.get(),
     })
 }

@@ -207,7 +207,7 @@ impl Login {
                 let verified = Self::verify(context, start, KeySource::Configuration(keys), began);
                 verified.map_err(LoginError::Credentials)
             }
-            Obtained::Introduce(introduction) => {
+            Obtained::FirstLogin(first_login) => {
                 let SaslStart {
                     mechanism,
                     client_first,
@@ -216,7 +216,7 @@ impl Login {
                     ..
                 } = start;
                 let (carried, server_first) = {
-                    let starting = pin!(introduction.start(mechanism, client_first, &payload));
+                    let starting = pin!(first_login.start(mechanism, client_first, &payload));
                     context.unless_gone(starting).await?
                 };
                 let login = Self {

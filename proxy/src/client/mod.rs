@@ -408,8 +408,8 @@ impl Client {
     /// verifies this proof ([`Login::deadline`]). `None` if the client has neither deadline.
     fn read_deadline(&self) -> Option<Instant> {
         let handshake = self.handshake.as_ref().map(|due| due.deadline);
-        let introduction = self.login.as_ref().and_then(|login| login.deadline());
-        handshake.into_iter().chain(introduction).min()
+        let first_login = self.login.as_ref().and_then(|login| login.deadline());
+        handshake.into_iter().chain(first_login).min()
     }
 
     /// Reads the next message of a client that has a deadline.
@@ -555,9 +555,9 @@ impl Client {
         }
         match self.operator(&command) {
             Some(identity) => {
-                // Ends an introduction (a login that a server verifies) that waits for the client's
-                // proof. Otherwise, while the operation runs, the introduction would keep a server
-                // connection and count towards the limit of introductions.
+                // Ends a first login that waits for the client's proof. Otherwise, while the
+                // operation runs, the first login would keep a server connection and count towards
+                // the limit of first logins.
                 self.login.take_if(|login| login.deadline().is_some());
                 self.connected.reached(Stage::Operation);
                 if command.spec.is_about_seawall && self.shared.settings().serves_own_commands {

@@ -63,7 +63,7 @@ pub struct Arrivals {
     pub gate: Gate,
     /// How late the tasks on the threads that serve clients run.
     pub lateness: Lateness,
-    /// Records arrivals of clients. Periodic tasks run rarely in quiet times, and frequently again
+    /// Records arrivals of clients. Periodic tasks run rarely in idle times, and frequently again
     /// after an arrival.
     pub activity: Activity,
 }

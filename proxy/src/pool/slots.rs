@@ -92,7 +92,7 @@ struct Running {
     started: Instant,
     shape: Option<u64>,
     /// True if the operation began while the server had almost nothing to do.
-    is_quiet: bool,
+    at_low_load: bool,
     /// Number of operations that had completed when this operation began.
     completed_before: u64,
     /// The controller's epoch when this operation began. The time of an operation that began in an
@@ -225,7 +225,7 @@ pub(super) struct Slots {
     /// No operation can become exempt before this time.
     search_at: Instant,
     /// When an operation last completed or became exempt.
-    quiet_since: Instant,
+    unchanged_since: Instant,
     window: SlotWindow,
     created_at: Instant,
     is_asleep: bool,
@@ -255,7 +255,7 @@ impl Slots {
             groups: ShapeGroups::default(),
             exemption: None,
             search_at: now,
-            quiet_since: now,
+            unchanged_since: now,
             window: SlotWindow::new(Epoch::default(), now),
             created_at: now,
             is_asleep: true,
@@ -420,7 +420,7 @@ impl Slots {
             user,
             started: now,
             shape: demand.shape,
-            is_quiet: in_progress <= Sample::QUIET,
+            at_low_load: in_progress <= Sample::LOW_LOAD,
             completed_before: self.completed,
             epoch: self.window.epoch,
         });
@@ -494,7 +494,7 @@ impl Slots {
         now: Instant,
     ) {
         self.completed += 1;
-        self.quiet_since = now;
+        self.unchanged_since = now;
         let is_slow =
             |times: &ServerTimes| server_time >= times.median().unwrap_or_default() * LATE_FACTOR;
         let is_late = usage.is_late && is_slow(&self.times);
@@ -505,7 +505,7 @@ impl Slots {
         } else if let Some(shape) = running.shape.filter(|_| is_comparable) {
             self.times.record(server_time);
             let group = self.groups.record(shape, server_time);
-            sample.record(group, server_time, running.is_quiet);
+            sample.record(group, server_time, running.at_low_load);
         } else {
             sample.uncompared += 1;
         }
@@ -558,10 +558,10 @@ impl Slots {
         for (key, running) in running {
             let time = now.saturating_duration_since(running.started);
             let since = self.completed - running.completed_before;
-            let quiet_for = now.saturating_duration_since(self.quiet_since);
-            if rule.applies(time, self.exempt, since, quiet_for) {
+            let unchanged_for = now.saturating_duration_since(self.unchanged_since);
+            if rule.applies(time, self.exempt, since, unchanged_for) {
                 self.change_hold(key, Hold::Exempt);
-                self.quiet_since = now;
+                self.unchanged_since = now;
             } else {
                 oldest = oldest.min(running.started);
             }
@@ -631,7 +631,7 @@ impl Slots {
             return false;
         }
         self.is_asleep = false;
-        self.quiet_since = now;
+        self.unchanged_since = now;
         let epoch = self.window.epoch;
         self.window = SlotWindow::new(epoch, now);
         if let Some(controller) = &mut self.controller {
@@ -667,7 +667,7 @@ impl Slots {
         self.times = ServerTimes::default();
         self.groups = ShapeGroups::default();
         self.exemption = None;
-        self.quiet_since = now;
+        self.unchanged_since = now;
         self.last_reason = None;
         self.set_limit();
         self.settled = self.limit;

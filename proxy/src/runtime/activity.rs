@@ -1,4 +1,4 @@
-//! Periodic work that becomes rare while the proxy is quiet, so that an idle process uses almost no
+//! Periodic work that becomes rare while the proxy is idle, so that the process then uses almost no
 //! CPU time.
 
 use std::{
@@ -14,13 +14,13 @@ use tokio::{
 /// Time between two ticks while clients arrive or operations run.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
 
-/// Time between two ticks while the proxy is quiet.
-const QUIET_TICK: Duration = Duration::from_millis(500);
+/// Time between two ticks while the proxy is idle.
+const IDLE_TICK: Duration = Duration::from_millis(500);
 
-/// The proxy is quiet when no client has arrived and no operation has run for this time.
-const QUIET_AFTER: Duration = Duration::from_secs(1);
+/// The proxy is idle when no client has arrived and no operation has run for this time.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// Counts the arrivals of clients. After a quiet time, the first arrival makes periodic tasks run
+/// Counts the arrivals of clients. After an idle time, the first arrival makes periodic tasks run
 /// frequently again.
 #[derive(Debug, Default)]
 pub struct Activity {
@@ -70,7 +70,7 @@ impl Activity {
 impl Ticks<'_> {
     /// Waits for the next tick. `is_active` is true if the task has work, for example because
     /// operations run. `plan` may move the tick to an earlier time: it gets the time at which the
-    /// tick is due, and returns the same or an earlier time. If the proxy is quiet and a client
+    /// tick is due, and returns the same or an earlier time. If the proxy is idle and a client
     /// arrives before the tick, `next` calls `plan` a second time, with a time [`TICK`] after the
     /// arrival. The tick then comes at the earlier of the two returned times.
     pub(crate) async fn next(
@@ -86,8 +86,8 @@ impl Ticks<'_> {
         }
         self.arrivals = arrivals;
         let mut due;
-        if began - self.active_at >= QUIET_AFTER {
-            due = plan(began + QUIET_TICK);
+        if began - self.active_at >= IDLE_AFTER {
+            due = plan(began + IDLE_TICK);
             if timeout_at(due, arrived).await.is_ok() {
                 due = plan(Instant::now() + TICK).min(due);
             }
@@ -107,18 +107,18 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn ticks_are_rare_while_the_proxy_is_quiet() {
+    async fn ticks_are_rare_while_the_proxy_is_idle() {
         let activity = Activity::default();
         let mut ticks = activity.ticks();
         let begin = Instant::now();
         while ticks.next(false, |due| due).await.elapsed == TICK {}
-        assert_eq!(begin.elapsed(), QUIET_AFTER + QUIET_TICK);
-        assert_eq!(ticks.next(false, |due| due).await.elapsed, QUIET_TICK);
+        assert_eq!(begin.elapsed(), IDLE_AFTER + IDLE_TICK);
+        assert_eq!(ticks.next(false, |due| due).await.elapsed, IDLE_TICK);
         assert_eq!(ticks.next(true, |due| due).await.elapsed, TICK);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_arrival_of_a_client_ends_a_quiet_time_at_once() {
+    async fn the_arrival_of_a_client_ends_an_idle_time_at_once() {
         let activity = Activity::default();
         let mut ticks = activity.ticks();
         while ticks.next(false, |due| due).await.elapsed == TICK {}

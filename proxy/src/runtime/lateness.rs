@@ -42,7 +42,7 @@ impl Lateness {
         self.base + Duration::from_micros(due_us)
     }
 
-    /// Records that a client arrives at `now`. The runtime must then tick soon, even after a quiet
+    /// Records that a client arrives at `now`. The runtime must then tick soon, even after an idle
     /// time. If no tick follows soon, the runtime is late.
     pub(crate) fn expect_soon(&self, now: Instant) {
         self.expect(now + TICK);
@@ -64,7 +64,7 @@ impl Lateness {
         let age = now.saturating_sub(self.last_us.load(Ordering::Relaxed));
         let late = match age <= microseconds(TICK * 2) {
             true => self.late_us.load(Ordering::Relaxed),
-            // In a quiet time, ticks are rare. So the last tick may be too old to show the current
+            // In an idle time, ticks are rare. So the last tick may be too old to show the current
             // lateness.
             false => 0,
         };
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_tick_counts_only_briefly_during_a_quiet_time() {
+    fn a_late_tick_is_not_reported_for_longer_than_two_ticks_while_the_proxy_is_idle() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         lateness.record(70 * MS, begin);

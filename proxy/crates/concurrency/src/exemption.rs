@@ -127,7 +127,7 @@ impl Exemption {
     /// True if an operation may become exempt. `running` is the time for which the operation has
     /// run, and `exempt` is the number of exempt operations. `completed_since` is the number of
     /// other operations that have completed since this operation began. In a stall, this number
-    /// stays low even before a sample shows the stall. `quiet_for` is the time for which no
+    /// stays low even before a sample shows the stall. `unchanged_for` is the time for which no
     /// operation has completed or become exempt. After `PROBE_INTERVAL`, one operation may become
     /// exempt even over the bound. Therefore, long operations cannot block all others for a long
     /// time. There is no second bound, because the long operations may wait for an operation that
@@ -138,12 +138,12 @@ impl Exemption {
         running: Duration,
         exempt: u32,
         completed_since: u64,
-        quiet_for: Duration,
+        unchanged_for: Duration,
     ) -> bool {
         let is_overtaken = self.is_open
             && exempt < self.bound
             && completed_since >= u64::from(self.limit.div_ceil(2));
-        running >= self.threshold && (is_overtaken || quiet_for >= PROBE_INTERVAL)
+        running >= self.threshold && (is_overtaken || unchanged_for >= PROBE_INTERVAL)
     }
 }
 
@@ -231,7 +231,7 @@ mod tests {
             is_open: false,
             ..RULE
         };
-        let after = |quiet_for| closed.applies(Duration::from_secs(1), 31, 0, quiet_for);
+        let after = |unchanged_for| closed.applies(Duration::from_secs(1), 31, 0, unchanged_for);
         assert!(!after(PROBE_INTERVAL - Duration::from_millis(1)));
         assert!(after(PROBE_INTERVAL));
         assert!(!closed.applies(Duration::from_millis(9), 0, 0, PROBE_INTERVAL));

@@ -16,15 +16,15 @@ const SMOOTHING: f64 = 0.1;
 /// A mean of fewer operations than this is too noisy to be compared.
 const MIN_OPERATIONS: f64 = 16.0;
 
-/// Minimum number of quiet operations ([`Sample::QUIET`]) from which the unloaded server time is
-/// measured. The minimum is low, because if a proxy is one of many that start in front of a busy
-/// server, only its first two operations may be quiet.
-const MIN_QUIET: f64 = 2.0;
+/// Minimum number of operations that began at low load ([`Sample::LOW_LOAD`]) from which the server
+/// time without load is measured. The minimum is low: if many proxies start in front of a busy
+/// server, only the first two operations of each proxy may begin at low load.
+const MIN_LOW_LOAD: f64 = 2.0;
 
-/// Weights of a new mean time of quiet operations: if this time is shorter than the known unloaded
-/// time, and if it is longer. Other clients' load can make a time longer, but never shorter, so a
+/// Weights of a new mean time of operations that began at low load: if this time is shorter than the
+/// known server time without load, and if it is longer. Other clients' load can make a time longer, but never shorter, so a
 /// shorter time has more weight. A longer time counts only if the proxy's own load was low. With a
-/// limit of 2, every operation begins quietly. A longer time then counts only if no operation
+/// limit of 2, every operation begins at low load. A longer time then counts only if no operation
 /// waited.
 const SHORTER: f64 = 0.25;
 const LONGER: f64 = 0.02;
@@ -42,25 +42,27 @@ struct Group {
     weight: Option<f64>,
     /// Mean logarithm of the server time without load.
     unloaded: Option<f64>,
-    quiet_count: f64,
-    quiet_log_sum: f64,
+    low_load_count: f64,
+    low_load_log_sum: f64,
 }
 
 impl Group {
     /// Learns the server time without load. `is_unloaded` is true if this proxy's load was low when
-    /// the quiet operations began.
+    /// the operations counted in `low_load_completed` began.
     fn learn_unloaded(&mut self, seen: &GroupSample, is_unloaded: bool, ageing: f64) {
-        self.quiet_count += float(seen.quiet_completed);
-        self.quiet_log_sum += seen.quiet_log_sum;
+        self.low_load_count += float(seen.low_load_completed);
+        self.low_load_log_sum += seen.low_load_log_sum;
         let mut unloaded = self.unloaded.map(|before| before + ageing);
-        if self.quiet_count >= MIN_QUIET {
-            let quiet = self.quiet_log_sum / self.quiet_count;
-            (self.quiet_count, self.quiet_log_sum) = (0.0, 0.0);
+        if self.low_load_count >= MIN_LOW_LOAD {
+            let low_load = self.low_load_log_sum / self.low_load_count;
+            (self.low_load_count, self.low_load_log_sum) = (0.0, 0.0);
             unloaded = Some(match unloaded {
-                Some(before) if quiet > before && is_unloaded => before + LONGER * (quiet - before),
-                Some(before) if quiet > before => before,
-                Some(before) => before + SHORTER * (quiet - before),
-                None => quiet,
+                Some(before) if low_load > before && is_unloaded => {
+                    before + LONGER * (low_load - before)
+                }
+                Some(before) if low_load > before => before,
+                Some(before) => before + SHORTER * (low_load - before),
+                None => low_load,
             });
         }
         let count = float(seen.completed);
@@ -137,7 +139,7 @@ pub(crate) struct Like {
 impl Like {
     /// Learns the usual and the unloaded server times from a window that ran with this limit.
     pub(crate) fn learn(&mut self, sample: &Sample, limit: u32) {
-        let is_unloaded = u64::from(limit) > Sample::QUIET || sample.time_with_waiting.is_zero();
+        let is_unloaded = u64::from(limit) > Sample::LOW_LOAD || sample.time_with_waiting.is_zero();
         let ageing = AGEING_PER_SECOND * sample.window.as_secs_f64();
         for (group, seen) in self.groups.iter_mut().zip(&sample.groups) {
             group.learn_unloaded(seen, is_unloaded, ageing);
@@ -232,18 +234,18 @@ mod tests {
     fn crowding_is_the_server_time_divided_by_the_server_time_without_load() {
         let mut like = Like::default();
         assert!(like.slowdown(&sample(&[(100, 10)])).is_none());
-        let mut quiet = Sample::default();
-        (0..20).for_each(|_| quiet.record(0, Duration::from_millis(1), true));
-        like.learn(&quiet, 32);
+        let mut low_load = Sample::default();
+        (0..20).for_each(|_| low_load.record(0, Duration::from_millis(1), true));
+        like.learn(&low_load, 32);
         let slowdown = like.slowdown(&sample(&[(100, 10)])).unwrap();
         let crowding = slowdown.crowding().unwrap();
         assert!((crowding - 10.0).abs() < 0.1, "{crowding}");
     }
 
     #[test]
-    fn quiet_operations_do_not_lengthen_the_unloaded_time_while_operations_wait() {
-        // With a limit of 2, every operation begins quietly, even on a crowded server.
-        let quiet = |ms, time_with_waiting| {
+    fn operations_at_low_load_do_not_lengthen_the_unloaded_time_while_operations_wait() {
+        // With a limit of 2, every operation begins at low load, even on a crowded server.
+        let low_load = |ms, time_with_waiting| {
             let mut sample = Sample {
                 time_with_waiting,
                 ..Sample::default()
@@ -253,9 +255,9 @@ mod tests {
         };
         let crowding_after = |time_with_waiting| {
             let mut like = Like::default();
-            like.learn(&quiet(1, Duration::ZERO), 2);
-            (0..200).for_each(|_| like.learn(&quiet(10, time_with_waiting), 2));
-            let slowdown = like.slowdown(&quiet(10, time_with_waiting)).unwrap();
+            like.learn(&low_load(1, Duration::ZERO), 2);
+            (0..200).for_each(|_| like.learn(&low_load(10, time_with_waiting), 2));
+            let slowdown = like.slowdown(&low_load(10, time_with_waiting)).unwrap();
             slowdown.crowding().unwrap()
         };
         assert!(crowding_after(Duration::from_millis(100)) > 9.0);

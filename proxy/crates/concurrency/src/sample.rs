@@ -23,11 +23,11 @@ pub struct GroupSample {
     /// shows if all operations have become slower by a factor; a few long operations hardly change
     /// this mean.
     pub log_sum: f64,
-    /// Number of these operations that began while at most [`Sample::QUIET`] operations were in
+    /// Number of these operations that began while at most [`Sample::LOW_LOAD`] operations were in
     /// progress. These operations show how fast the server is without load from this proxy.
-    pub quiet_completed: u64,
-    /// The part of `log_sum` that comes from the operations that `quiet_completed` counts.
-    pub quiet_log_sum: f64,
+    pub low_load_completed: u64,
+    /// The part of `log_sum` that comes from the operations that `low_load_completed` counts.
+    pub low_load_log_sum: f64,
 }
 
 /// The measurements of one server in one window. The owner of the limit updates them when an
@@ -70,14 +70,14 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// An operation began quietly if at most this many operations were in progress, including
+    /// An operation began at low load if at most this many operations were in progress, including
     /// itself. With two operations, almost every server still has an idle core for each operation.
-    pub const QUIET: u64 = 2;
+    pub const LOW_LOAD: u64 = 2;
 
     /// Adds an operation whose reply arrived in time. `group` is below [`GROUPS`]; a larger number
-    /// counts as the last group. `is_quiet` is true if at most [`Sample::QUIET`] operations were in
-    /// progress when it began.
-    pub fn record(&mut self, group: usize, server_time: Duration, is_quiet: bool) {
+    /// counts as the last group. `at_low_load` is true if at most [`Sample::LOW_LOAD`] operations
+    /// were in progress when it began.
+    pub fn record(&mut self, group: usize, server_time: Duration, at_low_load: bool) {
         let seconds = server_time.as_secs_f64();
         self.server_time_squares += seconds * seconds;
         let Some(group) = self.groups.get_mut(group.min(GROUPS - 1)) else {
@@ -87,9 +87,9 @@ impl Sample {
         group.completed += 1;
         group.server_time += server_time;
         group.log_sum += log;
-        if is_quiet {
-            group.quiet_completed += 1;
-            group.quiet_log_sum += log;
+        if at_low_load {
+            group.low_load_completed += 1;
+            group.low_load_log_sum += log;
         }
     }
 

@@ -145,13 +145,13 @@ fn shared(bench: &Bench, others: u32) -> Sample {
 fn limit_recovers_when_the_other_clients_of_a_crowded_server_leave() {
     for seed in 0..8 {
         let mut bench = Bench::new(seed);
-        let mut quiet = Sample {
+        let mut low_load = Sample {
             window: WINDOW,
             ..Sample::default()
         };
-        quiet.record(0, Duration::from_millis(1), true);
-        quiet.record(0, Duration::from_millis(1), true);
-        let _decision = bench.pass(&quiet);
+        low_load.record(0, Duration::from_millis(1), true);
+        low_load.record(0, Duration::from_millis(1), true);
+        let _decision = bench.pass(&low_load);
         for _ in 0..200 {
             // 49 other proxies have the same limit.
             let sample = shared(&bench, 49 * bench.controller.limit());
@@ -262,11 +262,11 @@ fn arrivals_bound_load_does_not_raise_the_limit_of_a_slow_server() {
     // If load has slowed down the server, a trial of a higher limit would make operations slower.
     let highest = |time: Duration| {
         let mut bench = Bench::new(1);
-        let mut quiet = Sample::default();
-        quiet.record(0, Duration::from_millis(1), true);
-        quiet.record(0, Duration::from_millis(1), true);
-        quiet.window = WINDOW;
-        let _decision = bench.pass(&quiet);
+        let mut low_load = Sample::default();
+        low_load.record(0, Duration::from_millis(1), true);
+        low_load.record(0, Duration::from_millis(1), true);
+        low_load.window = WINDOW;
+        let _decision = bench.pass(&low_load);
         for _ in 0..600 {
             let mut sample = bench.busy(0);
             sample.groups[0].server_time = Duration::ZERO;

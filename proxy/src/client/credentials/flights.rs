@@ -1,5 +1,5 @@
-//! Decides which login introduces a user to the servers (see [`super::introduction`]), while other
-//! first logins of that user wait: the single-flight pattern.
+//! Decides which login of an unknown user becomes the first login (see [`super::first_login`]),
+//! while other logins of that user wait: the single-flight pattern.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -15,17 +15,16 @@ use super::store::UserName;
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// How long an introduction may delay other introductions of the same user from the same address.
-/// After that, the next introduction of this user from this address replaces the stalled
-/// introduction.
+/// How long a first login may delay other first logins of the same user from the same address.
+/// After that, the next first login of this user from this address replaces the stalled one.
 const STALLED_AFTER: Duration = Duration::from_millis(250);
 
-/// Maximum total time that a login waits for introductions from other addresses. The limit is
-/// short, so that stalled introductions from one address do not delay the same user's logins from
+/// Maximum total time that a login waits for first logins from other addresses. The limit is
+/// short, so that stalled first logins from one address do not delay the same user's logins from
 /// another address.
 const OTHERS_LIMIT: Duration = Duration::from_millis(50);
 
-/// The introductions in progress, at most one for each user and address.
+/// The first logins in progress, at most one for each user and address.
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<FlightsState>);
 
@@ -38,7 +37,7 @@ struct FlightsState {
 #[derive(Debug, Default)]
 struct UserFlights {
     in_progress: HashMap<Sharer, Flight>,
-    /// Number of [`Lead`]s, including those of introductions that were replaced.
+    /// Number of [`Lead`]s, including those of first logins that were replaced.
     leads: usize,
     /// The addresses with waiting logins.
     waiting: HashMap<Sharer, Waiters>,
@@ -52,9 +51,9 @@ struct UserFlights {
 struct Waiters {
     /// Number of waiting logins: each has a [`Waiter`].
     count: usize,
-    /// Notifies one login when an introduction ends, and all logins when the user becomes known or
-    /// unknown. A notified login tries to introduce the user. So if thousands of logins wait, the
-    /// end of an introduction wakes at most one login of each address.
+    /// Notifies one login when a first login ends, and all logins when the user becomes known or
+    /// unknown. A notified login tries to become the first login. So if thousands of logins wait, the
+    /// end of a first login wakes at most one login of each address.
     notify: Arc<Notify>,
 }
 
@@ -64,7 +63,8 @@ struct Flight {
     since: Instant,
 }
 
-/// The right of one login to introduce a user. Dropping it lets another login claim this right.
+/// The right of one login to be a user's first login. Dropping it lets another login claim this
+/// right.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Lead {
@@ -75,7 +75,7 @@ pub(super) struct Lead {
     resolved: Arc<Notify>,
 }
 
-/// A login's wait for an introduction by another login.
+/// A login's wait for a first login by another login.
 #[derive(Debug)]
 pub(super) struct Wait {
     notified: OwnedNotified,
@@ -93,7 +93,7 @@ struct Waiter {
 }
 
 impl Wait {
-    /// Returns when an introduction of the user has ended and it is this login's turn to try again,
+    /// Returns when a first login of the user has ended and it is this login's turn to try again,
     /// when the user has become known or unknown, when the login has waited long enough, or at
     /// `deadline`. If this future is dropped, the turn passes to the next login of the address.
     pub(super) async fn wait(self, deadline: Instant) {
@@ -108,8 +108,8 @@ impl Wait {
 }
 
 impl Flights {
-    /// Claims the right to introduce a user to the servers (see [`super::introduction`]), for a
-    /// login that has waited since `began`. If the login must still wait for other introductions of
+    /// Claims the right to be the first login of a user (see [`super::first_login`]), for a login
+    /// that has waited since `began`. If the login must still wait for other first logins of
     /// the user, returns a [`Wait`] for them. After this wait, the login may try again.
     pub(super) fn lead(
         self: &Arc<Self>,
@@ -151,7 +151,7 @@ impl Flights {
         })
     }
 
-    /// Records that a user has become known or unknown. Introductions of this user that have not
+    /// Records that a user has become known or unknown. First logins of this user that have not
     /// begun yet become unnecessary, and all waiting logins of this user continue.
     pub(super) fn resolve(&self, user: &UserName) {
         let state = self.0.lock();
@@ -168,7 +168,7 @@ impl Flights {
 }
 
 impl FlightsState {
-    /// Removes the user if it has no introductions and no waiting logins.
+    /// Removes the user if it has no first logins and no waiting logins.
     fn remove_unused(&mut self, user: &UserName) {
         let flights = self.users.get(user);
         if flights.is_some_and(|flights| flights.leads == 0 && flights.waiting.is_empty()) {
@@ -178,9 +178,9 @@ impl FlightsState {
 }
 
 impl UserFlights {
-    /// The notifications for the waiting logins, one for each address without an introduction in
-    /// progress. The logins of an address with an introduction in progress continue when this
-    /// introduction ends.
+    /// The notifications for the waiting logins, one for each address without a first login in
+    /// progress. The logins of an address with a first login in progress continue when this
+    /// first login ends.
     fn notifies_without_flight(&self) -> Vec<Arc<Notify>> {
         let waiting = self.waiting.iter();
         let waiting = waiting.filter(|(sharer, _)| !self.in_progress.contains_key(*sharer));
@@ -188,7 +188,7 @@ impl UserFlights {
         notifies.collect()
     }
 
-    /// The time until which a login of `sharer` waits for the introductions in progress; `None` if
+    /// The time until which a login of `sharer` waits for the first logins in progress; `None` if
     /// there are none. The login has waited since `began`.
     fn wait_until(&self, sharer: Sharer, began: Instant) -> Option<Instant> {
         let until = |(from, flight): (&Sharer, &Flight)| {
@@ -203,7 +203,7 @@ impl UserFlights {
 }
 
 impl Lead {
-    /// The user to introduce.
+    /// The user whose first login it is.
     pub(super) fn user(&self) -> &UserName {
         &self.user
     }
@@ -222,8 +222,8 @@ impl Drop for Lead {
         };
         flights.leads -= 1;
         let own = flights.in_progress.get(&self.sharer);
-        // A newer introduction of the same address may have replaced this introduction after it had
-        // stalled. Then no login waits for this introduction.
+        // A newer first login of the same address may have replaced this first login after it had
+        // stalled. Then no login waits for this first login.
         let waiting = if own.is_some_and(|flight| flight.number == self.number) {
             flights.in_progress.remove(&self.sharer);
             flights.notifies_without_flight()
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stalled_introduction_delays_its_own_address_longer_than_other_addresses() {
+    async fn a_stalled_first_login_delays_its_own_address_longer_than_other_addresses() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let _stalled = lead(&flights, 1, began).unwrap();
@@ -295,12 +295,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_stalled_introductions_delay_a_login_no_longer_than_one_stalled_introduction() {
+    async fn many_stalled_first_logins_delay_a_login_no_longer_than_one_stalled_first_login() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let mut stalled = Vec::new();
         for address in 1..=100 {
-            // These logins have waited for `OTHERS_LIMIT`, so their introductions begin at once.
+            // These logins have waited for `OTHERS_LIMIT`, so their first logins begin at once.
             let waited = Instant::now() - OTHERS_LIMIT;
             stalled.push(lead(&flights, address, waited).unwrap());
             advance(OTHERS_LIMIT / 100).await;
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn logins_that_wait_for_an_introduction_try_again_when_it_ends() {
+    async fn logins_that_wait_for_a_first_login_try_again_when_it_ends() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let first = lead(&flights, 1, began).unwrap();
@@ -325,11 +325,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_an_introduction_wakes_only_one_waiting_login_of_its_address() {
+    async fn the_end_of_a_first_login_wakes_only_one_waiting_login_of_its_address() {
         const LOGINS: usize = 100;
         let flights = &Arc::<Flights>::default();
         let began = Instant::now();
-        let introduce = || async move {
+        let begin_first_login = || async move {
             loop {
                 match lead(flights, 1, began) {
                     Ok(lead) => return lead,
@@ -337,10 +337,10 @@ mod tests {
                 }
             }
         };
-        let mut held = introduce().await;
+        let mut held = begin_first_login().await;
         let polls = &Cell::new(0);
         let waiting = (0..LOGINS).map(|_| {
-            let mut waiting = Box::pin(unconstrained(introduce()));
+            let mut waiting = Box::pin(unconstrained(begin_first_login()));
             poll_fn(move |cx| {
                 polls.set(polls.get() + 1);
                 waiting.as_mut().poll(cx)
@@ -353,7 +353,7 @@ mod tests {
             drop(held);
             held = waiting.next().await.unwrap();
             // `next` polls every login that was woken. So the number of polls shows that the end of
-            // the introduction woke only the login that now introduces the user.
+            // the first login woke only the login that is now the first login.
             assert!(waiting.next().now_or_never().is_none());
             assert_eq!(polls.get(), LOGINS + ended);
         }
@@ -362,9 +362,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_an_introduction_wakes_no_login_whose_address_has_its_own_introduction() {
+    async fn the_end_of_a_first_login_wakes_no_login_whose_address_has_its_own_first_login() {
         let flights = Arc::<Flights>::default();
-        // These logins have waited for `OTHERS_LIMIT`, so their introductions begin at once.
+        // These logins have waited for `OTHERS_LIMIT`, so their first logins begin at once.
         let began = Instant::now() - OTHERS_LIMIT;
         let [first, second] = [1, 2].map(|address| lead(&flights, address, began).unwrap());
         let wait = lead(&flights, 2, began).err().unwrap();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cancelled_login_passes_its_turn_to_introduce_to_the_next_waiting_login() {
+    async fn a_cancelled_login_passes_its_turn_for_the_first_login_to_the_next_waiting_login() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let first = lead(&flights, 1, began).unwrap();
@@ -399,7 +399,7 @@ mod tests {
     async fn all_waiting_logins_continue_when_their_user_becomes_known() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
-        let _introducing = lead(&flights, 1, began).unwrap();
+        let _first_login = lead(&flights, 1, began).unwrap();
         let waits = [1, 1, 2].map(|address| lead(&flights, address, began).err().unwrap());
         flights.resolve(&user());
         for wait in waits {
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_replaced_introduction_does_not_end_its_replacement() {
+    async fn the_end_of_a_replaced_first_login_does_not_end_its_replacement() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let stalled = lead(&flights, 1, began).unwrap();
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_replaced_introduction_is_notified_when_its_user_becomes_known() {
+    async fn a_replaced_first_login_is_notified_when_its_user_becomes_known() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let stalled = lead(&flights, 1, began).unwrap();

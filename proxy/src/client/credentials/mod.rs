@@ -1,8 +1,8 @@
 //! Users' SCRAM keys: where Seawall gets them, and how it keeps them fresh.
 //!
 //! ```text
-//!  own      Seawall carries a user's first login to a server (introduction) and then reads the
-//!           user's keys on the same connection
+//!  own      Seawall forwards a user's first login to a server and then reads the user's keys on
+//!           the same connection
 //!  lookup   the service account reads any user's keys
 //!  users    Seawall logs in with a configured password or keys and reads the user's keys
 //!  none     no access control: clients need not log in; a login works as in `own`
@@ -15,13 +15,12 @@
 //! - In every mode, the user's restrictions have been read before a login succeeds.
 //! - Keys that cannot be confirmed expire.
 //! - A user that was dropped and created again gets a new identity.
-//! - Each user has at most one reading (a request for its keys) at a time, and at most one
-//!   introduction for each address. The number of readings and introductions of all users is
-//!   bounded.
+//! - Each user has at most one reading (a request for its keys) at a time, and at most one first
+//!   login for each address. The number of readings and first logins of all users is bounded.
 
 mod conversations;
+mod first_login;
 mod flights;
-mod introduction;
 mod live;
 mod mode;
 mod permits;
@@ -51,7 +50,7 @@ use self::{
     store::Store,
 };
 pub(super) use self::{
-    introduction::{Carried, Introduction, Secret},
+    first_login::{Carried, FirstLogin, Secret},
     store::{Known, Reading, UserName},
 };
 
@@ -73,12 +72,12 @@ const CONTENDED_LIMIT: Duration = Duration::from_millis(250);
 /// probably outdated.
 const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long an introduction may take. The wait in the queue before the introduction does not count.
-const INTRODUCTION_LIMIT: Duration = Duration::from_secs(5);
+/// How long a first login may take. The wait in the queue before the first login does not count.
+const FIRST_LOGIN_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a login waits until it may introduce its user. The limit is long: a delayed login harms
-/// no driver, but a refused login makes the driver clear its pool.
-const INTRODUCTION_QUEUE_LIMIT: Duration = Duration::from_secs(25);
+/// How long a login of an unknown user waits until it may become the first login. The limit is long:
+/// a delayed login harms no driver, but a refused login makes the driver clear its pool.
+const FIRST_LOGIN_QUEUE_LIMIT: Duration = Duration::from_secs(25);
 
 /// How long a query to a server about a user may take, and how long a login waits until the mode is
 /// decided.
@@ -114,7 +113,7 @@ pub(super) enum Obtained {
     Configured(ScramKeys),
     /// Seawall does not know the user's keys, so it sends the proof to a server, which checks the
     /// proof.
-    Introduce(Introduction),
+    FirstLogin(FirstLogin),
 }
 
 /// Users of the deployment and their keys.
@@ -127,17 +126,17 @@ pub struct Credentials {
     topology: Arc<Topology>,
     nonces: Arc<NonceSource>,
     store: Mutex<Store>,
-    introductions: Arc<Flights>,
+    first_logins: Arc<Flights>,
     /// The readings in progress, by user. The value of a receiver becomes true when its reading has
     /// ended.
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
-    /// Limits the number of exchanges with servers that run at the same time, for the introductions
-    /// and lookups of all users together. An introduction holds no permit while it waits for its
+    /// Limits the number of exchanges with servers that run at the same time, for the first logins
+    /// and lookups of all users together. A first login holds no permit while it waits for its
     /// client.
     exchanges: AdjustableSemaphore,
     /// Limits the number of queries about users' mechanisms that run at the same time.
     questions: AdjustableSemaphore,
-    /// Introductions that wait for their client.
+    /// First logins that wait for their client.
     conversations: Arc<Conversations<Connection>>,
     /// Unauthenticated server connections for reuse.
     spares: Mutex<Spares>,
@@ -167,10 +166,10 @@ impl Credentials {
             topology,
             nonces,
             store: Mutex::new(Store::new(settings.max_users, settings.max_stale)),
-            introductions: Arc::default(),
+            first_logins: Arc::default(),
             readings: Mutex::default(),
-            exchanges: AdjustableSemaphore::new(settings.introductions),
-            questions: AdjustableSemaphore::new(settings.introductions),
+            exchanges: AdjustableSemaphore::new(settings.first_logins),
+            questions: AdjustableSemaphore::new(settings.first_logins),
             conversations: Conversations::new(settings.conversations),
             spares: Mutex::default(),
             runtime: runtime.clone(),
@@ -188,8 +187,8 @@ impl Credentials {
     /// changed keeps its identity: the keys that were read from a server stay valid as long as the
     /// server confirms them.
     pub(crate) fn configure(&self, settings: CredentialSettings) {
-        self.exchanges.set(settings.introductions, &self.runtime);
-        self.questions.set(settings.introductions, &self.runtime);
+        self.exchanges.set(settings.first_logins, &self.runtime);
+        self.questions.set(settings.first_logins, &self.runtime);
         self.conversations.set_max(settings.conversations);
         self.store
             .lock()
@@ -282,10 +281,10 @@ impl Credentials {
             return Ok(Obtained::Known(known));
         }
         match self.decided_mode().await {
-            CredentialMode::Own => self.introduction(request).await,
+            CredentialMode::Own => self.first_login(request).await,
             CredentialMode::Lookup => self.look_up(user, mechanism).await.map(Obtained::Known),
             CredentialMode::Users => self.obtain_configured(request).await,
-            CredentialMode::None => self.introduction(request).await,
+            CredentialMode::None => self.first_login(request).await,
             CredentialMode::Undecided => Err(CredentialError::Unavailable),
         }
     }
@@ -374,7 +373,7 @@ impl Credentials {
         let evicted = self.store.lock().confirm(user, identity, reading, asked_at);
         drop(evicted);
         if has_keys {
-            self.introductions.resolve(user);
+            self.first_logins.resolve(user);
         }
         if identity.status() != IdentityStatus::Good {
             tracing::info!(user = %user.name, source = %user.source, "dropped the user's cached keys");
@@ -391,7 +390,7 @@ impl Credentials {
         let now = Instant::now();
         let evicted = self.store.lock().remember_unknown(user, mechanism, now);
         drop(evicted);
-        self.introductions.resolve(user);
+        self.first_logins.resolve(user);
     }
 
     /// Stores a user whose keys were requested at `asked_at` and match a proof. If newer keys are
@@ -407,7 +406,7 @@ impl Credentials {
         let (known, evicted) = learnt;
         drop(evicted);
         let known = known.ok_or(CredentialError::Refused)?;
-        self.introductions.resolve(user);
+        self.first_logins.resolve(user);
         // A reload may have removed the user from the configuration during the user's login.
         if !self.may_be_known(user) {
             self.apply_reading(user, &known.identity, Reading::Gone, Instant::now());
@@ -484,9 +483,9 @@ impl Credentials {
         Ok(mechanisms)
     }
 
-    /// Waits until this login may introduce its user. Returns the introduction, or the keys if
-    /// another login has introduced the user during the wait.
-    async fn introduction(
+    /// Waits until this login may become the first login of its user. Returns the first login, or
+    /// the keys if another login has made the user known during the wait.
+    async fn first_login(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
     ) -> Result<Obtained, CredentialError> {
@@ -496,14 +495,14 @@ impl Credentials {
             sharer,
         } = *request;
         let began = Instant::now();
-        let deadline = began + INTRODUCTION_QUEUE_LIMIT;
+        let deadline = began + FIRST_LOGIN_QUEUE_LIMIT;
         loop {
             let now = Instant::now();
             if let Some(known) = self.concurrent_result(user, mechanism, now)? {
                 return Ok(Obtained::Known(known));
             }
-            match self.introductions.lead(user, sharer, began) {
-                Ok(lead) => return self.introduce(request, lead, deadline).await,
+            match self.first_logins.lead(user, sharer, began) {
+                Ok(lead) => return self.begin_first_login(request, lead, deadline).await,
                 Err(_) if now >= deadline => return Err(CredentialError::Unavailable),
                 Err(wait) => {
                     if let Some(known) = self.wait_unless_known(request, *wait, deadline).await? {
@@ -514,7 +513,7 @@ impl Credentials {
         }
     }
 
-    /// Waits for introductions of the user by other logins, until this login should try again.
+    /// Waits for first logins of the user by other logins, until this login should try again.
     /// Returns at once if the user became known or unknown just before `wait` was created, because
     /// `wait` gets no notification of that.
     async fn wait_unless_known(
@@ -544,7 +543,7 @@ impl Credentials {
         ended.unwrap_or(Err(CredentialError::Unavailable))
     }
 
-    /// Returns the user's keys if another login has introduced the user, and `None` if the user is
+    /// Returns the user's keys if another login has made the user known, and `None` if the user is
     /// not known yet. The error means that another login has found that the user is unknown.
     fn concurrent_result(
         &self,

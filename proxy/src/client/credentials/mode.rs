@@ -103,10 +103,10 @@ pub struct CredentialSettings {
     pub max_stale: Duration,
     /// Maximum number of users whose keys are cached.
     pub max_users: usize,
-    /// Maximum number of exchanges with servers that run at the same time, for introductions and
+    /// Maximum number of exchanges with servers that run at the same time, for first logins and
     /// lookups. Queries about users' mechanisms have a separate limit of the same size.
-    pub introductions: usize,
-    /// Maximum number of introductions that wait for their client at the same time.
+    pub first_logins: usize,
+    /// Maximum number of first logins that wait for their client at the same time.
     pub conversations: usize,
 }
 

@@ -1,6 +1,6 @@
-//! Unauthenticated server connections that are kept for reuse: by a later introduction (a first
-//! login, which a server checks), or by a later query for the mechanisms of a user. Plain data: no
-//! I/O, no clock.
+//! Unauthenticated server connections that are kept for reuse: by the first login of another
+//! user, which a server checks, or by a query for the mechanisms of a user. Plain data: no I/O, no
+//! clock.
 
 use std::time::Duration;
 

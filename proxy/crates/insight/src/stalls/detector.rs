@@ -117,7 +117,7 @@ const NOTABLE_LIMITS: f64 = 2.0;
 const FEW_OF: u64 = 10;
 
 /// An episode ends after this many consecutive seconds that are not part of a stall.
-const QUIET: u32 = 5;
+const SECONDS_AFTER_STALL: u32 = 5;
 
 /// An episode that lasts longer than this ends, and the usual values are learned again from the
 /// seconds after it.
@@ -144,7 +144,7 @@ impl StallDetector {
                 open.get_or_insert_with(|| OpenEpisode::at(beat))
                     .add(beat, &slow, &self.phases)
             }
-            (None, Some(open)) => open.quiet += 1,
+            (None, Some(open)) => open.normal_seconds += 1,
         }
         self.end(beat, &usual)
     }
@@ -157,7 +157,7 @@ impl StallDetector {
     fn end(&mut self, beat: &EndedOperations, usual: &Usual) -> Option<Episode> {
         let open = self.open.as_ref()?;
         let is_lasting = float(beat.at) - open.started_at > LASTING_SECONDS;
-        if open.quiet < QUIET && !is_lasting {
+        if open.normal_seconds < SECONDS_AFTER_STALL && !is_lasting {
             return None;
         }
         let episode = open.episode(usual);
@@ -268,7 +268,8 @@ struct OpenEpisode {
     /// Time in each phase beyond the usual time, in seconds.
     excess: PerPhase<f64>,
     slow_seconds: u32,
-    quiet: u32,
+    /// Number of consecutive seconds up to now that are not part of the stall.
+    normal_seconds: u32,
 }
 
 impl OpenEpisode {
@@ -281,7 +282,7 @@ impl OpenEpisode {
             worst: Duration::ZERO,
             excess: PerPhase::default(),
             slow_seconds: 0,
-            quiet: 0,
+            normal_seconds: 0,
         }
     }
 
@@ -293,7 +294,7 @@ impl OpenEpisode {
         self.waited += slow.waited;
         self.worst = self.worst.max(longest);
         self.slow_seconds += 1;
-        self.quiet = 0;
+        self.normal_seconds = 0;
         let count = float(beat.durations.count());
         let phases = beat.phases.values().zip(usual.values());
         for (excess, (phase, usual)) in self.excess.values_mut().zip(phases) {

@@ -60,13 +60,13 @@ const ONE_MISSING_IN: u64 = 3;
 /// Chains with fewer episodes than this must have episodes of similar lengths.
 const LONG_CHAIN: u64 = 5;
 
-/// An episode is an "other" episode if it started during a chain, or in the quiet time before it
+/// An episode is an "other" episode if it started during a chain, or in the time before it
 /// ([`ALONE_PERIODS`]), but is not part of the chain. If there are other episodes, the chain must
 /// have at least this many episodes more than there are other episodes.
 const FEWER_OTHERS: u64 = 4;
 
-/// Maximum share of other episodes (see [`FEWER_OTHERS`]) among all episodes since the start of the
-/// quiet time.
+/// Maximum share of other episodes (see [`FEWER_OTHERS`]) among all episodes since the start of
+/// the time before the chain.
 const MAX_OTHERS: f64 = 0.4;
 
 /// Number of periods without an episode before a chain of three episodes. Longer chains need fewer
@@ -209,7 +209,7 @@ impl Chain {
         if (expected - times) * ONE_MISSING_IN > times {
             return false;
         }
-        // A short chain needs a longer quiet time before its first episode than a long chain.
+        // A short chain needs a longer time without episodes before it than a long chain.
         let alone = self.period * ALONE_PERIODS / float((times - MIN_TIMES + 1).pow(2));
         let first = self.links.first().and_then(|link| start(episodes, link.0));
         let since = first.unwrap_or(f64::INFINITY) - alone;

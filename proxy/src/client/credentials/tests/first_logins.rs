@@ -58,16 +58,16 @@ async fn an_unknown_user_is_remembered_only_for_the_mechanism_of_its_login() {
     let (nobody, mechanism) = (user("nobody"), Mechanism::ScramSha1);
     let request = key_request(&nobody, mechanism);
     let other = scene.credentials.obtain(&request).await;
-    assert!(matches!(other, Ok(Obtained::Introduce(_))));
+    assert!(matches!(other, Ok(Obtained::FirstLogin(_))));
 }
 
 #[tokio::test]
 async fn logins_that_wait_for_the_first_login_of_an_unknown_user_send_no_request() {
     let scene = Scene::new().await;
-    let (nobody, introduction) = (user("nobody"), scene.introduction("nobody").await);
+    let (nobody, first_login) = (user("nobody"), scene.first_login("nobody").await);
     let mut waiting = Box::pin(scene.obtain(&nobody));
     assert!(waiting.as_mut().now_or_never().is_none());
-    let started = scene.start_introduced("nobody", introduction).await;
+    let started = scene.start_first_login("nobody", first_login).await;
     assert!(refused(started));
     assert!(waiting.now_or_never().is_some_and(refused));
     assert_eq!(scene.server.count("saslStart"), 1);
@@ -192,8 +192,8 @@ async fn a_login_does_not_wait_if_its_user_became_known_just_before_the_wait() {
     let read = credentials_of_u(&keys_of(SHA_256, "u", "secret").keys);
     pause();
     let now = Instant::now();
-    let lead = || credentials.introductions.lead(&u, request.sharer, now);
-    let _introducing = lead().unwrap();
+    let lead = || credentials.first_logins.lead(&u, request.sharer, now);
+    let _first_login = lead().unwrap();
     let (known, _) = credentials.store.lock().learn(&u, read, None, now);
     assert!(known.is_some());
     // The user became known before this login begins to wait, so the login is not notified of it.

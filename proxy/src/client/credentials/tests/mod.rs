@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use self::users::{SOURCE, UserServer};
 use super::{
     Carried, ConfiguredUser, CredentialError, CredentialMode, CredentialSettings, Credentials,
-    Introduction, KeyRequest, Known, Obtained, Reading, Secret, UserName, UserSecret,
+    FirstLogin, KeyRequest, Known, Obtained, Reading, Secret, UserName, UserSecret,
 };
 use crate::{
     observe::Recorder,
@@ -68,7 +68,7 @@ impl Scene {
             users,
             max_stale: Duration::from_secs(300),
             max_users: 8,
-            introductions: 2,
+            first_logins: 2,
             conversations: 4,
         };
         let runtime = Handle::current();
@@ -89,11 +89,11 @@ impl Scene {
         self.credentials.obtain(&key_request(user, SHA_256)).await
     }
 
-    /// Begins the introduction of a user (a first login, which a server checks). Panics if the user
-    /// is known or configured.
-    async fn introduction(&self, name: &str) -> Introduction {
+    /// Begins the first login of a user, which a server checks. Panics if the user is known or
+    /// configured.
+    async fn first_login(&self, name: &str) -> FirstLogin {
         match self.obtain(&user(name)).await {
-            Ok(Obtained::Introduce(introduction)) => introduction,
+            Ok(Obtained::FirstLogin(first_login)) => first_login,
             Ok(Obtained::Known(_)) => panic!("{name} is known"),
             Ok(Obtained::Configured(_)) => panic!("{name} is configured"),
             Err(error) => panic!("{error}"),
@@ -102,20 +102,20 @@ impl Scene {
 
     /// Begins a first login, up to the server's challenge.
     async fn start(&self, name: &str) -> Result<(Client, Carried, Secret), CredentialError> {
-        let introduction = self.introduction(name).await;
-        self.start_introduced(name, introduction).await
+        let first_login = self.first_login(name).await;
+        self.start_first_login(name, first_login).await
     }
 
     /// Sends the first payload of a first login, and returns the server's challenge.
-    async fn start_introduced(
+    async fn start_first_login(
         &self,
         name: &str,
-        introduction: Introduction,
+        first_login: FirstLogin,
     ) -> Result<(Client, Carried, Secret), CredentialError> {
         let nonce = self.nonces.nonce();
         let (conversation, payload) = ClientConversation::start(SHA_256, name, &nonce);
         let client_first = ClientFirst::parse(&payload).unwrap();
-        let started = introduction.start(SHA_256, client_first, &payload).await?;
+        let started = first_login.start(SHA_256, client_first, &payload).await?;
         let (carried, server_first) = started;
         Ok((Client(conversation), carried, server_first))
     }

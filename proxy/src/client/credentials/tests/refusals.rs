@@ -112,7 +112,7 @@ async fn a_first_login_ends_when_its_client_disconnects() {
     let end = Login::start(&mut context, &start, SOURCE).await.err();
     assert!(matches!(end, Some(LoginEnd::Gone)));
     // The user is not remembered as unknown, and its next first login need not wait.
-    let _introducing = scene.start("u").await.unwrap();
+    let _first_login = scene.start("u").await.unwrap();
     // This login waits for the user's first login in progress, and ends because its client has
     // left.
     let end = Login::start(&mut context, &start, SOURCE).await.err();

@@ -32,7 +32,7 @@ pub(crate) struct Limiter {
     times: ServerTimes,
     exemption: Option<Exemption>,
     /// When an operation last completed or became exempt.
-    quiet_since: f64,
+    unchanged_since: f64,
     sample: Sample,
     integral: f64,
     waiting_us: f64,
@@ -57,7 +57,7 @@ impl Limiter {
             long: Vec::new(),
             times: ServerTimes::default(),
             exemption: None,
-            quiet_since: now,
+            unchanged_since: now,
             sample: Sample::default(),
             integral: 0.0,
             waiting_us: 0.0,
@@ -109,13 +109,14 @@ impl Limiter {
         self.in_progress + self.exempt < self.connections
     }
 
-    /// Begins an operation. Returns true if the operation begins quietly (see [`Sample::QUIET`]).
+    /// Begins an operation. Returns true if the operation begins at low load (see
+    /// [`Sample::LOW_LOAD`]).
     pub(crate) fn begin(&mut self, running: Running, wait_us: f64) -> bool {
         self.touch(running.started);
         self.in_progress += 1;
         self.sample.wait_time += us(wait_us);
         self.running.push_back(running);
-        u64::from(self.in_progress + self.exempt) <= Sample::QUIET
+        u64::from(self.in_progress + self.exempt) <= Sample::LOW_LOAD
     }
 
     pub(crate) fn end(&mut self, end: &End, now: f64) {
@@ -125,14 +126,14 @@ impl Limiter {
             false => self.in_progress -= 1,
         }
         self.completed += 1;
-        self.quiet_since = now;
+        self.unchanged_since = now;
         if end.is_late {
             self.sample.late += 1;
             return;
         }
         let time = us(end.server_us);
         self.times.record(time);
-        self.sample.record(end.group, time, end.is_quiet);
+        self.sample.record(end.group, time, end.at_low_load);
     }
 
     /// Returns the operations that become exempt now. `is_running` returns true if an operation is
@@ -155,21 +156,21 @@ impl Limiter {
             .count();
         self.long.extend(self.running.drain(..long));
         let mut exempt = self.exempt;
-        let mut quiet_since = self.quiet_since;
+        let mut unchanged_since = self.unchanged_since;
         let completed = self.completed;
         self.long.retain(|running| {
             let since = completed - running.completed_before;
             let is_running = is_running(running);
-            let quiet_for = us(now - quiet_since);
-            if is_running && rule.applies(us(now - running.started), exempt, since, quiet_for) {
+            let unchanged_for = us(now - unchanged_since);
+            if is_running && rule.applies(us(now - running.started), exempt, since, unchanged_for) {
                 exempt += 1;
-                quiet_since = now;
+                unchanged_since = now;
                 leaving.push(running.operation);
                 return false;
             }
             is_running
         });
-        self.quiet_since = quiet_since;
+        self.unchanged_since = unchanged_since;
         self.in_progress -= exempt - self.exempt;
         self.exempt = exempt;
         leaving
@@ -215,7 +216,7 @@ impl Limiter {
 pub(crate) struct End {
     pub(crate) group: usize,
     pub(crate) server_us: f64,
-    pub(crate) is_quiet: bool,
+    pub(crate) at_low_load: bool,
     pub(crate) is_exempt: bool,
     pub(crate) is_late: bool,
 }

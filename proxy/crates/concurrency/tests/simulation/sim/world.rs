@@ -81,7 +81,7 @@ struct Operation {
     kind: Option<KindIndex>,
     arrived: f64,
     started: f64,
-    is_quiet: bool,
+    at_low_load: bool,
     is_exempt: bool,
     is_running: bool,
 }
@@ -405,7 +405,7 @@ impl World {
                 started: self.now,
                 completed_before: limiter.completed,
             };
-            operation.is_quiet = limiter.begin(running, wait);
+            operation.at_low_load = limiter.begin(running, wait);
             self.at(
                 self.now + self.load.network_us / 2.0,
                 Event::AtServer(waiting),
@@ -491,7 +491,7 @@ impl World {
         let end = End {
             group: self.kind(&operation).group,
             server_us: self.now - operation.started,
-            is_quiet: operation.is_quiet,
+            at_low_load: operation.at_low_load,
             is_exempt: operation.is_exempt,
             is_late,
         };

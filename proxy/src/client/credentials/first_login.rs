@@ -1,7 +1,7 @@
-//! Introductions: Seawall carries a user's first login to a server, which checks the client's
-//! proof.
+//! First logins: Seawall forwards the first login of a user to a server, which checks the client's
+//! proof. After that, the user is known: Seawall has its keys and checks later logins itself.
 //!
-//! Seawall carries only parsed SCRAM payloads, in commands that it builds itself, on a connection
+//! Seawall forwards only parsed SCRAM payloads, in commands that it builds itself, on a connection
 //! that is in no pool. The connection joins a pool only under three conditions. The server reports
 //! that exactly this user is logged in on it. The ClientKey from the client's proof matches the
 //! keys that Seawall then reads. The server's signature matches these keys, too.
@@ -16,7 +16,7 @@ use tokio::{
 use zeroize::Zeroizing;
 
 use super::{
-    CredentialError, Credentials, INTRODUCTION_LIMIT, KeyRequest, Known, Obtained, QUESTION_LIMIT,
+    CredentialError, Credentials, FIRST_LOGIN_LIMIT, KeyRequest, Known, Obtained, QUESTION_LIMIT,
     UserName, UserSecret,
     conversations::Conversation,
     flights::Lead,
@@ -40,24 +40,23 @@ use seawall_transport::{
 /// A SASL payload, zeroed on drop.
 pub(in crate::client) type Secret = Zeroizing<Vec<u8>>;
 
-/// An introduction in progress: a user's first login, in which a server checks the client's proof.
-/// Dropping the introduction lets another login introduce the user.
+/// The first login of a user while it is in progress: a server checks the client's proof. After
+/// this value is dropped, another login of the user may become the first login.
 #[must_use]
-pub(in crate::client) struct Introduction {
+pub(in crate::client) struct FirstLogin {
     credentials: Arc<Credentials>,
     lead: Lead,
     deadline: Instant,
-    /// The permit for an exchange with a server; `None` while the introduction waits for its
-    /// client.
+    /// The permit for an exchange with a server; `None` while the first login waits for its client.
     exchange: Option<OwnedSemaphorePermit>,
-    /// Stores the server connection while the introduction waits for its client.
+    /// Stores the server connection while the first login waits for its client.
     conversation: Conversation<Connection>,
 }
 
-/// An introduction for which the server has sent its challenge and waits for the client's proof.
+/// A first login for which the server has sent its challenge and waits for the client's proof.
 #[must_use]
 pub(in crate::client) struct Carried {
-    introduction: Introduction,
+    first_login: FirstLogin,
     pool: Arc<ServerPool>,
     challenge: CarriedChallenge,
     conversation_id: i32,
@@ -65,10 +64,10 @@ pub(in crate::client) struct Carried {
 }
 
 impl Credentials {
-    /// Begins an introduction as soon as the limits on conversations and on exchanges with servers
-    /// allow it. Fails if they still do not allow it at `deadline`. If another login introduces the
-    /// user during the wait, returns the user's keys.
-    pub(super) async fn introduce(
+    /// Begins a first login as soon as the limits on conversations and on exchanges with servers
+    /// allow it. Fails if they still do not allow it at `deadline`. If another login makes
+    /// the user known during the wait, returns the user's keys.
+    pub(super) async fn begin_first_login(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
         lead: Lead,
@@ -93,10 +92,10 @@ impl Credentials {
                 begun = &mut begun => break begun.ok_or(CredentialError::Unavailable)?,
             }
         };
-        Ok(Obtained::Introduce(Introduction {
+        Ok(Obtained::FirstLogin(FirstLogin {
             credentials: Arc::clone(self),
             lead,
-            deadline: Instant::now() + INTRODUCTION_LIMIT,
+            deadline: Instant::now() + FIRST_LOGIN_LIMIT,
             exchange: Some(exchange),
             conversation,
         }))
@@ -268,11 +267,11 @@ impl Credentials {
                 return Ok(Obtained::Configured(keys));
             }
         };
-        let introduction = match self.introduction(request).await? {
-            Obtained::Introduce(introduction) => introduction,
+        let first_login = match self.first_login(request).await? {
+            Obtained::FirstLogin(first_login) => first_login,
             known @ (Obtained::Known(_) | Obtained::Configured(_)) => return Ok(known),
         };
-        let logging_in = introduction.read_with_password(mechanism, password);
+        let logging_in = first_login.read_with_password(mechanism, password);
         self.run_to_end(logging_in).await.map(Obtained::Known)
     }
 
@@ -288,16 +287,16 @@ impl Credentials {
         let KeyRequest {
             user, mechanism, ..
         } = *request;
-        let introduction = match self.introduction(request).await? {
-            Obtained::Introduce(introduction) => introduction,
-            // Another login has introduced this user during the wait.
+        let first_login = match self.first_login(request).await? {
+            Obtained::FirstLogin(first_login) => first_login,
+            // Another login has made this user known during the wait.
             Obtained::Known(known) if known.credentials.keys(mechanism) == Some(&keys) => {
                 return self.prove(user, &known, mechanism, client_key);
             }
             Obtained::Known(_) | Obtained::Configured(_) => return Err(CredentialError::Refused),
         };
-        let limit = introduction.deadline;
-        let reading = introduction.read_with_keys(client_key, keys);
+        let limit = first_login.deadline;
+        let reading = first_login.read_with_keys(client_key, keys);
         let reading = async move {
             let read = timeout_at(limit, reading).await;
             read.unwrap_or(Err(CredentialError::Unavailable))
@@ -306,7 +305,7 @@ impl Credentials {
     }
 }
 
-impl Introduction {
+impl FirstLogin {
     /// Logs in at a server with a configured password and reads the user's keys there.
     async fn read_with_password(
         self,
@@ -405,14 +404,14 @@ impl Introduction {
             let challenge = conversation
                 .server_first(&server_first)
                 .map_err(|_| CredentialError::Unavailable)?;
-            // The client may be slow to send its proof. Other introductions must not wait for this
+            // The client may be slow to send its proof. Other first logins must not wait for this
             // client, so the permit for exchanges is released.
             self.exchange = None;
             if !self.conversation.store(connection) {
                 return Err(CredentialError::Unavailable);
             }
             let carried = Carried {
-                introduction: self,
+                first_login: self,
                 pool,
                 challenge,
                 conversation_id: conversation_id(&reply),
@@ -427,7 +426,7 @@ impl Introduction {
 impl Carried {
     /// Deadline for the client's proof.
     pub(in crate::client) fn deadline(&self) -> Instant {
-        self.introduction.deadline
+        self.first_login.deadline
     }
 
     /// Sends the client's proof to the server. On success, Seawall knows the user's keys, the
@@ -437,14 +436,14 @@ impl Carried {
         self,
         client_final: &[u8],
     ) -> Result<(Known, Secret), CredentialError> {
-        let limit = self.introduction.deadline;
+        let limit = self.first_login.deadline;
         let finished = timeout_at(limit, self.finish_in_time(client_final)).await;
         finished.unwrap_or(Err(CredentialError::Unavailable))
     }
 
     async fn finish_in_time(self, client_final: &[u8]) -> Result<(Known, Secret), CredentialError> {
         let Self {
-            introduction,
+            first_login,
             pool,
             challenge,
             conversation_id,
@@ -453,8 +452,8 @@ impl Carried {
         let proof = challenge
             .client_final(client_final)
             .map_err(|_| CredentialError::Refused)?;
-        let user = introduction.lead.user();
-        let credentials = Arc::clone(&introduction.credentials);
+        let user = first_login.lead.user();
+        let credentials = Arc::clone(&first_login.credentials);
         let unavailable = |_| CredentialError::Unavailable;
         let _exchange = credentials
             .exchanges
@@ -463,7 +462,7 @@ impl Carried {
             .await
             .map_err(unavailable)?;
         // The conversation may have been ended to make room for another one.
-        let connection = introduction.conversation.take();
+        let connection = first_login.conversation.take();
         let mut connection = connection.ok_or(CredentialError::Unavailable)?;
         let command = sasl_continue(conversation_id, &user.source, client_final);
         let reply = ask(&mut connection, &command).await?;

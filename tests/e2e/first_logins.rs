@@ -1,6 +1,6 @@
-//! Tests of first logins, which Seawall forwards to a server (introductions): which bytes Seawall
-//! forwards, how many first logins run at the same time, and how they end. Also tests that an error
-//! in any SCRAM conversation has the same code as on a server.
+//! Tests of users' first logins, which Seawall forwards to a server: which bytes Seawall forwards,
+//! how many first logins run at the same time, and how they end. Also tests that an error in any
+//! SCRAM conversation has the same code as on a server.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use seawall_tests::{
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::scene::{
-    commands_named, connect, connect_from, find, introductions, log_in, logged_in, recorded, root,
+    commands_named, connect, connect_from, find, first_logins, log_in, logged_in, recorded, root,
     seawall, server, with_password, writer,
 };
 
@@ -83,7 +83,7 @@ async fn seawall_forwards_only_the_scram_payloads_of_first_logins() {
     let refused = client.command(&user.db, proof.clone()).await.unwrap();
     assert_eq!(refused.code(), Some(18), "{refused:?}");
 
-    let starts = introductions(&recorder, &user.name);
+    let starts = first_logins(&recorder, &user.name);
     let continues = commands_named(&recorder, "saslContinue");
     let ([(first, start)], [(second, forwarded)]) = (starts.as_slice(), continues.as_slice())
     else {
@@ -121,13 +121,13 @@ async fn concurrent_first_logins_of_a_user_share_one_login_at_the_server() {
         let outcome = outcome.unwrap();
         assert!(outcome.is_authenticated(), "{outcome:?}");
     }
-    // An introduction that takes more than 250 ms is replaced by a new one. So there may be several
-    // introductions on a slow machine.
+    // A first login that takes more than 250 ms is replaced by a new one. So there may be several
+    // first logins on a slow machine.
     let most = 1 + began.elapsed().as_millis() / 250;
-    let count = introductions(&recorder, &user.name).len();
+    let count = first_logins(&recorder, &user.name).len();
     assert!(
         count >= 1 && u128::try_from(count).unwrap() <= most,
-        "{count} introductions, expected 1 to {most}"
+        "{count} first logins, expected 1 to {most}"
     );
 }
 
@@ -145,7 +145,7 @@ async fn first_logins_that_wait_for_their_client_are_limited_and_the_oldest_is_e
     let mut client = connect_from(&seawall, [127, 0, 0, 2]).await;
     let begun = client.begin_login(&user.login()).await.unwrap();
     let (mut first, first_user) = stalled.remove(0);
-    let connection = introductions(&recorder, &first_user.name)[0].0;
+    let connection = first_logins(&recorder, &first_user.name)[0].0;
     let is_closed = || async { !recorder.connections()[connection].is_open };
     eventually(LIMIT, is_closed).await.unwrap();
     let outcome = client.finish_login(&begun).await.unwrap();
@@ -172,8 +172,8 @@ async fn a_login_succeeds_while_first_logins_of_other_users_are_stalled() {
     start.insert("$db", "admin");
     queued.send(&OpMsg::new(start)).await.unwrap();
     logged_in(&seawall, &user.login()).await;
-    assert_eq!(introductions(&recorder, &first.name).len(), 1);
-    assert_eq!(introductions(&recorder, &user.name).len(), 1);
+    assert_eq!(first_logins(&recorder, &first.name).len(), 1);
+    assert_eq!(first_logins(&recorder, &user.name).len(), 1);
 }
 
 #[tokio::test]
@@ -186,7 +186,7 @@ async fn a_stalled_first_login_is_ended_and_delays_the_next_login_of_its_user_on
     logged_in(&seawall, &user.login()).await;
     let elapsed = began.elapsed();
     assert!(elapsed < Duration::from_secs(3), "{elapsed:?}");
-    let connection = introductions(&recorder, &user.name)[0].0;
+    let connection = first_logins(&recorder, &user.name)[0].0;
     let is_closed = || async { !recorder.connections()[connection].is_open };
     eventually(LIMIT, is_closed).await.unwrap();
     let late = leader.command(&user.db, sasl_continue(1)).await.unwrap();
@@ -263,10 +263,10 @@ async fn failed_logins_of_unknown_users_are_cached_for_a_second() {
         assert_eq!(outcome.code(), Some(18), "{outcome:?}");
     }
     let most = 1 + began.elapsed().as_secs();
-    let count = introductions(&recorder, &name).len();
+    let count = first_logins(&recorder, &name).len();
     assert!(
         count >= 1 && u64::try_from(count).unwrap() <= most,
-        "{count} introductions, expected 1 to {most}"
+        "{count} first logins, expected 1 to {most}"
     );
     create_user(&root().await, &user).await.unwrap();
     let logs_in = || async { log_in(&seawall, &user.login()).await.1.is_authenticated() };
