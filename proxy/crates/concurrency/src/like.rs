@@ -21,11 +21,11 @@ const MIN_OPERATIONS: f64 = 16.0;
 /// server, only the first two operations of each proxy may begin at low load.
 const MIN_LOW_LOAD: f64 = 2.0;
 
-/// Weights of a new mean time of operations that began at low load: if this time is shorter than the
-/// known server time without load, and if it is longer. Other clients' load can make a time longer, but never shorter, so a
-/// shorter time has more weight. A longer time counts only if the proxy's own load was low. With a
-/// limit of 2, every operation begins at low load. A longer time then counts only if no operation
-/// waited.
+/// Weights of a new mean time of operations that began at low load: if this time is shorter than
+/// the known server time without load, and if it is longer. Other clients' load can make a time
+/// longer, but never shorter, so a shorter time has more weight. A longer time counts only if the
+/// proxy's own load was low. With a limit of 2, every operation begins at low load. A longer time
+/// then counts only if no operation waited.
 const SHORTER: f64 = 0.25;
 const LONGER: f64 = 0.02;
 

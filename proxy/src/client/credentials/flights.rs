@@ -52,8 +52,8 @@ struct Waiters {
     /// Number of waiting logins: each has a [`Waiter`].
     count: usize,
     /// Notifies one login when a first login ends, and all logins when the user becomes known or
-    /// unknown. A notified login tries to become the first login. So if thousands of logins wait, the
-    /// end of a first login wakes at most one login of each address.
+    /// unknown. A notified login tries to become the first login. So if thousands of logins wait,
+    /// the end of a first login wakes at most one login of each address.
     notify: Arc<Notify>,
 }
 
