@@ -260,8 +260,8 @@ async fn cpu_percents(pids: impl Iterator<Item = u32>, time: Duration) -> Vec<f6
         .collect()
 }
 
-/// The interval at which the CPU times of idle processes are read. It is short, so that little CPU
-/// time of threads that end is missed.
+/// The interval at which the CPU times of idle processes are read. The CPU time of a thread between
+/// the last reading and the thread's end is not counted, so the interval is short.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Counts Seawall's system calls for each operation. The minimum is two reads and two writes.

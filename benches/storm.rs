@@ -217,8 +217,8 @@ async fn short(testbed: &StormTestbed, plan: &Plan) {
         "| clients | run | direct, per second | Seawall, per second | ratio | server logins | server connections | Seawall's user time per login cycle | Seawall's cores, user + system | server's cores through Seawall | server's cores direct |",
     );
     say("|---|---|---|---|---|---|---|---|---|---|---|");
-    // Each run has all numbers of clients, so a disturbance of the machine does not affect all runs
-    // with the same number.
+    // Each run measures all numbers of clients. So if another process disturbs the machine for some
+    // time, not all measurements with the same number of clients are affected.
     for run in 1..=plan.runs {
         for clients in &plan.short_sizes {
             let direct = short_run(testbed, plan, *clients, false).await;

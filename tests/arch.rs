@@ -760,7 +760,7 @@ fn general_words_name_at_most_one_type() {
 ///
 /// [`Stream::has_ended`]: seawall_transport::Stream::has_ended
 #[test]
-fn questions_change_nothing() {
+fn functions_named_is_or_has_do_not_borrow_self_mutably() {
     let mut found = Vec::new();
     for file in all_sources() {
         let text = fs::read_to_string(&file).unwrap();

@@ -187,8 +187,8 @@ fn check_sources() {
 const SCREENSHOTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
 
 /// Runs files of browser tests, with a low priority. The browsers use all cores. Without the low
-/// priority, they would cause delays that hide the stalls and changes in `episodes.test.mjs`, which
-/// may run at the same time.
+/// priority, they would cause delays that hide the stalls and changes that Seawall must report in
+/// `episodes.test.mjs`, which may run at the same time.
 fn browse(files: &[&str], variables: &[(&str, &str)]) {
     run_scripts(
         "nice",

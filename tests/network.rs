@@ -273,7 +273,8 @@ async fn fall_silent() {
     assert!(one.unwrap().is_ok() && other.unwrap().is_ok());
     let pooled: BTreeSet<_> = connected_to(port).difference(&watching).copied().collect();
     assert!(pooled.len() >= 2, "{pooled:?}");
-    // The connection of Seawall's probe still works, so the probe does not notice the failure.
+    // Seawall checks the server regularly over another connection. That connection still works, so
+    // the checks do not notice that the pooled connections are silent.
     silence(&pooled, port);
     let unused = async || {
         let closed = "seawall_server_connections_closed_total";

@@ -115,7 +115,7 @@ async fn shop(seawall: &Seawall) {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_sorts_filters_and_opens_shapes_and_restores_the_terminal_at_its_end() {
+async fn top_can_sort_filter_and_open_shapes_and_restores_the_terminal_when_it_ends() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
@@ -130,7 +130,7 @@ async fn top_sorts_filters_and_opens_shapes_and_restores_the_terminal_at_its_end
     terminal.shows("shop.customers").await;
     terminal.press(&["Escape"]);
     terminal.shows("shop.orders").await;
-    // `c` sorts by count, so the collection with more operations is the first. Enter opens it.
+    // `c` sorts by count, so the shape with more operations is the first. Enter opens this shape.
     terminal.press(&["c", "Home", "Enter"]);
     terminal.shows_no("shop.customers").await;
     terminal.shows("{filter:{value:?}}").await;
@@ -172,7 +172,7 @@ async fn top_shows_heat_maps_without_colors() {
     terminal
         .shows("latency of all operations, phase permit")
         .await;
-    // `v` selects the next dimension: servers, then namespaces.
+    // `v` switches the heat map from all operations to one server, and then to one namespace.
     terminal.press(&["0", "v"]);
     terminal
         .shows("50 operations  latency of server 127.0.0.1:")
@@ -196,7 +196,7 @@ async fn top_shows_heat_maps_without_colors() {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_has_a_key_for_each_order_and_shows_the_histogram_and_timeline_of_one_shape() {
+async fn top_has_a_key_for_each_sort_order_and_shows_histogram_and_timeline_of_one_shape() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;

@@ -359,7 +359,7 @@ struct HandshakesState {
 pub struct HandshakeCounts {
     /// Number of full handshakes.
     pub full: u64,
-    /// Number of handshakes that resumed a session.
+    /// Number of handshakes that resumed a TLS session.
     pub resumed: u64,
     /// Number of handshakes that failed.
     pub failed: u64,

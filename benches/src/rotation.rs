@@ -120,8 +120,8 @@ impl RotationTestbed {
         let mut connections = clients.connect_all(&at, count).await;
         let mut times = Vec::new();
         for rotation in 0..u32::try_from(rotations).unwrap_or(u32::MAX) {
-            // Seawall looks for changed files every 500 ms. With varying delays, the files are
-            // replaced at different times between two looks.
+            // Seawall checks every 500 ms whether a file has changed. With varying delays, the
+            // files are replaced at different times between two checks.
             let delay = Duration::from_millis(137 * u64::from(rotation % 4));
             let (during, after) = self.rotate_under_load(connections, delay).await;
             times.push(during);
@@ -130,8 +130,7 @@ impl RotationTestbed {
         times
     }
 
-    /// Replaces the files while finds run on all connections. [`run_load`] panics if one of them
-    /// fails.
+    /// Replaces the files while finds run on all connections. [`run_load`] panics if a find fails.
     async fn rotate_under_load(
         &mut self,
         connections: Vec<Connection>,

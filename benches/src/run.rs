@@ -5,7 +5,7 @@ use std::{fmt, fs, num::NonZero, process::Command, thread, time::Duration};
 use bson::DateTime;
 use serde::{Deserialize, Serialize};
 
-/// The text that replaces a fact, such as the kernel's version, that cannot be read.
+/// The text that is recorded if a fact, such as the kernel's version, cannot be read.
 const UNKNOWN: &str = "unknown";
 
 /// The conditions of a run.

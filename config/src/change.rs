@@ -118,8 +118,8 @@ impl Settings {
             || (is_auto && self.auth.users.is_empty() != running.auth.users.is_empty())
     }
 
-    /// Returns a copy of the settings in effect (`self`) with the live values of `newer`. All other
-    /// values take effect at the next start.
+    /// Returns a copy of the settings in effect (`self`), but with the values of `newer` that need
+    /// no restart ([`Change::Live`]). The other values of `newer` take effect at the next start.
     #[must_use]
     pub fn with_live_values_of(&self, newer: &Self) -> Self {
         let mut settings = self.clone();
@@ -172,8 +172,8 @@ impl Settings {
         settings
     }
 
-    /// The contradictions between values of these settings. After a reload, a new live value can
-    /// contradict a running value that only a restart changes.
+    /// The contradictions between values of these settings. A value that a reload has changed can
+    /// contradict a value that only a restart can change.
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         relations::check(self, self.auth.users.len(), &mut problems);
@@ -185,8 +185,8 @@ const USERS: &str = "auth.users";
 
 const URI: &str = "deployment.uri";
 
-/// The time at which a change of the key or section at `path` takes effect. A section is live only
-/// if all its keys are live.
+/// When a change of the key or section at `path` takes effect. The change of a section needs a
+/// restart unless the changes of all its keys take effect at a reload.
 fn of_path(path: &str) -> Change {
     let list = format!("{path}{LIST}");
     let is_in = |of: &str, section: &str| {
@@ -247,7 +247,8 @@ fn changed_listeners(newer: &[Listener], running: &[Listener]) -> Vec<Changed> {
     changes
 }
 
-/// Copies the live values of `newer`, for each listener that has the same position and addresses.
+/// Copies the values of `newer` that need no restart, for each listener that has the same position
+/// and addresses.
 fn adopt_live(listeners: &mut [Listener], newer: &[Listener]) {
     for (listener, newer) in listeners.iter_mut().zip(newer) {
         if listener.addresses == newer.addresses {
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_change_that_contradicts_a_running_value_is_a_problem() {
+    fn a_reloaded_value_that_contradicts_a_value_that_needs_a_restart_is_a_problem() {
         // `admin.address` changes only at a restart. So the running address stays public and needs
         // the token, which `newer` does not have.
         let running = settings(&format!(
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn each_listener_adopts_its_own_live_values() {
+    fn each_listener_adopts_its_own_values_that_need_no_restart() {
         let running =
             listener("a:1", "backlog = 1") + &listener("b:2", "max_client_connections = 3");
         let newer = listener("a:1", "backlog = 2") + &listener("b:2", &with_tls("listeners.tls"));

@@ -240,9 +240,9 @@ fn telemetry_fits(telemetry: &Telemetry, problems: &mut Problems) {
     }
 }
 
-/// Checks that ordered pseudonyms have a configured key, and that a configured key is long enough.
-/// Without a configured key, Seawall uses a random key, so a capture and a redacted copy of the
-/// data would have different pseudonyms.
+/// Checks that a key is configured if `capture.redact` is `ordered`, and that a configured key is
+/// long enough. Without a configured key, Seawall computes pseudonyms with a random key, so a
+/// capture and a redacted copy of the data would have different pseudonyms.
 fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     let key = "capture.redact_key_file";
     match &capture.redaction_key {

@@ -8,6 +8,6 @@ pub(crate) trait Reloadable {
     fn changed(&self, running: &Self, changed: &mut Vec<&'static str>);
 
     /// Copies the values of all keys and sections with [`Change::Live`] from `newer`. `change_of`
-    /// says for the path of a section when a change of it takes effect.
+    /// returns, for the path of a section, when a change of this section takes effect.
     fn adopt_live(&mut self, newer: &Self, change_of: fn(&str) -> Change);
 }

@@ -10,8 +10,8 @@ use base64::{DecodeError, Engine as _, prelude::BASE64_STANDARD};
 
 /// A password, a token, or a connection string that may contain a password.
 ///
-/// Only tests may compare secrets with `==`, because the duration of the comparison depends on the
-/// contents.
+/// `==` is only for tests, and for the comparison of two configurations at a reload. It must not
+/// verify a secret that a client has sent, because its duration depends on the contents.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -35,8 +35,8 @@ impl fmt::Debug for Secret {
 
 /// A key of exactly `N` bytes, written in base64.
 ///
-/// Only tests may compare keys with `==`, because the duration of the comparison depends on the
-/// contents.
+/// `==` is only for tests, and for the comparison of two configurations at a reload. It must not
+/// verify a key that a client has sent, because its duration depends on the contents.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretBytes<const N: usize>([u8; N]);
 

@@ -306,7 +306,7 @@ fn all_problems_of_several_listeners_are_reported_each_with_the_path_of_its_key(
 }
 
 #[test]
-fn an_address_or_tls_in_listen_is_refused_if_there_are_listeners() {
+fn address_and_tls_of_the_listen_section_are_refused_if_listeners_are_configured() {
     let listeners = "[[listeners]]\naddress = \"a:1\"\n";
     let of_all = format!("{DEPLOYMENT}[listen]\nmax_client_connections = 5\n{listeners}");
     assert_eq!(Settings::from_toml(&of_all).unwrap().listeners().len(), 1);

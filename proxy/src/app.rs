@@ -636,9 +636,10 @@ fn routing(settings: &config::Settings, topology: Arc<Topology>) -> Routing {
     }
 }
 
-/// Adjusts, at each tick of a timer, the rates at which the gates admit logins and new clients. The
-/// rate of logins depends on how long operations wait in the pools. The rate of new clients depends
-/// on how late the tasks of the data plane run.
+/// Adjusts, at each tick of a timer, the rates at which the gates (see [`Gate`]) admit logins and
+/// new clients. The rate of logins depends on how long operations wait in the pools. The rate of
+/// new clients depends on how late the tasks of the data plane (the threads that serve clients)
+/// run.
 async fn tick_gates(shared: Arc<Shared>) {
     let (gates, arrivals) = (&shared.logins.gates, &shared.arrivals);
     let mut ticks = arrivals.activity.ticks();
@@ -661,14 +662,15 @@ fn has_operations(shared: &Shared) -> bool {
     shared.limits.operations().in_flight() > 0
 }
 
-/// Measures how late the tasks of the data plane run, for the gate that delays new clients and for
-/// the metrics.
+/// Measures how late the tasks of the data plane (the threads that serve clients) run, for the gate
+/// that delays new clients and for the metrics.
 async fn watch_data_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
     let record = |late| exporter.event_loop_late("data", late);
     watch_lateness(&shared, &shared.arrivals.lateness, record).await;
 }
 
-/// Measures how late the tasks of the control plane run, for the metrics.
+/// Measures how late the tasks of the control plane (the threads that serve no clients) run, for
+/// the metrics.
 async fn watch_control_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
     let record = |late| exporter.event_loop_late("control", late);
     watch_lateness(&shared, &Lateness::new(Instant::now()), record).await;

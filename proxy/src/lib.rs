@@ -19,7 +19,7 @@
 //! | [`captures`] | captures of all traffic of the selected clients |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
 //! | [`pulse`] | samples of each server's `serverStatus` |
-//! | [`runtime`] | the threads: two runtimes, their ticks, the limit of file descriptors |
+//! | [`runtime`] | the threads: two runtimes, periodic tasks, the limit of file descriptors |
 
 pub mod admin;
 pub mod app;

@@ -83,8 +83,8 @@ impl ScriptedServer {
         for connection in self.connections.lock().drain(..) {
             connection.abort();
         }
-        // The loop closes the connections in the order in which they were accepted, and `last` was
-        // accepted last. So when `last` ends, all connections are closed.
+        // The loop above closes the connections in the order in which they were accepted, and
+        // `last` was accepted last. So when `last` ends, all connections are closed.
         assert_eq!(last.read(&mut [0]).await.unwrap(), 0);
     }
 }

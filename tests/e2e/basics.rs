@@ -157,9 +157,9 @@ async fn a_thousand_short_connections_need_one_server_login_per_pooled_connectio
         .await;
     let created = whole(created);
     assert!((1..=MAX_POOL_SIZE).contains(&created), "{created}");
-    // The first login of a user uses a server connection that then joins the
-    // pool. So it causes no additional login at the server, and each pooled connection has exactly
-    // one login.
+    // The first login of a user uses a server connection that then joins the pool. So the first
+    // login causes no additional login at the server, and each pooled connection has exactly one
+    // login.
     let authentications = seawall
         .metric("seawall_server_authentications_total", &[])
         .await;

@@ -244,8 +244,8 @@ impl OneConnection {
             .expect("the pool has exactly one connection");
     }
 
-    /// Runs [`cancel_everywhere`] for both moments. The script's client sends one find to
-    /// `collection`. No other client sends one to this collection.
+    /// Runs [`cancel_everywhere`] for both values of [`Moment`]. The script's client sends one find
+    /// to `collection`. No other client sends one to this collection.
     async fn cancel_finds(
         &self,
         collection: &str,

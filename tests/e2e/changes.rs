@@ -86,9 +86,9 @@ async fn after_a_password_change_at_most_one_of_many_concurrent_logins_is_refuse
             let authenticated = outcomes.iter().filter(|(_, o)| o.is_authenticated());
             assert_eq!(authenticated.count(), outcomes.len() - refused);
         }
-        // After a failed login, Seawall reads the user's keys again. If they arrive late, as on a
-        // busy machine, further logins fail with the cached old keys. The test allows this after
-        // one of the four password changes.
+        // After a failed login, Seawall reads the user's keys again. If the new keys arrive late,
+        // as on a busy machine, further logins fail with the cached old keys. The test allows this
+        // after one of the four password changes.
         assert!(
             late <= 1,
             "more than one login was refused after {late} of 4 password changes"

@@ -303,7 +303,7 @@ async fn operations(seawall: &Seawall) -> u64 {
 /// Seawall logs each cause at most once a minute, and two cases have the same cause. So each case
 /// has a process of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_has_the_cause_of_each_refused_certificate_and_nothing_is_passed_on() {
+async fn the_log_has_the_cause_of_each_refused_certificate_and_no_operation_or_login_is_counted() {
     let scene = Scene::new();
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);

@@ -1,4 +1,5 @@
-//! Tests of how Seawall stops: drains, in which no operation may fail, signals, and exit codes.
+//! Tests of how Seawall stops: drains (Seawall waits until its clients have left, and no operation
+//! may fail), signals, and exit codes.
 
 use std::{
     net::TcpListener,

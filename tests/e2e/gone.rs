@@ -200,7 +200,7 @@ async fn waiting_operations_of_disconnected_clients_leave_the_queue() {
     eventually(LIMIT, all_run).await.unwrap();
     let waiting = scene.reading(more).await;
     let in_queue = async || scene.metric("seawall_wait_queue_length").await;
-    // The queue may also contain a command with which Seawall reads the user's keys.
+    // The queue may also contain a command with which Seawall reads the user's SCRAM keys.
     let all_wait = async || in_queue().await >= count(more);
     eventually(LIMIT, all_wait).await.unwrap();
     drop(waiting);

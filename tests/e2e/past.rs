@@ -111,8 +111,8 @@ async fn shapes_timelines_and_reports_of_a_time_range_have_the_same_counts() {
     let buckets = in_full.buckets().iter().map(|bucket| bucket.count);
     assert_eq!(buckets.sum::<u64>(), 120);
     assert_eq!(operations(in_full.timeline.as_deref().unwrap()), 120);
-    // Some counts, such as `streamed`, exist only in the table of shapes, not in the history. They
-    // cover the time since the start, so the API returns them in `since_start`.
+    // The history does not contain some counts, such as `streamed`. Seawall keeps them only in
+    // memory, for the time since its start. So the API returns them in `since_start`.
     assert_eq!(in_full.since_start.as_ref().unwrap().streamed, 0);
     assert_eq!(in_full.streamed, None);
     let report: Report = scene.seawall.api("/api/v1/report?since=1m").await;
@@ -425,8 +425,8 @@ async fn history_continues_after_a_restart() {
     drop(scene.seawall);
     scene.seawall = Scene::seawall(&server.uri(), &toml).await;
     assert_eq!(reported(&scene).await, 30);
-    // The table of shapes is empty after the restart, but the history still has the times at which
-    // the shape was first and last seen.
+    // After the restart, Seawall has no shapes in memory, so the times at which the shape was first
+    // and last seen come from the history on disk.
     for row in scene.shapes("?since=10m").await {
         let [first, last] = [row.first_seen, row.last_seen].map(|seen| seen.unwrap().seconds());
         assert!(first < last, "{row:?}");

@@ -82,7 +82,8 @@ fn text(field: &str) -> String {
     format!("{{filter:{{{field}:?}}}}")
 }
 
-/// The latency of the shape over all instances, computed from the distribution of each instance.
+/// The latency of the shape with this id over all instances, computed from the distribution of each
+/// instance.
 async fn combined(instances: &[Seawall], id: &str) -> Latency {
     let mut sum = seawall_stats::Distribution::<8>::default();
     for seawall in instances {

@@ -68,8 +68,9 @@ async fn a_recording_of_mongod_becomes_a_capture_with_every_command_of_a_driver(
         let again = scratch.join(&format!("{format}.swc"));
         convert(&back, &again, &[]).await;
         let again = read(&again);
-        // The exported recording has no packets of omitted operations, and lacks clients that had
-        // only omitted operations. So only the messages are compared.
+        // The capture contains no messages of omitted operations (here `createUser`, because of the
+        // password). So the exported recording lacks these operations, and lacks clients that had
+        // only such operations. So only the messages are compared.
         assert_eq!(messages_of(&again), messages_of(&records), "{format}");
         let again = commands_of(&again, APPLICATION);
         assert_eq!(again, sent, "{format}");

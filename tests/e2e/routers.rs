@@ -423,8 +423,8 @@ const CONNECTIONS: usize = 50;
 const CURSORS: usize = 8_000;
 const TRANSACTIONS: usize = 2_000;
 
-/// A cursor that has returned its first batch. `set` is the number of the set that returned the
-/// batch.
+/// A cursor that has returned its first batch. `set` is the number of the replica set that returned
+/// the batch.
 #[derive(Clone, Copy)]
 struct Opened {
     cursor: i64,

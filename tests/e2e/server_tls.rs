@@ -319,7 +319,8 @@ struct Unacceptable {
     cause: &'static str,
     /// The alert in the server's error.
     alert: &'static str,
-    /// True if the official driver accepts the certificate. The driver checks no revocation lists.
+    /// True if the official driver, with which Seawall monitors servers, accepts the certificate.
+    /// The driver checks no revocation lists.
     driver_accepts: bool,
 }
 

@@ -295,7 +295,8 @@ async fn a_server_whose_certificate_is_not_trusted_is_never_used() {
     );
     let toml = "deployment.heartbeat_frequency_ms = 500";
     let seawall = Seawall::launch(&uri, with(toml)).await.unwrap();
-    // The driver's monitor and Seawall's probe connect again after each refused certificate.
+    // The monitor of Seawall's driver, and Seawall's own probe (a regular check of the server over
+    // another connection), connect again after each refused certificate.
     let tried = async || to_server.connections().len() >= 6;
     eventually(LIMIT, tried).await.unwrap();
     assert_eq!(seawall.get("/health/ready").await.0, 503);
@@ -566,7 +567,7 @@ fn is_waiting(stream: &TcpStream) -> bool {
 }
 
 #[tokio::test]
-async fn slow_requests_for_sessions_do_not_block_other_requests() {
+async fn slow_requests_for_dashboard_sessions_do_not_block_other_requests() {
     let process = process_with("").await;
     let slow = slow_session_requests(&process, 1, 24).await;
     for path in ["/api/v1/session", "/metrics"] {
@@ -589,7 +590,7 @@ async fn slow_requests_for_sessions_do_not_block_other_requests() {
 /// Seawall closes the oldest connections from the address of the slow requests, so that it can
 /// accept connections from another address.
 #[tokio::test]
-async fn slow_requests_for_sessions_do_not_lock_out_another_address() {
+async fn slow_requests_for_dashboard_sessions_do_not_lock_out_another_address() {
     let process = process_with("").await;
     let slow = slow_session_requests(&process, 2, 60).await;
     let mut others = Vec::new();

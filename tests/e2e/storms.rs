@@ -45,7 +45,8 @@ impl Scene {
         let user = NewUser::new("admin", "shop", "secret").role("readWrite", "load");
         create_user(&server.client().unwrap(), &user).await.unwrap();
         let options = proxy::Options {
-            // The timeout is long, so that no probe fails on a slow machine.
+            // The timeout also applies to Seawall's regular checks of the server. It is long, so
+            // that no check fails on a slow machine.
             toml: format!(
                 "pool.max_pool_size = {POOL}\ndeployment.connect_timeout_ms = 60000\n{toml}"
             ),
@@ -181,7 +182,8 @@ impl Scene {
         let logins = self
             .metric("seawall_server_authentications_total", &[])
             .await;
-        // While all connections are busy, Seawall may establish one more to read the keys of users.
+        // While all connections are busy, Seawall may establish one more to read the SCRAM keys of
+        // users.
         let pool = f64::from(POOL + 1);
         assert!(
             created <= pool && logins <= 2.0 * pool,
@@ -191,7 +193,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_storm_report_names_its_clients_and_the_absorbed_load() {
+async fn a_storm_report_names_the_clients_and_counts_the_logins_that_did_not_reach_servers() {
     let scene = Scene::start().await;
     let has_learned = async || !scene.storms().await.learning;
     eventually(LIMIT, has_learned).await.unwrap();
@@ -290,7 +292,7 @@ async fn the_load_harness_reports_its_operations_and_checks_objectives() {
 }
 
 #[tokio::test]
-async fn rate_limits_close_connections_before_a_byte_is_sent_and_delay_logins() {
+async fn rate_limits_close_excess_client_connections_and_delay_logins() {
     let rates =
         "limits = {connections_per_second_per_address = 20, logins_per_second_per_user = 1}";
     let server = Standalone::start(Options::with_auth()).await.unwrap();
@@ -367,7 +369,8 @@ async fn an_unacknowledged_write_completes_if_it_was_sent_while_the_process_was_
     eventually(LIMIT, serves).await.unwrap();
     let direct = set.client().await.unwrap();
     let things = direct.database("left").collection::<Document>("things");
-    // The process is suspended three times for half a second. Clients connect during this time.
+    // The process is suspended three times for half a second. Clients connect while it is
+    // suspended.
     for round in 0..3_u32 {
         process.signal(Signal::STOP);
         let mut arrivals = interval(Duration::from_millis(10));

@@ -422,7 +422,8 @@ async fn exports_over_tls_verify_the_receiver_and_present_a_client_certificate()
     );
     let receiver = Receiver::with_tls(&certificates).await;
     // Without `telemetry.ca_file`, Seawall trusts the authorities of the operating system. The
-    // receiver's authority is not one of them, so the first exports fail.
+    // receiver's authority is not one of them, so the first exports fail. Seawall retries each of
+    // them until the next export is due, and counts it as `overtaken`.
     let seawall = seawall(receiver.toml(&files)).await;
     let refused = || async {
         let label = "result=\"overtaken\"";

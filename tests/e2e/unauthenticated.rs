@@ -251,8 +251,8 @@ async fn send(address: std::net::SocketAddr, bytes: &[u8]) {
     // Seawall may already have closed the connection. The test checks only the bytes that reach the
     // server.
     drop(stream.write_all(bytes).await);
-    // Seawall ends the login of a client that has closed its connection. Many messages are
-    // incomplete and get no reply, so the wait is short.
+    // Seawall ends the login of a client that has closed its connection, so the test first waits
+    // for a reply. The wait is short, because many messages are incomplete and get no reply.
     drop(tokio::time::timeout(REPLY_WAIT, stream.readable()).await);
     drop(stream.shutdown().await);
     let mut answer = Vec::new();
@@ -264,9 +264,10 @@ async fn send(address: std::net::SocketAddr, bytes: &[u8]) {
 }
 
 /// Checks that the server got no messages except those that Seawall builds. Returns the number of
-/// first logins that Seawall forwarded to the server.
+/// first logins (logins that the server checks) that Seawall forwarded.
 fn first_logins_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) -> usize {
-    // After the login of a known user, Seawall may read the user's keys again with this command.
+    // After the login of a user whose SCRAM keys Seawall has, Seawall may read the keys again with
+    // this command.
     let reading = doc! {
         "usersInfo": { "user": &user.name, "db": "admin" }, "showCredentials": true,
         "showAuthenticationRestrictions": true, "$db": "admin",

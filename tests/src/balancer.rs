@@ -36,7 +36,7 @@ impl Balancer {
         let serving = tokio::spawn(async move {
             let mut forwarded = JoinSet::new();
             for target in targets.into_iter().cycle() {
-                // `accept` can fail because the client closed the connection before. The balancer
+                // `accept` can fail if the client has already closed the connection. The balancer
                 // then waits for the next client.
                 let Ok((mut client, _)) = listener.accept().await else {
                     continue;

@@ -298,8 +298,8 @@ async fn forward(shared: Arc<Shared>, mut client: TcpStream) {
             )
         };
         tokio::select! {
-            // With `biased`, `select!` checks for a cut first. So held bytes that are released
-            // after the cut are not forwarded.
+            // With `biased`, `select!` checks for a cut first. So bytes that were held back (see
+            // `hold_replies`) and are released after the cut are not forwarded.
             biased;
             () = ended.notified() => {}
             _ = both => {}

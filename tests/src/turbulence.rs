@@ -109,8 +109,8 @@ async fn forward(
     if let Some(event) = event {
         *cuts.lock() += 1;
         if matches!(event, Event::Reset | Event::HalfOpen) {
-            // An error is ignored: the connection is then closed, not reset, which disturbs the
-            // proxy too.
+            // An error is ignored: the connection is then closed instead of reset. A close disturbs
+            // the proxy too.
             drop((client.set_zero_linger(), server.set_zero_linger()));
         }
     }

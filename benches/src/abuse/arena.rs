@@ -30,8 +30,8 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
 /// that attempts have to end after the attack is over.
 const FINAL_CHECK_TIME: Duration = Duration::from_millis(100);
 
-/// Maximum time that an attack continues after its phase if no attempt has ended as expected yet. A
-/// busy machine may not complete any attempt within the phase of a quick run.
+/// Maximum time that an attack continues after its planned end if no attempt has ended as expected
+/// yet. On a busy machine, it can happen that no attempt ends within the time of a quick run.
 const FIRST_ENDING_LIMIT: Duration = Duration::from_secs(30);
 
 /// Number of connections established at the same time during the preparation of an attack.
@@ -252,8 +252,9 @@ impl Arena {
         clients
     }
 
-    /// Adds each connection to the tally: as held if it is open, as closed, or as answered if it
-    /// has bytes of a reply to read.
+    /// Adds each connection to the tally: as [`Ending::Replied`] if bytes of a reply can be read,
+    /// as [`Ending::Held`] if it is open but has no bytes to read, and otherwise as
+    /// [`Ending::Closed`].
     pub async fn count_open(&self, clients: Vec<RawClient>) {
         let mut checks = JoinSet::new();
         for mut client in clients {

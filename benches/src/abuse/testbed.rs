@@ -36,9 +36,9 @@ pub const ROTATING: &str = "rotating";
 /// may log in.
 pub const RESTRICTED: &str = "restricted-user";
 
-/// Seawall's configuration if it knows only the users in `auth.users`, and reads no users from the
-/// server. [`Testbed::seawall`] appends these users: [`RESTRICTED`] with its keys, all others with
-/// their passwords.
+/// The configuration with which Seawall reads no users from the server, and knows only the users in
+/// `auth.users`. [`Testbed::seawall`] appends these users: [`RESTRICTED`] with its keys, all others
+/// with their passwords.
 pub const CONFIGURED_USERS: &str = "auth.credentials = \"users\"\n";
 
 /// Number of small documents of each victim.

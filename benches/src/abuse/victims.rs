@@ -64,7 +64,7 @@ impl Durations {
     }
 }
 
-/// Measurements of the victims in one phase.
+/// Measurements of the victims in one phase: before the attack, or during it.
 #[derive(Clone, Debug, Default)]
 pub struct Phase {
     /// Latencies of small finds.

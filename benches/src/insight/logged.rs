@@ -28,8 +28,8 @@ const MAX_EMPTY_READS: u32 = 50;
 struct Operation {
     collection: String,
     command: String,
-    /// The id of the operation's own shape, if the row `shape` counts several shapes. Otherwise
-    /// `None`, because `shape` is then the id of the operation's own shape.
+    /// The id of the operation's own shape, if `shape` is a row that counts several shapes
+    /// together. Otherwise `None`, because `shape` is then the id of the operation's own shape.
     fine_shape: Option<String>,
     outcome: String,
     /// The durations of the phases in milliseconds. They add up to the total time.
@@ -104,8 +104,8 @@ impl Logged {
         self.not_ok += u64::from(operation.outcome != "ok");
         self.unequal_totals += u64::from(nanoseconds(operation.total_ms) != total_ns);
         let namespace = (operation.command, operation.collection);
-        // If the row `shape` counts several shapes, `fine_shape` has the id of the operation's own
-        // shape.
+        // If `shape` is a row that counts several shapes together, `fine_shape` has the id of the
+        // operation's own shape.
         let shape = operation.fine_shape.unwrap_or(operation.shape);
         add(&mut self.shapes, shape, total_ns);
         add(&mut self.namespaces, namespace, total_ns);

@@ -1,5 +1,6 @@
-//! A load at a fixed rate. Late operations are sent at once. So the operations that were due during
-//! a stall are sent directly after the stall.
+//! A load at a fixed rate. If the time at which an operation is due has already passed, the
+//! operation is sent at once. So operations that were due during a stall are sent directly after
+//! the stall.
 
 use std::{
     sync::{

@@ -1,11 +1,11 @@
-//! A table that compares reported figures with true figures. A row is printed when it is added, and
-//! asserted when the table is complete.
+//! A table that compares reported figures with true figures. A row is printed when it is added.
+//! When the table is complete, [`Table::check`] asserts that all rows are right.
 
 use std::fmt::Display;
 
 use super::{float, say};
 
-/// A table of comparisons; [`Table::check`] asserts its rows.
+/// A table of comparisons; [`Table::check`] asserts that its rows are right.
 #[derive(Debug)]
 #[must_use = "the table asserts nothing until `check` is called"]
 pub struct Table {

@@ -144,7 +144,8 @@ pub(super) async fn content(
 /// The position in a streamed capture.
 struct Content {
     state: Arc<AdminState>,
-    /// The request that opened the stream. The guard checks the request again before each chunk.
+    /// The request that opened the stream. Before each chunk, Seawall checks again if this request
+    /// may read captures.
     request: Parts,
     id: CaptureId,
     next_part: u32,
@@ -184,7 +185,7 @@ impl Content {
     }
 
     fn read(&mut self) -> io::Result<Chunk> {
-        // Check this before the files are read. If the capture has ended at this point, the reads
+        // Check if the capture runs before its files are read. If it has already ended, the reads
         // below find all of its bytes.
         let may_grow = self.state.captures.is_running(&self.id);
         loop {

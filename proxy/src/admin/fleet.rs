@@ -3,10 +3,11 @@
 //!
 //! Seawall builds its own reply first. For this, the request must pass the guard. So a caller
 //! without access cannot make Seawall send requests to peers. Then the same request, without
-//! `instances`, goes to all peers at the same time. All of this runs on the control plane, and
-//! everything has a limit: the time and the size of a peer's reply, the requests in flight per
-//! peer, the memory for all replies, and the number of merges. A peer that did not reply is not
-//! asked again for some seconds, so that it does not delay every further request.
+//! `instances`, goes to all peers at the same time. All of this runs on the control plane (the
+//! threads that serve no clients), and everything has a limit: the time and the size of a peer's
+//! reply, the requests in flight per peer, the memory for all replies, and the number of merges. A
+//! peer that did not reply is not asked again for some seconds, so that it does not delay every
+//! further request.
 
 mod endpoints;
 mod live;
@@ -67,7 +68,7 @@ const ROWS_OF_INSTANCE: usize = 1_000;
 /// The name of this instance in merged replies, which list peers by their addresses.
 const OWN: &str = "this instance";
 
-/// The other instances of this deployment.
+/// The other Seawall instances, which `admin.peers` lists.
 pub struct Fleet {
     peers: Vec<Peer>,
     /// The random name that this instance sends in its requests to peers. If a request with this
@@ -78,7 +79,7 @@ pub struct Fleet {
     merges: Semaphore,
 }
 
-/// Another instance.
+/// Another Seawall instance.
 struct Peer {
     client: AdminClient,
     places: Semaphore,
@@ -115,7 +116,7 @@ impl fmt::Debug for Fleet {
 }
 
 impl Fleet {
-    /// Creates a fleet with one peer for each client.
+    /// Creates the fleet. Each client sends requests to one peer.
     pub fn new(clients: Vec<AdminClient>) -> Self {
         let peers = clients.into_iter().map(|client| Peer {
             client,
@@ -229,7 +230,7 @@ impl Fleet {
 /// The query parameters of a request, as pairs of a name and a value.
 type Parameters = Vec<(String, String)>;
 
-/// Middleware that replies requests with `instances=all`. Requests without `instances` pass
+/// Middleware that replies to requests with `instances=all`. Requests without `instances` pass
 /// unchanged.
 pub(super) async fn respond(
     State(state): State<Arc<AdminState>>,

@@ -460,8 +460,8 @@ pub(super) fn slow(slow: &SlowOperation) -> seawall_api::SlowOperation {
     }
 }
 
-/// Maximum number of applications that a reply lists for a storm, and the same maximum for drivers,
-/// networks and users.
+/// Maximum number of applications that a reply lists for a storm (a sudden rise in the number of
+/// short-lived client connections), and the same maximum for drivers, networks and users.
 const SHOWN_NAMES: usize = 10;
 
 pub(super) fn storm(storm: &Storm) -> seawall_api::Storm {

@@ -87,7 +87,8 @@ pub struct AdminState {
     pub clients: Arc<ClientDirectory>,
     /// The captures of clients' operations.
     pub captures: Arc<Captures>,
-    /// The history, and the storms, stalls and changes that were detected in it.
+    /// The history, and what Seawall has detected in it: storms of client connections, stalls of
+    /// operations, and changes of the load of shapes.
     pub insight: Arc<Insight>,
     /// The pulse, which samples `serverStatus` of each server, or the reason why it is off.
     pub pulse: Result<Arc<Pulse>, &'static str>,

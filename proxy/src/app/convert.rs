@@ -127,8 +127,8 @@ pub(super) fn clients_in_effect(settings: &config::Settings) -> usize {
 }
 
 /// Returns the maximum number of clients that the limit of descriptors allows, and the limit of
-/// descriptors. `None` if there is no limit. Assumes one server and no relays of
-/// `auth.other_mechanisms`.
+/// descriptors. `None` if there is no limit. Assumes that there is only one server, and that no
+/// client is relayed because of `auth.other_mechanisms`.
 fn room_for_clients(settings: &config::Settings) -> Option<(usize, u64)> {
     let allowed = raise_descriptor_limit()?;
     let servers = settings.pool.max_server_connections.get();

@@ -1,4 +1,4 @@
-//! Reads the gauges of the history from the running parts, once a second.
+//! Reads the current values of gauges from the parts of Seawall once a second, for the history.
 
 use std::{
     mem,

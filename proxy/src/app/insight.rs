@@ -73,7 +73,8 @@ pub(super) fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, S
     started.map(Some).map_err(StartError::SlowLog)
 }
 
-/// Passes the measurements of each second from the observer and the pulse to the insight.
+/// Passes the measurements of each second from the observer and from the pulse (samples of servers)
+/// to the [`Insight`] (history and detection).
 #[derive(Debug)]
 pub(super) struct Feed {
     pub(super) exporter: Arc<Exporter>,
@@ -131,7 +132,7 @@ impl Feed {
         *self.gauges.lock() = Some(GaugeReader::new(shared));
     }
 
-    /// Passes all measurements since the previous push to the insight. If there are new events,
+    /// Passes all measurements since the previous call to the [`Insight`]. If there are new events,
     /// starts a task on another thread that begins a capture because of these events. While such a
     /// task still runs, further events are kept for a later call: they begin a capture if that task
     /// has begun none.
@@ -156,7 +157,7 @@ impl Feed {
         }
     }
 
-    /// Passes all measurements since the previous call of this function to the insight.
+    /// Passes all measurements since the previous call of this function to the [`Insight`].
     fn add_second(&self, now: SystemTime) {
         let mut gauges = self.gauges.lock();
         let (series, whole) = match self.insight.is_on() {
@@ -186,7 +187,8 @@ impl Feed {
         }
     }
 
-    /// Passes the servers of the deployment to the pulse, and annotates a failover.
+    /// Passes the servers of the deployment to the pulse, which samples them. If the primary has
+    /// changed, adds an annotation for the failover.
     fn see(&self, topology: &Topology, primary: &mut PrimaryWatch) {
         let servers = &topology.snapshot().description.servers;
         let mut primaries = servers
@@ -202,8 +204,8 @@ impl Feed {
         }
     }
 
-    /// Passes the last second to the insight, and closes the history. Events of this second begin
-    /// no capture.
+    /// Passes the measurements of the last second to the [`Insight`], and closes the history.
+    /// Events of this second begin no capture.
     pub(super) fn close(&self) {
         self.add_second(self.insight.now() + Duration::from_secs(1));
         self.insight.close();
@@ -237,8 +239,8 @@ pub(super) fn pulse_settings(settings: &config::Pulse) -> pulse::PulseSettings {
     }
 }
 
-/// Passes the measurements of each second to the insight. Waits for [`AFTER_THE_SECOND`] after the
-/// end of the second.
+/// Passes the measurements of each second to the [`Insight`]: [`AFTER_THE_SECOND`] after the end of
+/// the second.
 pub(super) async fn push_seconds(feed: Arc<Feed>, topology: Arc<Topology>) {
     let insight = Arc::clone(&feed.insight);
     let mut primary = PrimaryWatch::default();
@@ -306,7 +308,7 @@ pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
     feed.exporter.update_process_metrics(&memory, losses);
 }
 
-/// Converts the settings of the recorder.
+/// Converts the settings of the observer.
 fn observe_settings(settings: &config::Settings) -> observe::ObserverSettings {
     observe::ObserverSettings {
         counts_shapes: settings.shapes.enabled,
@@ -374,7 +376,7 @@ mod tests {
         Observer::new(settings, None).unwrap()
     }
 
-    /// Settings with which storms begin captures in `directory`.
+    /// Settings with which reconnect storms begin captures in `directory`.
     fn captures_of_storms(directory: &Path) -> CaptureSettings {
         CaptureSettings {
             directory: directory.to_owned(),

@@ -213,8 +213,8 @@ impl RunningServerTls {
         ServerTlsFiles::read(&deployment, settings.tls.as_ref())
     }
 
-    /// The options for driver clients of the service account, with another password if `password`
-    /// is set.
+    /// The options with which the official driver connects as the service account. If `password` is
+    /// set, it replaces the current password.
     fn driver_options(&self, password: Option<&Password>) -> ClientOptions {
         let mut deployment = self.deployment.lock().clone();
         if let Some(files) = &*self.files.lock() {
@@ -381,7 +381,7 @@ impl App {
         Some(format!("TLS to servers: {problem}"))
     }
 
-    /// Puts new files into use. Returns the TLS configurations of the pools and of the official
+    /// Puts new TLS files into use. Returns the TLS configurations of the pools and of the official
     /// driver, which the caller passes to the topology.
     pub(super) fn use_server_tls(&self, new: NewServerTls) -> (Arc<ServerTls>, DriverTls) {
         let NewServerTls { files, tls } = new;

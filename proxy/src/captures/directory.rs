@@ -92,7 +92,7 @@ pub(super) struct Summary {
     pub(super) clients: u64,
     /// Number of recorded operations.
     pub(super) operations: u64,
-    /// Number of omissions by reason.
+    /// Number of operations and messages of replies that the capture has omitted, by the reason.
     pub(super) omitted: BTreeMap<String, u64>,
     /// True if replies are recorded whole.
     pub(super) whole_replies: bool,

@@ -74,8 +74,8 @@ impl Captures {
     pub(crate) fn needs_whole_message(&self, client: &CapturedClient) -> bool {
         match self.running.number.load(Ordering::Relaxed) {
             0 => false,
-            // Large messages are read whole only for a running capture. A tap that waits for an
-            // event omits large messages.
+            // Large messages are read whole only for a running capture. A [`Tap`] that waits for an
+            // event, and keeps operations in memory until then, omits large messages.
             _ if self.running.is_armed.load(Ordering::Relaxed) => false,
             number => client.membership.as_ref().is_none_or(|membership| {
                 membership.tap.number != number || membership.state != MemberState::Outside

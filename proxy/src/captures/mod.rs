@@ -182,8 +182,8 @@ pub struct Captures {
     servers: Box<dyn Fn() -> Vec<Server> + Send + Sync>,
     /// When a thread last searched for expired captures; `None` before the first search.
     cleaned_at: Mutex<Option<Instant>>,
-    /// Number of [`Tap`]s since the start of the process. Locked while a capture starts or is
-    /// deleted.
+    /// Number of [`Tap`]s that were created since the start of the process. Locked while a capture
+    /// starts or is deleted.
     starts: Mutex<u64>,
 }
 
@@ -215,8 +215,8 @@ impl Running {
     }
 
     fn clear(&self) {
-        // A tap without `written` counts as waiting for an event. So the tap is removed
-        // first: otherwise another thread could find the ended tap without `written`.
+        // A [`Tap`] without `written` counts as waiting for an event. So the tap is removed first:
+        // otherwise another thread could find the tap of the ended capture without `written`.
         self.set_tap(None);
         self.written.store(None);
     }
@@ -252,8 +252,8 @@ impl Running {
 #[derive(Debug, Default)]
 struct KeptBytes {
     bytes: AtomicU64,
-    /// Locked while a thread measures, so that an earlier measurement never replaces a later
-    /// measurement.
+    /// Locked while a thread measures the captures on disk, so that an earlier measurement never
+    /// replaces a later measurement.
     measuring: Mutex<()>,
 }
 
@@ -383,8 +383,8 @@ impl Captures {
             duration: settings.lead,
             bytes: settings.lead_bytes,
         };
-        // Start a tap if there is none (at the start, after a capture, or after an event that
-        // could not begin a capture), or if the limits have changed.
+        // Start a [`Tap`] if there is none (at the start of the process, after a capture, or after
+        // an event that could not begin a capture), or if the limits have changed.
         let is_due = match armed {
             Some(armed) => !armed.queue.is_ring_of(limits, lead),
             None => self.running.written.load().is_none(),
@@ -398,9 +398,9 @@ impl Captures {
         }
     }
 
-    /// Begins a capture because of an event, if the settings name the event's kind and a tap
-    /// waits for an event. No tap waits while a capture runs. `text` describes the event.
-    /// Blocks for some file operations.
+    /// Begins a capture because of an event, if the settings name the event's kind and a [`Tap`]
+    /// waits for an event. No tap waits while a capture runs. `text` describes the event. Blocks
+    /// for some file operations.
     pub(crate) fn begin_on(&self, kind: EventKind, text: &str) {
         let settings = self.settings.load_full();
         let Some(settings) = settings.filter(|settings| settings.on.contains(&kind)) else {

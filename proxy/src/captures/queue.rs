@@ -700,7 +700,7 @@ pub(super) fn microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The time of a record, in microseconds since the tap began.
+/// The time of a record, in microseconds since the beginning of its [`Tap`](super::tap::Tap).
 fn time_of(content: &Content) -> u64 {
     match content {
         Content::ClientBegan(client) => client.at_us,

@@ -85,7 +85,7 @@ pub(crate) fn redaction_name(mode: Redaction) -> &'static str {
     }
 }
 
-/// The mode with this name; `None` if there is none.
+/// The mode with this name; `None` if no mode has this name.
 pub(crate) fn redaction_named(name: &str) -> Option<Redaction> {
     let modes = [Redaction::None, Redaction::Equality, Redaction::Ordered];
     modes.into_iter().find(|mode| redaction_name(*mode) == name)

@@ -35,7 +35,8 @@ pub(super) struct Tap {
     pub(super) number: u64,
     pub(super) selection: Selection,
     pub(super) replies: ReplyDetail,
-    /// Makes the samples of two captures independent.
+    /// Decides, with the number of a client, whether the client is in the sample. The seed is
+    /// random, so the samples of two captures are independent.
     pub(super) seed: u64,
     pub(super) began: Instant,
     pub(super) queue: Queue,

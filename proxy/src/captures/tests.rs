@@ -650,7 +650,7 @@ fn a_capture_begun_by_an_event_contains_the_operations_before_the_event() {
 }
 
 #[test]
-fn operator_can_start_a_capture_while_a_tap_waits_for_an_event() {
+fn operator_can_start_a_capture_while_seawall_waits_for_an_event() {
     let folder = Folder::new("precedence");
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Stall]);
     captures.prepare();

@@ -265,8 +265,8 @@ impl<P: Parts> Output<'_, P> {
         }
     }
 
-    /// Counts a record that is too large for the format. This is not expected to happen, because
-    /// messages of clients are never that large.
+    /// Counts a record as omitted, because it is too large for the format. This is not expected to
+    /// happen, because messages of clients are never that large.
     fn omit(&self, bytes: usize) {
         let tap = &self.capture.tap;
         let at_us = tap.at_us(Instant::now());
@@ -344,7 +344,7 @@ impl<P: Parts> Output<'_, P> {
     }
 }
 
-/// Converts the time of a record: from the time since the beginning of the tap to the time
+/// Converts the time of a record: from the time since the beginning of the [`Tap`] to the time
 /// since the beginning of the capture. The capture begins `offset_us` after the tap.
 fn shift(content: &mut Content, offset_us: u64) {
     let at_us = match content {

@@ -6,7 +6,8 @@
 //!   the whole reply may use this cursor in its next command.
 //! - For a slow client, Seawall reads at most [`SMALL_BACKLOG_BYTES`] ahead while no other
 //!   operation waits for the server connection. If another operation waits, Seawall reserves memory
-//!   in the budget, reads the rest of the reply into this memory, and checks the connection in.
+//!   in the memory budget of all connections (the budget), reads the rest of the reply into this
+//!   memory, and checks the connection in.
 //! - If the budget has no room for the rest of the reply, a slow client is closed as soon as
 //!   another operation waits for its server connection.
 //! - If other clients need the memory of a client that reads nothing or reads slowly
@@ -53,12 +54,12 @@ thread_local! {
 /// server connection.
 const SMALL_BACKLOG_BYTES: usize = 256 * 1024;
 
-/// A client that reads nothing for this long is closed if the budget has no room for its reply and
-/// other operations wait for its server connection.
+/// A client that reads nothing for this long is closed if the memory budget has no room for its
+/// reply and other operations wait for its server connection.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a reply waits for room in the budget while other operations wait for its server
-/// connection. Within this time, the budget closes clients that use its memory and read nothing.
+/// How long a reply waits for room in the memory budget while other operations wait for its server
+/// connection. Within this time, clients that use memory of the budget and read nothing are closed.
 /// The limit is [`SILENT_AFTER`] for a client whose sharer (its address or user) uses most of the
 /// budget.
 const ROOM_LIMIT: Duration = Duration::from_secs(4);

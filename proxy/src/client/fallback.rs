@@ -76,7 +76,8 @@ impl Client {
         let Some((first, target, _permit)) = self.relayed.map(|relayed| *relayed) else {
             return;
         };
-        // Ends the activity that began with the `saslStart`: the relay serves this message now.
+        // The pooled client began to serve the `saslStart`. Record that it no longer does, because
+        // the relay serves this message now.
         self.eviction.mark_activity();
         let relayed = Relayed {
             stream: self.stream,

@@ -100,7 +100,7 @@ pub struct ClientSettings {
     /// True if Seawall sends a failed operation again where this is safe, and replaces a server's
     /// state-change errors (such as `NotWritablePrimary`), so that clients do not see them.
     pub repeats: bool,
-    /// True if every client is relayed, so no pool is used.
+    /// True if every client is relayed (has a server connection of its own), so no pool is used.
     pub is_relay: bool,
     /// True if a relay connects to the address to which the client connected before the kernel
     /// redirected it to Seawall.
@@ -285,7 +285,8 @@ impl Client {
     }
 
     /// Waits until the arrivals gate lets the client pass. While the data plane (the threads that
-    /// serve clients) runs late, new clients wait here, before Seawall reads their first byte.
+    /// serve clients) runs its tasks late, new clients wait here, before Seawall reads their first
+    /// byte.
     async fn wait_for_admission(&self) -> Result<(), End> {
         self.shared.recorder.arrival_delayed();
         let arrivals = &self.shared.arrivals.gate;

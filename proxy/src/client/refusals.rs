@@ -12,8 +12,8 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Adds a router. Routers that have refused other keys may accept these keys, so they are
-    /// removed.
+    /// Adds a router. If the list contains routers that have refused other keys, removes these
+    /// routers first, because they may accept the keys of `login_version`.
     pub(super) fn add(&mut self, router: ServerAddress, login_version: u64) {
         if self.login_version != login_version {
             self.routers.clear();

@@ -34,7 +34,8 @@ pub struct Shared {
     pub captures: Arc<Captures>,
     /// Limits on clients, logins, operations and CPU-heavy work.
     pub limits: Limits,
-    /// Delays new clients while the data plane (the threads that serve clients) runs late.
+    /// Delays new clients while the data plane (the threads that serve clients) runs its tasks
+    /// late.
     pub arrivals: Arrivals,
     /// The parts of Seawall that check logins.
     pub logins: Logins,
@@ -56,7 +57,7 @@ impl Shared {
     }
 }
 
-/// Delays new clients while the data plane (the threads that serve clients) runs late.
+/// Delays new clients while the data plane (the threads that serve clients) runs its tasks late.
 #[derive(Debug)]
 pub struct Arrivals {
     /// The gate that new clients pass.

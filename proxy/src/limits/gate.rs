@@ -3,10 +3,11 @@
 //!
 //! If many clients log in at once, their operations wait in the same queues as the operations of
 //! all other clients. So while operations wait for connections longer than a *target* (20 ms), a
-//! gate admits logins at a limited rate. At each tick, the gate compares the longest wait with the
-//! target: if the wait exceeds the target, the target counts as *missed*, and the rate falls by a
-//! factor. Otherwise the rate rises by a factor. No login is refused: each login waits for its
-//! turn. Addresses are served in turn, and the users of each address in turn ([`super::fair`]).
+//! gate admits logins at a limited rate. At each tick (every 20 ms), the gate compares the longest
+//! wait with the target: if the wait exceeds the target, the target counts as *missed*, and the
+//! rate falls by a factor. Otherwise the rate rises by a factor. No login is refused: each login
+//! waits for its turn. Addresses are served in turn, and the users of each address in turn
+//! ([`super::fair`]).
 //!
 //! If operations wait because their user already has `max_pool_size` connections, only the logins
 //! of that user are slowed down. All other waits slow down the logins of all users, through a

@@ -124,15 +124,16 @@ impl Heavy<'_> {
         running.await.expect("heavy work does not panic")
     }
 
-    /// True if [`Self::walk`] over this number of bytes may wait for a turn. If false, the caller
-    /// may run the walk directly, which avoids moving the result through a future.
+    /// True if a pass over this number of bytes may have to wait for a turn in [`Self::walk`]. If
+    /// false, the caller may run the pass directly, which avoids moving the result through a
+    /// future.
     pub(crate) fn is_long_walk(bytes: usize) -> bool {
         bytes > LONG_WALK_BYTES
     }
 
-    /// Runs `walk`, which reads `bytes` bytes that it borrows. A walk over more than 1 MiB waits
-    /// for the sharer's turn. Then this thread passes its other tasks to another thread and runs
-    /// the walk.
+    /// Runs `walk`: a pass over `bytes` bytes, which `walk` borrows. A pass over more than 1 MiB
+    /// waits for the sharer's turn. Then this thread gives its other tasks to another thread and
+    /// runs `walk`.
     pub async fn walk<T>(self, bytes: usize, walk: impl FnOnce() -> T) -> T {
         if !Self::is_long_walk(bytes) {
             return walk();
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn other_tasks_run_during_a_walk_over_a_message_of_more_than_1_mib() {
+    async fn other_tasks_run_during_a_pass_over_a_message_of_more_than_1_mib() {
         let walks = async {
             let work = HeavyWork::new(1);
             let (ran, other) = mpsc::channel();

@@ -23,9 +23,10 @@ pub(super) struct LoggedOperation {
     pub(super) shape: ShapeId,
     /// The id of the operation's own shape, if it differs from `shape`.
     pub(super) fine: Option<ShapeId>,
-    /// Which shapes the row that counts the operation contains: only one (`fine`), those with the
-    /// same coarse shape (`coarse`), or all that have no other row (`rest`). The value is
-    /// [`EVICTED`] if the row no longer exists, and `None` if shapes are not counted.
+    /// Which shapes the row that counts the operation contains: only one (`fine`), those that
+    /// differ only in parts that select no documents, such as a projection (`coarse`), or all that
+    /// have no other row (`rest`). The value is [`EVICTED`] if the row no longer exists, and `None`
+    /// if shapes are not counted.
     pub(super) level: Option<&'static str>,
     pub(super) text: Arc<str>,
 }

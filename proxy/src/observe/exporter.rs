@@ -33,7 +33,7 @@ use super::{
     sums::{Sums, code_or_other},
 };
 
-/// Average number of buckets in a fine distribution, used to estimate its size.
+/// Average number of buckets in a [`seawall_stats::FineDistribution`], used to estimate its size.
 const FINE_BUCKETS: usize = 100;
 
 /// All sums collected since Seawall started, except the sums of shapes: these are in the registry's
@@ -47,13 +47,15 @@ pub(super) struct Collected {
     phases: Phases,
     /// The metric series of the heaviest shapes.
     pub(super) series: ShapeSeries,
-    /// When [`Registry::turn_over`] was last called.
+    /// When [`Registry::turn_over`](super::registry::Registry::turn_over), which reserves rows for
+    /// heavier shapes, was last called.
     turned_over_at: Instant,
     /// Figures by label (namespace, shape, server or phase) since the last call of
     /// [`Exporter::take_second`].
     second: WeighedSeries,
     /// Figures since the last call of [`Exporter::take_second`], for all operations together,
-    /// except awaiting operations and those that Seawall replied to itself.
+    /// except operations that wait for data (awaiting operations) and operations that Seawall
+    /// replied to itself.
     whole: Figures,
     /// The latest slow operations.
     slow: SlowRing,
@@ -270,8 +272,9 @@ impl Exporter {
             }));
             collected.keep(&label, &figures, f64::INFINITY);
         }
-        // Awaiting operations would raise the average latency, and operations that Seawall replies
-        // to itself would lower it. So `whole` contains neither of these two kinds of operations.
+        // Operations that wait for data (awaiting operations) would raise the average latency, and
+        // operations that Seawall replies to itself would lower it. So `whole` contains neither of
+        // these two kinds of operations.
         if fresh.whole.count > 0 {
             collected.keep(&Arc::new(Label::Whole), &fresh.whole, f64::INFINITY);
         }
@@ -295,8 +298,9 @@ impl Exporter {
     }
 
     /// Returns the figures since the last call, for the history. The second value is the sum over
-    /// all operations except awaiting operations and those that Seawall replied to itself. Both are
-    /// empty unless `Settings::keeps_seconds` is set.
+    /// all operations except operations that wait for data (awaiting operations) and operations
+    /// that Seawall replied to itself. Both values are empty unless
+    /// [`super::ObserverSettings::keeps_seconds`] is set.
     pub fn take_second(&self) -> (WeighedSeries, Figures) {
         let mut collected = self.collect_all();
         let whole = std::mem::take(&mut collected.whole);
@@ -310,7 +314,8 @@ impl Exporter {
         traffic
     }
 
-    /// Counts a client storm that began, and sets the gauge `seawall_storm_active` to 1.
+    /// Counts a client storm (a sudden rise in the number of short-lived client connections) that
+    /// began, and sets the gauge `seawall_storm_active` to 1.
     pub(crate) fn storm_began(&self) {
         self.metrics.count(MetricName::StormsTotal, &[]);
         self.set_storm_active(true);
@@ -400,8 +405,8 @@ impl Exporter {
         }
     }
 
-    /// Exports the number of operations counted in rows that several shapes share (rows of coarse
-    /// shapes, and `other` rows), and the number of evicted rows.
+    /// Exports the number of operations counted in rows that several shapes share (see
+    /// [`Level::Coarse`] and [`Level::Rest`]), and the number of evicted rows.
     fn export_turnover(&self, rows: &FreshRows) {
         for level in [Level::Coarse, Level::Rest] {
             let of_level = rows.shapes.iter().filter(|row| row.shape.level == level);
@@ -466,7 +471,8 @@ impl Exporter {
                 ("collection", &*namespace.collection),
             ];
             let name = MetricName::OperationDurationSeconds;
-            // Awaiting operations are excluded, because their times do not show load.
+            // Operations that wait for data (awaiting operations) are excluded, because their times
+            // do not show load.
             match sums.awaited.count() {
                 0 => histograms.add(name, &labels, &sums.durations),
                 _ => histograms.add(name, &labels, &sums.durations.without(&sums.awaited)),
@@ -589,8 +595,8 @@ struct FreshShape {
 }
 
 /// True if a shape with these sums is exported as metrics. It is not exported if all its operations
-/// are awaiting, or if its row is empty because each `getMore` was counted with the shape that
-/// opened its cursor.
+/// wait for data (awaiting operations), or if its row is empty because each `getMore` was counted
+/// with the shape that opened its cursor.
 fn is_exported(sums: &ShapeSums) -> bool {
     sums.figures.count > 0 || !sums.figures.more_time.is_zero()
 }
@@ -626,7 +632,7 @@ fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<CodeCount> {
     BY_CODE.into_iter().flat_map(of).collect()
 }
 
-/// Minimum time between two runs of [`Registry::turn_over`].
+/// Minimum time between two runs of [`Registry::turn_over`](super::registry::Registry::turn_over).
 const TURN_OVER_EVERY: Duration = Duration::from_millis(900);
 
 /// The value of the label `code` for an error code.
@@ -646,7 +652,7 @@ mod tests {
     use seawall_command::CommandBytes;
 
     #[test]
-    fn times_of_awaiting_operations_are_counted_but_not_exported() {
+    fn times_of_operations_that_wait_for_data_are_counted_but_not_exported() {
         let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 10,

@@ -123,7 +123,7 @@ metrics! {
     ServerOperationsEndedTotal: Counter = "seawall_server_operations_ended_total", "Reads that Seawall killed at a server because the client had left.";
     /// Client connections that ended, by `stage` and `how`.
     ClientDeparturesTotal: Counter = "seawall_client_departures_total", "Client connections that ended.";
-    /// Client storms that began.
+    /// Client storms (sudden rises in the number of short-lived client connections) that began.
     StormsTotal: Counter = "seawall_storms_total", "Client storms that began.";
     /// 1 while there is a client storm, else 0.
     StormActive: Gauge = "seawall_storm_active", "1 while there is a client storm, else 0.";

@@ -76,11 +76,13 @@ pub(crate) use self::{
 pub struct ObserverSettings {
     /// True if shapes are counted. Namespaces are always counted.
     pub counts_shapes: bool,
-    /// Maximum number of shape rows, not counting the `other` row of each namespace.
+    /// Maximum number of shape rows. The `other` row of each namespace, which counts the shapes
+    /// without a row of their own, is not included in this number.
     pub max_shapes: usize,
     /// Key for hashing the field names in shapes; `None` shows the names.
     pub name_key: Option<NameKey>,
-    /// Maximum number of namespace rows, not counting the `other` row of each command.
+    /// Maximum number of namespace rows. The `other` row of each command, which counts the
+    /// namespaces without a row of their own, is not included in this number.
     pub max_namespaces: usize,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     pub keeps_seconds: bool,

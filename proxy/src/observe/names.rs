@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_watched_prefixes_is_limited() {
+    fn the_number_of_prefixes_whose_names_are_counted_is_limited() {
         let table = NameTable::default();
         for number in 0..3_000 {
             add(&table, &set(&format!("{}.one", word(number))));

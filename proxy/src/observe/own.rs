@@ -30,7 +30,8 @@ pub(crate) fn open_descriptors(may_count: bool) -> Option<usize> {
     }
 }
 
-/// Replaces the thread name for the CPU time of ended threads that no measurement included.
+/// Stands in place of a thread name for the CPU time that ended threads used and that no
+/// measurement included.
 const ENDED: &str = "ended";
 
 /// CPU time by thread name. No value ever falls, because the time of ended threads is kept.

@@ -121,7 +121,8 @@ impl Exporter {
         }
     }
 
-    /// Estimated memory of the rows, sums, counted field names and cached look-ups, in bytes.
+    /// Estimated memory of the tables of statistics in bytes: their rows and sums, the counted
+    /// field names, and the cached look-ups.
     fn table_bytes(&self) -> usize {
         let collected = self.collected.lock();
         let recorder = &self.recorder;

@@ -48,7 +48,8 @@ pub struct Recorder {
     /// The directory that counts the connected clients.
     pub(super) clients: Arc<ClientDirectory>,
     pub(super) registry: Mutex<Registry>,
-    /// Rises when rows are evicted or names are learned, so that shards discard their caches.
+    /// Rises when rows are evicted or field names are learned (see [`LearnedNames`]), so that
+    /// shards discard their caches.
     pub(super) generation: AtomicU64,
     pub(super) names: NameTable,
     pub(super) servers: Mutex<Vec<Arc<str>>>,
@@ -147,8 +148,8 @@ impl Recorder {
         }
         let now = SystemTime::now();
         let describe = || self.describe(input, names.as_deref());
-        // The text of a large command is written before the lock is taken, because other threads
-        // would wait for the lock during this work.
+        // The text of a large command's shape is written before the lock is taken, because other
+        // threads would wait for the lock during this work.
         let is_large = counts_shapes && input.bytes() > LARGE_COMMAND_BYTES;
         let written = is_large.then(describe);
         let describe = || written.clone().unwrap_or_else(describe);
@@ -164,8 +165,8 @@ impl Recorder {
         rows
     }
 
-    /// Counts the field names in a command. True if a prefix was learned, which changes the
-    /// command's shape.
+    /// Counts the field names in a command. True if there are now too many names below a field
+    /// path: from now on, these names count as data, so the command has another shape.
     fn learn_names(&self, input: &CommandBytes<'_>) -> bool {
         let learned = self.names.add_names(input);
         if learned > 0 {
@@ -224,7 +225,7 @@ impl Recorder {
         capacities.sum::<usize>() * size_of::<((ShapeId, bool), RowIndexes)>()
     }
 
-    /// Counts a client that was refused when it connected.
+    /// Counts a client whose connection Seawall refused.
     pub(crate) fn client_refused(&self, reason: &'static str) {
         self.metrics.count(
             MetricName::ClientConnectionsRefusedTotal,
@@ -261,7 +262,8 @@ impl Recorder {
         self.logins.shed_operations.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a client login that has to wait because of a login gate or a limit of logins.
+    /// Counts a client login that has to wait because of a login gate (a limit on the rate of
+    /// logins under overload) or a limit of logins.
     pub(crate) fn login_delayed(&self) {
         self.metrics.count(MetricName::LoginsDelayedTotal, &[]);
     }

@@ -35,7 +35,8 @@ use super::{
 /// of a command. It is also the text of such a row if it counts shapes.
 pub(crate) const OTHER: &str = "other";
 
-/// Maximum number of fine rows (rows that count one shape) for shapes with the same coarse shape.
+/// Maximum number of fine rows (rows that count one shape) for shapes with the same coarse shape,
+/// that is, shapes that differ only in parts such as a projection.
 const FINE_PER_COARSE: u32 = 64;
 
 /// Maximum length of a database name and a collection name together, in bytes. This maximum limits
@@ -109,7 +110,7 @@ struct Row {
     row: ShapeRow,
     label: Arc<Label>,
     coarse: ShapeId,
-    /// The text of the coarse shape, if it differs from the shape's text.
+    /// The text of the coarse shape (see the [module](self)), if it differs from the shape's text.
     coarse_text: Option<Arc<str>>,
     /// Total time of the shape's operations in seconds. The older an operation is, the less of its
     /// time counts.
@@ -135,7 +136,8 @@ pub(super) struct Registry {
     next_serial: u32,
     fine_rows: usize,
     coarse_rows: usize,
-    /// For each coarse shape, the number of its fine rows and reserved rows together.
+    /// For each coarse shape (see the [module](self)), the number of its fine rows and reserved
+    /// rows together.
     siblings: HashMap<ShapeId, u32>,
     sketch: Sketch,
     /// Shapes for which a row is reserved, each with its coarse shape and the number of seconds

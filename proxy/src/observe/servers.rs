@@ -36,7 +36,8 @@ pub enum CloseReason {
     Unauthorized,
     /// The pool was closed, or Seawall stopped.
     PoolClosed,
-    /// The connection belonged to a relayed client that disconnected or was closed.
+    /// The connection belonged to a relayed client (a client whose bytes Seawall forwards to a
+    /// server connection of its own). The client disconnected, or Seawall closed its connection.
     RelayEnded,
 }
 
@@ -57,7 +58,8 @@ impl CloseReason {
     }
 }
 
-/// Counts a relayed client's server connection until this guard is dropped.
+/// Counts a relayed client's server connection (see [`CloseReason::RelayEnded`]) until this guard
+/// is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Relayed(ServerMetrics);
@@ -200,7 +202,8 @@ impl ServerMetrics {
         shard.tally.add_checkout(self.index, time);
     }
 
-    /// Counts a relayed client until the returned guard is dropped.
+    /// Counts a relayed client (see [`CloseReason::RelayEnded`]) until the returned guard is
+    /// dropped.
     pub fn relayed(self) -> Relayed {
         self.connection_created();
         self.relayed.increment(1.0);
@@ -215,9 +218,11 @@ impl ServerMetrics {
         self.wait_queue.set(count(wait_queue));
     }
 
-    /// Sets the gauges of the concurrency limit, and of the operations that run or wait at the
-    /// limit. `limit` is `None` if there is no limit. A gauge cannot be removed, so a limit that
-    /// has ended is shown as infinite.
+    /// Sets the gauges of the concurrency limit, and of the operations by their state: those that
+    /// count towards the limit (`in_progress`), use the reserve for operations that others may wait
+    /// for (`reserved`), have run too long to count towards the limit (`exempt`), or wait for a
+    /// slot or a connection (`waiting`). `limit` is `None` if there is no limit. A gauge cannot be
+    /// removed, so a limit that has ended is shown as infinite.
     pub(crate) fn show_concurrency(
         &self,
         limit: Option<u32>,

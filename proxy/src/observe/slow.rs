@@ -314,7 +314,8 @@ mod tests {
         assert_eq!(lines[0]["shape"], hex(first.id()));
         assert_eq!(lines[0].get("fine_shape"), None);
         for line in &lines[1..] {
-            // The table is too small for coarse rows, so an `other` row counts the operation.
+            // The table is too small for coarse rows (rows of groups of similar shapes), so an
+            // `other` row counts the operation.
             let of = folded.fingerprint();
             let (db, collection) = (of.readable_db(), of.readable_collection());
             let row = ShapeId::of_other_row(of.op, &db, &collection);

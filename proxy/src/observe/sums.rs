@@ -50,7 +50,8 @@ pub struct ServerIndex(pub(super) usize);
 pub struct ShapeIndex {
     pub(super) namespace: NamespaceIndex,
     pub(super) serial: u32,
-    /// The coarse shape that counts the operations if the row was evicted.
+    /// The coarse shape (a group of similar shapes, see [`super::registry`]) that counts the
+    /// operations if the row was evicted.
     pub(super) coarse: ShapeId,
 }
 
@@ -62,7 +63,7 @@ pub struct RowIndexes {
     pub(super) shape: Option<ShapeIndex>,
     /// The id of the operation's shape.
     pub(super) id: ShapeId,
-    /// The coarse shape, if the operation's shape has no row of its own.
+    /// The coarse shape (see [`super::registry`]), if the operation's shape has no row of its own.
     pub(super) folded: Option<ShapeId>,
 }
 
@@ -82,8 +83,8 @@ pub(super) struct Record {
     /// For a `getMore`: the id of the shape that opened the cursor, even if another row counts that
     /// shape.
     pub(super) origin_id: Option<ShapeId>,
-    /// For a `getMore`: the shape that opened the cursor and its coarse shape, if the shape has no
-    /// row of its own.
+    /// For a `getMore`: the shape that opened the cursor and its coarse shape (see
+    /// [`super::registry`]), if the shape has no row of its own.
     pub(super) origin_folded: Option<(ShapeId, ShapeId)>,
     /// The server to which the operation was sent last.
     pub(super) server: Option<ServerIndex>,

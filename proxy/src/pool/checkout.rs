@@ -22,7 +22,8 @@ use seawall_transport::connection::Connection;
 pub struct Checkout {
     pool: Arc<ServerPool>,
     identity: Arc<Identity>,
-    /// The connection and its slot; `None` only while the checkout is being dropped.
+    /// The connection and its slot (see [`super::slots`]); `None` only while the checkout is being
+    /// dropped.
     held: Option<(Box<Connection>, Slot)>,
     perished: Option<CloseReason>,
     checked_out_at: Instant,

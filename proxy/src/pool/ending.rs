@@ -36,7 +36,7 @@ const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 /// a login as that user, so requests are collected between two logins.
 const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum time that the worker waits for the reply to a command.
+/// Maximum time to wait for the reply to a command on the extra connection.
 const REPLY_LIMIT: Duration = Duration::from_secs(10);
 
 /// A request to end a read. Dropping it withdraws the request.
@@ -45,10 +45,10 @@ const REPLY_LIMIT: Duration = Duration::from_secs(10);
 pub struct EndRequest(Arc<Notify>);
 
 impl EndRequest {
-    /// Completes if the worker cannot end the read. This happens if the pool is closed. It also
-    /// happens if the read's connection is stale: a new connection may then have the same id. The
-    /// caller can close the read's connection instead. This ends the read if the server process
-    /// still exists.
+    /// Completes if Seawall cannot end the read with `killOp`. This happens if the pool is closed.
+    /// It also happens if the read's connection is stale: a new connection may then have the same
+    /// id. The caller can close the read's connection instead. This ends the read if the server
+    /// process still exists.
     pub async fn refused(&self) {
         self.0.notified().await;
     }

@@ -1,4 +1,5 @@
-//! Tests of the minimum number of connections of a user, and of connections that are given up.
+//! Tests of the minimum number of connections of a user, and of connections that could not be
+//! established.
 
 use std::{sync::Arc, time::Duration};
 
@@ -52,7 +53,7 @@ async fn min_pool_size_is_restored_only_after_a_pause_if_a_login_was_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn min_pool_size_is_not_restored_for_a_user_that_was_dropped() {
+async fn min_pool_size_is_not_restored_for_a_user_that_no_longer_exists() {
     let (mut inner, user, now) = (inner(with_minimum(3)), identity("u"), Instant::now());
     use_once(&mut inner, &user, now);
     user.end(IdentityStatus::Gone);

@@ -1,4 +1,5 @@
-//! Counts the slots and waiters of each user, so that all users get equal shares.
+//! Counts the slots (see [`super::slots`]) of each user, and its operations that wait for a slot,
+//! so that all users get equal shares of the slots.
 
 use std::collections::HashMap;
 

@@ -107,13 +107,14 @@ pub(super) struct Inner {
     /// True if the last slot went to an operation that other operations may wait for.
     was_urgent: bool,
     /// The position in a list of `ready` at which the search for users that may exceed the
-    /// concurrency limit continues.
+    /// concurrency limit ([`Slots::may_exceed`]) continues.
     examined: usize,
     /// Number of all users' waiters.
     waiting: usize,
     /// Number of all users' connections that are in use.
     in_use: usize,
-    /// Number of all users' connections in use by operations that may use the reserve.
+    /// Number of all users' connections in use by operations that may use the reserve (see
+    /// [`super::reserve`]).
     urgent: usize,
     /// Number of all users' connections that are being established.
     pending: usize,
@@ -268,9 +269,9 @@ impl Inner {
     /// demand. If user `id` has less than an equal share of the queue, and another user has at
     /// least two waiters more than `id`, a waiter of the user with the most waiters is removed.
     /// Otherwise a waiter of user `id` is removed. If the new waiter has [`Need::SlotOrReserve`],
-    /// this is a waiter with [`Need::Slot`]. If [`RESERVE`] waiters with [`Need::SlotOrReserve`]
-    /// already have the address of the new waiter, the removed waiter must have this address too.
-    /// If there is no such waiter, or if the new waiter has another need,
+    /// the removed waiter is one with [`Need::Slot`]. If [`RESERVE`] waiters with
+    /// [`Need::SlotOrReserve`] already have the address of the new waiter, the removed waiter must
+    /// have this address too. If there is no such waiter, or if the new waiter has another need,
     /// [`WaitQueue::make_room`](super::queue::WaitQueue::make_room) selects the waiter.
     fn make_room_in_queue(&mut self, id: IdentityId, demand: Demand) -> Option<Waiter> {
         let own = self.users.get(&id).map_or(0, |user| user.waiters.len());
@@ -440,7 +441,7 @@ impl Inner {
         }
     }
 
-    /// Closes available connections over the maximum of all users. The connections that have been
+    /// Closes available connections over `max_server_connections`. The connections that have been
     /// unused for longest are closed first.
     fn close_excess_of_server(&mut self, todo: &mut Todo) {
         let max = self.limits.max_server_connections;

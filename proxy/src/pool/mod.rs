@@ -196,8 +196,9 @@ pub struct Cost {
 impl Cost {
     /// True if the server with the cost `other` is the better choice. If the latencies differ by a
     /// factor of at most two, only the numbers of operations in flight or waiting are compared,
-    /// because a small difference in latency may be random. Otherwise the latency is multiplied by
-    /// this number plus one, and the products are compared.
+    /// because a small difference in latency may be random. Otherwise the latency of each server is
+    /// multiplied by the server's number of these operations plus one, and the products are
+    /// compared.
     pub(crate) fn exceeds(self, other: Self) -> bool {
         let weight = |cost: Self| {
             cost.latency_seconds * f64::from(u32::try_from(cost.load + 1).unwrap_or(u32::MAX))
@@ -256,8 +257,8 @@ pub struct UserSnapshot {
 /// than its deadline, by at most this time.
 const MIN_EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Maximum number of connections of one user to the server. The lane computes its number of permits
-/// from this number.
+/// Maximum number of connections of one user to the server. The [`Lane`] computes its number of
+/// permits from this number.
 fn lane_size(limits: &Limits) -> usize {
     limits.max_pool_size.min(limits.max_server_connections)
 }
@@ -578,7 +579,7 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Returns how long the server has been suspected; `None` if it is not suspected.
+    /// Returns how long the server has been suspected of a failure; `None` if it is not suspected.
     pub(crate) fn suspected_for(&self, now: Instant) -> Option<Duration> {
         self.inner.lock().suspected_for(now)
     }

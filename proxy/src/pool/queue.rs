@@ -108,9 +108,10 @@ impl WaitQueue {
     }
 
     /// The queues from which a waiter is removed to make room. The first queue is preferred: of the
-    /// queues for the lane and for slots, the queue in which one address has the most waiters. The
-    /// second is the queue of the operations that others may wait for. The queue of Seawall's own
-    /// commands is not included, because they have no address.
+    /// queues for [`Need::LanePermit`] and [`Need::Slot`], the queue in which one address has the
+    /// most waiters. The second is the queue for [`Need::SlotOrReserve`], with operations that
+    /// others may wait for. The queue of Seawall's own commands is not included, because they have
+    /// no address.
     fn queues_to_shed(&mut self) -> [&mut TurnQueue<Sharer, Waiter>; 2] {
         let [_own, lane, urgent, slot] = &mut self.queues;
         let ordinary = match lane.longest() > slot.longest() {

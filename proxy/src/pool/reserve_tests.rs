@@ -153,7 +153,7 @@ async fn statements_of_a_transaction_keep_their_connection_at_the_limit_of_the_s
         let (_waits, todo) = wait(&mut inner, &crowd, CLIENT, now);
         assert!(
             todo.establish.is_empty(),
-            "the crowd cannot use the two reserved connections"
+            "the user `crowd` cannot use the two reserved connections"
         );
     }
     let _other = obtain_for(&mut inner, &other, COMMIT, now);

@@ -446,7 +446,7 @@ async fn resets_that_change_the_concurrency_limit_are_counted() {
         ..limits()
     };
     scene.pool.set_limits(&auto);
-    // The limit is new, so these resets do not change it.
+    // The limit still has its initial value, so the two resets below do not change it.
     scene.pool.reset_limit();
     assert!(scene.pool.clear(scene.pool.generation()));
     let text = observer.exporter.render();

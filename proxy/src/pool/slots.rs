@@ -33,9 +33,10 @@ pub(super) const RESERVE: usize = 8;
 /// Minimum time between two searches for long operations.
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// An operation whose client has left counts as late only if it took at least this many times the
-/// median time of recent operations. Otherwise it counts as completed. If all such operations
-/// counted as late, a server would look overloaded whenever many clients leave at once.
+/// An operation whose client has left counts as late (its reply came too late to be useful) only if
+/// it took at least this many times the median time of recent operations. Otherwise it counts as
+/// completed. If all such operations counted as late, a server would look overloaded whenever many
+/// clients leave at once.
 const LATE_FACTOR: u32 = 4;
 
 /// How Seawall determines the number of slots of a server.
@@ -95,8 +96,8 @@ struct Running {
     at_low_load: bool,
     /// Number of operations that had completed when this operation began.
     completed_before: u64,
-    /// The controller's epoch when this operation began. The time of an operation that began in an
-    /// earlier epoch is not compared with other times.
+    /// The controller's epoch (the time between two resets) when this operation began. The time of
+    /// an operation that began in an earlier epoch is not compared with other times.
     epoch: Epoch,
 }
 
@@ -673,8 +674,9 @@ impl Slots {
         self.settled = self.limit;
     }
 
-    /// Makes a reset the last decision if it changed the settled limit. `previous` is the settled
-    /// limit before the reset. A fixed limit comes from the configuration, so it is no decision.
+    /// Records a reset as the last decision on the limit if the reset changed the settled limit.
+    /// `previous` is the settled limit before the reset. A fixed limit comes from the
+    /// configuration, so it is no decision.
     fn record_reset(&mut self, cause: ResetCause, previous: Option<u32>) -> Option<LimitReset> {
         let limit = self.settled;
         if self.mode != Concurrency::Auto || previous == Some(limit) {

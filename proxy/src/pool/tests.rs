@@ -19,7 +19,7 @@ use seawall_transport::{
 
 pub(super) const CLIENT: Demand = Demand::slot(Sharer::Local, 1);
 
-/// The demand of an operation that may use the reserve.
+/// The demand of an operation that may use the reserve (see [`super::reserve`]).
 pub(super) const COMMIT: Demand = Demand {
     need: Need::SlotOrReserve,
     ..CLIENT
@@ -358,7 +358,7 @@ async fn ended_connections_pause_checkouts_at_most_ten_times_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ended_connection_can_pause_checkouts_again_after_100_ms() {
+async fn an_ended_connection_can_pause_checkouts_100_ms_after_the_last_pause_began() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
     inner.recover(now, now);
@@ -395,7 +395,7 @@ async fn at_the_connection_limit_an_idle_connection_is_closed_for_another_user()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_of_a_busy_user_is_closed_for_another_user_after_100_ms() {
+async fn a_connection_of_a_busy_user_is_closed_for_another_user_that_has_waited_for_100_ms() {
     let now = Instant::now();
     let mut inner = inner(Limits {
         max_pool_size: 4,
@@ -612,7 +612,7 @@ async fn at_the_connection_limit_users_with_equal_numbers_of_connections_keep_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_connection_is_not_closed_for_another_user_before_100_ms() {
+async fn a_connection_is_not_closed_for_another_user_until_it_is_100_ms_old() {
     let now = Instant::now();
     let mut inner = inner(Limits {
         max_server_connections: 1,

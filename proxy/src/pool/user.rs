@@ -8,8 +8,8 @@ use super::{Limits, demand::Need, queue::WaitQueue, slots::RESERVE};
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_transport::connection::Connection;
 
-/// After a command of Seawall itself has waited for this time, a connection of the reserve may be
-/// established for the command.
+/// After a command of Seawall itself has waited for this time, a connection of the reserve (see
+/// [`super::reserve`]) may be established for the command.
 const LATE: Duration = Duration::from_millis(100);
 
 /// The slots and connections of a server that a user may use.
@@ -34,8 +34,9 @@ impl Room {
 
 /// Connections and waiters of one user. In a ready pool, a user can have waiters and available
 /// connections at the same time for two reasons. Either the waiters still need a slot. Or ordinary
-/// operations must not use more connections, because they already use `max_pool_size` connections
-/// of the user, or all connections to the server that are not reserved.
+/// operations, which may not use the reserve, must not use more connections, because they already
+/// use `max_pool_size` connections of the user, or all connections to the server that are not
+/// reserved.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// The available connections. The last connection is handed out first, so that the first

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn first_reply_after_a_restart_gives_no_rates() {
+    fn first_reply_after_a_server_restart_gives_no_rates() {
         let status = |pid: i64, uptime_ms: i64, inserts: i64, queries: i64| {
             Reading::of(&doc! {
                 "pid": pid, "uptimeMillis": uptime_ms,

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::activity::{Activity, TICK};
 
-/// The lateness of one runtime. A task of that runtime measures it at each tick, and other tasks
-/// read it.
+/// The lateness of one runtime. A task of that runtime measures it at each tick (see
+/// `super::activity::Ticks`), and other tasks read it.
 #[derive(Debug)]
 pub struct Lateness {
     base: Instant,

@@ -169,8 +169,8 @@ const STABLE_API_WIRE_VERSION: i32 = 13;
 const NO_GET_LAST_ERROR_WIRE_VERSION: i32 = 14;
 
 /// A router whose first failure is less than this time ago is expected to become usable again. The
-/// time is longer than the time for which another router may refuse a user's new keys, because
-/// routers cache users (see [`TopologyDescription::may_lag`]).
+/// time is longer than the time for which another router may refuse a user's new SCRAM keys,
+/// because routers cache users (see [`TopologyDescription::may_lag`]).
 const ROUTER_EXPECTED_FOR: Duration = Duration::from_secs(60);
 
 /// A topology description: the facts about the whole deployment.
@@ -243,8 +243,8 @@ impl TopologyDescription {
     }
 
     /// Returns the index of the nearest usable router that is not one of `refusing`, the routers
-    /// that have refused a user's keys. `None` if there is no such router, or if the deployment has
-    /// no routers.
+    /// that have refused a user's SCRAM keys. `None` if there is no such router, or if the
+    /// deployment has no routers.
     pub(super) fn router_except(&self, refusing: &[ServerAddress]) -> Option<usize> {
         if self.topology_type != TopologyType::Sharded {
             return None;
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recovered_or_demoted_server_is_unnoticed_until_the_driver_reports_its_new_type() {
+    fn a_server_is_unnoticed_until_the_driver_reports_its_recovery_or_demotion() {
         let server = |server_type, is_demoted, is_suspect: bool| ServerDescription {
             server_type,
             is_demoted,

@@ -143,7 +143,7 @@ pub struct Topology {
     control_client: Mutex<Option<mongodb::Client>>,
     /// Options of the official driver. A change makes the driver connect again.
     driver_options: watch::Sender<DriverOptions>,
-    /// The server that all relays use now.
+    /// The server that all relays (see [`relay`]) use now.
     relay_choice: Mutex<Option<ServerAddress>>,
 }
 
@@ -513,7 +513,7 @@ impl Topology {
     }
 
     /// Selects the nearest usable router that is not one of `refusing`, the routers that have
-    /// refused a user's keys. `None` if there is no such router, or if the deployment has no
+    /// refused a user's SCRAM keys. `None` if there is no such router, or if the deployment has no
     /// routers.
     pub(crate) fn router_except(&self, refusing: &[ServerAddress]) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
@@ -552,8 +552,8 @@ impl Topology {
         }
     }
 
-    /// The server that all relays use now: the primary, one mongos, or the server of a deployment
-    /// with one server. `None` if no such server is usable.
+    /// The server that all relays (see [`relay`]) use now: the primary, one mongos, or the server
+    /// of a deployment with one server. `None` if no such server is usable.
     pub(crate) fn relay_server(&self) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
         let candidates = relay::candidates(&snapshot.description);

@@ -36,8 +36,7 @@ use seawall_transport::connection::ServerAddress;
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// After a change of the TLS settings, a new monitoring client of the driver replaces the earlier
-/// client.
-/// Seawall waits at most this time until the new client has found all servers.
+/// client. Seawall waits at most this time until the new client has found all servers.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The reason why a connection string is unusable.

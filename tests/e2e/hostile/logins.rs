@@ -64,7 +64,7 @@ async fn authentication_restrictions_apply_to_configured_passwords_from_the_firs
 }
 
 /// Checks that authentication restrictions apply to users in the configuration. `credentials`
-/// returns a user's credentials as keys of the configuration.
+/// returns the lines of the configuration with a user's credentials.
 async fn restrictions_apply_to_configured_users(credentials: impl AsyncFn(&NewUser) -> String) {
     let elsewhere = doc! {"clientSource": ["192.0.2.0/24"]};
     let here = doc! {"clientSource": ["127.0.0.1"]};

@@ -130,7 +130,7 @@ impl Counters {
     }
 
     /// The commands whose counters have changed since the last reading, except for changes caused
-    /// by the reading itself and by the fence.
+    /// by the reading itself and by [`FENCE`].
     pub(super) async fn changed(&mut self, reaction: &Reaction) -> Vec<String> {
         let before = std::mem::take(&mut self.counts);
         self.read().await;

@@ -75,7 +75,7 @@ async fn safe_commands_are_repeated_after_not_primary_errors_and_other_commands_
 }
 
 #[tokio::test]
-async fn a_large_reply_of_a_server_that_shuts_down_clears_its_pool() {
+async fn a_shutdown_error_in_a_large_reply_clears_the_pool_of_the_server() {
     let rig = Rig::start("").await;
     let mut through = rig.through().await;
     let documents: Vec<_> = (0..200)
@@ -151,7 +151,7 @@ async fn errors_reach_clients_unchanged_if_deployment_repeat_is_false() {
 }
 
 #[tokio::test]
-async fn no_client_is_closed_when_a_server_connection_closes_during_an_operation() {
+async fn a_server_connection_that_closes_during_an_operation_closes_no_client_connection() {
     let rig = Rig::start("").await;
     let mut through = rig.through().await;
     let close = |command: &str| doc! {"failCommands": [command], "closeConnection": true};
@@ -173,8 +173,8 @@ async fn no_client_is_closed_when_a_server_connection_closes_during_an_operation
         reply.body
     );
 
-    // Seawall repeats an operation only once. If the second attempt fails too, the label tells the
-    // driver whether to retry.
+    // Seawall repeats an operation only once. If the second attempt fails too, the client gets code
+    // 6. In the reply to a retryable write, the label `RetryableWriteError` allows another retry.
     for (command, labels) in [
         (doc! {"find": "c"}, vec![]),
         (retryable(insert(3)), vec!["RetryableWriteError"]),

@@ -236,7 +236,7 @@ async fn in_front_of_a_standalone_hello_returns_the_reply_of_a_standalone() {
     assert_eq!(through, direct);
 }
 
-/// The command with `isMaster` instead of the name `hello`, if the server does not know `hello`.
+/// Replaces the command's name `hello` by `isMaster`, if the server does not know `hello`.
 fn with_supported_name(command: Document, knows_hello: bool) -> Document {
     let fields = command.into_iter().map(|(name, value)| match &*name {
         "hello" if !knows_hello => ("isMaster".to_owned(), value),
@@ -262,7 +262,8 @@ async fn invalid_hello_gets_the_error_code_of_a_server() {
     let version = || doc! {"processId": ObjectId::from_bytes([7; 12]), "counter": 1i64};
     let name = |length: usize| Some(Bson::from(doc! {"name": "n".repeat(length)}));
     // With every version of the server, Seawall refuses the fields that newer versions refuse. The
-    // exception is `apiVersion`, which drivers may send to older servers.
+    // exception is `apiVersion`: servers before 5.0 accept all values of it in these cases, and so
+    // does Seawall in front of such a server.
     let of_5_0 = |code: i32| (!is_before_5_0).then_some(code);
     let cases = [
         (doc! {"hello": 1, "client": metadata()}, None),

@@ -176,8 +176,9 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
 /// other clients.
 const WRITE_LIMIT: Duration = Duration::from_millis(20);
 
-/// Sends on each connection: in the first round the bytes that `first` returns, then `more` in each
-/// round. At the end, counts the connections that are still open.
+/// Sends on each connection: in the first round the bytes that `first` returns, and in each later
+/// round the bytes `more`. At the end, counts the connections by their state (see
+/// [`Arena::count_open`]).
 async fn send_slowly(
     arena: &Arena,
     mut clients: Vec<RawClient>,

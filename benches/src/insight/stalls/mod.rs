@@ -140,11 +140,11 @@ async fn stopped(plan: &Plan) {
     say_stalls(&reported, began);
     match reported_at {
         Some(at) => say(&format!(
-            "\nThe recurring stall was reported {:.1} s after stop {REPORTED_AFTER} began.",
+            "\nThe recurring stall was reported {:.1} s after stall {REPORTED_AFTER} began.",
             at.duration_since(first + PERIOD * (REPORTED_AFTER - 1))
                 .as_secs_f64()
         )),
-        None => say("\nThe recurring stall was not reported before the last stop."),
+        None => say("\nThe recurring stall was not reported before the last stall began."),
     }
     check_stopped(&reported, &server);
     assert!(

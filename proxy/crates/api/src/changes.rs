@@ -9,7 +9,7 @@ use super::{
 };
 use seawall_stats::Label;
 
-/// Two periods and the changes between them.
+/// Two periods, the baseline and the current period after it, and the changes between them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Changes {

@@ -19,11 +19,11 @@ pub struct Tick {
     pub concurrency_limit: Option<u64>,
     /// True during a drain.
     pub draining: bool,
-    /// True if Seawall keeps a history.
+    /// True if Seawall keeps a history of its statistics.
     pub history: bool,
     /// Number of operations that run on servers.
     pub in_progress: u64,
-    /// The latest second of the history. `None` if there is none.
+    /// The latest second in the history of the statistics. `None` if there is none.
     pub second: Option<TickSecond>,
     /// The server connections by state.
     pub server_connections: Connections,

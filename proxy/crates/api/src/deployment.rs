@@ -23,7 +23,7 @@ pub struct Status {
     pub deployment: String,
     /// True if a drain has started.
     pub draining: bool,
-    /// The state of the history.
+    /// The state of the history of the statistics.
     pub history: HistoryStatus,
     /// True if faults are injected for an experiment.
     pub injects_faults: bool,

@@ -23,8 +23,8 @@ use super::{
 pub struct Report {
     /// The events of the period that explain a change in the figures, the earliest first.
     pub annotations: Vec<Annotation>,
-    /// The shapes whose latency, load or errors changed, compared with an earlier period (the
-    /// baseline).
+    /// The shapes whose latency, frequency, bytes or documents changed, compared with an earlier
+    /// period (the baseline).
     pub changes: Changes,
     /// The instances whose figures the report contains. Empty in a report on one instance.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -39,7 +39,7 @@ pub struct Report {
     pub seawall_report: u64,
     /// The figures of each server.
     pub servers: Vec<Server>,
-    /// The shapes, by server load in descending order.
+    /// The shapes, in descending order of their server load ([`Shape::load_ms`]).
     pub shapes: Vec<Shape>,
     /// Number of seconds in the period that have data.
     #[serde(serialize_with = "as_integer")]
@@ -99,7 +99,8 @@ impl Report {
         covered(self.since_seconds, self.status.uptime_seconds)
     }
 
-    /// The server load of all shapes, listed or not, in milliseconds.
+    /// The server load of all shapes, listed or not: the time of their operations and `getMore`s,
+    /// in milliseconds.
     pub fn load_ms(&self) -> f64 {
         load_ms(&self.shapes, &self.other)
     }

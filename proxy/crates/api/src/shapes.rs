@@ -31,7 +31,7 @@ pub struct Shapes {
 }
 
 impl Shapes {
-    /// The server load of all shapes in milliseconds.
+    /// The server load of all shapes: the time of their operations and `getMore`s, in milliseconds.
     pub fn load_ms(&self) -> f64 {
         load_ms(&self.shapes, &self.other)
     }
@@ -43,12 +43,14 @@ impl Shapes {
     }
 }
 
-/// The server load of listed and other shapes in milliseconds.
+/// The server load of listed and other shapes: the time of their operations and `getMore`s, in
+/// milliseconds.
 pub(super) fn load_ms(listed: &[Shape], other: &Other) -> f64 {
     listed.iter().map(Shape::load_ms).sum::<f64>() + other.load_ms()
 }
 
-/// The name and the figures of a shape.
+/// The name and the figures of a shape. The figures of a period come from the history of the
+/// statistics; the figures since Seawall started come from the shape table.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shape {

@@ -29,8 +29,8 @@ use zeroize::Zeroizing;
 use super::restrictions::{INHERITED, OWN};
 use super::{Key, Mechanism, Restrictions, RestrictionsError, ScramKeys};
 
-/// A server's record of a user. With this record, Seawall can verify the user's clients and refuse
-/// clients at a forbidden address. To authenticate as the user, Seawall also needs a
+/// A server's record of a user. With this record, Seawall can verify logins of the user and refuse
+/// logins from a forbidden address. To authenticate as the user, Seawall also needs a
 /// [`ClientKey`](super::ClientKey).
 ///
 /// A comparison with `==` takes constant time for the keys, so its duration does not reveal them.

@@ -25,7 +25,8 @@ pub enum ReadError {
     /// The file ends within its first 12 bytes or within a block, or it has no `End` record.
     #[error("the file was cut off at byte {at_byte}")]
     Truncated {
-        /// Offset of the end of the last complete block, in bytes from the start of the part.
+        /// Offset of the end of the last complete block, in bytes from the start of the part; 0 if
+        /// the file ends within its first 12 bytes.
         at_byte: u64,
     },
     /// A block is damaged.

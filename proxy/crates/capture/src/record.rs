@@ -115,8 +115,9 @@ pub enum Redaction {
     /// A value is replaced by a keyed pseudonym of the same type and length. Equal values have
     /// equal pseudonyms.
     Equality = 1,
-    /// Like `Equality`. In addition, the pseudonyms of numbers, dates and ObjectIds keep their
-    /// order.
+    /// Like `Equality`. In addition, pseudonyms of numbers, of dates and of the times in ObjectIds
+    /// are in the same order as the values, and strings with equal prefixes have pseudonyms with
+    /// equal prefixes.
     Ordered = 2,
 }
 

@@ -258,8 +258,9 @@ impl<'a> Command<'a> {
         self.spec.ends_work || (self.in_transaction && !self.starts_transaction)
     }
 
-    /// True if the command only reads and is not in a transaction. An interruption does no harm to
-    /// such a command. In a transaction, an interruption would abort the transaction.
+    /// True if the command only reads and is not in a transaction. Seawall may kill such a command
+    /// at the server, if its client has disconnected. In a transaction, this would abort the
+    /// transaction.
     pub fn only_reads(&self) -> bool {
         match self.class {
             Class::Read | Class::GetMore => !self.in_transaction,

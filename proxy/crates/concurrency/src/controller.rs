@@ -1,8 +1,8 @@
 //! The controller. In each window (about 100 ms) it checks whether the server has stalled, whether
-//! replies are late, and whether the server is crowded. If none of this is the case, it continues
-//! the trial of another limit. The *base limit* is the best limit found so far. A *slice* is a
-//! number of consecutive windows at one limit. The *noise* is how much the values of slices at the
-//! same limit differ.
+//! replies are late (after the time limit of the operation, or after its client has left), and
+//! whether the server is crowded. If none of this is the case, it continues the trial of another
+//! limit. The *base limit* is the best limit found so far. A *slice* is a number of consecutive
+//! windows at one limit. The *noise* is how much the values of slices at the same limit differ.
 
 use std::time::Duration;
 
@@ -26,23 +26,24 @@ const START: u32 = 32;
 /// the lowest limit is 1.
 const FLOOR: u32 = 1;
 
-/// Minimum lengths of a slice: during the search, after the search, and while the rate of arriving
-/// operations limits the throughput. In the last case, operation times vary with bursts of
+/// Minimum lengths of a [`Slice`]: during the search, after the search, and while the rate of
+/// arriving operations limits the throughput. In the last case, operation times vary with bursts of
 /// arrivals, so the slice must be longer.
 const SEARCH_SLICE: Duration = Duration::from_millis(100);
 const SETTLED_SLICE: Duration = Duration::from_millis(200);
 const LATENCY_SLICE: Duration = Duration::from_millis(500);
 
-/// Maximum numbers of slices at the tried limit in one trial: during the search, and after it.
+/// Maximum numbers of slices ([`Slice`]) at the tried limit in one [`Trial`]: during the search,
+/// and after it.
 const SEARCH_ROUNDS: usize = 3;
 const SETTLED_ROUNDS: usize = 5;
 
-/// Number of slices at the base limit before the first trial, from which the controller learns the
-/// noise.
+/// Number of slices ([`Slice`]) at the base limit (the best limit found so far) before the first
+/// trial, from which the controller learns the noise.
 const FIRST_SLICES: u32 = 2;
 
-/// The noise that is assumed at the start, and the minimum of the noise. Both are standard
-/// deviations of a slice's value.
+/// The noise that is assumed at the start, and the minimum of the noise. The noise is the standard
+/// deviation of the values of slices at the same limit.
 const FIRST_NOISE: f64 = 0.03;
 const LEAST_NOISE: f64 = 0.005;
 
@@ -68,14 +69,14 @@ const STALL_MEANS: f64 = 5.0;
 /// For this time after a stall, the controller does not compare samples.
 const RECOVERY: Duration = Duration::from_secs(1);
 
-/// Late and timely replies are counted for at least this time, and until the number of replies is
-/// at least the limit. If at least nine of ten replies were late, the limit is halved. Then the
-/// count begins again.
+/// Late replies ([`Sample::late`]) and timely replies are counted for at least this time, and until
+/// the number of replies is at least the limit. If at least nine of ten replies were late, the
+/// limit is halved. In both cases the count then begins again.
 const LATE: Duration = Duration::from_millis(500);
 const MOST: u64 = 9;
 
-/// Constants of a trial while the rate of arriving operations limits the throughput: the factor by
-/// which the trial raises the limit, the maximum number of slices at the tried limit, and the
+/// Constants of a [`Trial`] while the rate of arriving operations limits the throughput: the factor
+/// by which the trial raises the limit, the maximum number of slices at the tried limit, and the
 /// initial and the maximum time between two trials. Operation times vary in this state, so a trial
 /// takes long. Therefore the time between trials doubles after each trial that shows no gain.
 const LATENCY_STEP: f64 = 1.19;
@@ -202,9 +203,10 @@ impl Controller {
         self.epoch
     }
 
-    /// Starts again with a limit of 32: after the pool was cleared, the server changed its type
-    /// (for example from secondary to primary), or the configured kind of limit changed. Everything
-    /// learned about the server is forgotten. Samples of earlier epochs are ignored from now on.
+    /// Starts again with a limit of 32. The owner calls this function after the pool was cleared,
+    /// after the server changed its type (for example from secondary to primary), and after the
+    /// configured kind of limit changed (for example from fixed to automatic). Everything learned
+    /// about the server is forgotten. Samples of earlier epochs are ignored from now on.
     pub fn reset(&mut self) {
         let epoch = Epoch(self.epoch.0.wrapping_add(1));
         let random = self.random.clone();

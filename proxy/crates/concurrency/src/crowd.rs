@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// While the controller yields: the mean time between two reductions of the limit, and the bounds
 /// of the factor of one reduction. Within these bounds, the factor is `CROWDED` divided by the
-/// crowding.
+/// crowding ([`Crowd::crowding`]).
 const STEP_TIME: Duration = Duration::from_millis(400);
 const LEAST_STEP: f64 = 0.85;
 const LARGEST_STEP: f64 = 0.5;
@@ -48,17 +48,18 @@ const LARGEST_STEP: f64 = 0.5;
 const CHECK_AT: f64 = 0.5;
 const KEPT: f64 = 0.7;
 
-/// Time after which a limit that was found by yielding no longer restricts the controller, even if
-/// the server is crowded.
+/// Time after which a limit that was found by yielding (lowering the limit of a crowded server) no
+/// longer restricts the controller, even if the server is crowded.
 const CAP_TIME: Duration = Duration::from_secs(600);
 
-/// If yielding did not help, it is not tried again for this time. The time doubles with each
-/// failure, up to `MAX_BACKOFF`.
+/// If yielding (lowering the limit of a crowded server) did not help, it is not tried again for
+/// this time. The time doubles with each failure, up to `MAX_BACKOFF`.
 const MIN_BACKOFF: Duration = Duration::from_secs(20);
 const MAX_BACKOFF: Duration = Duration::from_secs(600);
 
-/// Weight of the operations of earlier windows in the crowding. With this weight, the crowding is a
-/// mean of about three windows. A window with few operations has little weight.
+/// Weight of the operations of earlier windows in the crowding ([`Crowd::crowding`]). With this
+/// weight, the crowding is a mean of about three windows. A window with few operations has little
+/// weight.
 const KEPT_WEIGHT: f64 = 0.7;
 
 /// Weight of a new window in the smoothed rate. With this weight, the smoothed rate is a mean over
@@ -66,7 +67,7 @@ const KEPT_WEIGHT: f64 = 0.7;
 /// the same moment.
 const RATE_SMOOTHING: f64 = 0.15;
 
-/// The highest limit after yielding.
+/// The highest limit that may be tried for some time after yielding.
 #[derive(Clone, Copy, Debug)]
 struct Cap {
     limit: u32,
@@ -75,6 +76,7 @@ struct Cap {
     until: Duration,
 }
 
+/// The state while the controller yields: it lowers the limit step by step.
 #[derive(Clone, Copy, Debug)]
 struct Yielding {
     /// The limit at the check before the last check. Before the second check, it is the limit
@@ -110,7 +112,7 @@ pub(crate) enum Action {
 /// The highest limit that may be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Highest {
-    /// Yielding has set no highest limit.
+    /// Yielding (lowering the limit of a crowded server) has set no highest limit.
     Any,
     /// The highest limit after yielding.
     Cap(u32),

@@ -130,9 +130,10 @@ impl Exemption {
     /// stays low even before a sample shows the stall. `unchanged_for` is the time for which no
     /// operation has completed or become exempt. After `PROBE_INTERVAL`, one operation may become
     /// exempt even over the bound. Therefore, long operations cannot block all others for a long
-    /// time. There is no second bound, because the long operations may wait for an operation that
-    /// has no slot yet, such as `fsyncUnlock`. With a bound, that operation would never get a slot.
-    /// Only the number of server connections bounds the exempt operations.
+    /// time. There is no second bound, because the long operations may wait for another operation
+    /// that the limit still delays, such as `fsyncUnlock`. With a second bound, that other
+    /// operation might never begin. Only the number of server connections bounds the exempt
+    /// operations.
     pub fn applies(
         &self,
         running: Duration,

@@ -87,6 +87,7 @@ fn limit_does_not_rise_over_time_if_throughput_is_the_same_at_every_limit() {
     }
 }
 
+/// A reply is late if the operation has exceeded its time limit, or if its client has left.
 #[test]
 fn limit_falls_to_the_minimum_while_every_reply_is_late() {
     let mut bench = Bench::new(1);
@@ -206,6 +207,7 @@ fn samples_from_before_a_reset_of_the_controller_are_ignored() {
     assert_eq!(decision.reason, Reason::Measuring);
 }
 
+/// An exempt operation is a long operation that no longer counts toward the limit.
 #[test]
 fn limit_stays_and_no_operation_becomes_exempt_while_the_server_stalls() {
     let mut bench = Bench::new(1);
@@ -259,7 +261,8 @@ fn limit_stays_the_same_while_no_operation_waits() {
 
 #[test]
 fn arrivals_bound_load_does_not_raise_the_limit_of_a_slow_server() {
-    // If load has slowed down the server, a trial of a higher limit would make operations slower.
+    // In arrivals-bound load, operations wait only for a part of the time. If load has slowed down
+    // the server, a trial of a higher limit would make operations slower.
     let highest = |time: Duration| {
         let mut bench = Bench::new(1);
         let mut low_load = Sample::default();

@@ -104,13 +104,13 @@ const MIN_OTHERS: usize = 3;
 /// Minimum ratio of a shape's slowdown to the drift: below this, the shape is not reported.
 const MIN_RATIO: f64 = 1.5;
 
-/// Minimum slowdown if the drift is unknown, and minimum drift that is reported as a change of all
-/// shapes. A machine that is 30 % faster in one period and 30 % slower in the other causes a ratio
-/// of 1.9, which must not be reported.
+/// Minimum slowdown if the drift (the change that all shapes have in common) is unknown, and
+/// minimum drift that is reported as a change of all shapes. A machine that is 30 % faster in one
+/// period and 30 % slower in the other causes a ratio of 1.9, which must not be reported.
 const MIN_DRIFT: f64 = 2.5;
 
-/// Minimum distance of a shape's ratio from the drift, in standard deviations of the other shapes'
-/// ratios.
+/// Minimum distance of a shape's ratio from the drift (the change that all shapes have in common),
+/// in standard deviations of the other shapes' ratios.
 const SPREADS: f64 = 3.5;
 
 /// A slowdown that exceeds the drift by this factor is reported even if the other shapes' ratios
@@ -127,15 +127,16 @@ const MIN_DIFFERENCE: Duration = Duration::from_micros(100);
 /// shapes.
 const ALPHA: f64 = 0.001;
 
-/// Minimum ratio of operations per second, after division by the drift of the rates. Below this,
-/// the shape is not reported as more or less frequent.
+/// Minimum ratio of operations per second, after division by the drift of the rates (the change
+/// that all shapes have in common). Below this, the shape is not reported as more or less frequent.
 const MIN_RATE_RATIO: f64 = 3.0;
 
 /// Assumed ratio of the variance of an operation count to its mean. The ratio is 1 if operations
 /// are independent, and larger if they come in bursts.
 const OVERDISPERSION: f64 = 5.0;
 
-/// Minimum number of operations of a new shape that is reported because of its cost.
+/// Minimum number of operations of a new shape that is reported because of its cost (operation time
+/// per second).
 const MIN_COSTLY: u64 = 3;
 
 /// Minimum cost per second of a new shape that is reported because of its cost.
@@ -238,8 +239,9 @@ impl<'a> Comparison<'a> {
             steady_slowdowns: Vec::new(),
             rates: Vec::new(),
         };
-        // A group row counts several shapes. It is not compared, because its operations change
-        // whenever one of its shapes gets or loses its own row.
+        // A group row ([`Level::Coarse`] or [`Level::Rest`]) counts several shapes. It is not
+        // compared, because its operations change whenever one of its shapes gets or loses its own
+        // row.
         let is_shape = |label: &&Arc<Label>| {
             matches!(
                 ***label,
@@ -377,10 +379,10 @@ impl<'a> Comparison<'a> {
     }
 
     /// True if the shape may not really have changed: in the period with fewer operations,
-    /// [`Label::OtherShapes`] or a group row of the namespace may have counted the missing
-    /// operations. Only the shapes with the greatest server load have their own rows and series, so
-    /// a shape that just got its own row must not be reported as new. `is_more` is true if the
-    /// earlier period has fewer operations.
+    /// [`Label::OtherShapes`] or a group row of the namespace (a row that counts several shapes)
+    /// may have counted the missing operations. Only the shapes with the greatest server load have
+    /// their own rows and series, so a shape that just got its own row must not be reported as new.
+    /// `is_more` is true if the earlier period has fewer operations.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let ((less, lesser), (more, greater)) = match is_more {
             true => ((pair.before, self.before), (pair.now, self.now)),
@@ -490,7 +492,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Average server load in the period: seconds of server time per second.
+/// Average server load in the period: seconds of operation time per second.
 fn load_per_second(figures: &Figures, period: &Period) -> f64 {
     figures.load().as_secs_f64() / period.length.as_secs_f64()
 }

@@ -140,7 +140,8 @@ pub struct InsightSettings<'a> {
     pub max_shapes: usize,
 }
 
-/// Memory use of the history, and the numbers of its dropped steps and failed writes.
+/// Memory use of the history, and the numbers of its dropped steps and failed writes. A step
+/// contains the sums of an interval of 1 s to 10 minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Bytes in memory.
@@ -402,7 +403,8 @@ impl Insight {
         *self.unwritten.lock() = None;
     }
 
-    /// Selects the frames (packed steps) between two times. The caller unpacks the selected frames.
+    /// Selects the frames between two times. A frame contains the packed figures of one step of the
+    /// history. The caller unpacks the selected frames.
     pub fn select(&self, from: SystemTime, to: SystemTime) -> Selection {
         let (from, to) = (seconds(from), seconds(to));
         self.history.lock().select(from, to, 1)

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use seawall_stats::{Distribution, Figures, Gauge, GaugeSpan, Gauges, PhaseTimes};
 
-/// Limit of the unpacked bytes: enough for 10,000 series of 1 KiB. The sum of the
-/// [`unpacked_bytes`] of a frame's series must not exceed this limit.
+/// Limit of the unpacked bytes of a frame (one packed step of the history): enough for 10,000
+/// series of 1 KiB. The sum of the [`unpacked_bytes`] of a frame's series must not exceed this
+/// limit.
 pub(super) const MAX_UNPACKED_BYTES: usize = 16 << 20;
 
 /// The bytes are not a packed period.
@@ -16,7 +17,7 @@ pub(super) const MAX_UNPACKED_BYTES: usize = 16 << 20;
 #[error("a stored period of the history is damaged")]
 pub struct Damaged;
 
-/// The largest number of bytes that a series takes in an unpacked frame.
+/// The largest number of bytes that a series takes in an unpacked step of the history.
 pub(super) fn unpacked_bytes(figures: &Figures) -> usize {
     /// Maximum bytes of a number.
     const NUMBER: usize = 10;

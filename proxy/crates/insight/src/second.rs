@@ -5,7 +5,7 @@ use seawall_stats::{Figures, Gauges, ServerSample, Traffic, WeighedSeries, add_w
 /// The figures of the operations, connections and servers in one second.
 #[derive(Debug, Default)]
 pub struct Second {
-    /// Figures and weight of each series.
+    /// Figures and weight of each series. The weight decides which series the history keeps.
     pub series: WeighedSeries,
     /// Sums of all operations. Not included: awaiting operations (a `getMore` that waits for new
     /// data), and operations whose reply Seawall created itself.

@@ -1,8 +1,8 @@
 //! The history file: an embedded database that survives a crash at any moment.
 //!
-//! The file has the same packed frames as the memory, and is written some seconds later, so a crash
-//! loses these seconds. If the file is damaged, or has a later version, it is renamed, and a new
-//! file is created.
+//! The file has the same frames (packed steps of the history) as the memory. It is written some
+//! seconds later, so a crash loses these seconds. If the file is damaged, or has a later version,
+//! it is renamed, and a new file is created.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -96,7 +96,7 @@ fn database(error: impl Into<redb::Error>) -> StoreError {
 pub struct StoredHistory {
     /// The labels with their numbers.
     pub labels: Vec<(u32, Label)>,
-    /// All frames (packed steps).
+    /// All frames. A frame contains the packed figures of one step of the history.
     pub frames: Vec<Frame>,
     /// The annotations. Each has a number, which is its key in the file.
     pub annotations: Vec<(u64, Annotation)>,

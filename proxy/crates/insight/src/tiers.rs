@@ -2,9 +2,10 @@
 //! minute for a day, and 10 minutes for eight days.
 //!
 //! A long step is the sum of the short steps that it covers. So its percentiles are computed from
-//! all operations, and are never means of percentiles. Steps are packed. One limit bounds the bytes
-//! of all tiers together: if it is reached, the oldest step of the largest tier is dropped. This
-//! module reads no clock: the caller passes all times, in seconds since the epoch.
+//! all operations, and are never means of percentiles. Steps that have ended are packed into few
+//! bytes. One limit bounds the bytes of all tiers together: if it is reached, the oldest step of
+//! the largest tier is dropped. This module reads no clock: the caller passes all times, in seconds
+//! since the epoch.
 
 use std::{
     borrow::Cow,
@@ -20,7 +21,7 @@ use seawall_stats::{Figures, Gauges, Label, Period};
 /// last tier keeps eight days, because a baseline that ended a week ago began more than a week ago.
 pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 8 * 86_400)];
 
-/// One packed step of a tier.
+/// One step of a tier, packed into few bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Index of the tier in [`TIERS`].
@@ -224,7 +225,8 @@ impl History {
         series
     }
 
-    /// Closes a step: packs it as a frame, and adds its sums to the open step of the next tier.
+    /// Closes a step: packs it as a frame, and adds its sums to the next tier's step that has not
+    /// ended yet.
     fn close_step(&mut self, tier: usize, start: u64, sums: Sums) {
         let frame = Arc::new(self.frame(tier, start, &sums));
         self.delta.added.push(Arc::clone(&frame));
@@ -401,7 +403,8 @@ impl History {
             && packed::unpack_gauges(&frame.gauges).is_ok()
     }
 
-    /// Rebuilds the open step of each tier from the frames of the next finer tier.
+    /// For each tier, rebuilds the step that has not ended yet, from the frames of the tier with
+    /// the next shorter steps.
     fn reopen(&mut self) {
         for tier in 1..TIERS.len() {
             let from = self.covered_to(tier);
@@ -443,10 +446,10 @@ impl History {
 
     /// Selects the frames for steps of `step` seconds, from the step that contains `from` until
     /// `to`. Uses the tier with the longest frames of at most `step` seconds. If this tier does not
-    /// reach back to `from`, a coarser tier that reaches back further is used. A frame of the
-    /// chosen tier that begins before the first step is omitted, so that two periods never share a
-    /// frame. After the last frame of the chosen tier, frames of finer tiers are used. Does not
-    /// unpack the frames.
+    /// reach back to `from`, a tier with longer steps that reaches back further is used. A frame of
+    /// the chosen tier that begins before the first step is omitted, so that two periods never
+    /// share a frame. After the last frame of the chosen tier, frames of the tiers with shorter
+    /// steps are used. Does not unpack the frames.
     pub fn select(&self, from: u64, to: u64, step: u64) -> Selection {
         let step = step.max(1);
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= step);
@@ -526,7 +529,7 @@ pub struct Timeline<S> {
     pub steps: Vec<S>,
 }
 
-/// Selected frames. Unpacking them needs no lock on the history.
+/// Selected frames (packed steps of the history). Unpacking them needs no lock on the history.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     frames: Vec<Arc<Frame>>,

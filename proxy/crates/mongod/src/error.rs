@@ -28,7 +28,8 @@ pub enum Error {
         /// The architecture, as Rust names it.
         architecture: &'static str,
     },
-    /// Neither `XDG_CACHE_HOME` nor `HOME` is set, so there is no directory for a fetched mongod.
+    /// Neither `XDG_CACHE_HOME` nor `HOME` is set, so there is no directory for a downloaded
+    /// mongod.
     #[error(
         "neither XDG_CACHE_HOME nor HOME is set, so there is no directory for a downloaded mongod"
     )]
@@ -67,7 +68,8 @@ pub enum Error {
         /// The last lines of Python's output.
         output: String,
     },
-    /// The fetched mongod does not run on this machine, often because a shared library is missing.
+    /// The downloaded mongod does not run on this machine, often because a shared library is
+    /// missing.
     #[error(
         "the downloaded mongod does not run on this machine: {output}; set SEAWALL_MONGOD to the \
          path of another mongod"

@@ -14,7 +14,7 @@ pub(crate) type Block = [u8; 32];
 /// function give a permutation that cannot be distinguished from a random one.
 const ROUNDS: u8 = 4;
 
-/// The use of a block. The purpose is part of the input of the keyed function, so blocks for
+/// The use of a [`Block`]. The purpose is part of the input of the keyed function, so blocks for
 /// different purposes always come from different inputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
@@ -51,8 +51,8 @@ impl Keyed {
         Self(mac)
     }
 
-    /// The output of the keyed function for the concatenated `parts`. Each key, purpose and domain
-    /// (such as numbers or dates) has unrelated outputs.
+    /// The output of the keyed function for the concatenated `parts`. Different keys, purposes or
+    /// domains (such as numbers and dates) give unrelated outputs.
     pub(crate) fn block(&self, purpose: Purpose, domain: u8, parts: &[&[u8]]) -> Block {
         let mut mac = self.0.clone();
         let purpose = match purpose {

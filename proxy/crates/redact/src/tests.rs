@@ -341,7 +341,7 @@ fn a_redacted_message_has_a_valid_checksum() {
 }
 
 #[test]
-fn a_message_that_cannot_be_redacted_is_refused() {
+fn redacting_an_invalid_or_too_deep_document_or_message_is_an_error() {
     let redactor = redactor(Mode::Ordered);
     assert_eq!(
         redactor.document(b"\x06\0\0\0\x99\0"),

@@ -698,6 +698,7 @@ mod tests {
         assert_eq!(missed(3.0, 0.9), ["c2"]);
     }
 
+    /// Awaiting cursors are change streams and tailable cursors: they wait for events.
     #[test]
     fn awaiting_cursors_are_compared_by_event_count_and_not_by_duration() {
         let watch = |events, ms| {

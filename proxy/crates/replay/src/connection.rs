@@ -35,8 +35,9 @@ pub(crate) struct Job {
     pub catch_up: Vec<CatchUp>,
 }
 
-/// Events of an awaiting cursor that the captured clients received, but the replay has not received
-/// yet. In the replay, a `getMore` may return fewer events than in the capture.
+/// Events of an awaiting cursor (a change stream or a tailable cursor) that the captured clients
+/// received, but the replay has not received yet. In the replay, a `getMore` may return fewer
+/// events than in the capture.
 #[derive(Debug)]
 pub(crate) struct CatchUp {
     /// The captured id of the cursor.

@@ -24,7 +24,7 @@
 //! | `slots` | assigns clients to connections |
 //! | `connection` | one connection: sends a command, receives its reply |
 //! | `timing` | the lag of commands, and how exactly the intervals between them were kept |
-//! | `streams` | counts the events of awaiting cursors |
+//! | `streams` | counts the events of change streams and tailable cursors |
 //! | `run` | runs a replay |
 //! | `survey` | a dry run, and the results that a capture contains |
 //! | `digest` | digests of results that do not depend on order |

@@ -126,7 +126,7 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// True for a `getMore` on an awaiting cursor.
+    /// True for a `getMore` on an awaiting cursor ([`Origin::is_awaiting`]).
     pub(crate) fn is_await(&self) -> bool {
         self.origin.is_awaiting && matches!(self.cursors, CursorUse::More(_))
     }

@@ -129,7 +129,7 @@ pub struct ShapeResult {
     /// Number of documents that `getMore`s on awaiting cursors returned: events of change streams,
     /// and documents of tailable cursors.
     pub events: u64,
-    /// True if the operations open awaiting cursors.
+    /// True if the operations open awaiting cursors: change streams or tailable cursors.
     pub is_awaiting: bool,
     /// Total size of the commands, in bytes.
     pub request_bytes: u64,
@@ -420,9 +420,9 @@ impl Results {
         }
     }
 
-    /// Counts the reply to a `getMore` on an awaiting cursor, in the row of the operation that
-    /// opened the cursor. The number of `getMore`s and their durations depend on when the
-    /// events happen, so they are not counted.
+    /// Counts the reply to a `getMore` on an awaiting cursor (a change stream or a tailable
+    /// cursor), in the row of the operation that opened the cursor. The number of `getMore`s and
+    /// their durations depend on when the events happen, so they are not counted.
     pub(crate) fn end_await(&mut self, row: RowId, ended: &Ended) {
         let Some(row) = self.at(row) else {
             return;

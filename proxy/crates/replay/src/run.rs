@@ -509,7 +509,7 @@ impl Conductor {
         self.results.sent += 1;
         self.in_flight += 1;
         let (slot, request_bytes) = (entry.slot, job.message.len());
-        // A connection has one operation at a time ([`Lane`]), so this channel is empty.
+        // A connection runs its operations one after another ([`Lane`]), so this channel is empty.
         let connection = self.connections.get(&slot);
         if connection.is_none_or(|connection| connection.jobs.try_send(job).is_err()) {
             self.fail_to_send(operation, slot, request_bytes);

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_in_one_lane_start_one_after_another() {
+    fn commands_of_one_connection_session_or_cursor_start_one_after_another() {
         let lanes = [
             Lane::Connection(1),
             Lane::Session([1; 16]),

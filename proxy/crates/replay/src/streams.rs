@@ -1,5 +1,6 @@
-//! The awaiting cursors of a replay: how many events the captured clients had received, and how
-//! many the replay has received.
+//! The awaiting cursors of a replay: cursors on which a `getMore` waits for events, such as those
+//! of change streams. Counts how many events of each cursor the captured clients had received, and
+//! how many the replay has received.
 
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use bytes::Bytes;
 
 use crate::{CursorUse, Recent, Rewriter, connection::CatchUp, results::RowId};
 
-/// Maximum number of awaiting cursors in each generation of the map in [`Streams`].
+/// Maximum number of awaiting cursors in each of the two generations of the map in [`Streams`] (see
+/// [`Recent`]).
 const MAX_STREAMS: usize = 10_000;
 
 #[derive(Debug)]
@@ -67,8 +69,8 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Notes a captured `getMore`, which waits for `max_time`. `row` counts the events: it is the
-    /// row of the operation that opened the cursor.
+    /// Notes a captured `getMore`. The server waits at most `max_time` for events. `row` is the
+    /// result row that counts the events: the row of the operation that opened the cursor.
     pub(crate) fn ask(&mut self, cursor: i64, row: RowId, message: &Bytes, max_time: Duration) {
         match self.0.find(cursor) {
             Some(stream) => {
@@ -95,7 +97,8 @@ impl Streams {
         }
     }
 
-    /// Adds events that the replay received. Returns the row that counts them.
+    /// Adds events that the replay received. Returns the result row that counts them; `None` if the
+    /// cursor is unknown.
     pub(crate) fn add_replayed(&mut self, cursor: i64, events: u64) -> Option<RowId> {
         let stream = self.0.find(cursor)?;
         stream.replayed = stream.replayed.saturating_add(events);

@@ -26,7 +26,8 @@ pub fn dry_run(source: Source, choice: &Choice) -> Report {
 
 /// The results that a capture contains, for the operations that a replay with this choice would
 /// send. If `digest` is true, the results have digests of the replies that the capture contains in
-/// full.
+/// full. A digest is a hash of the returned documents; a comparison of digests shows if two results
+/// have the same documents.
 pub fn captured_results(source: Source, choice: &Choice, digest: bool) -> Report {
     survey(source, choice, ResultKind::Capture, digest)
 }
@@ -44,8 +45,9 @@ struct Survey {
     descriptions: Descriptions,
     results: Results,
     open: HashMap<u64, Open, RandomState>,
-    /// A time in seconds since 1970: digests exclude ObjectIds, dates and timestamps of this time
-    /// or later. `None` if no digests are requested.
+    /// The time at which the capture began, in seconds since 1970. Digests exclude ObjectIds, dates
+    /// and timestamps of this time or later, because a replay creates different ones. `None` if no
+    /// digests are requested.
     recent_s: Option<u64>,
     first_us: Option<u64>,
     last_us: u64,
@@ -157,7 +159,8 @@ impl Survey {
             }
         }
         let whole = OpMsg::parse(&reply.message).ok();
-        // A digest needs whole replies, so the row gets no digest if a reply is incomplete.
+        // A digest covers all replies of a row, so the row gets no digest if the capture lacks a
+        // part of a reply.
         if self.recent_s.is_some() && whole.is_none() && reply.bytes > 0 {
             self.results.without_digest(entry.row);
         }

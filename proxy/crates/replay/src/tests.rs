@@ -42,7 +42,7 @@ enum Conduct {
     HangAfter(usize),
     /// Replies to a find only after a `ping` has arrived.
     HoldFinds,
-    /// Replies to all commands, without the id of its process, as a proxy does.
+    /// Replies to all commands. Like a proxy, the stub sends no process id (`topologyVersion`).
     Conceal,
 }
 
@@ -501,7 +501,7 @@ async fn commands_are_sent_when_due_even_if_the_target_has_not_replied_to_earlie
 }
 
 #[tokio::test]
-async fn sessions_are_replaced_and_their_commands_stay_in_order_across_connections() {
+async fn session_ids_are_replaced_and_commands_of_a_session_keep_their_order_across_connections() {
     let stub = Stub::start(Conduct::Serve).await;
     let bytes = vec![3; 16];
     let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes }};
@@ -602,7 +602,7 @@ async fn every_address_of_the_target_is_compared_with_the_captured_deployment() 
 }
 
 #[tokio::test]
-async fn writes_to_a_server_without_a_process_id_are_refused_unless_allowed() {
+async fn a_replay_with_writes_to_a_server_without_a_process_id_is_refused_unless_allowed() {
     let stub = Stub::start(Conduct::Conceal).await;
     let capture = || captured("192.0.2.1:1", &[8; 12]);
     let refused = run(plan(&stub).await, source(capture()), |_| {}, pending()).await;

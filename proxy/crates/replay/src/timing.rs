@@ -24,8 +24,9 @@ impl Sent {
     }
 }
 
-/// The lag of all commands, and the interval errors: how much the interval between two commands of
-/// a connection differed from the interval between their due times.
+/// The lag of all commands (how long after its due time a command was sent), and the interval
+/// errors: how much the interval between two commands of a connection differed from the interval
+/// between their due times.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timing {
     pub lag: Distribution,

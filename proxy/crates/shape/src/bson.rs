@@ -2,8 +2,8 @@
 //! difference in a shape or in redaction.
 //!
 //! [`RawElement`] finds the fields. Invalid bytes (a length past the end, an unknown type, a name
-//! without its NUL) end the walk of that document, as if it had no more fields. Only the server
-//! validates commands.
+//! without its NUL) end the iteration over the document that contains them, as if it had no more
+//! fields. Only the server validates commands.
 
 use seawall_wire::RawElement;
 

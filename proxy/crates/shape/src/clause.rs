@@ -38,7 +38,7 @@ pub(super) enum Content {
     Keys,
     /// Field names in their order, without directions: the bounds of an index scan.
     Bounds,
-    /// A projection. The coarse shape has none.
+    /// A projection. Only the fine shape contains it, not the coarse shape (see [`crate`]).
     Projection,
     /// A pipeline. The shape has this clause even if the field is absent.
     Pipeline,

@@ -10,7 +10,7 @@ use super::walk::{MAX_DEPTH, Walk};
 use seawall_command::table::Syntax;
 use seawall_wire::Sequence;
 
-/// A command with its fine and its coarse shape.
+/// A command with its fine and its coarse shape (see [`crate`]).
 #[derive(Debug)]
 pub(super) struct ShapedCommand<'a, F> {
     pub(super) op: Word,
@@ -31,7 +31,7 @@ impl<F: Form> Walk<'_, F> {
         self.bounded(shaped)
     }
 
-    /// Replaces the shape by `{...}` if the walk reached the limit of the fields that it may read.
+    /// Replaces the shape by `{...}` if the command has more fields and elements than a walk reads.
     pub(super) fn bounded<'a>(&self, shaped: ShapedCommand<'a, F>) -> ShapedCommand<'a, F> {
         if self.is_spent() {
             return ShapedCommand {
@@ -233,8 +233,8 @@ impl<'a> Namespaces<'_, 'a> {
     }
 }
 
-/// Converts the explained command (`inner`) to the `explain`, whose shape contains the operation
-/// and the shape of `inner`.
+/// Converts the explained command (`inner`) to the command `explain`. The shape of the `explain`
+/// contains the operation and the shape of `inner`.
 pub(super) fn explained<F: Form>(inner: ShapedCommand<'_, F>) -> ShapedCommand<'_, F> {
     let mut shape = Ordered::new();
     shape.entry(&F::word(inner.op), &inner.shape);

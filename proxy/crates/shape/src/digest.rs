@@ -11,7 +11,8 @@ use super::hash::{Digest, Path, QUOTED, SET, close, combine, hash_bytes};
 use super::name::Name;
 
 impl Digest {
-    /// The hash of a name with dots, digits, brackets or other bytes that need a closer check.
+    /// The hash of a name that may have several components, data, brackets or quotes: a name that
+    /// is not simple ([`Name::as_simple`]).
     #[inline(never)]
     fn of_rare_name(name: Name<'_>) -> Self {
         let brackets = name.brackets();

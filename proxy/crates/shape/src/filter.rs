@@ -114,9 +114,9 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The role and the form of one operator's argument at `depth`. `None` for `$options`, because
-    /// the form of the sibling `$regex` contains the options. `siblings` is the document that
-    /// contains the operator.
+    /// The [`Role`] of one operator, and the form of its argument at `depth`. `None` for
+    /// `$options`, because the form of the sibling `$regex` contains the options. `siblings` is the
+    /// document that contains the operator.
     fn operator_argument(
         &mut self,
         field: &Field<'_>,

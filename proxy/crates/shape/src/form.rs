@@ -1,8 +1,9 @@
 //! A form is one part of a shape. A walk over a command builds forms as hashes or as text.
 //!
 //! The walk is written once, generic over the trait [`Form`], so hash and text always agree. The
-//! walk builds two versions of each form, fine and coarse, as a [`Node`]. The coarse version of a
-//! set or sequence is stored separately only after a member was added whose two versions differ.
+//! walk builds two versions of each form as a [`Node`]: one for the fine and one for the coarse
+//! shape (see [`crate`]). The coarse version of a set or sequence is stored separately only after a
+//! member was added whose two versions differ.
 
 pub(super) use super::hash::Bracket;
 use super::hash::Digest;
@@ -71,7 +72,7 @@ macro_rules! word {
 }
 pub(super) use word;
 
-/// A form in two versions, fine and coarse.
+/// A form in two versions: one for the fine and one for the coarse shape (see [`crate`]).
 #[derive(Clone, Debug)]
 pub(super) struct Node<F> {
     pub(super) fine: F,
@@ -313,7 +314,8 @@ struct Items<F: Form> {
     last: Option<F>,
 }
 
-/// A filter: a set of conjuncts. All conjuncts of one path together are one entry of the filter.
+/// A filter: a set of conjuncts (conditions that must all hold). All conjuncts of one path together
+/// are one entry of the filter.
 pub(super) struct Conjuncts<'s, F: Form> {
     conjuncts: Pair<'s, ConjunctList<F>>,
 }

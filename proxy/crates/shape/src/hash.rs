@@ -6,7 +6,7 @@
 //! different releases are merged by hash. All reads are little-endian, and nothing depends on the
 //! word size.
 
-/// The hash of one form.
+/// The hash of one form (a part of a shape).
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub(super) struct Digest(pub(super) u64);
 

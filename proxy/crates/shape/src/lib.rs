@@ -28,9 +28,10 @@
 //! Redaction uses the same rules: a [`Place`] says which elements of a message are values of users.
 //!
 //! This crate keeps no statistics and knows no cursors: every `getMore` on a collection has the
-//! same shape here. It does not validate commands: invalid bytes end the walk of their document.
-//! Invariants: no input causes a panic or a read past the end. Texts contain no values, except
-//! words from fixed lists, and collations. Hashes never change within one version of the rules.
+//! same shape here. It does not validate commands: invalid bytes are read as the end of the
+//! document that contains them. Invariants: no input causes a panic or a read past the end. Texts
+//! contain no values, except words from fixed lists, and collations. Hashes never change within one
+//! version of the rules.
 
 mod bson;
 mod clause;
@@ -178,15 +179,16 @@ pub fn describe(input: &CommandBytes<'_>) -> Description {
 }
 
 impl LearnedNames {
-    /// Like [`fingerprint`](fn@fingerprint), but names below learned prefixes are data.
+    /// Like [`fingerprint`](fn@fingerprint), but names below learned prefixes (see [`Self::learn`])
+    /// are data.
     pub fn fingerprint<'a>(&self, input: &CommandBytes<'a>) -> Fingerprint<'a> {
         let names = Names::new(self, None);
         let body = Document::at(input.body);
         Fingerprint::of(&Walk::<Digest>::with_names(&names).command(body, input.sequences, b""))
     }
 
-    /// Like [`describe`](fn@describe), but names below learned prefixes are data. With a key, names
-    /// are printed as hashes.
+    /// Like [`describe`](fn@describe), but names below learned prefixes (see [`Self::learn`]) are
+    /// data. With a key, names are printed as hashes.
     pub fn describe(&self, input: &CommandBytes<'_>, key: Option<&NameKey>) -> Description {
         let names = Names::new(self, key);
         let body = Document::at(input.body);

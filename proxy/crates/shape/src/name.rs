@@ -14,7 +14,7 @@ pub(super) struct Name<'a> {
     /// path.
     sigils: usize,
     rule: Rule,
-    /// The learned prefixes, if there are any.
+    /// The learned prefixes (paths below which all names count as data), if there are any.
     known: Option<&'a Names<'a>>,
 }
 

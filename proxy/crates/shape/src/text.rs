@@ -5,8 +5,8 @@ use super::form::{Bracket, Form, MemberStorage, Word};
 use super::hash::Digest;
 use super::name::Name;
 
-/// One form as text. Only the first [`KEPT_BYTES`] are kept, so that a form uses little memory even
-/// if the command has very long names.
+/// One form (a part of a shape) as text. Only the first [`KEPT_BYTES`] are kept, so that a form
+/// uses little memory even if the command has very long names.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Default, Debug)]
 pub(super) struct Text {
     kept: String,

@@ -1,4 +1,5 @@
-//! The walk over one command: its limits, and the forms of values that occur in several clauses.
+//! The walk over one command: its limits, and the forms (parts of a shape, see [`Form`]) of values
+//! that occur in several clauses.
 //!
 //! The command has depth 0. A value in a document or array is one level deeper than its container.
 //! Every recursive function takes the depth of its argument and stops at [`MAX_DEPTH`].
@@ -15,7 +16,7 @@ use super::name::{Name, is_operator_name};
 pub(super) struct Walk<'n, F> {
     visits_left: u32,
     is_spent: bool,
-    /// The learned prefixes, if there are any.
+    /// The learned prefixes (paths below which all names count as data), if there are any.
     known: Option<&'n Names<'n>>,
     form: PhantomData<F>,
 }

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn without_subtracts_the_counts_of_another_distribution() {
+    fn without_returns_the_durations_that_the_other_distribution_does_not_contain() {
         let record = |times: &[u64]| {
             let mut distribution = FineDistribution::default();
             let durations = times.iter().copied().map(Duration::from_micros);

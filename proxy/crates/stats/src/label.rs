@@ -8,7 +8,7 @@ use super::Phase;
 pub enum Label {
     /// All operations.
     Whole,
-    /// The operations that one row of the shape table counts.
+    /// The operations that one row of the shape table (the counters of all shapes) counts.
     Shape {
         /// The row's level: the row counts one shape or several shapes.
         level: Level,
@@ -51,7 +51,8 @@ pub enum Label {
 pub enum Level {
     /// One shape.
     Fine,
-    /// All shapes that have the same coarse shape and no row of their own.
+    /// All shapes without a row of their own that have the same coarse shape: they differ only in
+    /// parts that select no documents, such as a projection.
     Coarse,
     /// The remaining shapes of a namespace: the shapes that no other row counts.
     Rest,

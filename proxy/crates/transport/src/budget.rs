@@ -39,14 +39,15 @@ use tokio::time::{Instant, timeout};
 use super::{Sharer, is_within_share, progress::Progress};
 use seawall_locks::Mutex;
 
-/// Minimum time between two searches for holders to evict.
+/// Minimum time between two searches for holders (messages that hold memory) to evict.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A holder whose peer has sent or read no byte for this time counts as silent. A silent holder may
 /// be evicted, and loses the reserve if another message waits.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
-/// Error: a holder was evicted, because other messages needed its memory.
+/// Error: Seawall evicted a holder (a message that holds memory), because other messages needed its
+/// memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted;
 
@@ -63,7 +64,7 @@ struct Shared {
     is_short: AtomicBool,
 }
 
-/// Identifies a holder in its budget.
+/// Identifies a holder (a message that holds memory) in its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct HolderId(u64);
 
@@ -111,7 +112,8 @@ impl Holder {
 /// message is found without a search, because thousands of messages may wait.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// The waiting messages of each sharer, ordered by the number of bytes that have not arrived.
+    /// The waiting messages of each [`Sharer`], ordered by the number of bytes that have not
+    /// arrived.
     by_sharer: HashMap<Sharer, BTreeSet<(usize, HolderId)>>,
     /// The sharers with waiting messages, ordered by the number of bytes that they hold.
     sharers: BTreeSet<(usize, Sharer)>,
@@ -170,9 +172,9 @@ struct Inner {
     evicted_at: Option<Instant>,
 }
 
-/// Determines the order in which messages may use the reserve. The parts are: the number of bytes
-/// that the sharer holds, the number of bytes of the message that have not arrived, and the
-/// holder's id.
+/// Determines the order in which waiting messages may use the reserve. The parts are: the number of
+/// bytes that all messages of the same [`Sharer`] hold, the number of bytes of the message that
+/// have not arrived, and the message's id.
 type Rank = (usize, usize, HolderId);
 
 impl Inner {
@@ -452,8 +454,8 @@ fn reserve_of(bytes: usize) -> usize {
 }
 
 impl MemoryBudget {
-    /// Creates a budget of `bytes` bytes in total, including the reserve. The reserve has the size
-    /// of the largest message, but at most half of `bytes`.
+    /// Creates a budget with a reserve. `bytes` is the size of both together. The reserve has the
+    /// size of the largest message, but at most half of `bytes`.
     pub fn of_bytes(bytes: usize) -> Self {
         let reserve = reserve_of(bytes);
         Self {
@@ -464,7 +466,8 @@ impl MemoryBudget {
         }
     }
 
-    /// Changes the size of the budget. Messages keep the memory that they have.
+    /// Changes the size of the budget and the reserve; `bytes` is the size of both together.
+    /// Messages keep the memory that they have.
     pub fn set_bytes(&self, bytes: usize) {
         let reserve = reserve_of(bytes);
         let mut inner = self.shared.inner.lock();
@@ -482,7 +485,8 @@ impl MemoryBudget {
         }
     }
 
-    /// Waits for a share of `bytes` bytes for a server's message to a client of this sharer.
+    /// Waits for a share of `bytes` bytes for a server's message to a client. The bytes are charged
+    /// to `sharer`, the group to which the client belongs.
     pub async fn reserve(&self, sharer: Sharer, bytes: usize) -> MemoryShare {
         let mut share = self.open(sharer);
         // An evicted share cannot grow any more. The loop replaces it by a new share, because
@@ -509,7 +513,8 @@ impl MemoryBudget {
         self.shared.is_short.load(Ordering::Relaxed)
     }
 
-    /// True if no other sharer holds more memory than this sharer.
+    /// True if the messages of this [`Sharer`] hold at least as much memory as the messages of any
+    /// other.
     pub fn holds_most(&self, sharer: Sharer) -> bool {
         let inner = self.shared.inner.lock();
         let own = inner.held_by(sharer);

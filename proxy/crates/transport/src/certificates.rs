@@ -215,7 +215,8 @@ pub fn revocation_lists(
     Ok(all)
 }
 
-/// An authority without a current revocation list. The certificates that it has issued are refused.
+/// An authority without a current revocation list. Seawall refuses the certificates that this
+/// authority has issued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorityWithoutList {
     /// The subject of the authority, such as `CN=clients, O=Example`.

@@ -23,8 +23,8 @@ const SERVER_INTERVAL: Duration = Duration::from_secs(5);
 /// Number of keep-alive probes without a reply after which a server connection ends.
 const SERVER_COUNT: u32 = 4;
 
-/// Maximum time that sent bytes may stay unacknowledged, or wait in Seawall's kernel because the
-/// server's receive buffer is full.
+/// Maximum time that sent bytes may stay unacknowledged, or wait in the kernel of Seawall's host
+/// because the server's receive buffer is full.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Idle time on a client connection after which the kernel sends the first keep-alive probe. This

@@ -62,9 +62,9 @@ const HEAD_BYTES: usize = SCRATCH_BYTES;
 /// may be almost twice as large as [`HEAD_BYTES`], because its last read may add [`SCRATCH_BYTES`].
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
-/// Maximum number of bytes that each reader may hold without a charge: the beginning of a message,
-/// or bytes sent ahead. Nearly all requests are smaller, and 18,000 connections together hold at
-/// most about 70 MiB.
+/// Maximum number of bytes that each reader may hold without charging them to the memory budget:
+/// the beginning of a message, or bytes sent ahead. Nearly all requests are smaller, and the
+/// readers of 18,000 connections together hold at most about 70 MiB without a charge.
 pub(crate) const FREE_BYTES: usize = 4 * 1024;
 
 /// Maximum number of bytes that one read adds to a large message.
@@ -146,7 +146,7 @@ pub struct MessageReader {
     rest_bytes: usize,
     /// True if the current message must be returned whole, even if it is large.
     reads_whole: bool,
-    /// When the current head began to arrive.
+    /// When the current head (the first part of a large message) began to arrive.
     head_since: Option<Instant>,
     /// The address or user that is charged for memory.
     sharer: Sharer,
@@ -541,7 +541,8 @@ impl MessageReader {
         Message::new(header, bytes, share)
     }
 
-    /// Releases all memory except for the bytes that were sent ahead.
+    /// Releases all memory except for the bytes that the client has sent after the returned
+    /// message.
     fn settle_ahead(&mut self) {
         match (self.buffer.len(), &mut self.share) {
             (ahead, Some(share)) if ahead > FREE_BYTES => share.settle(ahead, 0, None),

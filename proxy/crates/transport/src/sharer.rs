@@ -31,7 +31,8 @@ impl Sharer {
     }
 }
 
-/// A sharer may get more of a resource while it holds less than the free amount times this factor.
+/// A [`Sharer`] may get more of a resource while it holds less than the free amount times this
+/// factor.
 /// So one sharer gets at most eight ninths of a resource, and at least one ninth stays free for
 /// other sharers.
 ///
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ipv6_addresses_of_one_network_are_one_sharer_and_mapped_addresses_are_ipv4() {
+    fn ipv6_addresses_of_one_network_are_one_group_and_mapped_addresses_are_ipv4() {
         let sharer = |ip: &str| Sharer::at(ip.parse().ok());
         let address = |ip: &str| Sharer::Address(ip.parse().unwrap());
         assert_eq!(sharer("2001:db8:1:2:3::4"), address("2001:db8:1:2::"));

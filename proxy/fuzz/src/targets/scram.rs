@@ -92,8 +92,9 @@ pub fn scram_client(data: &[u8]) {
     }
 }
 
-/// Checks that Seawall learns the client's key from a carried conversation only if none of the
-/// conversation's messages was changed.
+/// Checks that Seawall learns the client's key from a carried conversation (a conversation between
+/// a client and a server, whose messages Seawall passes on) only if none of its messages was
+/// changed.
 pub fn scram_carried(data: &[u8]) {
     let Case {
         honest,

@@ -162,7 +162,8 @@ pub(in crate::admin) fn event(tick: &[u8]) -> Option<Bytes> {
 struct Subscription {
     updates: watch::Receiver<Option<Bytes>>,
     state: Arc<AdminState>,
-    /// The request that opened the stream. The guard checks the request again before each update.
+    /// The request that opened the stream. Before each update, Seawall checks again if this request
+    /// is admitted.
     request: Parts,
     _place: OwnedSemaphorePermit,
 }

@@ -148,7 +148,8 @@ impl Parameters {
         self.limit.unwrap_or(default).min(MAX_LIMIT)
     }
 
-    /// The series of a heat map. If the request names a phase, it is the series of that phase.
+    /// The series of a heat map. If the request names a phase (a part of an operation's time), this
+    /// is the series of the phase.
     pub(super) fn series_or_phase(mut self) -> Result<SeriesFilter, Refused> {
         let Some(name) = self.phase.take() else {
             return self.series();

@@ -1,5 +1,5 @@
-//! Checks that a reload hands the value of every live key to a running part. The tests in
-//! `tests/e2e` check what the parts do with these values.
+//! Checks that a reload hands the value of every live key (a key whose change needs no restart) to
+//! a running part. The tests in `tests/e2e` check what the parts do with these values.
 
 use seawall_config::{KEYS, Key, KeyKind};
 

@@ -34,7 +34,8 @@ fn full_queue_omits_commands_and_reports_them_before_the_next_record() {
     for _ in 0..2 {
         assert_eq!(queue.command(1, 5, &[7; 100], now, &totals), None);
     }
-    // This client is not in the capture yet, and its first command does not fit into the queue.
+    // This client is not in the capture yet. The queue has no room for the record of the client, so
+    // the first command of the client is omitted.
     let began = ClientBegan {
         at_us: 5,
         ..ClientBegan::default()
@@ -168,7 +169,7 @@ fn a_queue_that_waits_for_an_event_keeps_the_latest_records_and_their_clients() 
 }
 
 #[test]
-fn records_are_dropped_if_they_were_made_more_than_capture_lead_ms_before_the_event() {
+fn records_that_are_too_old_are_dropped_when_an_event_begins_the_capture() {
     let (queue, totals, now) = ring(1 << 20);
     queue
         .begin_client(ClientBegan::default(), 0, &totals)

@@ -1,9 +1,10 @@
-//! Tests of taps that wait for an event, and of their replacement.
+//! Tests of [`Tap`]s that keep operations in memory until an event begins a capture, and of the
+//! replacement of these taps.
 
 use super::*;
 
 #[test]
-fn an_idle_client_keeps_no_records_of_a_tap_that_was_replaced() {
+fn records_kept_for_an_event_are_dropped_when_a_capture_starts_or_events_begin_no_captures() {
     let folder = Folder::new("replaced");
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
     let mut client = CapturedClient::default();

@@ -78,7 +78,8 @@ pub(super) fn burst_line(way: &str, burst: &Burst) -> String {
     )
 }
 
-/// The table of operations by fingerprint. The fingerprint with the longest total time comes first.
+/// The table of operations, with one row for each fingerprint: command, namespace and shape (the
+/// command without its values). The row with the longest total time comes first.
 pub(super) fn shapes(figures: &Figures) -> Vec<String> {
     let mut lines = vec![
         "\nOperations by fingerprint, heaviest first (times in ms)\n".to_owned(),

@@ -1,5 +1,5 @@
-//! Limits the number of first logins that wait for their clients, and divides this number fairly
-//! between addresses.
+//! Limits the number of first logins (logins that a server checks) that wait for their clients, and
+//! divides this number fairly between addresses.
 //!
 //! A conversation is the part of a first login between the server's challenge and the client's
 //! proof. It uses a server connection until the proof arrives, and a hostile client may never send
@@ -112,8 +112,8 @@ impl<T> Conversations<T> {
         Some(Conversation { all, number })
     }
 
-    /// Ends a conversation of another address to make room for one of `sharer`, as soon as
-    /// [`Self::end_another`] allows this. Returns the turn of the ended conversation.
+    /// Ends a conversation of another address to make room for a conversation of `sharer`, as soon
+    /// as [`Self::end_another`] allows this. Returns the turn of the ended conversation.
     async fn turn_of_another(&self, sharer: Sharer) -> Turn {
         loop {
             let now = Instant::now();
@@ -125,9 +125,9 @@ impl<T> Conversations<T> {
         }
     }
 
-    /// Ends a conversation of another address to make room for one of `sharer`. Returns the turn of
-    /// the ended conversation. The error is the time from which a conversation may be ended; `None`
-    /// if none may be ended until the number of conversations of an address changes.
+    /// Ends a conversation of another address to make room for a conversation of `sharer`. Returns
+    /// the turn of the ended conversation. The error is the time from which a conversation may be
+    /// ended; `None` if none may be ended until the number of conversations of an address changes.
     fn end_another(&self, sharer: Sharer, now: Instant) -> Result<Turn, Option<Instant>> {
         let mut open = self.open.lock();
         let (number, grace_until) = open.to_end_for(sharer).ok_or(None)?;

@@ -115,7 +115,8 @@ impl Credentials {
     }
 
     /// Returns an unauthenticated connection to the primary, or to a router or standalone. Uses a
-    /// spare connection if there is one. Otherwise establishes a new connection.
+    /// connection that was kept for reuse (a spare connection) if there is one. Otherwise
+    /// establishes a new connection.
     async fn unauthenticated(
         &self,
         deadline: Instant,
@@ -141,8 +142,8 @@ impl Credentials {
         }
     }
 
-    /// Takes an unauthenticated connection to the server of `pool` from the spare ones; `None` if
-    /// there is none.
+    /// Takes an unauthenticated connection to the server of `pool` that was kept for reuse; `None`
+    /// if there is none.
     fn take_spare(&self, pool: &ServerPool) -> Option<Connection> {
         let is_current = self.current_connections();
         let mut spares = self.spares.lock();
@@ -224,8 +225,8 @@ impl Credentials {
             "saslSupportedMechs": format!("{}.{}", user.source, user.name),
             "$db": "admin",
         };
-        // The server may have closed a spare connection. Each attempt uses the next spare
-        // connection, and the last attempt uses a new connection.
+        // The server may have closed a connection that was kept for reuse. Each attempt uses the
+        // next kept connection, and the last attempt uses a new connection.
         for _ in 0..=MAX_SPARE {
             let (pool, mut connection) = self.unauthenticated(deadline).await?;
             let Ok(reply) = connection.run(&command).await else {

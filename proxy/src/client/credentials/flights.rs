@@ -203,7 +203,7 @@ impl UserFlights {
 }
 
 impl Lead {
-    /// The user whose first login it is.
+    /// The user of this first login.
     pub(super) fn user(&self) -> &UserName {
         &self.user
     }

@@ -1,8 +1,9 @@
-//! The identities that are in use, by user name.
+//! The identities that are in use, by user name. An [`Identity`] represents a user of the
+//! deployment, with its login at the servers.
 //!
 //! Keys expire and are evicted from their table, but clients and pools keep the identity of their
-//! user. A later login of the user must get the same identity, because limits, pins of
-//! transactions, and the refusal of a dropped user's operations apply to one identity.
+//! user. A later login of the user must get the same identity, because limits, pins (the server of
+//! each transaction), and the refusal of a dropped user's operations apply to one identity.
 
 use std::{
     collections::HashMap,

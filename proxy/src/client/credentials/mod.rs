@@ -72,15 +72,16 @@ const CONTENDED_LIMIT: Duration = Duration::from_millis(250);
 /// probably outdated.
 const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long a first login may take. The wait in the queue before the first login does not count.
+/// How long a first login (see [`first_login`]) may take. The wait in the queue before the first
+/// login does not count.
 const FIRST_LOGIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a login of an unknown user waits until it may become the first login. The limit is
 /// long: a delayed login harms no driver, but a refused login makes the driver clear its pool.
 const FIRST_LOGIN_QUEUE_LIMIT: Duration = Duration::from_secs(25);
 
-/// How long a query to a server about a user may take, and how long a login waits until the mode is
-/// decided.
+/// How long a query to a server about a user may take, and how long a login waits until the
+/// credential mode (see [`mode`]) is decided.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
 /// The reason why a login cannot continue.

@@ -308,7 +308,8 @@ impl Store {
         }
         let same = before.filter(|known| known.credentials.user_id == credentials.user_id);
         let doubted_at = same.as_ref().and_then(|known| known.doubted_at);
-        // A claim that began after this reading was requested stays valid.
+        // A login keeps its claim on the cached keys if the claim began after this reading was
+        // requested.
         let claimed = same
             .as_ref()
             .filter(|known| known.claimed_at.is_some_and(|at| at > asked_at))
@@ -636,7 +637,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_user_is_unknown_after_a_server_has_refused_its_keys() {
+    async fn the_keys_of_a_user_are_removed_after_a_server_has_refused_them() {
         let (mut store, now) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, now);
         drop(store.confirm(&user("u"), &known.identity, Reading::Unavailable, now));

@@ -31,8 +31,9 @@ const LISTS: [&CStr; 4] = [
 pub(super) type Parts = Vec<(Arc<ServerPool>, Vec<i64>)>;
 
 impl Operation<'_> {
-    /// Splits the cursors of a `killCursors` by server. `None` for other commands, and if all
-    /// pinned cursors are on one server or no cursor is pinned.
+    /// Splits the cursors of a `killCursors` by server. `None` for other commands, and if the
+    /// servers of all cursors are unknown (no cursor is pinned, see [`crate::pins`]) or all pinned
+    /// cursors are on one server.
     pub(super) fn parts(&self, now: Instant) -> Option<Parts> {
         if self.command.class != Class::KillCursors {
             return None;

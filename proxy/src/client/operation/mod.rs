@@ -169,7 +169,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Sends the command once for each slice of the wait, until data arrives or the wait is over.
+    /// Splits the operation's wait for data into slices (see [`slices`]) and sends the command once
+    /// for each slice, until data arrives or the wait is over.
     async fn run_in_slices(
         &self,
         wait: &Wait,
@@ -196,7 +197,8 @@ impl Operation<'_> {
     }
 
     /// Checks out a connection and sends the command over it. `slice` is set if this attempt is one
-    /// slice of a longer wait. The permit of the slice is held as long as the connection is in use.
+    /// slice of a wait for data (see [`slices`]). The permit of the slice is held as long as the
+    /// connection is in use.
     async fn send_once(
         &self,
         end: &mut ClientEnd<'_>,

@@ -119,7 +119,8 @@ impl Operation<'_> {
         (outcome_of(facts), facts.documents())
     }
 
-    /// Pins the cursor that the reply opened, and unpins cursors that are exhausted or killed.
+    /// Pins the cursor that the reply opened (records its server), and unpins cursors that are
+    /// exhausted or killed.
     fn note_cursor(
         &self,
         checkout: &Checkout,

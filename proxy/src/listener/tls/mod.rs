@@ -157,8 +157,8 @@ impl ClientTls {
         &self.expiries
     }
 
-    /// The authorities of clients whose certificates are refused, because they have no current
-    /// revocation list.
+    /// The certificate authorities that have no current revocation list. Seawall refuses clients
+    /// with certificates of these authorities.
     pub(crate) fn authorities_without_list(&self) -> Vec<AuthorityWithoutList> {
         let verifier = self.verifier.as_ref();
         let found = verifier.map(|verifier| verifier.authorities_without_list());

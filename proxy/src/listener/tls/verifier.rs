@@ -91,8 +91,8 @@ impl Verifier {
         &self.expiries
     }
 
-    /// The authorities whose certificates are refused, because they have no current revocation
-    /// list.
+    /// The authorities that have no current revocation list. The verifier refuses certificates of
+    /// these authorities.
     pub(super) fn authorities_without_list(&self) -> Vec<AuthorityWithoutList> {
         let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
         authorities_without_list(&self.authorities, &self.revocation_lists, now)

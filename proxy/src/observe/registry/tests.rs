@@ -7,7 +7,7 @@ use seawall_command::CommandBytes;
 
 /// A `find` command. `field` is the number of the field in its filter, and `projected` the number
 /// of the field in its projection. Finds that differ only in the projection have the same coarse
-/// shape.
+/// shape (see [`super`]).
 fn find(collection: &str, field: usize, projected: usize) -> Vec<u8> {
     let projection = doc! { format!("p{}", name(projected)): 1 };
     let command = doc! {
@@ -152,7 +152,7 @@ fn a_coarse_shape_has_at_most_64_fine_rows_and_one_coarse_row() {
 }
 
 #[test]
-fn heavy_shape_that_occurs_late_replaces_the_lightest_row() {
+fn a_heavy_new_shape_replaces_the_lightest_row_of_a_full_table() {
     let mut table = Table::new(10);
     for field in 0..10 {
         table.run(&find("orders", field, 0), MS * 10);

@@ -141,8 +141,9 @@ impl Write for BlockingWriter {
     }
 }
 
-/// A log that writes to `out`. It reports dropped lines in the next line, on a flush or at its end,
-/// but not because no line follows.
+/// A log that writes to `out`. It reports dropped lines in the next line, on a flush and when the
+/// log is dropped. If no line follows, it would report them by itself only after an hour, so no
+/// test sees such a report.
 pub(in crate::observe) fn start(
     settings: SlowLogSettings,
     out: impl Write + Send + 'static,

@@ -8,8 +8,8 @@ use super::{super::demand::Need, HandOver, Inner, PoolState, Todo};
 use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
 
-/// A search for users that may exceed the concurrency limit examines at most this number of users
-/// for each need.
+/// A search for users that may exceed the concurrency limit (see `Slots::may_exceed`) examines at
+/// most this number of users for each need.
 const MAX_USERS_TRIED: usize = 8;
 
 /// The needs whose waiters are in the lists of `Inner::ready`.
@@ -112,7 +112,7 @@ impl Inner {
     }
 
     /// Gives free slots to the users in `ready` in turn. Then serves users that may exceed the
-    /// concurrency limit.
+    /// concurrency limit (see `Slots::may_exceed`).
     pub(super) fn fill_slots(&mut self, now: Instant, todo: &mut Todo) {
         while let Some(need) = self.next_need(now) {
             self.serve_ready(need, 0, now, todo);
@@ -163,7 +163,7 @@ impl Inner {
         has_room.then_some(Need::SlotOrReserve)
     }
 
-    /// Serves the user at this position of the list for a need.
+    /// Serves the user at this position of the list in `ready` for a need.
     fn serve_ready(&mut self, need: Need, position: usize, now: Instant, todo: &mut Todo) {
         let index = need.index();
         let list = self.ready.get_mut(index);

@@ -47,8 +47,8 @@ macro_rules! add {
 }
 use add;
 
-/// Merges the same text of two instances: if the texts differ, the result is [`MIXED`]. An empty
-/// text means that the instance does not know it; the result is then the other text.
+/// Merges a text that two instances report: if their texts differ, the result is [`MIXED`]. An
+/// empty text means that the instance does not report one; the result is then the other text.
 fn merge_text(text: &mut String, other: String) {
     if text.is_empty() {
         *text = other;

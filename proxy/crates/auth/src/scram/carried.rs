@@ -106,7 +106,8 @@ pub struct CarriedOutcome {
 }
 
 impl CarriedOutcome {
-    /// Recovers the user's ClientKey from the carried proof, if `keys` belong to this conversation.
+    /// Recovers the user's ClientKey from the forwarded proof, if `keys` belong to this
+    /// conversation.
     ///
     /// # Errors
     /// [`ScramError::KeysOutdated`] means that the password was changed after the login and before

@@ -430,7 +430,7 @@ fn a_wrong_password_is_refused() {
 }
 
 #[test]
-fn server_without_the_server_key_is_refused() {
+fn client_refuses_a_server_that_does_not_know_the_server_key() {
     let vector = Vector::rfc_7677();
     let DerivedKeys { client_key, keys } = &vector.derived;
     let (client, payload) = vector

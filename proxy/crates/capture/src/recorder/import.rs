@@ -2,9 +2,10 @@
 //!
 //! A packet does not say whether its message is a command or a reply. Only replies have the field
 //! `ok`, so this field decides. `responseTo` of a reply is the `requestID` of its command in the
-//! same session. For an exhaust cursor, the server sends several replies to one `getMore`. mongod
-//! 6.0 records a separate `getMore` before each of these replies. If a recording lacks these
-//! `getMore`s, the capture repeats the first one, so that each reply has a command.
+//! same session (a client's connection). For an exhaust cursor, the server sends several replies to
+//! one `getMore`. mongod 6.0 records a separate `getMore` before each of these replies. If a
+//! recording lacks the later `getMore`s, the capture repeats the first one, so that each reply has
+//! a command.
 
 use std::collections::BTreeMap;
 
@@ -24,9 +25,10 @@ use crate::record::{
     Omitted, Outcome, Reply, ReplyDetail, Server,
 };
 
-/// Maximum number of sessions that are remembered at a time. If one more session begins, the
-/// session with the lowest number is forgotten: the capture gets a `ClientEnded` record for its
-/// client, and later messages of this session belong to a new client.
+/// Maximum number of sessions (clients' connections in the recording) that are remembered at a
+/// time. If one more session begins, the session with the lowest number is forgotten: the capture
+/// gets a `ClientEnded` record for its client, and later messages of this session belong to a new
+/// client.
 const MAX_SESSIONS: usize = 50_000;
 
 /// Maximum number of commands without a reply that are remembered at a time. Replies to further

@@ -421,7 +421,7 @@ fn number_of_remembered_commands_is_limited_in_a_file_without_replies() {
 }
 
 #[test]
-fn the_client_of_a_forgotten_session_ends_before_the_next_client_begins() {
+fn the_client_ended_record_of_a_forgotten_session_precedes_the_next_client_began_record() {
     let sessions = (1..=50_001).map(|session| (session, request(1, &find(1))));
     let (records, _) = import(sessions);
     let is_end = |record: &Content| matches!(record, Content::ClientEnded(_));

@@ -186,7 +186,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         .credentials(),
     command("dropUser").writes().never_replayed(),
     command("dropAllUsersFromDatabase"),
-    // The reply to `usersInfo` may contain keys of users.
+    // The reply to `usersInfo` may contain the stored SCRAM keys of users.
     command("usersInfo").secret(),
     command("grantRolesToUser").writes().never_replayed(),
     command("revokeRolesFromUser").writes().never_replayed(),

@@ -164,8 +164,8 @@ pub(crate) fn recurs(recurring: &Recurring) -> String {
     }
 }
 
-/// The period, length, server, count and phase of a recurring stall, and the counter that changes
-/// with it.
+/// The period, length, server and count of a recurring stall, the phase in which its operations
+/// spent the additional time, and the server counter that changes with it.
 pub(crate) fn recurrence(recurring: &Recurring) -> String {
     let why = match &recurring.counter {
         Some(counter) => format!("with {}", printable(counter)),

@@ -312,7 +312,7 @@ fn empty_periods_have_no_changes() {
 }
 
 #[test]
-fn shape_that_may_have_been_counted_under_other_shapes_is_not_new() {
+fn shape_that_may_have_been_counted_under_other_shapes_is_not_reported_as_new() {
     let mut before = minute(&[(500, 1.0)]);
     let now = minute(&[(500, 1.0), (300, 1.0)]);
     let new = [(label(1), ChangeKind::New)];
@@ -386,8 +386,9 @@ fn a_shape_whose_field_names_are_replaced_by_a_star_is_neither_new_nor_gone() {
     assert_eq!(compare(&before, &other).len(), 2);
 }
 
+/// A group row of the shape table counts several shapes of a namespace together.
 #[test]
-fn shape_that_moves_from_a_group_row_to_its_own_row_is_not_new() {
+fn shape_that_moves_from_a_group_row_to_its_own_row_is_not_reported_as_new() {
     let folded = |level, collection: &str| {
         Arc::new(Label::Shape {
             level,

@@ -63,7 +63,7 @@ pub(super) struct StallDetector {
     open: Option<OpenEpisode>,
 }
 
-/// Number of calm seconds from which the usual values are computed.
+/// Number of calm seconds (seconds outside of episodes) from which the usual values are computed.
 const MEMORY: usize = 120;
 
 /// Minimum number of calm seconds with operations before stalls are detected.
@@ -77,15 +77,15 @@ const RECENT: usize = 60;
 const FACTOR: f64 = 5.0;
 
 /// Minimum distance of a slow operation's duration from the usual 99th percentile, in standard
-/// deviations of the 99th percentiles of the calm seconds. Durations and percentiles are compared
-/// as logarithms.
+/// deviations of the 99th percentiles of the calm seconds (seconds outside of episodes). Durations
+/// and percentiles are compared as logarithms.
 const SPREADS: f64 = 4.0;
 
 /// Minimum duration of a slow operation, in seconds.
 const FLOOR_SECONDS: f64 = 0.02;
 
-/// During an episode, the limit for slow operations is reduced to this share, but not below
-/// [`FLOOR_SECONDS`].
+/// During an episode (a detected stall), the limit for slow operations is reduced to this share,
+/// but not below [`FLOOR_SECONDS`].
 const CALM_SHARE: f64 = 0.5;
 
 /// A second with at least this many slow operations may be part of a stall.
@@ -116,7 +116,8 @@ const NOTABLE_LIMITS: f64 = 2.0;
 /// hundreds is an outlier, not a stall.
 const FEW_OF: u64 = 10;
 
-/// An episode ends after this many consecutive seconds that are not part of a stall.
+/// An episode (a detected stall) ends after this many consecutive seconds that are not part of a
+/// stall.
 const SECONDS_AFTER_STALL: u32 = 5;
 
 /// An episode that lasts longer than this ends, and the usual values are learned again from the

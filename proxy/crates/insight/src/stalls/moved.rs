@@ -35,10 +35,11 @@ pub struct Moved {
     pub score: f64,
 }
 
-/// A sample belongs to an episode if it is at most this far before the start or after the end.
+/// A sample belongs to an episode (a stall) if it is at most this far before the start or after the
+/// end.
 const MARGIN_SECONDS: f64 = 1.0;
 
-/// Minimum number of averages over calm times that a comparison needs.
+/// Minimum number of averages over calm times (times without a stall) that a comparison needs.
 const MIN_CALM: usize = 10;
 
 /// Minimum score of a counter that is reported.
@@ -62,9 +63,9 @@ const MIN_DEVIATION: f64 = 0.05;
 const AS_EXTREME_OF: usize = 20;
 
 /// The counters with unusual values during the episodes. `episodes` has the start and the end of
-/// each episode. The highest score is first. Empty if in at least half of the episodes most samples
-/// have no reply: the rates in these episodes are unknown, because the first reply after a gap has
-/// averages over the whole gap.
+/// each episode. The highest score is first. Empty if the server did not reply in at least half of
+/// the episodes ([`is_silent`]): the rates in these episodes are unknown, because the first reply
+/// after a gap has averages over the whole gap.
 pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     let is_seen = |episode: &&(f64, f64)| samples.iter().any(|s| is_within(s, **episode));
     let seen: Vec<_> = episodes.iter().filter(is_seen).copied().collect();

@@ -54,7 +54,8 @@ const MAX_DEVIATION_SHARE: f64 = 1.0 / 25.0;
 /// Maximum distance of a start from its expected time in a chain of three episodes.
 const MAX_DEVIATION_OF_THREE_SECONDS: f64 = 0.7;
 
-/// For each expected episode that is missing, a chain must have at least this number of episodes.
+/// For each expected episode that is missing, a [`Chain`] must have at least this number of
+/// episodes.
 const ONE_MISSING_IN: u64 = 3;
 
 /// Chains with fewer episodes than this must have episodes of similar lengths.

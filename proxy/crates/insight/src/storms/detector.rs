@@ -36,8 +36,8 @@ pub(super) struct StormDetector {
     is_storm: bool,
 }
 
-/// Minimum churn of a storm, in connections per second. A lower churn is never a storm, even if the
-/// normal churn is far lower.
+/// Minimum churn of a storm, in short-lived connections per second. A lower churn is never a storm,
+/// even if the normal churn is far lower.
 const MIN_CHURN: f64 = 20.0;
 
 /// Churn is high, and may begin a storm, if it is more than this many times the normal churn.

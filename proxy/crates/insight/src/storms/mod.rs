@@ -181,6 +181,7 @@ mod tests {
         traffic
     }
 
+    /// Absorbed client connections caused no connection to a server.
     #[test]
     fn storm_reports_its_clients_and_the_absorbed_connections() {
         let mut scene = Scene::new();

@@ -275,8 +275,9 @@ impl<'a> Dice<'a> {
                     dice.shuffled(pushed)
                 }
                 1 => dice.operators(),
-                // The argument of `$pull` is a filter, and a shape shows the names in a filter. A
-                // document from `value` has values as names, so the argument must be a scalar.
+                // The argument of `$pull` is a filter, and a shape shows the names in a filter. In
+                // a document that `value` returns, the field name is a value. So the argument must
+                // be a scalar.
                 _ if modifier == "$pull" => return (name, dice.scalar()),
                 _ => return (name, dice.value()),
             };

@@ -46,7 +46,7 @@ proptest! {
     }
 
     #[test]
-    fn hashes_are_equal_if_and_only_if_texts_are_equal_after_names_were_learned(
+    fn hashes_are_equal_if_and_only_if_texts_are_equal_after_prefixes_were_learned(
         seeds in vec(vec(any::<u8>(), 0..40), 12),
     ) {
         let bodies: Vec<_> =
@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_elements_of_a_set_never_matters(choices in choices()) {
+    fn fingerprint_does_not_depend_on_the_order_of_the_members_of_a_set(choices in choices()) {
         let command = Dice::new(&choices).command();
         let mut dice = Dice::new(&choices);
         dice.is_shuffled = true;
@@ -99,7 +99,10 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_elements_of_a_sequence_matters(choices in choices(), swapped in 0_usize..3) {
+    fn fingerprint_depends_on_the_order_of_stages_and_of_index_keys(
+        choices in choices(),
+        swapped in 0_usize..3,
+    ) {
         let mut stages = Dice::new(&choices).pipeline();
         stages.push(doc! { "$match": { "first": 1 } });
         stages.push(doc! { "$match": { "second": 1 } });

@@ -36,7 +36,7 @@ fn is_evicted(inner: &Inner, id: HolderId) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_one_message_uses_the_reserve_and_the_message_with_the_fewest_missing_bytes_is_next() {
+async fn one_message_uses_the_memory_reserve_and_the_message_with_fewest_missing_bytes_is_next() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [a, b] = [2, 2].map(|last| inner.open(sharer(last), now));
@@ -99,7 +99,7 @@ async fn one_address_cannot_use_all_memory_of_the_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_loses_the_reserve_when_its_sender_is_silent() {
+async fn a_message_loses_the_memory_reserve_when_its_sender_is_silent() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [a, b] = [2, 3].map(|last| inner.open(sharer(last), now));
@@ -375,7 +375,7 @@ async fn a_memory_holder_that_waits_for_more_memory_does_not_count_as_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_a_silent_message_loses_the_reserve_the_message_that_gets_it_is_woken() {
+async fn when_a_message_loses_the_memory_reserve_the_message_that_gets_it_is_woken() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [stalled, first, second] = [2, 3, 4].map(|last| inner.open(sharer(last), now));
@@ -455,7 +455,7 @@ async fn a_silent_memory_holder_is_evicted_only_for_an_address_that_holds_less_m
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_keeps_the_reserve_when_another_message_ends() {
+async fn a_message_keeps_the_memory_reserve_when_another_message_ends() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [finishing, ended, waiting] = [2, 3, 4].map(|last| inner.open(sharer(last), now));

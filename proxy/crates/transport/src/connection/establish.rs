@@ -109,7 +109,7 @@ pub enum EstablishError {
         /// The error of the conversation.
         source: ScramError,
     },
-    /// The identity has no keys, so Seawall cannot log in as this user.
+    /// The identity has no SCRAM keys, so Seawall cannot log in as this user.
     #[error("Seawall has no keys to log in as this user")]
     NoLogin,
     /// The server requires a login, but the connection is for anonymous clients.
@@ -121,8 +121,8 @@ pub enum EstablishError {
 }
 
 impl EstablishError {
-    /// True if the identity has no keys, if the server refuses its keys, or if the server has newer
-    /// keys. The client must then log in again.
+    /// True if the identity has no SCRAM keys, if the server refuses its keys, or if the server has
+    /// newer keys. The client must then log in again.
     pub fn refuses_keys(&self) -> bool {
         match self {
             Self::Refused {

@@ -139,7 +139,7 @@ async fn the_buffer_of_a_small_or_streamed_message_grows_only_while_bytes_arrive
 }
 
 #[tokio::test]
-async fn memory_is_charged_to_the_sharer_that_was_set_last() {
+async fn memory_is_charged_to_the_user_that_was_set_last() {
     let budget = budget();
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::new(Sharer::User(1));
@@ -409,7 +409,7 @@ async fn a_tls_record_that_ends_early_is_an_error() {
 }
 
 /// Returns a reader, and both ends of a stream with three messages of 100, 20,000 and 3,000 bytes.
-/// The second and the third message are sent ahead.
+/// All of them have been sent before the first message is read.
 async fn with_messages_sent_ahead() -> (MessageReader, DuplexStream, DuplexStream) {
     let (near, mut far) = duplex(1 << 16);
     let sent = [100, 20_000, 3_000].map(request_of).concat();

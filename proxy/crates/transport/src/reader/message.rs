@@ -21,9 +21,9 @@ use crate::{
 pub struct Message {
     /// The parsed header of the message.
     pub header: Header,
-    /// All bytes of the message, or the bytes of its head.
+    /// All bytes of the message, or only the bytes of its head (the first part of a large message).
     pub bytes: Vec<u8>,
-    /// When the first bytes of a head arrived; `None` for a whole message.
+    /// When the first bytes of this head arrived; `None` if this is a whole message.
     pub head_since: Option<Instant>,
     /// The compressor of the `OP_COMPRESSED` message that contained this message; `None` if this
     /// message was not inside another one.

@@ -1,4 +1,5 @@
-//! Reads the rest of a message in pieces, after the reader has returned its head.
+//! Reads the rest of a large message in pieces, after the reader has returned the message's head
+//! (its first part).
 
 use std::{
     future::poll_fn,

@@ -153,8 +153,8 @@ fn one_server() -> Vec<Scenario> {
             fixed_s: 30.0,
             // The server completes about 70 operations per second, so a trial takes several
             // seconds, and with some seeds the limit settles after 13 s. The best limit is 4, so a
-            // difference of two slots is a swing of 50 %. With a limit of 8, most operations end
-            // near their time limit, so trials cost throughput.
+            // limit that differs from it by 2 is a swing of 50 %. With a limit of 8, most
+            // operations end near their time limit, so trials cost throughput.
             least: Least {
                 ratio: 0.9,
                 swing: 0.6,

@@ -169,7 +169,7 @@ fn single_slow_operations_among_many_are_not_a_stall() {
 }
 
 #[test]
-fn a_two_second_stop_every_fifteen_seconds_is_recurring_after_three_stops() {
+fn a_server_stop_of_two_seconds_every_fifteen_seconds_is_found_to_recur_after_three_stops() {
     for seed in 0..SEEDS {
         let mut random = Random::of(seed);
         let stops = every(15.0, random.between(22.0, 37.0), 2.0, 4);
@@ -196,8 +196,8 @@ fn a_two_second_stop_every_fifteen_seconds_is_recurring_after_three_stops() {
     }
 }
 
-/// In a closed loop, a client sends its next operation only after a reply. So during the stop, only
-/// one operation per connection waits, here eight operations.
+/// In a closed loop, a client sends its next operation only after a reply. So while the server is
+/// stopped, only one operation per connection waits. Here, eight operations wait.
 #[test]
 fn stall_is_found_if_only_one_operation_per_connection_waits() {
     let mut random = Random::of(1);
@@ -323,7 +323,7 @@ fn gradual_rise_of_durations_is_not_a_stall() {
 }
 
 #[test]
-fn no_stall_is_found_while_learning_or_without_operations() {
+fn no_stall_is_found_while_the_detector_learns_the_usual_values_or_without_operations() {
     let early = Workload {
         stops: vec![(10.0, 13.0)],
         ..Workload::steady(1)
