@@ -68,6 +68,15 @@ export function percent(share) {
   return `${value >= 10 || value === 0 ? value.toFixed(0) : value.toFixed(1)} %`;
 }
 
+/**
+ * The name of a certificate or a revocation list in a sentence.
+ * @param {import("./types.js").Certificate} certificate
+ */
+export function certificateName({ file, kind, serial, subject }) {
+  const item = kind === "revocation_list" ? "revocation list of" : "certificate";
+  return `${item} ${subject}${serial ? ` (${serial})` : ""} in ${file}`;
+}
+
 const clockOptions = /** @type {const} */ ({
   hour: "2-digit",
   minute: "2-digit",

@@ -50,8 +50,15 @@ export interface Tick {
   wait_queue: number;
   waiting: number;
 }
+export interface Certificate {
+  file: string;
+  kind: string;
+  not_after: number;
+  serial: string;
+  subject: string;
+}
 export interface Status {
-  certificates: { file: string; not_after: number }[];
+  certificates: Certificate[];
   clients: number;
   credentials: string;
   deployment: string;

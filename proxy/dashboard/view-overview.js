@@ -5,6 +5,7 @@ import { TimeChart, points } from "./chart.js";
 import { bar } from "./distribution.js";
 import { fill, h, note, section, table } from "./dom.js";
 import {
+  certificateName,
   counted,
   duration,
   integer,
@@ -477,13 +478,13 @@ function problems(status, storms, stalls, topology, link) {
     found.push(
       link("servers", `${integer(status.wait_queue)} operations wait for a server connection.`),
     );
-  for (const { file, not_after: end } of status.certificates) {
-    const left = end - Date.now() / 1000;
+  for (const certificate of status.certificates) {
+    const left = certificate.not_after - Date.now() / 1000;
     if (left < 14 * 86_400)
       found.push(
         left > 0
-          ? `The certificate ${file} expires in ${span(left)}.`
-          : `The certificate ${file} has expired.`,
+          ? `The ${certificateName(certificate)} expires in ${span(left)}.`
+          : `The ${certificateName(certificate)} has expired.`,
       );
   }
   if (status.draining) found.push("Seawall is draining: it ends when its clients have left.");

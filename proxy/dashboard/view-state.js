@@ -2,7 +2,17 @@
 
 import { act, get, getIfKnown } from "./api.js";
 import { fill, h, instanceCell, instanceHead, note, section, table, terms } from "./dom.js";
-import { bytes, counted, duration, integer, moment, number, span, words } from "./format.js";
+import {
+  bytes,
+  certificateName,
+  counted,
+  duration,
+  integer,
+  moment,
+  number,
+  span,
+  words,
+} from "./format.js";
 import { shapeAddress, shapeLink } from "./view-events.js";
 
 /** @typedef {import("./types.js").Page} Page */
@@ -308,7 +318,7 @@ export function configurationView(page) {
             ...of.certificates.map(
               (one) =>
                 /** @type {[string, string]} */ ([
-                  `Certificate ${one.file}`,
+                  `TLS: ${certificateName(one)}`,
                   `until ${moment(one.not_after)}`,
                 ]),
             ),

@@ -38,7 +38,7 @@ use crate::{
     client::{self, Arrivals, Credentials, Logins, MessageMemory, Peer, Routing, Shared},
     limits::{Gate, Limits, LoginGates, OperationPermits},
     listener::{Inherited, ServerTlsError},
-    observe::{ClientDirectory, Exporter, ObserveError, Observer},
+    observe::{CertificateSeries, ClientDirectory, Exporter, ObserveError, Observer},
     pins::Pins,
     runtime::{Activity, Heartbeat, Lateness, OccasionalLog, Planes, measure_lateness},
     topology::{DeploymentError, DeploymentOptions, Topology},
@@ -311,19 +311,25 @@ impl App {
         Ok(app)
     }
 
-    /// Exports the configuration's hash and the expiry of each certificate file as metrics.
+    /// Exports the configuration's hash and the expiry of each certificate as metrics.
     ///
     /// # Errors
     /// If the exporter refuses its histogram buckets.
     fn export_info(&self, config_hash: &str) -> Result<(), ObserveError> {
         let certificates = self.expiries().all().into_iter();
-        let certificates = certificates.map(|of| (of.file, of.not_after));
+        let certificates = certificates.map(|of| CertificateSeries {
+            file: of.file,
+            kind: of.kind.as_str(),
+            subject: of.subject,
+            serial: of.serial,
+            not_after: of.not_after,
+        });
         self.feed
             .exporter
             .set_info(config_hash, certificates.collect())
     }
 
-    /// The expiry times of all TLS files. The returned value follows later reloads.
+    /// The expiry times of the contents of all TLS files. The returned value follows later reloads.
     fn expiries(&self) -> Expiries {
         let listeners = self.listeners.iter().map(|of| &of.tls);
         let all = listeners.chain([&self.admin_tls]);

@@ -605,6 +605,43 @@ async fn the_expiry_of_each_certificate_is_in_the_metrics_and_in_the_status() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_authority_and_revocation_list_in_one_file_has_its_own_expiry() {
+    let mut scene = Scene::new();
+    let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+    scene.write_server("server", &server);
+    // The two authorities have the same name and different serial numbers.
+    let former = Authority::expired("clients").unwrap();
+    let list = scene.clients.revocation_list(&[]).unwrap();
+    let content = format!("{}{}{list}", former.pem(), scene.clients.pem());
+    scene.scratch.write("ca.pem", content).unwrap();
+    let toml = REQUIRED.replace("crl.pem", "ca.pem");
+    scene.seawall = Some(scene.launch(&toml).await);
+    let status: Status = scene.seawall().api("/api/v1/status").await;
+    let certificates = status.certificates.iter();
+    let of_file: Vec<_> = certificates
+        .filter(|of| of.file.ends_with("/ca.pem"))
+        .collect();
+    let names: Vec<_> = of_file.iter().map(|of| (&*of.kind, &*of.subject)).collect();
+    let authority = ("certificate", "CN=clients");
+    let list = ("revocation_list", "CN=clients");
+    assert_eq!(names, [authority, authority, list], "{of_file:?}");
+    assert_ne!(of_file[0].serial, of_file[1].serial);
+    assert_eq!(of_file[2].serial, "1");
+    for certificate in of_file {
+        let labels = [
+            format!("file=\"{}\"", certificate.file),
+            format!("kind=\"{}\"", certificate.kind),
+            format!("subject=\"{}\"", certificate.subject),
+            format!("serial=\"{}\"", certificate.serial),
+        ];
+        let labels: Vec<_> = labels.iter().map(String::as_str).collect();
+        let name = "seawall_certificate_expiry_timestamp_seconds";
+        let metric = scene.seawall().metric(name, &labels).await;
+        assert_eq!(format!("{metric}"), certificate.not_after.to_string());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_watch_new_handshakes_get_a_replaced_certificate() {
     let scene = Scene::new();
     let [first, second] = [(); 2].map(|()| scene.servers.server(&["localhost"], &ECDSA).unwrap());

@@ -270,7 +270,10 @@ pub(super) fn state() -> AdminState {
         certificates: Box::new(|| {
             vec![seawall_api::Certificate {
                 file: "/etc/seawall/certificate.pem".to_owned(),
+                kind: "certificate".to_owned(),
                 not_after: 1_800_000_000,
+                serial: "1f".to_owned(),
+                subject: "CN=seawall".to_owned(),
             }]
         }),
         guard: ArcSwap::from_pointee(open_guard()),

@@ -10,7 +10,7 @@ use tokio::{sync::watch, time::sleep};
 
 use super::StartError;
 use crate::listener::{ClientCertificates, ClientTls, TlsSettings};
-use seawall_transport::{AuthorityWithoutList, CertificateExpiry, Pem};
+use seawall_transport::{AuthorityWithoutList, CertificateExpiry, Pem, without_repetitions};
 
 /// Interval at which certificates that expire soon are logged.
 const REPORT_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -192,50 +192,48 @@ pub(super) struct Expiries {
 }
 
 impl Expiries {
-    /// When each file with certificates, authorities or revocation lists expires. Each file is in
-    /// the list once.
+    /// When each certificate, authority and revocation list expires. An item of a file is in the
+    /// list once, also if the file has several purposes.
     pub(super) fn all(&self) -> Vec<CertificateExpiry> {
-        let mut all: Vec<CertificateExpiry> = Vec::new();
-        let mut add = |expiries: &[CertificateExpiry]| {
-            for expiry in expiries {
-                if all.iter().all(|other| other.file != expiry.file) {
-                    all.push(expiry.clone());
-                }
-            }
-        };
+        let mut all = Vec::new();
         for tls in &self.clients {
             if let Some(tls) = &*tls.borrow() {
-                add(tls.expiries());
+                all.extend_from_slice(tls.expiries());
             }
         }
         for expiries in &self.outgoing {
-            add(&expiries.borrow());
+            all.extend_from_slice(&expiries.borrow());
         }
-        all
+        without_repetitions(all)
     }
 }
 
-/// The files of [`Expiries::all`] and when they expire, for the API.
+/// The entries of [`Expiries::all`] for the API.
 pub(super) fn for_api(expiries: &Expiries) -> Vec<seawall_api::Certificate> {
     let certificates = expiries.all().into_iter();
     let certificates = certificates.map(|expiry| seawall_api::Certificate {
         file: expiry.file,
+        kind: expiry.kind.as_str().to_owned(),
         not_after: expiry.not_after,
+        serial: expiry.serial,
+        subject: expiry.subject,
     });
     certificates.collect()
 }
 
-/// Logs when each file expires, after the files were loaded.
+/// Logs when each certificate or revocation list expires, after the files were loaded.
 pub(super) fn log_loaded(expiries: &[CertificateExpiry]) {
     for expiry in expiries {
         if !log_if_soon(expiry) {
             let days = days_left(expiry);
-            tracing::info!(file = expiry.file, days, "certificate loaded");
+            let (file, kind) = (&expiry.file, expiry.kind.as_str());
+            let (subject, serial) = (&expiry.subject, &expiry.serial);
+            tracing::info!(file, kind, subject, serial, days, "certificate loaded");
         }
     }
 }
 
-/// Logs once a day which certificates have expired or expire soon.
+/// Logs once a day which certificates and revocation lists have expired or expire soon.
 pub(super) async fn watch_expiries(expiries: Expiries) {
     loop {
         sleep(REPORT_INTERVAL).await;
@@ -245,14 +243,23 @@ pub(super) async fn watch_expiries(expiries: Expiries) {
     }
 }
 
-/// Logs a certificate that has expired or expires soon. Returns false for any other certificate.
+/// Logs a certificate or revocation list that has expired or expires soon. Returns false for any
+/// other.
 fn log_if_soon(expiry: &CertificateExpiry) -> bool {
     let days = days_left(expiry);
-    let file = &expiry.file;
+    let (file, kind) = (&expiry.file, expiry.kind.as_str());
+    let (subject, serial) = (&expiry.subject, &expiry.serial);
     if days < 0 {
-        tracing::error!(file, days, "certificate has expired");
+        tracing::error!(file, kind, subject, serial, days, "certificate has expired");
     } else if days < SOON_DAYS {
-        tracing::warn!(file, days, "certificate expires soon");
+        tracing::warn!(
+            file,
+            kind,
+            subject,
+            serial,
+            days,
+            "certificate expires soon"
+        );
     }
     days < SOON_DAYS
 }

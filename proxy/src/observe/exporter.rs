@@ -114,6 +114,21 @@ impl Collected {
     }
 }
 
+/// The labels and the value of a series of the certificates' expiry.
+#[derive(Debug)]
+pub(crate) struct CertificateSeries {
+    /// The path of the file.
+    pub(crate) file: String,
+    /// `certificate` or `revocation_list`.
+    pub(crate) kind: &'static str,
+    /// The subject of the certificate, or the issuer of the revocation list.
+    pub(crate) subject: String,
+    /// The serial number of the certificate, or the number of the revocation list.
+    pub(crate) serial: String,
+    /// The end of the validity in seconds since the epoch.
+    pub(crate) not_after: i64,
+}
+
 /// Collects the recorder's counts, and exports them.
 pub struct Exporter {
     pub(super) metrics: Arc<Metrics>,
@@ -150,14 +165,14 @@ impl Exporter {
     }
 
     /// Exports the hash of the configuration as a label of `seawall_info`, and the expiry time of
-    /// the certificates in each file.
+    /// each certificate and revocation list.
     ///
     /// # Errors
     /// [`ObserveError`] if the library for metrics refuses the histogram buckets.
     pub(crate) fn set_info(
         &self,
         config_hash: &str,
-        certificates: Vec<(String, i64)>,
+        certificates: Vec<CertificateSeries>,
     ) -> Result<(), ObserveError> {
         let metrics = Metrics::new(None)?;
         let labels = vec![
@@ -165,10 +180,15 @@ impl Exporter {
             MetricLabel::new("config_hash", config_hash.to_owned()),
         ];
         metrics.gauge(MetricName::Info, labels).set(1.0);
-        for (file, not_after) in certificates {
-            let labels = vec![MetricLabel::new("file", file)];
+        for certificate in certificates {
+            let labels = vec![
+                MetricLabel::new("file", certificate.file),
+                MetricLabel::new("kind", certificate.kind),
+                MetricLabel::new("subject", certificate.subject),
+                MetricLabel::new("serial", certificate.serial),
+            ];
             // No date in a certificate is after the year 9999, so an `f64` represents it exactly.
-            let not_after = u64::try_from(not_after).map_or(0.0, seawall_stats::float);
+            let not_after = u64::try_from(certificate.not_after).map_or(0.0, seawall_stats::float);
             metrics
                 .gauge(MetricName::CertificateExpiryTimestampSeconds, labels)
                 .set(not_after);

@@ -172,8 +172,9 @@ metrics! {
     /// Operations whose shape has a different text than its row, because two shapes have the same
     /// hash.
     FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "Operations whose shape has a different text than its row, because two shapes have the same hash.";
-    /// When the certificates of a file expire, in seconds since the epoch, by `file`.
-    CertificateExpiryTimestampSeconds: Gauge = "seawall_certificate_expiry_timestamp_seconds", "When the certificates of a file expire, in seconds since the epoch.";
+    /// When a certificate or revocation list expires, in seconds since the epoch, by `file`,
+    /// `kind`, `subject` and `serial`.
+    CertificateExpiryTimestampSeconds: Gauge = "seawall_certificate_expiry_timestamp_seconds", "When a certificate or revocation list expires, in seconds since the epoch.";
     /// Operations on cursors and transactions that this instance does not know, by `kind`.
     ForeignOperationsTotal: Counter = "seawall_foreign_operations_total", "Operations on cursors and transactions that this instance does not know.";
     /// Exports of metrics to a collector, by `result`.

@@ -67,6 +67,7 @@ pub use self::{
 };
 pub(crate) use self::{
     clients::close,
+    exporter::CertificateSeries,
     own::{open_descriptors, process_cpu, resident_bytes},
     protobuf::PROTOBUF,
 };

@@ -11,8 +11,8 @@ use super::as_integer;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// When the certificates in the TLS files expire: the files for clients, servers, the admin
-    /// address, its peers and the collector of metrics. Empty without TLS.
+    /// When the certificates and revocation lists in the TLS files expire: the files for clients,
+    /// servers, the admin address, its peers and the collector of metrics. Empty without TLS.
     pub certificates: Vec<Certificate>,
     /// The number of connected clients.
     pub clients: u64,
@@ -43,15 +43,21 @@ pub struct Status {
     pub wait_queue: u64,
 }
 
-/// A file with certificates, and when they expire.
+/// A certificate or revocation list in a file, and when it expires.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Certificate {
     /// The path of the file.
     pub file: String,
-    /// The end of the validity in seconds since the epoch; with several certificates, the earliest
-    /// end.
+    /// `certificate` or `revocation_list`.
+    pub kind: String,
+    /// The end of the validity in seconds since the epoch.
     pub not_after: i64,
+    /// The hexadecimal serial number of the certificate, or the CRL number of the revocation list.
+    /// Empty if the list has no number.
+    pub serial: String,
+    /// The subject of the certificate, or the issuer of the revocation list, such as `CN=clients`.
+    pub subject: String,
 }
 
 /// The state of the history, which keeps the statistics of past periods in memory.

@@ -2,6 +2,7 @@
 //! and the lists expire.
 
 use std::{
+    collections::HashSet,
     fmt,
     path::{Path, PathBuf},
 };
@@ -14,6 +15,10 @@ use tokio_rustls::rustls::{
     },
 };
 use x509_parser::{parse_x509_certificate, parse_x509_crl};
+
+/// Maximum number of certificates of one file whose expiry is reported, and of revocation lists. A
+/// file may be a large bundle of authorities, and each entry is a series of a metric.
+const MAX_EXPIRIES: usize = 256;
 
 /// The reason why the content of a PEM file is unusable.
 #[derive(Debug, thiserror::Error)]
@@ -67,16 +72,26 @@ impl fmt::Debug for Pem<'_> {
 }
 
 impl Pem<'_> {
-    /// Returns all certificates in the file (at least one), and the time of the earliest expiry.
+    /// Returns all certificates in the file (at least one), and when they expire.
     ///
     /// # Errors
     /// If the file has no certificate, or a certificate is malformed.
     pub fn certificates(
         &self,
-    ) -> Result<(Vec<CertificateDer<'static>>, CertificateExpiry), PemError> {
+    ) -> Result<(Vec<CertificateDer<'static>>, Vec<CertificateExpiry>), PemError> {
         let certificates: Vec<CertificateDer<'static>> = self.items("certificate")?;
-        let expiry = self.first(certificates.iter().map(not_after).collect())?;
-        Ok((certificates, expiry))
+        let expiries = certificates.iter().map(|certificate| {
+            let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+            Some(CertificateExpiry {
+                file: self.path.display().to_string(),
+                kind: ExpiryKind::Certificate,
+                subject: certificate.subject().to_string(),
+                serial: format!("{:x}", certificate.serial),
+                not_after: certificate.validity().not_after.timestamp(),
+            })
+        });
+        let expiries = self.earliest(expiries.collect())?;
+        Ok((certificates, expiries))
     }
 
     /// Returns the authorities in the file (at least one). Certificates that cannot be parsed are
@@ -97,8 +112,8 @@ impl Pem<'_> {
         }
     }
 
-    /// Returns all revocation lists in the file (at least one), and the earliest time at which a
-    /// list must be replaced (`nextUpdate`). A list without `nextUpdate` is valid forever.
+    /// Returns all revocation lists in the file (at least one), and when they must be replaced
+    /// (`nextUpdate`). A list without `nextUpdate` is valid forever.
     ///
     /// # Errors
     /// If the file has no revocation list, or a list is malformed.
@@ -107,18 +122,25 @@ impl Pem<'_> {
     ) -> Result<
         (
             Vec<CertificateRevocationListDer<'static>>,
-            CertificateExpiry,
+            Vec<CertificateExpiry>,
         ),
         PemError,
     > {
         let lists: Vec<CertificateRevocationListDer<'static>> =
             self.items("certificate revocation list")?;
-        let next_updates = lists.iter().map(|list| {
+        let expiries = lists.iter().map(|list| {
             let (_, list) = parse_x509_crl(list).ok()?;
-            Some(list.next_update().map_or(i64::MAX, |time| time.timestamp()))
+            let number = list.crl_number().map(|number| format!("{number:x}"));
+            Some(CertificateExpiry {
+                file: self.path.display().to_string(),
+                kind: ExpiryKind::RevocationList,
+                subject: list.issuer().to_string(),
+                serial: number.unwrap_or_default(),
+                not_after: list.next_update().map_or(i64::MAX, |time| time.timestamp()),
+            })
         });
-        let expiry = self.first(next_updates.collect())?;
-        Ok((lists, expiry))
+        let expiries = self.earliest(expiries.collect())?;
+        Ok((lists, expiries))
     }
 
     /// Returns the first private key in the file.
@@ -161,21 +183,24 @@ impl Pem<'_> {
         }
     }
 
-    /// Returns the earliest of `times`. Fails if `times` is `None`, because then an item of the
-    /// file is malformed.
-    fn first(&self, times: Option<Vec<i64>>) -> Result<CertificateExpiry, PemError> {
-        let first = times.and_then(|times| times.into_iter().min());
-        Ok(CertificateExpiry {
-            file: self.path.display().to_string(),
-            not_after: first.ok_or_else(|| PemError::Malformed {
-                path: self.path.to_owned(),
-            })?,
-        })
+    /// Returns the earliest of `expiries`, at most [`MAX_EXPIRIES`], in the order of their times.
+    /// Fails if `expiries` is `None`, because then an item of the file is malformed.
+    fn earliest(
+        &self,
+        expiries: Option<Vec<CertificateExpiry>>,
+    ) -> Result<Vec<CertificateExpiry>, PemError> {
+        let mut expiries = expiries.ok_or_else(|| PemError::Malformed {
+            path: self.path.to_owned(),
+        })?;
+        expiries.sort_by_key(|expiry| expiry.not_after);
+        let mut earliest = without_repetitions(expiries);
+        earliest.truncate(MAX_EXPIRIES);
+        Ok(earliest)
     }
 }
 
 /// Reads the certificates of authorities in several files. Returns a certificate store that trusts
-/// these authorities, and the list of their certificates. Adds the expiry of each file to
+/// these authorities, and the list of their certificates. Adds the expiry of each certificate to
 /// `expiries`.
 ///
 /// # Errors
@@ -186,8 +211,8 @@ pub fn authorities(
 ) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), PemError> {
     let (mut roots, mut all) = (RootCertStore::empty(), Vec::new());
     for file in files {
-        let (certificates, expiry) = file.certificates()?;
-        expiries.push(expiry);
+        let (certificates, of_file) = file.certificates()?;
+        expiries.extend(of_file);
         for certificate in certificates {
             let added = roots.add(certificate.clone());
             added.map_err(|source| file.refused(source))?;
@@ -197,8 +222,7 @@ pub fn authorities(
     Ok((roots, all))
 }
 
-/// Reads the revocation lists in several files. For each file, adds to `expiries` the earliest time
-/// at which one of its lists must be replaced.
+/// Reads the revocation lists in several files. Adds to `expiries` when each list must be replaced.
 ///
 /// # Errors
 /// If a file has no revocation list, or a list is malformed.
@@ -208,8 +232,8 @@ pub fn revocation_lists(
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, PemError> {
     let mut all = Vec::new();
     for file in files {
-        let (lists, expiry) = file.revocation_lists()?;
-        expiries.push(expiry);
+        let (lists, of_file) = file.revocation_lists()?;
+        expiries.extend(of_file);
         all.extend(lists);
     }
     Ok(all)
@@ -286,21 +310,66 @@ pub fn subject(certificate: &CertificateDer<'_>) -> Option<String> {
     Some(certificate.subject().to_string())
 }
 
-/// When the certificates or revocation lists of a file expire.
+/// When a certificate or revocation list expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateExpiry {
     /// The path of the file.
     pub file: String,
-    /// The end of the validity in seconds since the Unix epoch. If the file has several
-    /// certificates or lists, the earliest end. [`i64::MAX`] for revocation lists without an end.
+    /// The kind of the item in the file.
+    pub kind: ExpiryKind,
+    /// The subject of a certificate, or the issuer of a revocation list, such as `CN=clients`.
+    pub subject: String,
+    /// The hexadecimal serial number of a certificate, or the CRL number of a revocation list.
+    /// Empty if a list has no number.
+    pub serial: String,
+    /// The end of the validity in seconds since the Unix epoch. [`i64::MAX`] for a revocation list
+    /// without an end.
     pub not_after: i64,
+}
+
+/// The kind of an item in a PEM file that expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExpiryKind {
+    /// A certificate.
+    Certificate,
+    /// A certificate revocation list.
+    RevocationList,
+}
+
+impl ExpiryKind {
+    /// The name in logs, metrics and the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Certificate => "certificate",
+            Self::RevocationList => "revocation_list",
+        }
+    }
+}
+
+/// Removes each entry whose file, kind, subject and serial number equal those of an earlier entry.
+#[must_use]
+pub fn without_repetitions(mut expiries: Vec<CertificateExpiry>) -> Vec<CertificateExpiry> {
+    let mut known = HashSet::new();
+    expiries.retain(|expiry| {
+        let CertificateExpiry {
+            file,
+            kind,
+            subject,
+            serial,
+            not_after: _,
+        } = expiry.clone();
+        known.insert((file, kind, subject, serial))
+    });
+    expiries
 }
 
 #[cfg(test)]
 mod tests {
     use rcgen::{
-        BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
-        KeyIdMethod, KeyPair, KeyUsagePurpose, SerialNumber, date_time_ymd,
+        BasicConstraints, CertificateParams, CertificateRevocationList,
+        CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod, KeyPair,
+        KeyUsagePurpose, SerialNumber, date_time_ymd,
     };
 
     use super::*;
@@ -320,10 +389,10 @@ mod tests {
     }
 
     /// A revocation list that must be replaced at the beginning of the year `next_update_year`.
-    fn list(
+    fn signed_list(
         issuer: &Issuer<'static, KeyPair>,
         next_update_year: i32,
-    ) -> CertificateRevocationListDer<'static> {
+    ) -> CertificateRevocationList {
         let params = CertificateRevocationListParams {
             this_update: date_time_ymd(next_update_year - 1, 1, 1),
             next_update: date_time_ymd(next_update_year, 1, 1),
@@ -332,7 +401,33 @@ mod tests {
             revoked_certs: Vec::new(),
             key_identifier_method: KeyIdMethod::Sha256,
         };
-        params.signed_by(issuer).unwrap().der().clone()
+        params.signed_by(issuer).unwrap()
+    }
+
+    /// Like [`signed_list`], but in DER.
+    fn list(
+        issuer: &Issuer<'static, KeyPair>,
+        next_update_year: i32,
+    ) -> CertificateRevocationListDer<'static> {
+        signed_list(issuer, next_update_year).der().clone()
+    }
+
+    /// The expiry of a certificate with the subject `CN=clients` at the beginning of a year.
+    fn expiry(serial: &str, year: i32) -> CertificateExpiry {
+        CertificateExpiry {
+            file: "ca.pem".to_owned(),
+            kind: ExpiryKind::Certificate,
+            subject: "CN=clients".to_owned(),
+            serial: serial.to_owned(),
+            not_after: date_time_ymd(year, 1, 1).unix_timestamp(),
+        }
+    }
+
+    fn pem(content: &str) -> Pem<'_> {
+        Pem {
+            path: Path::new("ca.pem"),
+            content,
+        }
     }
 
     fn found(
@@ -342,6 +437,54 @@ mod tests {
         let now = date_time_ymd(2_030, 1, 1).unix_timestamp();
         let found = authorities_without_list(authorities, lists, now).into_iter();
         found.map(|of| (of.authority, of.list)).collect()
+    }
+
+    #[test]
+    fn two_authorities_of_the_same_name_in_a_file_have_an_expiry_each() {
+        let bundle = [(0x1f_u64, 2_032), (0x20, 2_031)].map(|(serial, year)| {
+            let mut params = params("clients");
+            params.serial_number = Some(SerialNumber::from(serial));
+            params.not_after = date_time_ymd(year, 1, 1);
+            let key = KeyPair::generate().unwrap();
+            params.self_signed(&key).unwrap().pem()
+        });
+        let (certificates, expiries) = pem(&bundle.concat()).certificates().unwrap();
+        assert_eq!(certificates.len(), 2);
+        assert_eq!(expiries, [expiry("20", 2_031), expiry("1f", 2_032)]);
+    }
+
+    #[test]
+    fn an_authority_and_its_revocation_list_in_one_file_have_an_expiry_each() {
+        let mut params = params("clients");
+        params.serial_number = Some(SerialNumber::from(0x1f_u64));
+        params.not_after = date_time_ymd(2_032, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        let list = signed_list(&Issuer::new(params, key), 2_031).pem().unwrap();
+        let content = format!("{certificate}{list}");
+        let mut expiries = Vec::new();
+        // Two listeners use the same file.
+        for _ in 0..2 {
+            authorities(&[pem(&content)], &mut expiries).unwrap();
+            revocation_lists(&[pem(&content)], &mut expiries).unwrap();
+        }
+        let of_list = CertificateExpiry {
+            kind: ExpiryKind::RevocationList,
+            ..expiry("1", 2_031)
+        };
+        let expected = [expiry("1f", 2_032), of_list];
+        assert_eq!(without_repetitions(expiries), expected);
+    }
+
+    #[test]
+    fn the_expiries_of_a_large_file_are_limited_to_the_earliest() {
+        let expiries = (1..=300_i32)
+            .rev()
+            .map(|n| expiry(&n.to_string(), 2_000 + n));
+        let kept = pem("").earliest(Some(expiries.collect())).unwrap();
+        let kept: Vec<_> = kept.into_iter().map(|of| of.serial).collect();
+        let expected: Vec<_> = (1..=MAX_EXPIRIES).map(|n| n.to_string()).collect();
+        assert_eq!(kept, expected);
     }
 
     #[test]

@@ -17,8 +17,8 @@ mod stream;
 pub use self::{
     budget::{Evicted, MemoryBudget, MemoryShare},
     certificates::{
-        AuthorityWithoutList, CertificateExpiry, Pem, PemError, authorities,
-        authorities_without_list, not_after, revocation_lists, subject,
+        AuthorityWithoutList, CertificateExpiry, ExpiryKind, Pem, PemError, authorities,
+        authorities_without_list, not_after, revocation_lists, subject, without_repetitions,
     },
     keep_alive::keep_clients_alive,
     progress::{MESSAGE_LIMIT, Progress},

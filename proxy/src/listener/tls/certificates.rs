@@ -26,15 +26,15 @@ pub enum ServerTlsError {
 }
 
 /// Loads Seawall's certificates from pairs of files: a certificate chain and its private key. Also
-/// returns when the certificates of each file expire.
+/// returns when each certificate expires.
 pub(super) fn load(
     files: &[(Pem<'_>, Pem<'_>)],
 ) -> Result<(Certificates, Vec<CertificateExpiry>), PemError> {
     let mut certificates = Vec::new();
     let mut expiries = Vec::new();
     for (certificate, key) in files {
-        let (chain, expiry) = certificate.certificates()?;
-        expiries.push(expiry);
+        let (chain, of_chain) = certificate.certificates()?;
+        expiries.extend(of_chain);
         let certified = CertifiedKey::from_der(chain, key.private_key()?, &super::provider());
         let certified = certified.map_err(|source| certificate.refused(source))?;
         certificates.push(Arc::new(certified));

@@ -151,8 +151,8 @@ impl ClientTls {
         )
     }
 
-    /// When the certificates or revocation lists of each file expire: Seawall's own certificates,
-    /// and the files for the verification of clients.
+    /// When each certificate or revocation list expires: Seawall's own certificates, and those in
+    /// the files for the verification of clients.
     pub(crate) fn expiries(&self) -> &[CertificateExpiry] {
         &self.expiries
     }

@@ -86,7 +86,7 @@ impl Verifier {
         Arc::clone(&self.verifier)
     }
 
-    /// When the certificates of authorities or the revocation lists of each file expire.
+    /// When each certificate of an authority, and each revocation list, expires.
     pub(super) fn expiries(&self) -> &[CertificateExpiry] {
         &self.expiries
     }

@@ -7,11 +7,20 @@ impl Merge for Status {
     /// The merged uptime is the longest uptime of all instances.
     fn merge(&mut self, other: Self) {
         add!(self, other: clients, operations, wait_queue);
-        let file = |certificate: &Certificate| certificate.file.clone();
+        let identity = |certificate: &Certificate| {
+            let Certificate {
+                file,
+                kind,
+                not_after: _,
+                serial,
+                subject,
+            } = certificate.clone();
+            (file, kind, serial, subject)
+        };
         merge_by(
             &mut self.certificates,
             other.certificates,
-            file,
+            identity,
             |first, next| {
                 first.not_after = first.not_after.min(next.not_after);
             },

@@ -170,8 +170,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Namespace, Namespaces, Pool, Pools, Report, Shape, Shapes, Status, Storm, Storms, Timeline,
-        TimelineStep,
+        Certificate, Namespace, Namespaces, Pool, Pools, Report, Shape, Shapes, Status, Storm,
+        Storms, Timeline, TimelineStep,
     };
     use seawall_stats::Distribution;
 
@@ -417,6 +417,26 @@ mod tests {
         let steps = merged.steps.iter();
         let steps: Vec<_> = steps.map(|s| (s.at, s.seconds, s.count)).collect();
         assert_eq!(steps, [(20.0, 10.0, 2_000), (30.0, 2.0, 200)]);
+    }
+
+    #[test]
+    fn certificates_of_one_file_that_differ_between_instances_are_listed_separately() {
+        let status = |serial: &str, not_after: i64| Status {
+            certificates: vec![Certificate {
+                file: "tls.pem".to_owned(),
+                kind: "certificate".to_owned(),
+                not_after,
+                serial: serial.to_owned(),
+                subject: "CN=seawall".to_owned(),
+            }],
+            ..Status::default()
+        };
+        let mut merged = status("1", 100);
+        merged.merge(status("2", 200));
+        merged.merge(status("1", 100));
+        let certificates = merged.certificates.iter();
+        let ends: Vec<_> = certificates.map(|of| (&*of.serial, of.not_after)).collect();
+        assert_eq!(ends, [("1", 100), ("2", 200)]);
     }
 
     #[test]

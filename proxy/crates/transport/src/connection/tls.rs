@@ -115,8 +115,8 @@ impl ServerTls {
         let config = match &settings.identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
-                let (certificates, expiry) = identity.certificates()?;
-                expiries.push(expiry);
+                let (certificates, of_identity) = identity.certificates()?;
+                expiries.extend(of_identity);
                 let config = builder.with_client_auth_cert(certificates, identity.private_key()?);
                 config.map_err(|source| identity.refused(source))?
             }
@@ -133,7 +133,7 @@ impl ServerTls {
         &self.config
     }
 
-    /// When the contents of each file expire: authorities, certificates or revocation lists.
+    /// When each authority, certificate or revocation list in the files expires.
     pub fn expiries(&self) -> &[CertificateExpiry] {
         &self.expiries
     }
