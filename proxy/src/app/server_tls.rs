@@ -1,10 +1,17 @@
 //! TLS towards servers: combines the options of the connection string with `[deployment.tls]`. Also
 //! tries changed TLS files and a changed password at the servers, before a reload uses them.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    ffi::OsStr,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::future::select_ok;
 use mongodb::{bson::doc, error::ErrorKind, options::ClientOptions};
+use openssl_probe::ProbeResult;
 use seawall_config::{self as config, ReadFile};
 use seawall_locks::Mutex;
 use tokio::{sync::watch, time::timeout};
@@ -52,6 +59,8 @@ pub(crate) struct ServerTlsFiles {
     authorities: Option<ReadFile>,
     /// The certificate authorities of the operating system; `None` if they are not used.
     system_authorities: Option<ReadFile>,
+    /// See [`unread_directory`].
+    unread_directory: Option<PathBuf>,
     identity: Option<ReadFile>,
     revocation_lists: Vec<ReadFile>,
     verification: Verification,
@@ -85,13 +94,11 @@ impl ServerTlsFiles {
             Some(file) => Some(file),
             None => written.ca_file.map(read).transpose()?,
         };
-        let system_authorities = match authorities {
-            Some(_) => None,
-            None => openssl_probe::probe().cert_file,
-        };
+        let system = authorities.is_none().then(openssl_probe::probe);
         Ok(Some(Self {
             authorities,
-            system_authorities: system_authorities.map(read).transpose()?,
+            unread_directory: system.as_ref().and_then(unread_directory),
+            system_authorities: system.and_then(|of| of.cert_file).map(read).transpose()?,
             identity: match tls.and_then(|tls| tls.certificate_key_file.clone()) {
                 Some(file) => Some(file),
                 None => written.identity_file.map(read).transpose()?,
@@ -137,8 +144,17 @@ impl ServerTlsFiles {
         }
     }
 
-    /// Logs a warning for each check of servers' certificates that is off, at the start and after
-    /// each change.
+    /// The directory with the authorities of the operating system, if Seawall verifies servers with
+    /// Mozilla's authorities instead.
+    pub(crate) fn unread_directory(&self) -> Option<&Path> {
+        match self.verification {
+            Verification::Full | Verification::AnyHostName => self.unread_directory.as_deref(),
+            Verification::Off => None,
+        }
+    }
+
+    /// Logs a warning for each check of servers' certificates that is off, and for a directory of
+    /// authorities that is not read. Called at the start and after each change.
     pub(super) fn warn(&self, has_service_account: bool) {
         match self.verification {
             Verification::Full => {}
@@ -147,10 +163,39 @@ impl ServerTlsFiles {
             }
             Verification::Off => tracing::warn!("server certificates are not verified"),
         }
+        if let Some(directory) = self.unread_directory() {
+            tracing::warn!(
+                directory = %directory.display(),
+                "the operating system has authorities only in a directory; Mozilla's are trusted"
+            );
+        }
         if has_service_account && !self.revocation_lists.is_empty() {
             tracing::warn!("connections of the service account do not check revocation lists");
         }
     }
+}
+
+/// The directory with the authorities of the operating system, which Seawall does not read. `None`
+/// if there is a file with these authorities, or if OpenSSL would find none in the directory.
+fn unread_directory(system: &ProbeResult) -> Option<PathBuf> {
+    if system.cert_file.is_some() {
+        return None;
+    }
+    let directory = system.cert_dir.as_ref()?;
+    let mut entries = fs::read_dir(directory).ok()?.filter_map(Result::ok);
+    let has_authorities = entries.any(|entry| is_hashed_name(&entry.file_name()));
+    has_authorities.then(|| directory.clone())
+}
+
+/// True for a name such as `3513523f.0`: the hash of an authority's subject, and a number. OpenSSL
+/// finds authorities in a directory by such names.
+fn is_hashed_name(name: &OsStr) -> bool {
+    let parts = name.to_str().and_then(|name| name.split_once('.'));
+    parts.is_some_and(|(hash, number)| {
+        hash.len() == 8
+            && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+            && number.parse::<u32>().is_ok()
+    })
 }
 
 /// The part of a running Seawall that manages TLS towards servers.
@@ -412,6 +457,8 @@ impl App {
 
 #[cfg(test)]
 mod tests {
+    use std::{env, process};
+
     use super::*;
 
     #[test]
@@ -419,6 +466,7 @@ mod tests {
         let files = ServerTlsFiles {
             authorities: None,
             system_authorities: None,
+            unread_directory: None,
             identity: None,
             revocation_lists: Vec::new(),
             verification: Verification::Full,
@@ -427,5 +475,37 @@ mod tests {
         // and have none.
         assert!(files.build().unwrap().expiries().is_empty());
         assert!(files.driver_tls().ca_file.is_none());
+    }
+
+    #[test]
+    fn a_directory_of_authorities_is_unread_only_if_the_operating_system_has_no_file() {
+        let name = format!("seawall-authorities-{}", process::id());
+        let directory = env::temp_dir().join(name);
+        fs::create_dir_all(&directory).unwrap();
+        let system = |file: Option<&str>| ProbeResult {
+            cert_file: file.map(PathBuf::from),
+            cert_dir: Some(directory.clone()),
+        };
+        // OpenSSL finds authorities only by hashed names.
+        fs::write(directory.join("authority.pem"), "").unwrap();
+        assert_eq!(unread_directory(&system(None)), None);
+        fs::write(directory.join("3513523f.0"), "").unwrap();
+        assert_eq!(unread_directory(&system(None)), Some(directory.clone()));
+        assert_eq!(unread_directory(&system(Some("ca.pem"))), None);
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn an_unread_directory_of_authorities_matters_only_if_servers_are_verified() {
+        let files = |verification| ServerTlsFiles {
+            authorities: None,
+            system_authorities: None,
+            unread_directory: Some("/etc/ssl/certs".into()),
+            identity: None,
+            revocation_lists: Vec::new(),
+            verification,
+        };
+        assert!(files(Verification::Full).unread_directory().is_some());
+        assert!(files(Verification::Off).unread_directory().is_none());
     }
 }

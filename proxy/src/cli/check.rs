@@ -35,7 +35,9 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     if !problems.is_empty() {
         return complain(&problems.join("\n"), Exit::Usage);
     }
-    for warning in tls_warnings(&settings) {
+    let mut warnings = tls_warnings(&settings);
+    warnings.extend(server_tls_warning(&settings).await);
+    for warning in warnings {
         complain(&format!("warning: {warning}"), Exit::Success);
     }
     if arguments.connect {
@@ -87,6 +89,18 @@ pub(super) fn deployment_problems(
         problems.push(problem.to_owned());
     }
     problems
+}
+
+/// The warning about authorities of servers that Seawall does not read; `None` if there are none.
+async fn server_tls_warning(settings: &Settings) -> Option<String> {
+    let deployment = parse_deployment(settings).await.ok()?;
+    let files = ServerTlsFiles::read(&deployment, settings.deployment.tls.as_ref());
+    let files = files.ok()??;
+    let directory = files.unread_directory()?.display();
+    Some(format!(
+        "deployment.tls.ca_file: not set, and the operating system has authorities only in the \
+         directory {directory}, which Seawall does not read; it trusts Mozilla's authorities"
+    ))
 }
 
 /// Tries to reach the deployment with the same TLS files as a running Seawall. These files include
