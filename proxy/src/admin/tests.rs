@@ -267,15 +267,7 @@ pub(super) fn state() -> AdminState {
         injects_faults: AtomicBool::new(false),
         mode: "pooled",
         credentials: Box::new(|| "self"),
-        certificates: Box::new(|| {
-            vec![seawall_api::Certificate {
-                file: "/etc/seawall/certificate.pem".to_owned(),
-                kind: "certificate".to_owned(),
-                not_after: 1_800_000_000,
-                serial: "1f".to_owned(),
-                subject: "CN=seawall".to_owned(),
-            }]
-        }),
+        certificates: Box::new(|| vec![certificate()]),
         guard: ArcSwap::from_pointee(open_guard()),
         profiles: AtomicBool::new(false),
         dashboard: AtomicBool::new(true),
@@ -288,6 +280,16 @@ pub(super) fn state() -> AdminState {
         reloads: mpsc::channel(1).0,
         places: Arc::new(Semaphore::new(MAX_REQUESTS)),
         started_at: Instant::now(),
+    }
+}
+
+fn certificate() -> seawall_api::Certificate {
+    seawall_api::Certificate {
+        file: "/etc/seawall/certificate.pem".to_owned(),
+        kind: "certificate".to_owned(),
+        not_after: 1_800_000_000,
+        serial: "1f".to_owned(),
+        subject: "CN=seawall".to_owned(),
     }
 }
 
