@@ -1,8 +1,9 @@
 //! Failed handshakes: keeps the connection open until the client has read the alert.
 //!
-//! With TLS 1.3, a client may send commands before Seawall refuses its certificate. If Seawall
-//! closed the connection at once, the kernel would reset it when further bytes arrive, and the
-//! client might lose the alert. So Seawall first ends only its own direction.
+//! With TLS 1.3, a client may send commands before Seawall refuses its certificate, and a client
+//! without TLS sends a whole command. If Seawall closed the connection at once, the kernel would
+//! reset it because of these bytes, and the client might lose the alert. So Seawall first ends only
+//! its own direction.
 
 use std::{io, time::Duration};
 
@@ -19,14 +20,14 @@ const MAX_DROPPED_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct FailedHandshake {
     error: io::Error,
-    /// The connection; `None` if no alert was sent.
+    /// The connection; `None` if it can be closed at once.
     socket: Option<std::net::TcpStream>,
 }
 
 impl FailedHandshake {
-    /// A handshake that failed after the client's first message.
-    pub(super) fn new(error: io::Error, stream: TcpStream) -> Self {
-        let socket = stream.into_std().ok();
+    /// A handshake that failed after the client had sent bytes.
+    pub(super) fn new(error: io::Error, stream: Option<TcpStream>) -> Self {
+        let socket = stream.and_then(|stream| stream.into_std().ok());
         Self { error, socket }
     }
 

@@ -16,11 +16,11 @@ mod verifier;
 use std::{io, sync::Arc};
 
 use seawall_transport::{AuthorityWithoutList, CertificateExpiry, Pem, peer_has_left};
-use tokio::net::TcpStream;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 use tokio_rustls::{
-    LazyConfigAcceptor, TlsAcceptor,
+    LazyConfigAcceptor, StartHandshake, TlsAcceptor,
     rustls::{
-        ConfigBuilder, HandshakeKind, ServerConfig, ServerConnection, WantsVerifier,
+        self, ConfigBuilder, HandshakeKind, ServerConfig, ServerConnection, WantsVerifier,
         crypto::{CryptoProvider, ring},
         pki_types::CertificateDer,
         server::{Acceptor, NoClientAuth, danger::ClientCertVerifier},
@@ -230,8 +230,7 @@ async fn accept(
     config: Arc<ServerConfig>,
     verifier: Option<Arc<Verifier>>,
 ) -> Result<Option<(std::net::TcpStream, ServerConnection)>, FailedHandshake> {
-    let stream = TcpStream::from_std(socket)?;
-    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+    let hello = first_message(TcpStream::from_std(socket)?).await?;
     let turn = line.wait().await;
     if peer_has_left(&hello.io) {
         return Ok(None);
@@ -240,31 +239,60 @@ async fn accept(
     let accepting = hello.into_stream(config).into_fallible();
     drop(turn);
     let accepted = accepting.await;
-    let accepted = accepted.map_err(|(error, stream)| FailedHandshake::new(error, stream))?;
-    let (stream, session) = accepted.into_inner();
-    if let Some(verifier) = verifier
-        && session.handshake_kind() == Some(HandshakeKind::Resumed)
-    {
-        let certificates = session.peer_certificates().unwrap_or_default();
-        verifier.verify(certificates).map_err(io::Error::other)?;
+    let mut stream =
+        accepted.map_err(|(error, stream)| FailedHandshake::new(error, Some(stream)))?;
+    let verified = verify_resumed(verifier.as_deref(), stream.get_ref().1);
+    if let Err(error) = verified {
+        // After a handshake, rustls lets its callers send no other alert than `close_notify`. The
+        // connection is closed in any case, so the result is not needed.
+        drop(stream.shutdown().await);
+        let (stream, _) = stream.into_inner();
+        return Err(FailedHandshake::new(io::Error::other(error), Some(stream)));
     }
+    let (stream, session) = stream.into_inner();
     Ok(Some((stream.into_std()?, session)))
+}
+
+/// Reads the first message of a handshake.
+async fn first_message(stream: TcpStream) -> Result<StartHandshake<TcpStream>, FailedHandshake> {
+    let mut acceptor = LazyConfigAcceptor::new(Acceptor::default(), stream);
+    let hello = (&mut acceptor).await;
+    hello.map_err(|error| FailedHandshake::new(error, acceptor.take_io()))
+}
+
+/// Verifies the client's certificate again if the session was resumed.
+fn verify_resumed(
+    verifier: Option<&Verifier>,
+    session: &ServerConnection,
+) -> Result<(), rustls::Error> {
+    match verifier {
+        Some(verifier) if session.handshake_kind() == Some(HandshakeKind::Resumed) => {
+            verifier.verify(session.peer_certificates().unwrap_or_default())
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
+        path::Path,
         sync::atomic::{AtomicUsize, Ordering},
         time::Duration,
     };
 
+    use rcgen::{CertificateParams, KeyPair};
     use seawall_transport::Sharer;
-    use tokio::{io::AsyncWriteExt as _, net::TcpListener, task::yield_now, time::timeout};
-    use tokio_rustls::rustls::{
-        ClientConfig, ClientConnection, RootCertStore,
-        pki_types::ServerName,
-        server::{ClientHello, ResolvesServerCert},
-        sign::CertifiedKey,
+    use tokio::{io::AsyncReadExt as _, net::TcpListener, task::yield_now, time::timeout};
+    use tokio_rustls::{
+        TlsConnector,
+        rustls::{
+            ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion,
+            pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
+            server::{ClientHello, ResolvesServerCert},
+            sign::CertifiedKey,
+            version::{TLS12, TLS13},
+        },
     };
 
     use super::*;
@@ -338,6 +366,117 @@ mod tests {
             assert_eq!(matches!(accepted, Ok(None)), leaves);
             assert_eq!(resolver.0.load(Ordering::Relaxed), computed);
             drop(client);
+        }
+    }
+
+    /// Performs a handshake with the next client of the listener, and closes the connection.
+    /// Returns the error of the handshake.
+    async fn refusal(
+        listener: &TcpListener,
+        config: Arc<ServerConfig>,
+        verifier: Option<Arc<Verifier>>,
+    ) -> Option<io::Error> {
+        let (socket, _) = listener.accept().await.unwrap();
+        let line = HandshakeLine::new(Turns::new(1), Sharer::Local);
+        let socket = socket.into_std().unwrap();
+        match Box::pin(accept(socket, line, config, verifier)).await {
+            Ok(_) => None,
+            Err(failed) => Some(failed.close().await),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sent_much_without_tls_reads_an_alert_and_then_the_end_of_the_stream() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let resumption = Resumption::new().unwrap();
+        let (config, _) = configurations(&resumption, &TLS13);
+        let mut client = TcpStream::connect(address).await.unwrap();
+        // Seawall has not read all these bytes when it refuses the client.
+        client.write_all(&[0; 16 * 1024]).await.unwrap();
+        let reading = async {
+            let mut read = Vec::new();
+            client.read_to_end(&mut read).await.unwrap();
+            drop(client);
+            read
+        };
+        let (error, read) = tokio::join!(refusal(&listener, config, None), reading);
+        assert!(error.is_some());
+        // An alert has content type 21.
+        assert_eq!(read.first(), Some(&21), "{read:?}");
+    }
+
+    /// The configurations of a server and of a client that resume sessions of this version of TLS.
+    /// The client has no certificate.
+    fn configurations(
+        resumption: &Resumption,
+        version: &'static SupportedProtocolVersion,
+    ) -> (Arc<ServerConfig>, Arc<ClientConfig>) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.clone()).unwrap();
+        let mut server = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        server.ticketer = Arc::clone(&resumption.tickets);
+        let client = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        (Arc::new(server), Arc::new(client))
+    }
+
+    /// A verifier that refuses clients without a certificate.
+    fn requiring() -> Arc<Verifier> {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(Vec::new()).unwrap();
+        let authority = params.self_signed(&key).unwrap().pem();
+        let authority = Pem {
+            path: Path::new("ca.pem"),
+            content: &authority,
+        };
+        let verifier = Verifier::new(&ClientCertificates {
+            is_required: true,
+            authorities: vec![authority],
+            revocation_lists: Vec::new(),
+        });
+        Arc::new(verifier.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_client_whose_resumed_session_is_refused_reads_the_end_of_the_session() {
+        for version in [&TLS12, &TLS13] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let resumption = Resumption::new().unwrap();
+            let (server, client) = configurations(&resumption, version);
+            let connector = TlsConnector::from(client);
+            let name = ServerName::try_from("localhost").unwrap();
+            let reading = async || {
+                let stream = TcpStream::connect(address).await.unwrap();
+                let mut stream = connector.connect(name.clone(), stream).await.unwrap();
+                // This read also reads the tickets, which TLS 1.3 sends after the handshake.
+                let read = stream.read(&mut [0]).await;
+                (stream.get_ref().1.handshake_kind(), read.ok())
+            };
+            // The first connection only gives the client a session to resume.
+            let (error, first) =
+                tokio::join!(refusal(&listener, Arc::clone(&server), None), reading());
+            assert!(error.is_none(), "{version:?}: {error:?}");
+            assert_eq!(first.0, Some(HandshakeKind::Full), "{version:?}");
+            let refused = refusal(&listener, Arc::clone(&server), Some(requiring()));
+            let (error, second) = tokio::join!(refused, reading());
+            assert!(error.is_some(), "{version:?}");
+            // A read of 0 bytes is the alert `close_notify`. Without it, the read fails.
+            let expected = (Some(HandshakeKind::Resumed), Some(0));
+            assert_eq!(second, expected, "{version:?}");
         }
     }
 }
