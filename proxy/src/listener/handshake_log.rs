@@ -6,6 +6,7 @@ use std::{collections::HashMap, io, net::SocketAddr};
 use tokio::time::Instant;
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError};
 
+use super::tls::NotTls;
 use crate::{client::Peer, runtime::OccasionalLog};
 use seawall_locks::Mutex;
 
@@ -64,16 +65,16 @@ impl HandshakeLog {
 impl Cause {
     /// The cause of an error; `None` if the client has disconnected.
     fn of(error: &io::Error) -> Option<Self> {
-        match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        let error = error.get_ref()?;
+        if error.is::<NotTls>() {
+            return Some(Self::NoTls);
+        }
+        match error.downcast_ref::<rustls::Error>()? {
             rustls::Error::NoCertificatesPresented => Some(Self::NoCertificate),
             rustls::Error::InvalidCertificate(error) => Some(Self::of_certificate(error)),
             rustls::Error::InvalidCertRevocationList(_) => Some(Self::UnusableCertificate),
             rustls::Error::AlertReceived(alert) => Some(Self::of_alert(*alert)),
             rustls::Error::PeerIncompatible(_) => Some(Self::Incompatible),
-            rustls::Error::InvalidMessage(_)
-            | rustls::Error::InappropriateMessage { .. }
-            | rustls::Error::InappropriateHandshakeMessage { .. }
-            | rustls::Error::PeerSentOversizedRecord => Some(Self::NoTls),
             _ => Some(Self::Violation),
         }
     }
@@ -180,13 +181,33 @@ mod tests {
             (rustls::Error::DecryptError, Some(Cause::Violation)),
             (
                 rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType),
-                Some(Cause::NoTls),
+                Some(Cause::Violation),
+            ),
+            (
+                rustls::Error::PeerSentOversizedRecord,
+                Some(Cause::Violation),
             ),
         ] {
             assert_eq!(Cause::of(&failed(error.clone())), cause, "{error}");
         }
         let left = io::Error::from(io::ErrorKind::UnexpectedEof);
         assert_eq!(Cause::of(&left), None);
+    }
+
+    #[test]
+    fn only_a_first_message_that_is_not_a_tls_record_has_the_cause_no_tls() {
+        for (error, cause) in [
+            (InvalidMessage::InvalidContentType, Cause::NoTls),
+            (InvalidMessage::UnknownProtocolVersion, Cause::NoTls),
+            (InvalidMessage::InvalidEmptyPayload, Cause::Violation),
+            (InvalidMessage::MissingKeyExchange, Cause::Violation),
+        ] {
+            let error = failed(rustls::Error::InvalidMessage(error));
+            let later = Cause::of(&error);
+            assert_eq!(later, Some(Cause::Violation), "{error}");
+            let error = NotTls::of_first_message(error);
+            assert_eq!(Cause::of(&error), Some(cause), "{error}");
+        }
     }
 
     #[test]

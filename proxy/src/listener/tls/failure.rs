@@ -8,6 +8,7 @@
 use std::{io, time::Duration};
 
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
+use tokio_rustls::rustls::{self, InvalidMessage};
 
 /// Maximum time for which a connection stays open after its handshake has failed.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -44,6 +45,30 @@ impl FailedHandshake {
             drop(timeout(CLOSE_LIMIT, close(socket)).await);
         }
         self.error
+    }
+}
+
+/// The error of a handshake whose first bytes are not a TLS record.
+#[derive(Debug, thiserror::Error)]
+#[error("the first bytes are not a TLS record: {0}")]
+pub(crate) struct NotTls(rustls::Error);
+
+impl NotTls {
+    /// Returns the error of a client's first message. It is a [`NotTls`] if the message does not
+    /// have the content type and the major version of a TLS record (RFC 8446, section 5.1). In
+    /// later messages, the same error of rustls is a violation of the protocol.
+    pub(crate) fn of_first_message(error: io::Error) -> io::Error {
+        let cause = error.get_ref();
+        let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
+        let cause = cause.cloned();
+        match cause {
+            Some(
+                cause @ rustls::Error::InvalidMessage(
+                    InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,
+                ),
+            ) => io::Error::new(error.kind(), Self(cause)),
+            Some(_) | None => error,
+        }
     }
 }
 

@@ -35,7 +35,9 @@ use self::{
     verifier::Verifier,
 };
 pub(crate) use self::{
-    failure::FailedHandshake, sniff::begins_with_tls, verifier::ClientCertificates,
+    failure::{FailedHandshake, NotTls},
+    sniff::begins_with_tls,
+    verifier::ClientCertificates,
 };
 use crate::limits::{HandshakeLine, Heavy};
 
@@ -257,7 +259,10 @@ async fn accept(
 async fn first_message(stream: TcpStream) -> Result<StartHandshake<TcpStream>, FailedHandshake> {
     let mut acceptor = LazyConfigAcceptor::new(Acceptor::default(), stream);
     let hello = (&mut acceptor).await;
-    hello.map_err(|error| FailedHandshake::new(error, acceptor.take_io()))
+    hello.map_err(|error| {
+        let error = NotTls::of_first_message(error);
+        FailedHandshake::new(error, acceptor.take_io())
+    })
 }
 
 /// Verifies the client's certificate again if the session was resumed.
@@ -287,7 +292,8 @@ mod tests {
     use tokio_rustls::{
         TlsConnector,
         rustls::{
-            ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion,
+            ClientConfig, ClientConnection, InvalidMessage, RootCertStore,
+            SupportedProtocolVersion,
             pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
             server::{ClientHello, ResolvesServerCert},
             sign::CertifiedKey,
@@ -386,24 +392,61 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_sent_much_without_tls_reads_an_alert_and_then_the_end_of_the_stream() {
+    async fn a_client_that_sends_an_invalid_first_message_reads_an_alert_and_the_end_of_the_stream()
+    {
+        let resumption = Resumption::new().unwrap();
+        let (config, _) = configurations(&resumption, &TLS13);
+        // Messages of the protocol of MongoDB: the second one has the length 0x116, whose lowest
+        // byte is also the content type of a TLS handshake. The others are TLS records with an
+        // invalid length.
+        for (header, is_tls) in [
+            ([0x3a, 0, 0, 0, 1], false),
+            ([0x16, 1, 0, 0, 1], false),
+            ([0x16, 3, 1, 0, 0], true),
+            ([0x16, 3, 1, 0xff, 0xff], true),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut client = TcpStream::connect(address).await.unwrap();
+            // Seawall has not read all these bytes when it refuses the client.
+            let sent = [&header[..], &[0; 16 * 1024]].concat();
+            client.write_all(&sent).await.unwrap();
+            let reading = async {
+                let mut read = Vec::new();
+                client.read_to_end(&mut read).await.unwrap();
+                drop(client);
+                read
+            };
+            let refused = refusal(&listener, Arc::clone(&config), None);
+            let (error, read) = tokio::join!(refused, reading);
+            let error = error.unwrap();
+            let has_no_tls = error.get_ref().is_some_and(|of| of.is::<NotTls>());
+            assert_eq!(has_no_tls, !is_tls, "{header:?}: {error}");
+            // An alert has content type 21.
+            assert_eq!(read.first(), Some(&21), "{header:?}: {read:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn bytes_that_are_not_a_tls_record_after_the_first_message_do_not_count_as_no_tls() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let resumption = Resumption::new().unwrap();
         let (config, _) = configurations(&resumption, &TLS13);
-        let mut client = TcpStream::connect(address).await.unwrap();
-        // Seawall has not read all these bytes when it refuses the client.
-        client.write_all(&[0; 16 * 1024]).await.unwrap();
-        let reading = async {
-            let mut read = Vec::new();
-            client.read_to_end(&mut read).await.unwrap();
-            drop(client);
-            read
+        let violating = async {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(&client_hello()).await.unwrap();
+            // Seawall has read the first message when it replies.
+            client.read_u8().await.unwrap();
+            client.write_all(&[0; 64]).await.unwrap();
+            client.read_to_end(&mut Vec::new()).await.unwrap();
         };
-        let (error, read) = tokio::join!(refusal(&listener, config, None), reading);
-        assert!(error.is_some());
-        // An alert has content type 21.
-        assert_eq!(read.first(), Some(&21), "{read:?}");
+        let (error, ()) = tokio::join!(refusal(&listener, config, None), violating);
+        let error = error.unwrap();
+        let cause = error.get_ref();
+        let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
+        let expected = rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
+        assert_eq!(cause, Some(&expected), "{error}");
     }
 
     /// The configurations of a server and of a client that resume sessions of this version of TLS.
