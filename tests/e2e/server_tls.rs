@@ -410,7 +410,8 @@ async fn a_server_that_requires_a_client_certificate_is_used_only_if_seawall_has
         .serve("deployment.tls.ca_file = \"DIR/ca.pem\"\n")
         .await;
     // The server closes the connection after the TLS handshake, without an alert.
-    check_refusal(&process, "hello at").await;
+    let cause = "the server asked for a client certificate, and Seawall has none";
+    check_refusal(&process, cause).await;
     let log = scene.server.mongod().data_dir().join("mongod.log");
     let log = fs::read_to_string(log).unwrap();
     let refusal = "No SSL certificate provided by peer; connection rejected";

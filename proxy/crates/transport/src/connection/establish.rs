@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 use super::{
     Connection, ControlError, SecretDocument, ServerAddress, ServerTls, TlsVersion,
     conversation_id, empty_exchange, payload, refuses_login, reply_is_ok, sasl_continue,
-    sasl_start,
+    sasl_start, tls::WithoutCertificate,
 };
 use crate::{
     Stream,
@@ -171,6 +171,26 @@ impl EstablishError {
     pub fn requires_authentication(&self) -> bool {
         matches!(self, Self::RequiresAuthentication { .. })
     }
+
+    /// The error of the first command of a connection. If the connection failed, its cause may be
+    /// that Seawall has no client certificate.
+    fn explained_by(self, without_certificate: Option<WithoutCertificate>) -> Self {
+        match (self, without_certificate) {
+            (
+                Self::Exchange {
+                    step,
+                    address,
+                    source: ControlError::Io(source),
+                },
+                Some(without_certificate),
+            ) => Self::Exchange {
+                step,
+                address,
+                source: ControlError::Io(without_certificate.explain(source)),
+            },
+            (error, _) => error,
+        }
+    }
 }
 
 /// Establishes connections to servers. Clones share the TLS configuration and the time limit.
@@ -189,6 +209,15 @@ struct VersionedTls {
     version: TlsVersion,
     /// The TLS configuration; `None` if Seawall connects to servers without TLS.
     tls: Option<Arc<ServerTls>>,
+}
+
+/// A byte stream to a server on which no command has been sent.
+struct OpenedStream {
+    stream: Stream,
+    /// The version of the TLS configuration.
+    tls_version: TlsVersion,
+    /// `Some` if the stream uses TLS and Seawall has no certificate.
+    without_certificate: Option<WithoutCertificate>,
 }
 
 impl fmt::Debug for Connector {
@@ -349,9 +378,11 @@ impl Connector {
         header: Option<&[u8]>,
     ) -> Result<(Stream, bool), EstablishError> {
         let checking = async {
-            let (stream, _) = self.connect_stream(address, header).await?;
-            let mut connection = Connection::new(stream, Instant::now());
-            let requires = may_require_authentication(address, &mut connection).await?;
+            let opened = self.connect_stream(address, header).await?;
+            let mut connection = Connection::new(opened.stream, Instant::now());
+            let requires = may_require_authentication(address, &mut connection).await;
+            let requires =
+                requires.map_err(|error| error.explained_by(opened.without_certificate))?;
             Ok((connection.stream, requires))
         };
         self.within_limit(address, checking).await
@@ -454,14 +485,14 @@ impl Connector {
         mut hello: RawDocumentBuf,
         compressors: &[Compressor],
     ) -> Result<(Connection, SecretDocument), EstablishError> {
-        let (stream, tls_version) = self.connect_stream(address, None).await?;
-        limit_silence(&stream).map_err(|source| EstablishError::Io {
+        let opened = self.connect_stream(address, None).await?;
+        limit_silence(&opened.stream).map_err(|source| EstablishError::Io {
             step: EstablishStep::Connect,
             address: address.clone(),
             source,
         })?;
-        let mut connection = Connection::new(stream, Instant::now());
-        connection.tls_version = tls_version;
+        let mut connection = Connection::new(opened.stream, Instant::now());
+        connection.tls_version = opened.tls_version;
         if !compressors.is_empty() {
             let mut names = RawArrayBuf::new();
             compressors.iter().for_each(|c| names.push(c.name()));
@@ -469,7 +500,9 @@ impl Connector {
         }
         hello.append(cstr!("$db"), "admin");
         let hello = SecretDocument::from(hello);
-        let hello_reply = run_step(&mut connection, address, EstablishStep::Hello, &hello).await?;
+        let hello_reply = run_step(&mut connection, address, EstablishStep::Hello, &hello).await;
+        let hello_reply =
+            hello_reply.map_err(|error| error.explained_by(opened.without_certificate))?;
         connection.server_connection_id = match hello_reply.get("connectionId").ok().flatten() {
             Some(RawBsonRef::Int32(id)) => Some(i64::from(id)),
             Some(RawBsonRef::Int64(id)) => Some(id),
@@ -484,28 +517,37 @@ impl Connector {
     }
 
     /// Connects a socket, sends `header` (a header of the PROXY protocol) and performs the TLS
-    /// handshake. Also returns the version of the TLS configuration.
+    /// handshake.
     async fn connect_stream(
         &self,
         address: &ServerAddress,
         header: Option<&[u8]>,
-    ) -> Result<(Stream, TlsVersion), EstablishError> {
+    ) -> Result<OpenedStream, EstablishError> {
         let stream = Self::connect_socket(address, header).await?;
         let versioned = self.tls.load_full();
-        let version = versioned.version;
+        let without_tls = |stream| OpenedStream {
+            stream,
+            tls_version: versioned.version,
+            without_certificate: None,
+        };
         let (Some(tls), ServerAddress::Tcp { host, .. }) = (&versioned.tls, address) else {
-            return Ok((stream, version));
+            return Ok(without_tls(stream));
         };
         let Stream::Tcp(stream) = stream else {
-            return Ok((stream, version));
+            return Ok(without_tls(stream));
         };
         let failed = |source| EstablishError::Io {
             step: EstablishStep::Tls,
             address: address.clone(),
             source,
         };
-        let stream = tls.connect(host, stream).await.map_err(failed)?;
-        Ok((stream, version))
+        let (stream, without_certificate) =
+            tls.connect_noting(host, stream).await.map_err(failed)?;
+        Ok(OpenedStream {
+            stream,
+            tls_version: versioned.version,
+            without_certificate,
+        })
     }
 
     async fn connect_socket(

@@ -1,20 +1,22 @@
 //! TLS towards servers: authorities, revocation lists, Seawall's own certificate.
 
-use std::{fmt, io, sync::Arc};
+use std::{cell::Cell, fmt, io, sync::Arc};
 
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, task_local};
 use tokio_rustls::{
     TlsConnector, TlsStream,
     rustls::{
         self, CertificateError, ClientConfig, DigitallySignedStruct, HandshakeKind, RootCertStore,
         SignatureScheme,
         client::{
+            ClientSessionMemoryCache, ClientSessionStore as _, ResolvesClientCert, Resumption,
             WebPkiServerVerifier,
             danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         },
         crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
         pki_types::{CertificateDer, ServerName, UnixTime},
         server::VerifierBuilderError,
+        sign::CertifiedKey,
     },
 };
 
@@ -88,6 +90,8 @@ pub struct TlsSettings<'a> {
 pub struct ServerTls {
     config: Arc<ClientConfig>,
     verifier: Arc<dyn ServerCertVerifier>,
+    /// The TLS sessions with servers; `None` if Seawall has a certificate.
+    sessions_without_certificate: Option<Arc<ClientSessionMemoryCache>>,
     expiries: Vec<CertificateExpiry>,
 }
 
@@ -112,18 +116,24 @@ impl ServerTls {
             .with_safe_default_protocol_versions()?
             .dangerous()
             .with_custom_certificate_verifier(Arc::clone(&verifier));
-        let config = match &settings.identity {
-            None => builder.with_no_client_auth(),
+        let (config, sessions_without_certificate) = match &settings.identity {
+            None => {
+                let sessions = Arc::new(ClientSessionMemoryCache::new(MAX_SESSIONS));
+                let mut config = builder.with_client_cert_resolver(Arc::new(NoCertificate));
+                config.resumption = Resumption::store(sessions.clone());
+                (config, Some(sessions))
+            }
             Some(identity) => {
                 let (certificates, of_identity) = identity.certificates()?;
                 expiries.extend(of_identity);
                 let config = builder.with_client_auth_cert(certificates, identity.private_key()?);
-                config.map_err(|source| identity.refused(source))?
+                (config.map_err(|source| identity.refused(source))?, None)
             }
         };
         Ok(Self {
             config: Arc::new(config),
             verifier,
+            sessions_without_certificate,
             expiries,
         })
     }
@@ -146,14 +156,43 @@ impl ServerTls {
     /// valid. This function checks that certificate itself, because rustls verifies certificates
     /// only in full handshakes.
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<Stream> {
+        self.connect_noting(host, stream).await.map(|(s, _)| s)
+    }
+
+    /// Like [`Self::connect`]. If Seawall has no certificate, also returns a
+    /// [`WithoutCertificate`], which explains an error of the connection's first command.
+    pub(super) async fn connect_noting(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> io::Result<(Stream, Option<WithoutCertificate>)> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let handshake = async {
+            let handshake = self.handshake(&name, stream).await;
+            (handshake, WAS_ASKED.with(Cell::get))
+        };
+        let (handshake, was_asked) = WAS_ASKED.scope(Cell::new(false), handshake).await;
+        let sessions = self.sessions_without_certificate.clone();
+        let without_certificate = sessions.map(|sessions| WithoutCertificate {
+            sessions,
+            name,
+            was_asked,
+        });
+        match (handshake, without_certificate) {
+            (Ok(stream), without_certificate) => Ok((stream, without_certificate)),
+            (Err(error), Some(without_certificate)) => Err(without_certificate.explain(error)),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    async fn handshake(&self, name: &ServerName<'static>, stream: TcpStream) -> io::Result<Stream> {
         let connector = TlsConnector::from(Arc::clone(&self.config));
         let stream = connector.connect(name.clone(), stream).await?;
         let (_, session) = stream.get_ref();
         if session.handshake_kind() == Some(HandshakeKind::Resumed) {
             let chain = session.peer_certificates().unwrap_or_default();
-            self.verify(chain, &name).map_err(io::Error::other)?;
+            self.verify(chain, name).map_err(io::Error::other)?;
         }
         Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
     }
@@ -176,6 +215,68 @@ impl ServerTls {
         verified.map(drop)
     }
 }
+
+/// Maximum number of TLS sessions that are kept to resume them. This is the default of rustls.
+const MAX_SESSIONS: usize = 256;
+
+task_local! {
+    /// True if the server has asked for a client certificate in the handshake that the current task
+    /// performs. All handshakes share one [`NoCertificate`], because rustls resumes a TLS session
+    /// only with the resolver of its full handshake.
+    static WAS_ASKED: Cell<bool>;
+}
+
+/// Continues handshakes without a client certificate, and notes that the server has asked for one.
+#[derive(Debug)]
+struct NoCertificate;
+
+impl ResolvesClientCert for NoCertificate {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        // A caller of `ServerTls::config` performs its own handshakes, without this variable.
+        let noted = WAS_ASKED.try_with(|was_asked| was_asked.set(true));
+        noted.unwrap_or_default();
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
+    }
+}
+
+/// A TLS connection for which Seawall has no certificate.
+pub(super) struct WithoutCertificate {
+    sessions: Arc<ClientSessionMemoryCache>,
+    name: ServerName<'static>,
+    /// True if the server has asked for a certificate in this connection's handshake.
+    was_asked: bool,
+}
+
+impl WithoutCertificate {
+    /// Explains an error of the handshake or of the first command. With TLS 1.3, a server refuses a
+    /// missing certificate only after the client has completed the handshake, and a mongod does so
+    /// with all versions.
+    ///
+    /// Servers ask for certificates only in full handshakes. So this function also forgets the TLS
+    /// sessions with the server, and the next error is explained too.
+    pub(super) fn explain(self, error: io::Error) -> io::Error {
+        while self.sessions.take_tls13_ticket(&self.name).is_some() {}
+        self.sessions.remove_tls12_session(&self.name);
+        let cause = error.get_ref();
+        let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
+        // The other errors of rustls have another cause: for example, Seawall has refused the
+        // server's certificate.
+        let may_be_refused = matches!(cause, None | Some(rustls::Error::AlertReceived(_)));
+        match self.was_asked && may_be_refused {
+            true => io::Error::new(error.kind(), MissingCertificate(error)),
+            false => error,
+        }
+    }
+}
+
+/// The error of a connection whose server has asked for a client certificate in vain.
+#[derive(Debug, thiserror::Error)]
+#[error("the server asked for a client certificate, and Seawall has none ({0})")]
+struct MissingCertificate(io::Error);
 
 fn verifier(
     settings: &TlsSettings<'_>,
