@@ -97,7 +97,13 @@ impl Scene {
 
     /// Starts `seawall serve` in front of the server.
     async fn serve(&self, toml: &str) -> Process {
-        serve(&self.scratch, self.server.address().port(), toml).await
+        self.serve_with(TLS, toml).await
+    }
+
+    /// Like [`Self::serve`], with these options in the connection string.
+    async fn serve_with(&self, options: &str, toml: &str) -> Process {
+        let port = self.server.address().port();
+        serve(&self.scratch, port, options, toml).await
     }
 
     /// Starts Seawall without a TLS file in the connection string. `host` is the server's host.
@@ -121,12 +127,18 @@ const FILES: &str = "deployment.tls.ca_file = \"DIR/ca.pem\"\n\
                      deployment.tls.certificate_key_file = \"DIR/client.pem\"\n\
                      deployment.tls.crl_file = \"DIR/crl.pem\"\n";
 
-/// Starts `seawall serve` in front of the server at this port. In `toml`, `DIR` means the path of
-/// `scratch`.
-async fn serve(scratch: &Scratch, port: u16, toml: &str) -> Process {
+/// The option of the connection string that enables TLS.
+const TLS: &str = "tls=true";
+
+/// Options of the connection string that enable TLS and name the files.
+const TLS_WITH_FILES: &str = "tls=true&tlsCAFile=DIR/ca.pem&tlsCertificateKeyFile=DIR/client.pem";
+
+/// Starts `seawall serve` in front of the server at this port, with these options in the connection
+/// string. In `options` and `toml`, `DIR` means the path of `scratch`.
+async fn serve(scratch: &Scratch, port: u16, options: &str, toml: &str) -> Process {
     let toml = format!(
         "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
-         deployment.uri = \"mongodb://127.0.0.1:{port}/?tls=true\"\n{toml}"
+         deployment.uri = \"mongodb://127.0.0.1:{port}/?{options}\"\n{toml}"
     );
     let toml = toml.replace("DIR", scratch.path().to_str().unwrap());
     // Several processes of one test share the directory, so each needs its own file name.
@@ -193,36 +205,42 @@ async fn server_connections_are_replaced_after_a_new_certificate_and_no_operatio
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_reload_watch_a_new_tls_file_replaces_server_connections_and_no_find_fails() {
     let scene = Scene::new().await;
-    let foreign = Authority::generate("foreign").unwrap();
-    let identity = scene.authority().client("seawall", YEAR).unwrap();
-    for (file, content) in [
-        ("client.pem", identity.pem()),
-        (
-            "ca.pem",
-            format!("{}{}", scene.authority().pem(), foreign.pem()),
-        ),
+    // The settings contain only the paths of the files that the connection string names.
+    for (options, toml, file) in [
+        (TLS, FILES, "client.pem"),
+        (TLS, FILES, "ca.pem"),
+        (TLS_WITH_FILES, "", "client.pem"),
+        (TLS_WITH_FILES, "", "ca.pem"),
     ] {
-        let process = scene.serve(&format!("reload.watch = true\n{FILES}")).await;
+        let identity = scene.authority().client("seawall", YEAR).unwrap();
+        let foreign = Authority::generate("foreign").unwrap();
+        let content = match file {
+            "client.pem" => identity.pem(),
+            _ => format!("{}{}", scene.authority().pem(), foreign.pem()),
+        };
+        let toml = format!("reload.watch = true\n{toml}");
+        let process = scene.serve_with(options, &toml).await;
+        let name = format!("{options} {file}");
         let expired = async || {
             let name = "seawall_server_connections_closed_total";
             metric(&process, name, "reason=\"expired\"").await
         };
         let connected = async || logged_in_at(process.address()).await;
         let mut client = eventually(LIMIT, connected).await.unwrap();
-        assert!(find(&mut client).await, "{file}");
-        assert_eq!(expired().await, 0.0, "{file}");
+        assert!(find(&mut client).await, "{name}");
+        assert_eq!(expired().await, 0.0, "{name}");
         scene.replace(file, &content);
         // Finds run all the time, so a connection may be in use when Seawall replaces it.
         let replaced = async {
             while expired().await < 1.0 {
-                assert!(find(&mut client).await, "{file}");
+                assert!(find(&mut client).await, "{name}");
             }
         };
         let replaced = timeout(LIMIT, replaced).await;
-        replaced.unwrap_or_else(|_| panic!("{file}: no connection was replaced"));
-        assert!(find(&mut client).await, "{file}");
+        replaced.unwrap_or_else(|_| panic!("{name}: no connection was replaced"));
+        assert!(find(&mut client).await, "{name}");
         let clears = metric(&process, "seawall_pool_clears_total", "").await;
-        assert_eq!(clears, 0.0, "{file}");
+        assert_eq!(clears, 0.0, "{name}");
     }
 }
 
@@ -339,7 +357,7 @@ impl Unacceptable {
     /// the server no login.
     async fn check(&self, scratch: &Scratch) {
         let server = Presenter::start(&self.identity).await;
-        let process = serve(scratch, server.port, FILES).await;
+        let process = serve(scratch, server.port, TLS, FILES).await;
         check_refusal(&process, self.cause).await;
         let is_refused = async || server.has_error(self.alert);
         eventually(LIMIT, is_refused).await.unwrap();
