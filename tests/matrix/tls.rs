@@ -240,7 +240,11 @@ fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
         "revoked" => &["certificate revoked", "revoked certificate"],
         "self-signed" if withholds_untrusted_certificates(language) => &["certificate required"],
         "self-signed" => &["unknown ca"],
-        "foreign authority" | "other host" => &["certif", "pkix", "ssl"],
+        "foreign authority" if is_java(language) => {
+            &["pkix path building failed", "valid certification path"]
+        }
+        "other host" if is_java(language) => &["no subject alternative", "no name matching"],
+        "foreign authority" | "other host" => &["certif"],
         // A driver that does not use TLS only sees that Seawall closes the connection.
         "no TLS" => &[],
         other => panic!("no words for {other}"),
@@ -250,8 +254,11 @@ fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
 /// True if the driver withholds a certificate whose authority Seawall does not trust. The drivers
 /// for Java and Go do this.
 fn withholds_untrusted_certificates(language: Language) -> bool {
-    use Language::{Go, GoWith, Java, JavaWith};
-    matches!(language, Java | JavaWith(_) | Go | GoWith(_))
+    is_java(language) || matches!(language, Language::Go | Language::GoWith(_))
+}
+
+fn is_java(language: Language) -> bool {
+    matches!(language, Language::Java | Language::JavaWith(_))
 }
 
 /// Time limit for a line to reach the log.
