@@ -29,7 +29,7 @@ use std::{
 use sim::{
     all,
     comparison::{Row, compare},
-    outcome::median,
+    outcome::{median, settling_text},
     scenarios::Scenario,
 };
 
@@ -48,7 +48,7 @@ fn main() {
         .collect();
     let rows = run_all(&scenarios, seeds);
     println!(
-        "| scenario | best fixed limit | `auto`: median (worst) | settled, s: median (worst) | swing, %: median (worst) |"
+        "| scenario | best fixed limit | `auto`: median (worst) | settled after: median (worst) | swing, %: median (worst) |"
     );
     println!("|---|---|---|---|---|");
     for (scenario, rows) in scenarios.iter().zip(rows) {
@@ -56,9 +56,10 @@ fn main() {
         let (ratio, worst) = (median(ratios.clone()), ratios.fold(f64::INFINITY, f64::min));
         let best = median_limit(rows.iter().map(|row| row.best.0));
         let (settling, last) = median_and_most(rows.iter().map(|row| row.settling_s));
+        let (settling, last) = (settling_text(settling), settling_text(last));
         let (swing, most) = median_and_most(rows.iter().map(|row| 100.0 * row.swing));
         println!(
-            "| {} | {best} | {ratio:.2} ({worst:.2}) | {settling:.1} s ({last:.1} s) | {swing:.0} % ({most:.0} %) |",
+            "| {} | {best} | {ratio:.2} ({worst:.2}) | {settling} ({last}) | {swing:.0} % ({most:.0} %) |",
             scenario.name
         );
     }

@@ -15,20 +15,20 @@ use std::ops::Range;
 use sim::{
     Policy, all,
     comparison::{Row, compare},
-    outcome::median,
+    outcome::{median, settling_text},
     run,
 };
 
 impl Row {
     fn print(&self) {
         println!(
-            "{:24} best {:>4} {:>9.1}  auto {:>9.1}  ratio {:.3}  settled {:>4.1} s  swing {:>3.0} %  {}",
+            "{:24} best {:>4} {:>9.1}  auto {:>9.1}  ratio {:.3}  settled {:>6}  swing {:>3.0} %  {}",
             self.name,
             self.best.0,
             self.best.1,
             self.auto,
             self.ratio,
-            self.settling_s,
+            settling_text(self.settling_s),
             self.swing * 100.0,
             self.limit
         );

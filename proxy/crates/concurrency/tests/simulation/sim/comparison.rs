@@ -15,8 +15,8 @@ pub(crate) struct Row {
     pub(crate) best: (u32, f64),
     pub(crate) auto: f64,
     pub(crate) ratio: f64,
-    /// The largest settling time of all limiters, in seconds. A limiter keeps the operations of one
-    /// proxy at one server within the limit.
+    /// The largest settling time of all limiters, in seconds; infinite if a limiter never settled.
+    /// A limiter keeps the operations of one proxy at one server within the limit.
     pub(crate) settling_s: f64,
     /// The largest swing of all limiters: the relative difference of a settled limit from its
     /// median.

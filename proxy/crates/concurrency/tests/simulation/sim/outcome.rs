@@ -63,24 +63,38 @@ impl Outcome {
 
 /// Compares the limit of one limiter with its median from `settled_at` to `to`. `limits` has the
 /// time of each decision, in seconds, and the limit that it set. Returns the seconds from `begin`
-/// until the limit last differed from the median by more than 20 % and by more than 1. Also returns
-/// the largest relative difference after `settled_at`; differences of up to 1 do not count.
+/// until the limit last differed from the median by more than 20 % and by more than 1. The time is
+/// infinite if the last limit before `to` differs by more. Also returns the largest relative
+/// difference after `settled_at`; differences of up to 1 do not count.
 fn settling(limits: &[(f64, u32)], begin: f64, settled_at: f64, to: f64) -> (f64, f64) {
     let limits = limits.iter().map(|(at, limit)| (*at, f64::from(*limit)));
     let limits = limits.filter(|(at, _)| *at >= begin && *at < to);
     let settled = limits.clone().filter(|(at, _)| *at >= settled_at);
     let median = median(settled.map(|(_, limit)| limit));
-    let (mut last_off, mut swing) = (begin, 0.0f64);
+    let (mut settling_s, mut swing) = (0.0, 0.0f64);
+    let mut is_off = false;
     for (at, limit) in limits {
         let distance = (limit - median).abs();
-        if distance > 1.0 && distance > 0.2 * median {
-            last_off = at;
+        is_off = distance > 1.0 && distance > 0.2 * median;
+        if is_off {
+            settling_s = at - begin;
         }
         if at >= settled_at && distance > 1.0 {
             swing = swing.max(distance / median);
         }
     }
-    (last_off - begin, swing)
+    if is_off {
+        settling_s = f64::INFINITY;
+    }
+    (settling_s, swing)
+}
+
+/// The text for a settling time: "never" if it is infinite.
+pub(crate) fn settling_text(settling_s: f64) -> String {
+    match settling_s.is_finite() {
+        true => format!("{settling_s:.1} s"),
+        false => "never".to_owned(),
+    }
 }
 
 /// The quantile `q`: the smallest value that is at least as large as the share `q` of all values. 0
@@ -143,6 +157,19 @@ mod tests {
             limits: vec![32; 3],
         };
         assert_eq!(outcome.worst_settling(0.0, 10.0, 20.0), (8.0, 0.125));
+    }
+
+    #[test]
+    fn limit_that_differs_from_its_median_at_the_end_has_never_settled() {
+        let with_last = |last: u32| {
+            let mut limits: Vec<_> = (0..20u32).map(|second| (f64::from(second), 32)).collect();
+            limits[19].1 = last;
+            settling(&limits, 0.0, 10.0, 20.0).0
+        };
+        assert_eq!(with_last(38), 0.0);
+        assert_eq!(with_last(39), f64::INFINITY);
+        assert_eq!(settling_text(with_last(38)), "0.0 s");
+        assert_eq!(settling_text(with_last(39)), "never");
     }
 
     #[test]
