@@ -17,8 +17,7 @@ pub(crate) enum Goal {
     Recovery(f64),
 }
 
-/// The goals that the comparison of a scenario must reach. Each goal applies to the median of all
-/// seeds.
+/// The goals that the comparison of a scenario must reach.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Least {
     /// Minimum result, as a share of the best fixed limit's result.
@@ -31,7 +30,8 @@ pub(crate) struct Least {
     pub(crate) settling_s: f64,
 }
 
-/// The usual goals of a scenario. A scenario with lower goals states the reason in a comment.
+/// The usual goals, for the median of the seeds and for each seed. A scenario with lower goals
+/// states the reason in a comment.
 const GOAL: Least = Least {
     ratio: 0.95,
     swing: 0.2,
@@ -55,8 +55,10 @@ pub(crate) struct Scenario {
     pub(crate) timeout_ms: f64,
     /// Changes of the conditions, each with its time in seconds.
     pub(crate) changes: Vec<(f64, Change)>,
-    /// The goals that the comparison must reach.
-    pub(crate) least: Least,
+    /// The goals of the medians of all seeds.
+    pub(crate) median: Least,
+    /// The goals of each single seed.
+    pub(crate) each: Least,
     /// The time from which the conditions are steady, in seconds. Settling is measured from this
     /// time. Everything else is measured from 10 s later.
     pub(crate) steady_at: f64,
@@ -94,7 +96,8 @@ fn closed(name: &'static str, cores: f64, clients: u32) -> Scenario {
         network_ms: 0.1,
         timeout_ms: 60_000.0,
         changes: vec![(0.0, Change::Clients(clients))],
-        least: GOAL,
+        median: GOAL,
+        each: GOAL,
         steady_at: 0.0,
         auto_s: 10.0,
         fixed_s: 2.0,
@@ -154,17 +157,25 @@ fn one_server() -> Vec<Scenario> {
             fixed_s: 30.0,
             // The server completes about 70 operations per second, so a trial takes several
             // seconds, and with some seeds the limit settles after 13 s. The best limit is 4, so a
-            // limit that differs from it by 2 is a swing of 50 %. With a limit of 8, most
-            // operations end near their time limit, so trials cost throughput.
-            least: Least {
-                ratio: 0.9,
-                swing: 0.6,
-                settling_s: 15.0,
+            // limit that differs from it by 2 is a swing of 50 %.
+            each: Least {
+                swing: 0.55,
+                settling_s: 14.0,
+                ..GOAL
             },
             ..closed("all late at 32", 1.0, 32)
         },
         closed("2 cores, 16 clients", 2.0, 16),
-        closed("2 cores, 64 clients", 2.0, 64),
+        Scenario {
+            // With some seeds, the controller measures a small gain by chance and tries a limit
+            // that is 22 % higher, also at the end of the simulation.
+            each: Least {
+                swing: 0.25,
+                settling_s: f64::INFINITY,
+                ..GOAL
+            },
+            ..closed("2 cores, 64 clients", 2.0, 64)
+        },
         closed("2 cores, 4,000 clients", 2.0, 4_000),
         Scenario {
             mixes: vec![vec![cpu(1.0, 720.0, 0)]],
@@ -210,7 +221,7 @@ fn delays() -> Vec<Scenario> {
             // Without groups the rate varies by 10 % from second to second, because it depends on
             // how many long operations happen to run. Doubling a limit of 128 gains 8 %, which
             // cannot be measured with certainty in 9 s.
-            least: Least {
+            each: Least {
                 ratio: 0.93,
                 ..GOAL
             },
@@ -224,10 +235,11 @@ fn delays() -> Vec<Scenario> {
             // controller measured a noise of 12 %. Halving the limit gains 25 %, a logarithm of
             // 0.22. Three values at the tried limit, compared with four at the base limit, have a
             // standard error of 12 % * (1/3 + 1/4)^0.5 = 9 %, and 2.5 standard errors are 0.23.
-            // This is more than the gain, so some seeds find the best limit late.
-            least: Least {
+            // This is more than the gain, so with some seeds the best limit is found late or not at
+            // all.
+            each: Least {
                 ratio: 0.87,
-                swing: 0.5,
+                swing: 0.3,
                 settling_s: f64::INFINITY,
             },
             ..closed("bimodal CPU", 16.0, 256)
@@ -329,6 +341,13 @@ fn several() -> Vec<Scenario> {
                 (3.0, Change::Clients(2_000)),
             ],
             steady_at: 3.0,
+            // The limits are 1 to 5, so a trial of two more slots is a swing of 50 %. With some
+            // seeds, the last such trial of any proxy ends after 10 s.
+            each: Least {
+                swing: 0.55,
+                settling_s: 11.0,
+                ..GOAL
+            },
             ..closed("50 proxies", 2.0, 0)
         },
         Scenario {
@@ -339,9 +358,14 @@ fn several() -> Vec<Scenario> {
             // operations, but the best fixed limit allows 200 for all proxies together. A proxy
             // cannot find its error by trials: it has 2 % of the load, so its throughput grows in
             // proportion to its limit, as on an idle server.
-            least: Least {
+            median: Least {
                 ratio: 0.82,
                 swing: 1.0,
+                settling_s: f64::INFINITY,
+            },
+            each: Least {
+                ratio: 0.82,
+                swing: 2.4,
                 settling_s: f64::INFINITY,
             },
             ..closed("50 proxies, cold start", 2.0, 2_000)
@@ -356,7 +380,11 @@ fn open_loop() -> Vec<Scenario> {
             // The p99 is 2.6 ms with a limit of 16, and 2.9 ms with a limit of 32. But with the
             // initial limit of 32, almost no operation waits, so the limit has no measurable
             // effect. Arrivals-bound load must not lower the limit.
-            least: Least {
+            median: Least {
+                ratio: 0.88,
+                ..GOAL
+            },
+            each: Least {
                 ratio: 0.85,
                 ..GOAL
             },
@@ -368,8 +396,8 @@ fn open_loop() -> Vec<Scenario> {
             // The server has only 3 % of spare capacity. After a trial of the limit 64 for 100 ms,
             // 185 operations wait, and the server needs 17 ms to complete them. With the same
             // limit, the p99 of periods of 20 s varies from 7.7 to 11.3 ms.
-            least: Least {
-                ratio: 0.85,
+            each: Least {
+                ratio: 0.88,
                 ..GOAL
             },
             ..open("open, 95 %", 10_500.0)
@@ -383,7 +411,6 @@ fn open_loop() -> Vec<Scenario> {
             timeout_ms: 500.0,
             auto_s: 10.0,
             fixed_s: 2.0,
-            least: GOAL,
             ..open("open, 110 %", 12_200.0)
         },
     ]
