@@ -53,6 +53,9 @@ struct Plan {
     time: Duration,
     /// Number of idle connections.
     idle: usize,
+    /// Number of clients that log in at the same time, beside the idle connections, so that the
+    /// peak of the memory includes concurrent logins. HAProxy accepts 9,950 connections in total.
+    concurrent_logins: usize,
     /// The time for which the CPU time of idle processes is measured.
     idle_time: Duration,
     is_quick: bool,
@@ -69,6 +72,7 @@ fn main() {
             rounds: 1,
             time: Duration::from_millis(300),
             idle: 100,
+            concurrent_logins: 50,
             idle_time: Duration::from_secs(1),
             is_quick,
         }
@@ -79,7 +83,8 @@ fn main() {
             time: Duration::from_secs(
                 option("--seconds").map_or(3, |n| n.parse().expect("--seconds takes a number")),
             ),
-            idle: 9_800,
+            idle: 9_300,
+            concurrent_logins: 500,
             idle_time: Duration::from_secs(60),
             is_quick,
         }
@@ -212,8 +217,8 @@ async fn round(setup: &Setup, case: &Case, time: Duration) -> Vec<Row> {
 /// has logged in.
 async fn idle(setup: &Setup, plan: &Plan, medians: &mut Medians) {
     say(&format!(
-        "\n### idle: {} authenticated connections\n",
-        plan.idle
+        "\n### idle: {} authenticated connections, and {} concurrent logins at the peak\n",
+        plan.idle, plan.concurrent_logins
     ));
     say(Idle::HEADER);
     let targets = setup.targets.iter();
@@ -227,16 +232,23 @@ async fn idle(setup: &Setup, plan: &Plan, medians: &mut Medians) {
         let start = resident_bytes(pid).expect("the proxy runs");
         let open = setup.clients.connect_all(&target.address, plan.idle).await;
         let resident = resident_bytes(pid).expect("the proxy runs");
+        let more = setup
+            .clients
+            .connect_at_once(&target.address, plan.concurrent_logins)
+            .await;
         let peak = peak_resident_bytes(pid).expect("the proxy runs");
-        let growth = |to: u64| float(to.saturating_sub(start)) / float(count(plan.idle));
+        let growth = |to: u64, clients: usize| {
+            let bytes = to.saturating_sub(start);
+            float(bytes) / float(count(clients))
+        };
         let idle = Idle {
             cpu_percent,
             start_bytes: float(start),
-            bytes_per_client: growth(resident),
-            peak_bytes_per_client: growth(peak),
+            bytes_per_client: growth(resident, plan.idle),
+            peak_bytes_per_client: growth(peak, plan.idle + plan.concurrent_logins),
         };
         say(&medians.add_idle(&target.name, idle));
-        drop(open);
+        drop((open, more));
     }
 }
 

@@ -111,8 +111,8 @@ pub struct Idle {
     pub start_bytes: f64,
     /// Growth of the resident memory per idle client, in bytes.
     pub bytes_per_client: f64,
-    /// Growth of the resident memory up to its peak per idle client, in bytes. The peak includes
-    /// the memory that logins need.
+    /// Growth of the resident memory up to its peak per client, in bytes. The peak includes the
+    /// memory that many concurrent logins need.
     pub peak_bytes_per_client: f64,
 }
 

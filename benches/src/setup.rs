@@ -22,6 +22,7 @@ use seawall_transport::connection::{
     Authorities, Connection, Connector, EstablishError, ServerAddress, ServerTls, TlsSettings,
     Verification,
 };
+use tokio::task::JoinSet;
 
 use crate::{
     load::{Collection, DATABASE, HUGE, LARGE, SMALL},
@@ -308,6 +309,25 @@ impl Clients {
         let mut open = Vec::with_capacity(count);
         for _ in 0..count {
             let connection = self.connect(address).await;
+            open.push(connection.expect("the target accepts connections"));
+        }
+        open
+    }
+
+    /// Establishes `count` connections, all at the same time.
+    ///
+    /// # Panics
+    /// If the target refuses a connection or a login.
+    pub async fn connect_at_once(&self, address: &ServerAddress, count: usize) -> Vec<Connection> {
+        let mut connecting = JoinSet::new();
+        for _ in 0..count {
+            let (connector, identity) = (self.connector.clone(), Arc::clone(&self.identity));
+            let address = address.clone();
+            connecting.spawn(async move { connector.establish(&address, &identity).await });
+        }
+        let mut open = Vec::with_capacity(count);
+        while let Some(ended) = connecting.join_next().await {
+            let connection = ended.expect("no attempt panics");
             open.push(connection.expect("the target accepts connections"));
         }
         open
