@@ -14,10 +14,11 @@
 //! The targets and the load generator share the machine, so only ratios within a round are
 //! meaningful. The bench prints the medians of the rounds and checks every reply. A full run writes
 //! its results to `benches/results/compare.json`: the commit, date and machine of the run, and each
-//! value with its median, worst and best round. The values of the parts `idle` and `calls` are
-//! measured once. Before it replaces the file, the bench compares the values with those of the
-//! previous run in the file. It prints each value that is worse by more than the noise of both
-//! runs. A run with any option below, except `--with`, is not a full run.
+//! value with its median, worst and best round. The CPU time of the part `idle` has windows instead
+//! of rounds. Its memory and the values of the part `calls` are measured once. Before it replaces
+//! the file, the bench compares the values with those of the previous run in the file. It prints
+//! each value that is worse by more than the noise of both runs. A run with any option below,
+//! except `--with`, is not a full run.
 //!
 //! `--quick` runs one short round for CI. The bench asserts the replies and the numbers of system
 //! calls, but no times. Without `--quick`, `--rounds N` sets the number of rounds, and
@@ -56,8 +57,8 @@ struct Plan {
     /// Number of clients that log in at the same time, beside the idle connections, so that the
     /// peak of the memory includes concurrent logins. HAProxy accepts 9,950 connections in total.
     concurrent_logins: usize,
-    /// The time for which the CPU time of idle processes is measured.
-    idle_time: Duration,
+    /// Length of each window in which the CPU time of idle processes is measured.
+    idle_window: Duration,
     is_quick: bool,
 }
 
@@ -73,7 +74,7 @@ fn main() {
             time: Duration::from_millis(300),
             idle: 100,
             concurrent_logins: 50,
-            idle_time: Duration::from_secs(1),
+            idle_window: Duration::from_millis(200),
             is_quick,
         }
     } else {
@@ -85,7 +86,7 @@ fn main() {
             ),
             idle: 9_300,
             concurrent_logins: 500,
-            idle_time: Duration::from_secs(60),
+            idle_window: Duration::from_secs(10),
             is_quick,
         }
     };
@@ -226,8 +227,8 @@ async fn idle(setup: &Setup, plan: &Plan, medians: &mut Medians) {
         .filter_map(|target| Some((target, target.process.as_ref()?.id())))
         .collect();
     let pids = proxies.iter().map(|(_, pid)| *pid);
-    let percents = cpu_percents(pids, plan.idle_time).await;
-    for ((target, pid), cpu_percent) in proxies.into_iter().zip(percents) {
+    let percents = cpu_percents(pids, plan.idle_window).await;
+    for ((target, pid), cpu_percents) in proxies.into_iter().zip(percents) {
         drop(setup.clients.connect_all(&target.address, 200).await);
         let start = resident_bytes(pid).expect("the proxy runs");
         let open = setup.clients.connect_all(&target.address, plan.idle).await;
@@ -242,7 +243,7 @@ async fn idle(setup: &Setup, plan: &Plan, medians: &mut Medians) {
             float(bytes) / float(count(clients))
         };
         let idle = Idle {
-            cpu_percent,
+            cpu_percents,
             start_bytes: float(start),
             bytes_per_client: growth(resident, plan.idle),
             peak_bytes_per_client: growth(peak, plan.idle + plan.concurrent_logins),
@@ -252,25 +253,34 @@ async fn idle(setup: &Setup, plan: &Plan, medians: &mut Medians) {
     }
 }
 
-/// The CPU time of each of these processes during `time`, in percent of a core. All processes are
+/// The CPU time of each of these processes in each window, in percent of a core. All processes are
 /// measured at the same time.
-async fn cpu_percents(pids: impl Iterator<Item = u32>, time: Duration) -> Vec<f64> {
+async fn cpu_percents(pids: impl Iterator<Item = u32>, window: Duration) -> Vec<Vec<f64>> {
     let read = |pid| ThreadTimes::of(pid).expect("the CPU times can be read");
     let mut times: Vec<ThreadTimes> = pids.map(read).collect();
-    let before: Vec<Duration> = times.iter().map(ThreadTimes::total).collect();
-    let began = Instant::now();
-    while began.elapsed() < time {
-        sleep(UPDATE_INTERVAL).await;
-        for times in &mut times {
-            times.update().expect("the proxy runs");
+    let mut percents = vec![Vec::new(); times.len()];
+    for _ in 0..IDLE_WINDOWS {
+        let before: Vec<Duration> = times.iter().map(ThreadTimes::total).collect();
+        let began = Instant::now();
+        while began.elapsed() < window {
+            sleep(window.min(UPDATE_INTERVAL)).await;
+            for times in &mut times {
+                times.update().expect("the proxy runs");
+            }
+        }
+        let elapsed = began.elapsed();
+        let used = times.iter().zip(before);
+        let used = used.map(|(after, before)| after.total().saturating_sub(before));
+        for (used, percents) in used.zip(&mut percents) {
+            percents.push(used.as_secs_f64() / elapsed.as_secs_f64() * 100.0);
         }
     }
-    let elapsed = began.elapsed();
-    let used = times.iter().zip(before);
-    let used = used.map(|(after, before)| after.total().saturating_sub(before));
-    used.map(|used| used.as_secs_f64() / elapsed.as_secs_f64() * 100.0)
-        .collect()
+    percents
 }
+
+/// Number of windows in which the CPU time of idle processes is measured. The noise is computed
+/// from the differences between the windows.
+const IDLE_WINDOWS: usize = 6;
 
 /// The interval at which the CPU times of idle processes are read. The CPU time of a thread between
 /// the last reading and the thread's end is not counted, so the interval is short.

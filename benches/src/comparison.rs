@@ -102,11 +102,11 @@ struct Values {
     cpu_to_relay: Option<Value>,
 }
 
-/// CPU time and memory of a proxy that runs no operations. Each value is measured once.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+/// CPU time and memory of a proxy that runs no operations. The memory is measured once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Idle {
-    /// CPU time without clients, in percent of a core.
-    pub cpu_percent: f64,
+    /// CPU time without clients in each window of the measurement, in percent of a core.
+    pub cpu_percents: Vec<f64>,
     /// Resident memory before the idle clients connect, in bytes.
     pub start_bytes: f64,
     /// Growth of the resident memory per idle client, in bytes.
@@ -131,7 +131,7 @@ pub struct OperationCalls {
     pub all: f64,
 }
 
-/// The medians of all cases, and the values that are measured once.
+/// The medians of all cases, and the values that are not measured in rounds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Medians {
     /// The conditions of the run.
@@ -198,8 +198,9 @@ impl Medians {
     /// Adds the values of an idle proxy. Returns the line of a table with the header
     /// [`Idle::HEADER`].
     pub fn add_idle(&mut self, target: &str, idle: Idle) -> String {
+        let line = idle.line(target);
         self.idle.insert(target.to_owned(), idle);
-        idle.line(target)
+        line
     }
 
     /// Adds the system calls per operation with this number of connections.
@@ -314,17 +315,21 @@ impl Idle {
     fn line(&self, target: &str) -> String {
         format!(
             "| {target} | {:.3} % | {:.0} KiB | {:.0} | {:.0} |",
-            self.cpu_percent,
+            self.cpu_percent().median,
             self.start_bytes / 1024.0,
             self.bytes_per_client,
             self.peak_bytes_per_client
         )
     }
 
+    fn cpu_percent(&self) -> Value {
+        Value::of(self.cpu_percents.iter().copied(), Better::Less)
+    }
+
     fn compared(&self) -> [(&'static str, Value); 4] {
         let start_mib = self.start_bytes / f64::from(1 << 20);
         [
-            ("CPU in %", Value::once(self.cpu_percent, TIMING_NOISE)),
+            ("CPU in %", self.cpu_percent()),
             ("memory in MiB", Value::once(start_mib, 0.0)),
             ("bytes per client", Value::once(self.bytes_per_client, 0.0)),
             (
@@ -636,8 +641,9 @@ mod tests {
     fn idle_values_and_system_calls_that_became_worse_are_reported() {
         let with = |cpu_percent: f64, bytes_per_client: f64, all: f64| {
             let mut medians = medians(200, 400);
+            let windows = [-0.02, -0.01, 0.0, 0.0, 0.01, 0.02];
             let idle = Idle {
-                cpu_percent,
+                cpu_percents: windows.map(|distance| cpu_percent + distance).to_vec(),
                 start_bytes: f64::from(15 << 20),
                 bytes_per_client,
                 peak_bytes_per_client: bytes_per_client + 500.0,
@@ -650,7 +656,7 @@ mod tests {
                 all,
             };
             for target in [HAPROXY, RELAY, "Seawall"] {
-                medians.add_idle(target, idle);
+                medians.add_idle(target, idle.clone());
                 medians.add_calls(64, target, calls);
             }
             medians
@@ -658,7 +664,7 @@ mod tests {
         let before = with(0.20, 2_000.0, 4.0);
         let worse = with(0.30, 2_110.0, 5.0).worse_than(&before);
         let expected = [
-            "WORSE: idle Seawall: CPU in % 0.20 -> 0.30 (noise 0.03)",
+            "WORSE: idle Seawall: CPU in % 0.20 -> 0.30 (noise 0.02)",
             "WORSE: idle Seawall: bytes per client 2000.00 -> 2110.00 (noise 100.00)",
             "WORSE: calls 64 Seawall: system calls 4.00 -> 5.00 (noise 0.45)",
         ];
