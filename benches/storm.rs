@@ -218,11 +218,17 @@ async fn short(testbed: &StormTestbed, plan: &Plan) {
     );
     say("|---|---|---|---|---|---|---|---|---|---|---|");
     // Each run measures all numbers of clients. So if another process disturbs the machine for some
-    // time, not all measurements with the same number of clients are affected.
+    // time, not all measurements with the same number of clients are affected. Every second run
+    // begins with the largest number, so storms of one size follow smaller and larger storms
+    // equally often.
     for run in 1..=plan.runs {
-        for clients in &plan.short_sizes {
-            let direct = short_run(testbed, plan, *clients, false).await;
-            let through = short_run(testbed, plan, *clients, true).await;
+        let mut sizes = plan.short_sizes.clone();
+        if run % 2 == 0 {
+            sizes.reverse();
+        }
+        for clients in sizes {
+            let direct = short_run(testbed, plan, clients, false).await;
+            let through = short_run(testbed, plan, clients, true).await;
             let cores = |(user, system): (f64, f64)| format!("{user:.2} + {system:.2}");
             say(&format!(
                 "| {clients} | {run} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.1} µs | {} | {} | {} |",
@@ -245,6 +251,7 @@ async fn short(testbed: &StormTestbed, plan: &Plan) {
 struct Short {
     goodput: f64,
     logins: f64,
+    /// Number of server connections that Seawall established during the run.
     created: f64,
     seawall: (f64, f64),
     server: (f64, f64),
@@ -283,7 +290,7 @@ async fn short_run(testbed: &StormTestbed, plan: &Plan, clients: usize, is_throu
     Short {
         goodput: report.number("/goodput"),
         logins: after.authentications - before.authentications,
-        created: after.created,
+        created: after.created - before.created,
         seawall: share(seawall, seawall_then, plan.calm_seconds),
         server: share(server, server_then, plan.calm_seconds),
     }
