@@ -214,7 +214,7 @@ async fn short(testbed: &StormTestbed, plan: &Plan) {
         "\n## Short connections: connect, hello, SCRAM-SHA-256, find, close; time limit of 500 ms for each step\n",
     );
     say(
-        "| clients | run | direct, per second | Seawall, per second | ratio | server logins | server connections | Seawall's user time per login cycle | Seawall's cores, user + system | server's cores through Seawall | server's cores direct |",
+        "| clients | run | direct, per second | Seawall, per second | ratio | server logins | server connections | Seawall's user time per client login | Seawall's cores, user + system | server's cores through Seawall | server's cores direct |",
     );
     say("|---|---|---|---|---|---|---|---|---|---|---|");
     // Each run measures all numbers of clients. So if another process disturbs the machine for some
@@ -250,7 +250,10 @@ async fn short(testbed: &StormTestbed, plan: &Plan) {
 /// that the two processes use, in user mode and in system mode.
 struct Short {
     goodput: f64,
+    /// Number of Seawall's logins at servers.
     logins: f64,
+    /// Number of successful client logins per second at Seawall; 0 for direct connections.
+    client_logins: f64,
     /// Number of server connections that Seawall established during the run.
     created: f64,
     seawall: (f64, f64),
@@ -258,10 +261,11 @@ struct Short {
 }
 
 impl Short {
-    /// User time of Seawall in microseconds, per completed cycle of connect, login and find.
+    /// User time of Seawall in microseconds, per successful client login. It includes the time of
+    /// connecting and of the find.
     fn user_micros(&self) -> f64 {
         let (user, _) = self.seawall;
-        user * 1e6 / self.goodput
+        user * 1e6 / self.client_logins.max(1.0)
     }
 }
 
@@ -287,9 +291,11 @@ async fn short_run(testbed: &StormTestbed, plan: &Plan, clients: usize, is_throu
             after.created
         );
     }
+    let seconds = Duration::from_secs(plan.calm_seconds).as_secs_f64();
     Short {
         goodput: report.number("/goodput"),
         logins: after.authentications - before.authentications,
+        client_logins: (after.client_logins - before.client_logins) / seconds,
         created: after.created - before.created,
         seawall: share(seawall, seawall_then, plan.calm_seconds),
         server: share(server, server_then, plan.calm_seconds),

@@ -29,7 +29,7 @@ pub struct LoginCalls {
 /// log in, run a find and disconnect. `None` if strace is not installed.
 pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Option<LoginCalls> {
     let traced = Traced::attach(testbed.seawall_id()?).await?;
-    let before = testbed.client_logins().await;
+    let before = testbed.counts().await.client_logins;
     let arguments = [
         "storm".to_owned(),
         testbed.through(),
@@ -41,7 +41,7 @@ pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Opti
         "5000".to_owned(),
     ];
     Load::start(&arguments).report().await;
-    let logins = testbed.client_logins().await - before;
+    let logins = testbed.counts().await.client_logins - before;
     let calls = traced.finish();
     Some(LoginCalls { logins, calls })
 }

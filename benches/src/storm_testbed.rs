@@ -55,6 +55,8 @@ pub struct Counts {
     pub open: f64,
     /// Number of Seawall's logins at servers since its start.
     pub authentications: f64,
+    /// Number of successful client logins since Seawall's start.
+    pub client_logins: f64,
 }
 
 /// How the primary stalls.
@@ -208,14 +210,12 @@ impl StormTestbed {
             created: sum_of(&page, "seawall_server_connections_created_total", &[]),
             open: sum_of(&page, "seawall_server_connections", &[]),
             authentications: sum_of(&page, "seawall_server_authentications_total", &[]),
+            client_logins: sum_of(
+                &page,
+                "seawall_client_authentications_total",
+                &["result=\"ok\""],
+            ),
         }
-    }
-
-    /// Number of successful client logins since Seawall's start.
-    pub async fn client_logins(&self) -> f64 {
-        let page = self.get("/metrics").await.unwrap_or_default();
-        let labels = ["result=\"ok\""];
-        sum_of(&page, "seawall_client_authentications_total", &labels)
     }
 
     /// Number of connected clients.
