@@ -146,44 +146,24 @@ fn used_crates(source: &str) -> BTreeSet<String> {
     names.filter(|name| name != "config").collect()
 }
 
-/// The modules that a source names in `crate::name…` or `crate::{name…, name…}`.
-fn uses(source: &str) -> BTreeSet<String> {
-    let code = without_comments(source);
-    let mut used = BTreeSet::new();
-    for place in code.split("crate::").skip(1) {
-        let word = |text: &str| -> String {
-            let text = text.trim_start().chars();
-            text.take_while(|c| c.is_alphanumeric() || *c == '_')
-                .collect()
-        };
-        let Some(group) = place.strip_prefix('{') else {
-            used.insert(word(place));
-            continue;
-        };
-        used.insert(word(group));
-        let mut depth = 0;
-        for (at, c) in group.char_indices() {
-            match c {
-                '{' => depth += 1,
-                '}' if depth == 0 => break,
-                '}' => depth -= 1,
-                ',' if depth == 0 => {
-                    used.insert(word(&group[at + 1..]));
-                }
-                _ => {}
-            }
-        }
-    }
+/// The modules in the root of a crate that a source of this crate names. `module` is the path of
+/// the source's module. Unit tests are ignored.
+fn uses(module: &[String], source: &str) -> BTreeSet<String> {
+    let paths = [used_paths(source), paths_to_siblings(source)].concat();
+    let in_root = paths.iter().filter_map(|path| from_root(module, path));
+    let names = in_root.filter_map(|path| path.into_iter().next());
     // A name that begins with a capital letter is a type in the root of the crate.
-    used.retain(|name| name.chars().next().is_some_and(char::is_lowercase));
-    used
+    names
+        .filter(|name| name.starts_with(char::is_lowercase))
+        .collect()
 }
 
 #[test]
 fn used_modules_are_found_in_all_forms_of_a_path() {
-    let source = "use crate::{a::{b, c}, d,\n    e::F,\n}; // crate::no\nfn f() { crate::g::h() } type T = crate::U;";
-    let found: Vec<_> = uses(source).into_iter().collect();
-    assert_eq!(found, ["a", "d", "e", "g"]);
+    let source = "use crate::{a::{b, c}, d,\n    e::F,\n}; // crate::no\nuse super::super::i::J;\nuse super::k;\nfn f() { crate::g::h(); super::super::l::m() } type T = crate::U;";
+    let module = ["x", "y"].map(str::to_owned);
+    let found: Vec<_> = uses(&module, source).into_iter().collect();
+    assert_eq!(found, ["a", "d", "e", "g", "i", "l", "x"]);
 }
 
 /// For each crate under `proxy/crates`, by its name: the folder of its sources.
@@ -225,6 +205,7 @@ fn crates_and_modules_use_only_what_their_table_row_allows() {
     let table = table();
     let by_row = sources_by_row();
     let crates = crates();
+    let src = root().join("proxy/src");
     let mut wrong = Vec::new();
     for (name, files) in &by_row {
         let Some(row) = table.get(name) else {
@@ -241,7 +222,7 @@ fn crates_and_modules_use_only_what_their_table_row_allows() {
             let source = fs::read_to_string(file).unwrap();
             let mut used = used_crates(&source);
             if !crates.contains_key(name) {
-                used.extend(uses(&source));
+                used.extend(uses(&module_of(&src, file), &source));
             }
             for used in used {
                 if used != *name && !row.may_use.contains(&used) {
