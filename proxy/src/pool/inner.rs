@@ -333,7 +333,7 @@ impl Inner {
             user.urgent -= 1;
             self.urgent -= 1;
         }
-        let is_for_other = self.must_close_for_other_user(id, &connection, need, now);
+        let is_for_other = self.decide_to_give_way(id, &connection, need, now);
         let is_closed = self.state == PoolState::Closed;
         let reason = perished
             .or_else(|| is_closed.then_some(CloseReason::PoolClosed))

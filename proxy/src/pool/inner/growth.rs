@@ -26,12 +26,12 @@ const REFILL_PAUSE: Duration = Duration::from_secs(30);
 const MAX_USERS_TRIED: usize = 8;
 
 impl Inner {
-    /// True if `connection`, which user `id` no longer uses, must be closed so that another user
-    /// can get a connection. This happens only at `max_server_connections`, or if at most one more
-    /// connection may be used by operations with `Need::Slot` (see [`Limits::max_for_slots`]).
-    /// `need` is the need of the operation that used the connection; `None` if no operation used
-    /// it.
-    pub(super) fn must_close_for_other_user(
+    /// Decides if `connection`, which user `id` no longer uses, is closed so that another user can
+    /// get a connection. Rotates `turns` to this other user. A connection is closed only at
+    /// `max_server_connections`, or if at most one more connection may be used by operations with
+    /// `Need::Slot` (see [`Limits::max_for_slots`]). `need` is the need of the operation that used
+    /// the connection; `None` if no operation used it.
+    pub(super) fn decide_to_give_way(
         &mut self,
         id: IdentityId,
         connection: &Connection,
