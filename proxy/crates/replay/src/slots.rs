@@ -8,8 +8,9 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-/// Maximum number of clients whose slots are remembered. The slot of a further client depends only
-/// on the client's number.
+/// Maximum number of clients whose slots are remembered. A further client shares a slot that
+/// depends only on the client's number. Its slot can change when a remembered client leaves,
+/// because the client is then remembered at its next operation.
 const MAX_CLIENTS: usize = 1_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +28,8 @@ pub(crate) struct Slots {
     limit: usize,
     /// Maximum number of clients whose slots are remembered.
     max_clients: usize,
-    /// Number of clients that got a slot that other clients already used.
+    /// Number of clients that got a slot that other clients already used. A client that cannot be
+    /// remembered is counted at its begin and at each operation.
     pub shared: u64,
 }
 
@@ -136,8 +138,9 @@ mod tests {
         assert_eq!(slots.leave(30), Some(slot));
         assert_eq!(slots.leave(30), None);
     }
+
     #[test]
-    fn a_client_that_cannot_be_remembered_always_has_the_same_slot() {
+    fn a_client_that_cannot_be_remembered_has_the_same_slot_until_another_client_leaves() {
         let mut slots = Slots::new(4);
         slots.max_clients = 2;
         assert_eq!((slots.of(10), slots.of(20)), (0, 1));
@@ -145,6 +148,8 @@ mod tests {
         assert_eq!((slot, slots.of(31)), (1, 1));
         slots.begin(slot);
         assert!(!slots.end(slot));
-        assert_eq!(slots.slots.len(), 2);
+        assert_eq!((slots.slots.len(), slots.shared), (2, 2));
+        assert_eq!(slots.leave(10), Some(0));
+        assert_eq!((slots.of(31), slots.shared), (0, 2));
     }
 }
