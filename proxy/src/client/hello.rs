@@ -9,7 +9,9 @@ use std::time::Duration;
 use bson::{DateTime, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, oid::ObjectId};
 
 use crate::topology::TopologyDescription;
-use seawall_command::{ErrorReply, INVALID_BSON, SHUTDOWN_IN_PROGRESS};
+use seawall_command::{
+    API_STRICT_ERROR, BAD_VALUE, ErrorReply, INVALID_BSON, SHUTDOWN_IN_PROGRESS, TYPE_MISMATCH,
+};
 use seawall_wire::{Compressor, MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES};
 
 /// Newest wire version whose commands Seawall knows (MongoDB 8.0).
@@ -105,10 +107,15 @@ impl Hello {
             Some(RawBsonRef::String(user)) => {
                 let message =
                     format!("UserName must contain a '.' separated database.user pair: {user}");
-                return Err(ErrorReply::new(2, message));
+                return Err(ErrorReply::new(BAD_VALUE, message));
             }
             Some(RawBsonRef::Document(_)) | None => None,
-            _ => return Err(ErrorReply::new(14, "saslSupportedMechs must be a string")),
+            _ => {
+                return Err(ErrorReply::new(
+                    TYPE_MISMATCH,
+                    "saslSupportedMechs must be a string",
+                ));
+            }
         };
         if let Some(RawBsonRef::Document(command)) = fields.speculative {
             hello.speculative = Some(check_speculative(command)?);
@@ -119,7 +126,12 @@ impl Hello {
                 Some(Compressors::of(names.filter_map(|name| name.as_str())))
             }
             None => None,
-            _ => return Err(ErrorReply::new(14, "compression must be an array")),
+            _ => {
+                return Err(ErrorReply::new(
+                    TYPE_MISMATCH,
+                    "compression must be an array",
+                ));
+            }
         };
         if let Some(RawBsonRef::Document(metadata)) = fields.client {
             hello.metadata = Some(check_metadata(metadata, is_first)?);
@@ -207,11 +219,14 @@ pub(super) fn check_api_version(body: &RawDocument, is_legacy: bool) -> Result<(
         Ok(Some(RawBsonRef::String("1"))) if is_legacy && is_strict(body) => {
             let message =
                 "Provided apiStrict:true, but the command isMaster is not in API Version 1";
-            Err(ErrorReply::new(323, message))
+            Err(ErrorReply::new(API_STRICT_ERROR, message))
         }
         Ok(None | Some(RawBsonRef::String("1"))) => Ok(()),
         Ok(Some(RawBsonRef::String(_))) => Err(ErrorReply::new(322, "API version must be \"1\"")),
-        _ => Err(ErrorReply::new(14, "apiVersion must be a string")),
+        _ => Err(ErrorReply::new(
+            TYPE_MISMATCH,
+            "apiVersion must be a string",
+        )),
     }
 }
 
@@ -228,7 +243,7 @@ fn check_speculative(command: &RawDocument) -> Result<RawDocumentBuf, ErrorReply
             "speculativeAuthenticate needs saslStart or authenticate",
         )),
         None => Err(ErrorReply::new(
-            2,
+            BAD_VALUE,
             "speculativeAuthenticate must not be empty",
         )),
     }

@@ -18,7 +18,9 @@ use super::{
 };
 use crate::{limits::Limits, observe::Recorder};
 use seawall_auth::{ClientFirst, Identity, Mechanism, NonceSource, ScramKeys, ServerConversation};
-use seawall_command::{AUTHENTICATION_FAILED, ErrorReply, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR};
+use seawall_command::{
+    AUTHENTICATION_FAILED, ErrorReply, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR, TYPE_MISMATCH,
+};
 use seawall_transport::Sharer;
 
 /// A SASL conversation in progress.
@@ -560,7 +562,10 @@ fn payload(command: &RawDocument) -> Result<(Secret, bool), ErrorReply> {
             Ok((Secret::new(bytes), true))
         }
         Ok(None) => Err(ErrorReply::new(4, "Missing expected field \"payload\"")),
-        _ => Err(ErrorReply::new(14, "Wrong type for field: 'payload'")),
+        _ => Err(ErrorReply::new(
+            TYPE_MISMATCH,
+            "Wrong type for field: 'payload'",
+        )),
     }
 }
 
@@ -572,7 +577,7 @@ fn check_conversation(command: &RawDocument) -> Result<(), ErrorReply> {
             "sasl: Mismatched conversation id",
         )),
         _ => Err(ErrorReply::new(
-            14,
+            TYPE_MISMATCH,
             "Wrong type for field: 'conversationId', expected int",
         )),
     }

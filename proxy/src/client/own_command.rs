@@ -21,7 +21,8 @@ use crate::{limits::Turns, pool::Demand};
 use seawall_api::Topic;
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_command::{
-    Command, ErrorReply, HOST_UNREACHABLE, INVALID_BSON, ReadPreference, Target, UNAUTHORIZED,
+    API_STRICT_ERROR, BAD_VALUE, Command, ErrorReply, HOST_UNREACHABLE, INVALID_BSON,
+    ReadPreference, TYPE_MISMATCH, Target, UNAUTHORIZED,
 };
 use seawall_transport::{Sharer, connection::reply_is_ok};
 
@@ -208,15 +209,15 @@ fn parse(command: &Command<'_>) -> Result<OwnCommand, ErrorReply> {
     let body = body.map_err(|_| ErrorReply::new(INVALID_BSON, "invalid BSON"))?;
     if body.get_bool("apiStrict").unwrap_or(false) {
         let message = "Provided apiStrict:true, but the command seawall is not in API Version 1";
-        return Err(ErrorReply::new(323, message));
+        return Err(ErrorReply::new(API_STRICT_ERROR, message));
     }
     let Target::Text(name) = command.target else {
-        return Err(ErrorReply::new(14, "seawall must be a string"));
+        return Err(ErrorReply::new(TYPE_MISMATCH, "seawall must be a string"));
     };
     let topic = Topic::named(name).ok_or_else(|| {
         let names = Topic::ALL.map(Topic::name).join(", ");
         ErrorReply::new(
-            2,
+            BAD_VALUE,
             format!("unknown value of seawall; expected one of {names}"),
         )
     })?;
@@ -233,7 +234,7 @@ fn parse(command: &Command<'_>) -> Result<OwnCommand, ErrorReply> {
             .map_err(|_| ErrorReply::new(INVALID_BSON, "invalid BSON"))?;
         let wrong = || {
             ErrorReply::new(
-                14,
+                TYPE_MISMATCH,
                 format!("BSON field 'seawall.{name}' has the wrong type"),
             )
         };

@@ -2,10 +2,14 @@
 
 use bson::{RawArrayBuf, RawDocumentBuf};
 
+/// 2 `BadValue`.
+pub const BAD_VALUE: i32 = 2;
 /// 6 `HostUnreachable`: a mongos replies with this code when a member failed.
 pub const HOST_UNREACHABLE: i32 = 6;
 /// 13 `Unauthorized`.
 pub const UNAUTHORIZED: i32 = 13;
+/// 14 `TypeMismatch`.
+pub const TYPE_MISMATCH: i32 = 14;
 /// 17 `ProtocolError`.
 pub const PROTOCOL_ERROR: i32 = 17;
 /// 18 `AuthenticationFailed`.
@@ -25,6 +29,8 @@ pub const FAILED_TO_SATISFY_READ_PREFERENCE: i32 = 133;
 /// 202 `NetworkInterfaceExceededTimeLimit`: a mongos replies with this code when its pool could not
 /// provide a connection in time. Drivers do not retry a command after this error.
 pub const NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT: i32 = 202;
+/// 323 `APIStrictError`.
+pub const API_STRICT_ERROR: i32 = 323;
 /// 334 `MechanismUnavailable`.
 pub const MECHANISM_UNAVAILABLE: i32 = 334;
 /// 352 `UnsupportedOpQueryCommand`.
