@@ -18,7 +18,7 @@ use std::{
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use tokio::{
     sync::Notify,
-    time::{Instant, error::Elapsed, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::ServerPool;
@@ -63,9 +63,9 @@ enum EndError {
     /// A command got no valid reply.
     #[error(transparent)]
     Exchange(#[from] ControlError),
-    /// A command got no reply in time.
+    /// A command got no reply within [`REPLY_LIMIT`].
     #[error("no reply arrived within {} s", REPLY_LIMIT.as_secs())]
-    TimedOut(#[from] Elapsed),
+    TimedOut,
 }
 
 /// A read to be ended, identified by the id that the server gave to the read's connection.
@@ -310,12 +310,21 @@ impl KillOpWorker<'_> {
             // request exists, the connection runs the abandoned read and no later operation.
             if reads.any(Read::is_wanted) {
                 let kill = rawdoc! { "killOp": 1, "op": operation, "$db": "admin" };
-                timeout(REPLY_LIMIT, connection.run(&kill)).await??;
+                run(connection, &kill).await?;
                 self.pool.metrics.operation_ended();
             }
         }
         Ok(())
     }
+}
+
+/// Runs a command on the extra connection, and waits for its reply up to [`REPLY_LIMIT`].
+async fn run(
+    connection: &mut Connection,
+    command: &RawDocument,
+) -> Result<RawDocumentBuf, EndError> {
+    let reply = timeout(REPLY_LIMIT, connection.run(command)).await;
+    Ok(reply.map_err(|_| EndError::TimedOut)??)
 }
 
 /// Returns the operations that run on a batch's connections, each with the id of its connection.
@@ -339,7 +348,7 @@ async fn running(
         "cursor": { "batchSize": i32::MAX },
         "$db": "admin",
     };
-    let reply = timeout(REPLY_LIMIT, connection.run(&command)).await??;
+    let reply = run(connection, &command).await?;
     Ok(operations(&reply).unwrap_or_default())
 }
 
