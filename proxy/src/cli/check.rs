@@ -31,12 +31,17 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         Ok(settings) => settings,
         Err(problems) => return complain(&problems.to_string(), Exit::Usage),
     };
-    let problems = problems(&settings).await;
+    let deployment = parse_deployment(&settings).await;
+    let problems = problems_with(deployment.as_ref(), &settings);
     if !problems.is_empty() {
         return complain(&problems.join("\n"), Exit::Usage);
     }
     let mut warnings = tls_warnings(&settings);
-    warnings.extend(server_tls_warning(&settings).await);
+    warnings.extend(
+        deployment
+            .ok()
+            .and_then(|of| server_tls_warning(&of, &settings)),
+    );
     for warning in warnings {
         complain(&format!("warning: {warning}"), Exit::Success);
     }
@@ -53,9 +58,17 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 /// Problems that the configuration parser cannot find, for example in the connection string and in
 /// TLS files.
 pub(super) async fn problems(settings: &Settings) -> Vec<String> {
-    let mut problems = match parse_deployment(settings).await {
-        Ok(deployment) => deployment_problems(&deployment, settings),
-        Err(problem) => vec![problem],
+    problems_with(parse_deployment(settings).await.as_ref(), settings)
+}
+
+/// Like [`problems`]. `deployment` is the result of [`parse_deployment`].
+fn problems_with(
+    deployment: Result<&DeploymentOptions, &String>,
+    settings: &Settings,
+) -> Vec<String> {
+    let mut problems = match deployment {
+        Ok(deployment) => deployment_problems(deployment, settings),
+        Err(problem) => vec![problem.clone()],
     };
     problems.extend(tls_problems(settings));
     problems.extend(telemetry_problems(settings));
@@ -92,14 +105,14 @@ pub(super) fn deployment_problems(
 }
 
 /// The warning about authorities of servers that Seawall does not read; `None` if there are none.
-async fn server_tls_warning(settings: &Settings) -> Option<String> {
-    let deployment = parse_deployment(settings).await.ok()?;
-    let files = ServerTlsFiles::read(&deployment, settings.deployment.tls.as_ref());
+fn server_tls_warning(deployment: &DeploymentOptions, settings: &Settings) -> Option<String> {
+    let files = ServerTlsFiles::read(deployment, settings.deployment.tls.as_ref());
     let files = files.ok()??;
-    let directory = files.unread_directory()?.display();
+    let directory = files.unread_directory()?;
     Some(format!(
         "deployment.tls.ca_file: not set, and the operating system has authorities only in the \
-         directory {directory}, which Seawall does not read; it trusts Mozilla's authorities"
+         directory {}, which Seawall does not read; it trusts Mozilla's authorities",
+        directory.display()
     ))
 }
 
