@@ -1,13 +1,7 @@
 //! TLS towards servers: combines the options of the connection string with `[deployment.tls]`. Also
 //! tries changed TLS files and a changed password at the servers, before a reload uses them.
 
-use std::{
-    ffi::OsStr,
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{ffi::OsStr, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use futures_util::future::select_ok;
 use mongodb::{bson::doc, error::ErrorKind, options::ClientOptions};
@@ -59,8 +53,6 @@ pub(crate) struct ServerTlsFiles {
     authorities: Option<ReadFile>,
     /// The certificate authorities of the operating system; `None` if they are not used.
     system_authorities: Option<ReadFile>,
-    /// See [`unread_directory`].
-    unread_directory: Option<PathBuf>,
     identity: Option<ReadFile>,
     revocation_lists: Vec<ReadFile>,
     verification: Verification,
@@ -75,6 +67,15 @@ impl ServerTlsFiles {
     pub(crate) fn read(
         deployment: &DeploymentOptions,
         tls: Option<&config::ServerTls>,
+    ) -> Result<Option<Self>, DeploymentTlsError> {
+        Self::read_with(deployment, tls, openssl_probe::probe)
+    }
+
+    /// Like [`Self::read`]. `probe` finds the authorities of the operating system.
+    fn read_with(
+        deployment: &DeploymentOptions,
+        tls: Option<&config::ServerTls>,
+        probe: impl FnOnce() -> ProbeResult,
     ) -> Result<Option<Self>, DeploymentTlsError> {
         let Some(written) = deployment.tls() else {
             return match tls {
@@ -94,10 +95,9 @@ impl ServerTlsFiles {
             Some(file) => Some(file),
             None => written.ca_file.map(read).transpose()?,
         };
-        let system = authorities.is_none().then(openssl_probe::probe);
+        let system = authorities.is_none().then(probe);
         Ok(Some(Self {
             authorities,
-            unread_directory: system.as_ref().and_then(unread_directory),
             system_authorities: system.and_then(|of| of.cert_file).map(read).transpose()?,
             identity: match tls.and_then(|tls| tls.certificate_key_file.clone()) {
                 Some(file) => Some(file),
@@ -145,11 +145,17 @@ impl ServerTlsFiles {
     }
 
     /// The directory with the authorities of the operating system, if Seawall verifies servers with
-    /// Mozilla's authorities instead.
-    pub(crate) fn unread_directory(&self) -> Option<&Path> {
+    /// Mozilla's authorities instead. Reads the names in the directory, so it may block.
+    pub(crate) fn unread_directory(&self) -> Option<PathBuf> {
+        self.unread_directory_of(&openssl_probe::probe())
+    }
+
+    fn unread_directory_of(&self, system: &ProbeResult) -> Option<PathBuf> {
         match self.verification {
-            Verification::Full | Verification::AnyHostName => self.unread_directory.as_deref(),
-            Verification::Off => None,
+            Verification::Full | Verification::AnyHostName if self.authorities.is_none() => {
+                unread_directory(system)
+            }
+            Verification::Full | Verification::AnyHostName | Verification::Off => None,
         }
     }
 
@@ -457,7 +463,10 @@ impl App {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, process};
+    use std::{
+        env, process,
+        time::{SystemTime, UNIX_EPOCH},
+    };
 
     use super::*;
 
@@ -466,7 +475,6 @@ mod tests {
         let files = ServerTlsFiles {
             authorities: None,
             system_authorities: None,
-            unread_directory: None,
             identity: None,
             revocation_lists: Vec::new(),
             verification: Verification::Full,
@@ -477,35 +485,85 @@ mod tests {
         assert!(files.driver_tls().ca_file.is_none());
     }
 
+    /// A directory that is removed at the end of the test.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn create() -> Self {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            let unique = format!("{}-{}", process::id(), now.as_nanos());
+            let path = env::temp_dir().join(format!("seawall-authorities-{unique}"));
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        /// The authorities of an operating system that has this directory.
+        fn system(&self, file: Option<&str>) -> ProbeResult {
+            ProbeResult {
+                cert_file: file.map(PathBuf::from),
+                cert_dir: Some(self.0.clone()),
+            }
+        }
+
+        fn write(&self, name: &str) {
+            fs::write(self.0.join(name), "").unwrap();
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            drop(fs::remove_dir_all(&self.0));
+        }
+    }
+
     #[test]
     fn a_directory_of_authorities_is_unread_only_if_the_operating_system_has_no_file() {
-        let name = format!("seawall-authorities-{}", process::id());
-        let directory = env::temp_dir().join(name);
-        fs::create_dir_all(&directory).unwrap();
-        let system = |file: Option<&str>| ProbeResult {
-            cert_file: file.map(PathBuf::from),
-            cert_dir: Some(directory.clone()),
-        };
+        let directory = Directory::create();
         // OpenSSL finds authorities only by hashed names.
-        fs::write(directory.join("authority.pem"), "").unwrap();
-        assert_eq!(unread_directory(&system(None)), None);
-        fs::write(directory.join("3513523f.0"), "").unwrap();
-        assert_eq!(unread_directory(&system(None)), Some(directory.clone()));
-        assert_eq!(unread_directory(&system(Some("ca.pem"))), None);
-        fs::remove_dir_all(&directory).unwrap();
+        directory.write("authority.pem");
+        assert_eq!(unread_directory(&directory.system(None)), None);
+        directory.write("3513523f.0");
+        let found = unread_directory(&directory.system(None));
+        assert_eq!(found.as_ref(), Some(&directory.0));
+        assert_eq!(unread_directory(&directory.system(Some("ca.pem"))), None);
     }
 
     #[test]
     fn an_unread_directory_of_authorities_matters_only_if_servers_are_verified() {
-        let files = |verification| ServerTlsFiles {
-            authorities: None,
-            system_authorities: None,
-            unread_directory: Some("/etc/ssl/certs".into()),
-            identity: None,
-            revocation_lists: Vec::new(),
-            verification,
+        let directory = Directory::create();
+        directory.write("3513523f.0");
+        for (verification, is_found) in [
+            (Verification::Full, true),
+            (Verification::AnyHostName, true),
+            (Verification::Off, false),
+        ] {
+            let files = ServerTlsFiles {
+                authorities: None,
+                system_authorities: None,
+                identity: None,
+                revocation_lists: Vec::new(),
+                verification,
+            };
+            let found = files.unread_directory_of(&directory.system(None));
+            assert_eq!(found.is_some(), is_found, "{verification:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_new_name_in_an_unread_directory_of_authorities_is_no_change_of_the_files() {
+        let uri = "mongodb://localhost/?tls=true";
+        let deployment = DeploymentOptions::parse(uri, Duration::from_secs(10)).await;
+        let deployment = deployment.unwrap();
+        let directory = Directory::create();
+        let read = || {
+            let probe = || directory.system(None);
+            let files = ServerTlsFiles::read_with(&deployment, None, probe);
+            files.unwrap().unwrap()
         };
-        assert!(files(Verification::Full).unread_directory().is_some());
-        assert!(files(Verification::Off).unread_directory().is_none());
+        let before = read();
+        directory.write("3513523f.0");
+        let after = read();
+        assert!(after.unread_directory_of(&directory.system(None)).is_some());
+        assert_eq!(after, before);
     }
 }
