@@ -58,7 +58,7 @@ use self::{
 pub(crate) use self::{
     limited_thread::LimitedThread,
     peers::peer_problem,
-    server_tls::ServerTlsFiles,
+    server_tls::{ServerTlsFiles, UnreadDirectory},
     telemetry::telemetry_problems,
     tls::{tls_problems, tls_warnings},
 };

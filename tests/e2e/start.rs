@@ -177,6 +177,30 @@ async fn check_with_connect_trusts_the_authorities_that_a_running_seawall_trusts
 }
 
 #[tokio::test]
+async fn check_warns_about_ssl_cert_dir_unless_a_file_with_authorities_is_named() {
+    let certificates = Certificates::generate().unwrap();
+    let file = certificates.ca_file();
+    let uri = "mongodb://127.0.0.1:1/?tls=true";
+    let warns = async |uri: &str, has_variable: bool| {
+        let mut command = Command::new(binary());
+        command.args(["check", "--deployment", uri]);
+        command.env("SSL_CERT_DIR", "/one:/two");
+        match has_variable {
+            true => command.env("SSL_CERT_FILE", &file),
+            false => command.env_remove("SSL_CERT_FILE"),
+        };
+        let output = command.output().await.unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let warning = "does not read the directory /one:/two";
+        String::from_utf8_lossy(&output.stderr).contains(warning)
+    };
+    assert!(warns(uri, false).await);
+    assert!(!warns(uri, true).await);
+    let named = format!("{uri}&tlsCAFile={}", file.display());
+    assert!(!warns(&named, false).await);
+}
+
+#[tokio::test]
 async fn without_a_ca_file_seawall_trusts_the_authorities_of_the_operating_system() {
     let options = Options {
         tls: true,

@@ -1,11 +1,11 @@
 //! TLS towards servers: combines the options of the connection string with `[deployment.tls]`. Also
 //! tries changed TLS files and a changed password at the servers, before a reload uses them.
 
-use std::{ffi::OsStr, fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{env, ffi::OsStr, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use futures_util::future::select_ok;
 use mongodb::{bson::doc, error::ErrorKind, options::ClientOptions};
-use openssl_probe::ProbeResult;
+use openssl_probe::{ENV_CERT_DIR, ENV_CERT_FILE, ProbeResult};
 use seawall_config::{self as config, ReadFile};
 use seawall_locks::Mutex;
 use tokio::{sync::watch, time::timeout};
@@ -144,19 +144,36 @@ impl ServerTlsFiles {
         }
     }
 
-    /// The directory with the authorities of the operating system, if Seawall verifies servers with
-    /// Mozilla's authorities instead. Reads the names in the directory, so it may block.
-    pub(crate) fn unread_directory(&self) -> Option<PathBuf> {
-        self.unread_directory_of(&openssl_probe::probe())
+    /// The directory of authorities that the user or the operating system provides, if Seawall
+    /// verifies servers with other authorities instead. Reads the names in the directory of the
+    /// operating system, so it may block.
+    pub(crate) fn unread_directory(&self) -> Option<UnreadDirectory> {
+        let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+        let named = match variable(ENV_CERT_FILE) {
+            Some(_) => None,
+            None => variable(ENV_CERT_DIR),
+        };
+        self.unread_directory_of(&openssl_probe::probe(), named.as_deref())
     }
 
-    fn unread_directory_of(&self, system: &ProbeResult) -> Option<PathBuf> {
-        match self.verification {
-            Verification::Full | Verification::AnyHostName if self.authorities.is_none() => {
-                unread_directory(system)
-            }
-            Verification::Full | Verification::AnyHostName | Verification::Off => None,
+    /// `named` is the value of `SSL_CERT_DIR`; `None` if `SSL_CERT_FILE` is set.
+    fn unread_directory_of(
+        &self,
+        system: &ProbeResult,
+        named: Option<&OsStr>,
+    ) -> Option<UnreadDirectory> {
+        if self.verification == Verification::Off || self.authorities.is_some() {
+            return None;
         }
+        let directory = match named {
+            Some(named) => named.to_string_lossy().into_owned(),
+            None => unread_directory(system)?.display().to_string(),
+        };
+        let trusted = match &self.system_authorities {
+            Some(file) => format!("the authorities in {}", file.path().display()),
+            None => "the authorities of Mozilla".to_owned(),
+        };
+        Some(UnreadDirectory { directory, trusted })
     }
 
     /// Logs a warning for each check of servers' certificates that is off, and for a directory of
@@ -169,16 +186,22 @@ impl ServerTlsFiles {
             }
             Verification::Off => tracing::warn!("server certificates are not verified"),
         }
-        if let Some(directory) = self.unread_directory() {
-            tracing::warn!(
-                directory = %directory.display(),
-                "the operating system has authorities only in a directory; Mozilla's are trusted"
-            );
+        if let Some(UnreadDirectory { directory, trusted }) = self.unread_directory() {
+            tracing::warn!(directory, trusted, "a directory of authorities is not read");
         }
         if has_service_account && !self.revocation_lists.is_empty() {
             tracing::warn!("connections of the service account do not check revocation lists");
         }
     }
+}
+
+/// A directory of authorities that Seawall does not read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct UnreadDirectory {
+    /// The path of the directory, or the value of `SSL_CERT_DIR`, which may name several.
+    pub(crate) directory: String,
+    /// The authorities that Seawall trusts instead.
+    pub(crate) trusted: String,
 }
 
 /// The directory with the authorities of the operating system, which Seawall does not read. `None`
@@ -464,21 +487,25 @@ impl App {
 #[cfg(test)]
 mod tests {
     use std::{
-        env, process,
+        process,
         time::{SystemTime, UNIX_EPOCH},
     };
 
     use super::*;
 
-    #[test]
-    fn mozilla_authorities_are_used_if_there_are_no_other_authorities() {
-        let files = ServerTlsFiles {
+    fn files(verification: Verification) -> ServerTlsFiles {
+        ServerTlsFiles {
             authorities: None,
             system_authorities: None,
             identity: None,
             revocation_lists: Vec::new(),
-            verification: Verification::Full,
-        };
+            verification,
+        }
+    }
+
+    #[test]
+    fn mozilla_authorities_are_used_if_there_are_no_other_authorities() {
+        let files = files(Verification::Full);
         // Authorities from a file would have expiries. The authorities of Mozilla are compiled in
         // and have none.
         assert!(files.build().unwrap().expiries().is_empty());
@@ -537,16 +564,28 @@ mod tests {
             (Verification::AnyHostName, true),
             (Verification::Off, false),
         ] {
-            let files = ServerTlsFiles {
-                authorities: None,
-                system_authorities: None,
-                identity: None,
-                revocation_lists: Vec::new(),
-                verification,
-            };
-            let found = files.unread_directory_of(&directory.system(None));
+            let found = files(verification).unread_directory_of(&directory.system(None), None);
             assert_eq!(found.is_some(), is_found, "{verification:?}");
         }
+    }
+
+    #[test]
+    fn the_value_of_ssl_cert_dir_is_unread_even_if_the_operating_system_has_a_file() {
+        let directory = Directory::create();
+        directory.write("ca.pem");
+        let file = directory.0.join("ca.pem");
+        let read = ServerTlsFiles {
+            system_authorities: Some(ReadFile::read(file.clone()).unwrap()),
+            ..files(Verification::Full)
+        };
+        let system = directory.system(file.to_str());
+        assert_eq!(read.unread_directory_of(&system, None), None);
+        let expected = UnreadDirectory {
+            directory: "/one:/two".to_owned(),
+            trusted: format!("the authorities in {}", file.display()),
+        };
+        let found = read.unread_directory_of(&system, Some(OsStr::new("/one:/two")));
+        assert_eq!(found, Some(expected));
     }
 
     #[tokio::test]
@@ -563,7 +602,11 @@ mod tests {
         let before = read();
         directory.write("3513523f.0");
         let after = read();
-        assert!(after.unread_directory_of(&directory.system(None)).is_some());
+        assert!(
+            after
+                .unread_directory_of(&directory.system(None), None)
+                .is_some()
+        );
         assert_eq!(after, before);
     }
 }

@@ -9,7 +9,10 @@ use seawall_config::Settings;
 
 use super::ConfigArguments;
 use crate::{
-    app::{ServerTlsFiles, peer_problem, telemetry_problems, tls_problems, tls_warnings},
+    app::{
+        ServerTlsFiles, UnreadDirectory, peer_problem, telemetry_problems, tls_problems,
+        tls_warnings,
+    },
     topology::{DeploymentError, DeploymentOptions},
 };
 use seawall_console::{Exit, complain, say};
@@ -108,11 +111,10 @@ pub(super) fn deployment_problems(
 fn server_tls_warning(deployment: &DeploymentOptions, settings: &Settings) -> Option<String> {
     let files = ServerTlsFiles::read(deployment, settings.deployment.tls.as_ref());
     let files = files.ok()??;
-    let directory = files.unread_directory()?;
+    let UnreadDirectory { directory, trusted } = files.unread_directory()?;
     Some(format!(
-        "deployment.tls.ca_file: not set, and the operating system has authorities only in the \
-         directory {}, which Seawall does not read; it trusts Mozilla's authorities",
-        directory.display()
+        "deployment.tls.ca_file: not set, and Seawall does not read the directory {directory}; it \
+         trusts {trusted}"
     ))
 }
 
