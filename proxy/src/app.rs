@@ -38,7 +38,7 @@ use crate::{
     client::{self, Arrivals, Credentials, Logins, MessageMemory, Peer, Routing, Shared},
     limits::{Gate, Limits, LoginGates, OperationPermits},
     listener::{Inherited, ServerTlsError},
-    observe::{CertificateSeries, ClientDirectory, Exporter, ObserveError, Observer},
+    observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::Pins,
     runtime::{Activity, Heartbeat, Lateness, OccasionalLog, Planes, measure_lateness},
     topology::{DeploymentError, DeploymentOptions, Topology},
@@ -316,17 +316,8 @@ impl App {
     /// # Errors
     /// If the exporter refuses its histogram buckets.
     fn export_info(&self, config_hash: &str) -> Result<(), ObserveError> {
-        let certificates = self.expiries().all().into_iter();
-        let certificates = certificates.map(|of| CertificateSeries {
-            file: of.file,
-            kind: of.kind.as_str(),
-            subject: of.subject,
-            serial: of.serial,
-            not_after: of.not_after,
-        });
-        self.feed
-            .exporter
-            .set_info(config_hash, certificates.collect())
+        let series = tls::series(self.expiries().all());
+        self.feed.exporter.set_info(config_hash, series)
     }
 
     /// The expiry times of the contents of all TLS files. The returned value follows later reloads.

@@ -1,6 +1,7 @@
 //! TLS for clients: sets it up, and replaces it at a reload. Reports when certificates expire.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -9,7 +10,10 @@ use seawall_config as config;
 use tokio::{sync::watch, time::sleep};
 
 use super::StartError;
-use crate::listener::{ClientCertificates, ClientTls, TlsSettings};
+use crate::{
+    listener::{ClientCertificates, ClientTls, TlsSettings},
+    observe::CertificateSeries,
+};
 use seawall_transport::{AuthorityWithoutList, CertificateExpiry, Pem, without_repetitions};
 
 /// Interval at which certificates that expire soon are logged.
@@ -221,6 +225,33 @@ pub(super) fn for_api(expiries: &Expiries) -> Vec<seawall_api::Certificate> {
     certificates.collect()
 }
 
+/// The series of the metric for the entries of [`Expiries::all`]. Of the entries with the same
+/// labels, the earliest counts.
+pub(super) fn series(expiries: Vec<CertificateExpiry>) -> Vec<CertificateSeries> {
+    let mut earliest = BTreeMap::new();
+    for expiry in expiries {
+        let labels = (
+            expiry.file,
+            expiry.kind.as_str(),
+            expiry.subject,
+            expiry.serial,
+        );
+        let not_after = earliest.entry(labels).or_insert(expiry.not_after);
+        *not_after = expiry.not_after.min(*not_after);
+    }
+    let series = earliest.into_iter();
+    let series = series.map(
+        |((file, kind, subject, serial), not_after)| CertificateSeries {
+            file,
+            kind,
+            subject,
+            serial,
+            not_after,
+        },
+    );
+    series.collect()
+}
+
 /// Logs when each certificate or revocation list expires, after the files were loaded.
 pub(super) fn log_loaded(expiries: &[CertificateExpiry]) {
     for expiry in expiries {
@@ -272,4 +303,33 @@ fn days_left(expiry: &CertificateExpiry) -> i64 {
         .not_after
         .saturating_sub(now)
         .div_euclid(SECONDS_PER_DAY)
+}
+
+#[cfg(test)]
+mod tests {
+    use seawall_transport::ExpiryKind;
+
+    use super::*;
+
+    fn expiry(kind: ExpiryKind, serial: &str, not_after: i64) -> CertificateExpiry {
+        CertificateExpiry {
+            file: "ca.pem".to_owned(),
+            kind,
+            subject: "CN=clients".to_owned(),
+            serial: serial.to_owned(),
+            not_after,
+        }
+    }
+
+    #[test]
+    fn the_earliest_of_several_certificates_with_the_same_labels_is_in_the_metric() {
+        let all = [("1", 200), ("1", 100), ("2", 300), ("1", 400)];
+        let all = all.map(|(serial, end)| expiry(ExpiryKind::Certificate, serial, end));
+        let series = series(all.to_vec());
+        let ends: Vec<_> = series
+            .iter()
+            .map(|of| (&*of.serial, of.not_after))
+            .collect();
+        assert_eq!(ends, [("1", 100), ("2", 300)]);
+    }
 }

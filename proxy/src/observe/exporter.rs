@@ -115,7 +115,7 @@ impl Collected {
 }
 
 /// The labels and the value of a series of the certificates' expiry.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CertificateSeries {
     /// The path of the file.
     pub(crate) file: String,
@@ -164,8 +164,8 @@ impl Exporter {
         })
     }
 
-    /// Exports the hash of the configuration as a label of `seawall_info`, and the expiry time of
-    /// each certificate and revocation list.
+    /// Exports the hash of the configuration as a label of `seawall_info`, and the expiry times of
+    /// certificates and revocation lists. The labels of each series must differ.
     ///
     /// # Errors
     /// [`ObserveError`] if the library for metrics refuses the histogram buckets.

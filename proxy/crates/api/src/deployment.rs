@@ -44,7 +44,7 @@ pub struct Status {
 }
 
 /// A certificate or revocation list in a file, and when it expires.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Certificate {
     /// The path of the file.

@@ -311,7 +311,7 @@ pub fn subject(certificate: &CertificateDer<'_>) -> Option<String> {
 }
 
 /// When a certificate or revocation list expires.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CertificateExpiry {
     /// The path of the file.
     pub file: String,
@@ -347,20 +347,12 @@ impl ExpiryKind {
     }
 }
 
-/// Removes each entry whose file, kind, subject and serial number equal those of an earlier entry.
+/// Removes each entry that equals an earlier entry. Two certificates with the same subject and
+/// serial number may come from different issuers, so entries with different times are kept.
 #[must_use]
 pub fn without_repetitions(mut expiries: Vec<CertificateExpiry>) -> Vec<CertificateExpiry> {
     let mut known = HashSet::new();
-    expiries.retain(|expiry| {
-        let CertificateExpiry {
-            file,
-            kind,
-            subject,
-            serial,
-            not_after: _,
-        } = expiry.clone();
-        known.insert((file, kind, subject, serial))
-    });
+    expiries.retain(|expiry| known.insert(expiry.clone()));
     expiries
 }
 
@@ -474,6 +466,14 @@ mod tests {
         };
         let expected = [expiry("1f", 2_032), of_list];
         assert_eq!(without_repetitions(expiries), expected);
+    }
+
+    #[test]
+    fn two_certificates_that_differ_only_in_their_times_have_an_expiry_each() {
+        let all = [("1", 2_031), ("1", 2_032), ("1", 2_031)];
+        let all = all.map(|(serial, year)| expiry(serial, year));
+        let kept = without_repetitions(all.to_vec());
+        assert_eq!(kept, [expiry("1", 2_031), expiry("1", 2_032)]);
     }
 
     #[test]

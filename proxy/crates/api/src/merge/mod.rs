@@ -434,9 +434,10 @@ mod tests {
         let mut merged = status("1", 100);
         merged.merge(status("2", 200));
         merged.merge(status("1", 100));
+        merged.merge(status("1", 300));
         let certificates = merged.certificates.iter();
         let ends: Vec<_> = certificates.map(|of| (&*of.serial, of.not_after)).collect();
-        assert_eq!(ends, [("1", 100), ("2", 200)]);
+        assert_eq!(ends, [("1", 100), ("2", 200), ("1", 300)]);
     }
 
     #[test]
