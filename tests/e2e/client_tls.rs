@@ -628,11 +628,16 @@ async fn each_authority_and_revocation_list_in_one_file_has_its_own_expiry() {
     assert_ne!(of_file[0].serial, of_file[1].serial);
     assert_eq!(of_file[2].serial, "1");
     for certificate in of_file {
+        // The number of a revocation list is not in the metric.
+        let serial = match &*certificate.kind {
+            "certificate" => &*certificate.serial,
+            _ => "",
+        };
         let labels = [
             format!("file=\"{}\"", certificate.file),
             format!("kind=\"{}\"", certificate.kind),
             format!("subject=\"{}\"", certificate.subject),
-            format!("serial=\"{}\"", certificate.serial),
+            format!("serial=\"{serial}\""),
         ];
         let labels: Vec<_> = labels.iter().map(String::as_str).collect();
         let name = "seawall_certificate_expiry_timestamp_seconds";

@@ -14,7 +14,9 @@ use crate::{
     listener::{ClientCertificates, ClientTls, TlsSettings},
     observe::CertificateSeries,
 };
-use seawall_transport::{AuthorityWithoutList, CertificateExpiry, Pem, without_repetitions};
+use seawall_transport::{
+    AuthorityWithoutList, CertificateExpiry, ExpiryKind, Pem, without_repetitions,
+};
 
 /// Interval at which certificates that expire soon are logged.
 const REPORT_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -226,16 +228,16 @@ pub(super) fn for_api(expiries: &Expiries) -> Vec<seawall_api::Certificate> {
 }
 
 /// The series of the metric for the entries of [`Expiries::all`]. Of the entries with the same
-/// labels, the earliest counts.
+/// labels, the earliest counts. The number of a revocation list is no label, because each new list
+/// would begin a new series.
 pub(super) fn series(expiries: Vec<CertificateExpiry>) -> Vec<CertificateSeries> {
     let mut earliest = BTreeMap::new();
     for expiry in expiries {
-        let labels = (
-            expiry.file,
-            expiry.kind.as_str(),
-            expiry.subject,
-            expiry.serial,
-        );
+        let serial = match expiry.kind {
+            ExpiryKind::Certificate => expiry.serial,
+            ExpiryKind::RevocationList => String::new(),
+        };
+        let labels = (expiry.file, expiry.kind.as_str(), expiry.subject, serial);
         let not_after = earliest.entry(labels).or_insert(expiry.not_after);
         *not_after = expiry.not_after.min(*not_after);
     }
@@ -307,8 +309,6 @@ fn days_left(expiry: &CertificateExpiry) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use seawall_transport::ExpiryKind;
-
     use super::*;
 
     fn expiry(kind: ExpiryKind, serial: &str, not_after: i64) -> CertificateExpiry {
@@ -331,5 +331,15 @@ mod tests {
             .map(|of| (&*of.serial, of.not_after))
             .collect();
         assert_eq!(ends, [("1", 100), ("2", 300)]);
+    }
+
+    #[test]
+    fn a_new_number_of_a_revocation_list_begins_no_new_series() {
+        let [first, second] = ["1", "2"].map(|number| {
+            let list = expiry(ExpiryKind::RevocationList, number, 100);
+            series(vec![list])
+        });
+        assert_eq!(first.len(), 1);
+        assert_eq!(first, second);
     }
 }

@@ -123,7 +123,7 @@ pub(crate) struct CertificateSeries {
     pub(crate) kind: &'static str,
     /// The subject of the certificate, or the issuer of the revocation list.
     pub(crate) subject: String,
-    /// The serial number of the certificate, or the number of the revocation list.
+    /// The serial number of the certificate; empty for a revocation list.
     pub(crate) serial: String,
     /// The end of the validity in seconds since the epoch.
     pub(crate) not_after: i64,

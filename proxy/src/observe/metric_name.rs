@@ -173,7 +173,7 @@ metrics! {
     /// hash.
     FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "Operations whose shape has a different text than its row, because two shapes have the same hash.";
     /// When a certificate or revocation list expires, in seconds since the epoch, by `file`,
-    /// `kind`, `subject` and `serial`.
+    /// `kind`, `subject` and `serial`, which is empty for a revocation list.
     CertificateExpiryTimestampSeconds: Gauge = "seawall_certificate_expiry_timestamp_seconds", "When a certificate or revocation list expires, in seconds since the epoch.";
     /// Operations on cursors and transactions that this instance does not know, by `kind`.
     ForeignOperationsTotal: Counter = "seawall_foreign_operations_total", "Operations on cursors and transactions that this instance does not know.";
