@@ -7,7 +7,7 @@ use seawall_config::{self as config, ReadFile};
 
 use super::{
     App,
-    tls::{log_loaded, pem},
+    tls::{log_replaced, pem},
 };
 use crate::admin::Fleet;
 use seawall_transport::{
@@ -85,7 +85,7 @@ pub(super) fn peers(admin: &config::Admin) -> Result<Peers, PeersError> {
 impl App {
     /// Puts changed peers into use.
     pub(super) fn use_peers(&self, Peers { fleet, expiries }: Peers) {
-        log_loaded(&expiries);
+        log_replaced(&expiries, &self.peer_expiries.borrow());
         self.peer_expiries.send_replace(expiries);
         if let Some(state) = &self.state {
             state.fleet.store(Arc::new(fleet));

@@ -462,7 +462,7 @@ impl App {
         let running = &self.server_tls;
         let has_service_account = running.deployment.lock().has_credentials();
         files.warn(has_service_account);
-        super::tls::log_loaded(tls.expiries());
+        super::tls::log_replaced(tls.expiries(), &running.expiries.borrow());
         running.expiries.send_replace(tls.expiries().to_vec());
         let driver_tls = files.driver_tls();
         *running.files.lock() = Some(files);

@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::tls::log_loaded;
+use super::tls::log_replaced;
 use crate::observe::Exporter;
 use seawall_telemetry::{Address, Collector, CollectorError, Exported, Outcome};
 use seawall_transport::{
@@ -83,7 +83,7 @@ impl RunningTelemetry {
     /// Exports to another destination from now on; exports nothing if `destination` is `None`.
     pub(super) fn replace(&self, destination: Option<Arc<Destination>>) {
         let expiries = expiries(destination.as_deref());
-        log_loaded(&expiries);
+        log_replaced(&expiries, &self.expiries.borrow());
         self.expiries.send_replace(expiries);
         self.destination.send_replace(destination);
     }

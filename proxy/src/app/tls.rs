@@ -1,7 +1,7 @@
 //! TLS for clients: sets it up, and replaces it at a reload. Reports when certificates expire.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -80,7 +80,8 @@ impl RunningTls {
 
     /// Uses a changed configuration for new handshakes.
     pub(super) fn replace(&self, NewTls(tls): NewTls) {
-        log_loaded(tls.as_ref().map(|tls| tls.expiries()).unwrap_or_default());
+        let earlier = self.current.borrow().clone();
+        log_replaced(expiries(tls.as_deref()), expiries(earlier.as_deref()));
         warn(&self.section, tls.as_deref());
         self.current.send_replace(tls);
     }
@@ -132,6 +133,10 @@ fn warn(section: &str, tls: Option<&ClientTls>) {
             "authority has no current revocation list"
         );
     }
+}
+
+fn expiries(tls: Option<&ClientTls>) -> &[CertificateExpiry] {
+    tls.map(ClientTls::expiries).unwrap_or_default()
 }
 
 fn authorities_without_list(tls: Option<&ClientTls>) -> Vec<AuthorityWithoutList> {
@@ -266,6 +271,18 @@ pub(super) fn log_loaded(expiries: &[CertificateExpiry]) {
     }
 }
 
+/// Like [`log_loaded`], but skips the entries that are also in `earlier`.
+pub(super) fn log_replaced(expiries: &[CertificateExpiry], earlier: &[CertificateExpiry]) {
+    log_loaded(&added(expiries, earlier));
+}
+
+/// The entries that are not in `earlier`.
+fn added(expiries: &[CertificateExpiry], earlier: &[CertificateExpiry]) -> Vec<CertificateExpiry> {
+    let earlier: HashSet<_> = earlier.iter().collect();
+    let added = expiries.iter().filter(|expiry| !earlier.contains(expiry));
+    added.cloned().collect()
+}
+
 /// Logs once a day which certificates and revocation lists have expired or expire soon.
 pub(super) async fn watch_expiries(expiries: Expiries) {
     loop {
@@ -331,6 +348,16 @@ mod tests {
             .map(|of| (&*of.serial, of.not_after))
             .collect();
         assert_eq!(ends, [("1", 100), ("2", 300)]);
+    }
+
+    #[test]
+    fn only_the_new_entries_of_a_replaced_file_are_logged() {
+        let [first, second, third] =
+            ["1", "2", "3"].map(|serial| expiry(ExpiryKind::Certificate, serial, 100));
+        let earlier = [first.clone(), second];
+        let replaced = [first, third.clone()];
+        assert_eq!(added(&replaced, &earlier), [third]);
+        assert!(added(&earlier, &earlier).is_empty());
     }
 
     #[test]

@@ -17,8 +17,9 @@ use tokio_rustls::rustls::{
 use x509_parser::{parse_x509_certificate, parse_x509_crl};
 
 /// Maximum number of certificates of one file whose expiry is reported, and of revocation lists. A
-/// file may be a large bundle of authorities, and each entry is a series of a metric.
-const MAX_EXPIRIES: usize = 256;
+/// file may be a large bundle of authorities, and each entry is a series of a metric and may be a
+/// line of the log.
+const MAX_EXPIRIES: usize = 64;
 
 /// The reason why the content of a PEM file is unusable.
 #[derive(Debug, thiserror::Error)]
