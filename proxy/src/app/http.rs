@@ -18,7 +18,7 @@ use super::StartError;
 use crate::{
     admin::{self, AdminState, Admitted, Certificate, Handshake},
     client::Shared,
-    listener::{ClientTls, HandshakeLog, TLS_LIMIT, certificates_of},
+    listener::{ClientTls, FailedHandshake, HandshakeLog, TLS_LIMIT, certificates_of},
 };
 use seawall_transport::{Sharer, Stream, subject};
 
@@ -142,11 +142,16 @@ pub(super) fn handshakes(
     Arc::new(move |stream, address| {
         let (tls, shared, log) = (tls.clone(), Arc::clone(&shared), Arc::clone(&log));
         Box::pin(async move {
-            let limited = timeout(TLS_LIMIT, handshake(tls, &shared, stream, address));
-            let admitted = limited.await.unwrap_or_else(|late| Err(late.into()));
-            admitted
-                .inspect_err(|error| log.record_caller(error, address))
-                .ok()
+            let limited = timeout(TLS_LIMIT, handshake(tls, &shared, stream, address)).await;
+            let admitted = limited.unwrap_or_else(|late| Err(io::Error::from(late).into()));
+            match admitted {
+                Ok(admitted) => Some(admitted),
+                Err(failed) => {
+                    log.record_caller(failed.error(), address);
+                    failed.close().await;
+                    None
+                }
+            }
         })
     })
 }
@@ -156,7 +161,7 @@ async fn handshake(
     shared: &Shared,
     stream: TcpStream,
     address: SocketAddr,
-) -> io::Result<Admitted> {
+) -> Result<Admitted, FailedHandshake> {
     let now = tls.borrow().clone();
     let Some(now) = now else {
         return Ok(Admitted {
@@ -165,10 +170,8 @@ async fn handshake(
         });
     };
     let heavy = shared.limits.heavy(Sharer::at(Some(address.ip())));
-    let stream = match now.accept(stream, heavy).await {
-        Ok(Some(stream)) => stream,
-        Ok(None) => return Err(io::ErrorKind::UnexpectedEof.into()),
-        Err(failed) => return Err(failed.close().await),
+    let Some(stream) = now.accept(stream, heavy).await? else {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     };
     let stream = Stream::Tls(Box::new(TlsStream::Server(stream)));
     let chain = certificates_of(&stream);

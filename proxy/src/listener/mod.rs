@@ -43,10 +43,10 @@ pub(crate) use self::handshake_log::HandshakeLog;
 pub(crate) use self::proxy_protocol::MAX_WAITING;
 pub use self::proxy_protocol::{ProxyProtocol, WaitingPlaces, parse as parse_proxy_header};
 pub use self::tls::ServerTlsError;
-pub(crate) use self::tls::{ClientCertificates, ClientTls, TlsSettings};
+pub(crate) use self::tls::{ClientCertificates, ClientTls, FailedHandshake, TlsSettings};
 use self::{
     proxy_protocol::{WaitingPlace, read_header},
-    tls::{FailedHandshake, begins_with_tls},
+    tls::begins_with_tls,
 };
 
 /// Time limit for a TLS handshake.
