@@ -502,24 +502,41 @@ mod tests {
             let (server, client) = configurations(&resumption, version);
             let connector = TlsConnector::from(client);
             let name = ServerName::try_from("localhost").unwrap();
-            let reading = async || {
+            let connect = async || {
                 let stream = TcpStream::connect(address).await.unwrap();
-                let mut stream = connector.connect(name.clone(), stream).await.unwrap();
-                // This read also reads the tickets, which TLS 1.3 sends after the handshake.
-                let read = stream.read(&mut [0]).await;
-                (stream.get_ref().1.handshake_kind(), read.ok())
+                connector.connect(name.clone(), stream).await.unwrap()
             };
             // The first connection only gives the client a session to resume.
-            let (error, first) =
-                tokio::join!(refusal(&listener, Arc::clone(&server), None), reading());
+            let first = async {
+                let mut stream = connect().await;
+                // This read also reads the tickets, which TLS 1.3 sends after the handshake.
+                drop(stream.read(&mut [0]).await);
+                stream.get_ref().1.handshake_kind()
+            };
+            let accepted = refusal(&listener, Arc::clone(&server), None);
+            let (error, kind) = tokio::join!(accepted, first);
             assert!(error.is_none(), "{version:?}: {error:?}");
-            assert_eq!(first.0, Some(HandshakeKind::Full), "{version:?}");
+            assert_eq!(kind, Some(HandshakeKind::Full), "{version:?}");
+            let second = async {
+                let mut stream = connect().await;
+                // Seawall has not read all these bytes when it refuses the client.
+                stream.write_all(&[0; 16 * 1024]).await.unwrap();
+                stream.flush().await.unwrap();
+                // Without the alert `close_notify`, this read fails.
+                let read = stream.read_to_end(&mut Vec::new()).await;
+                assert_eq!(read.unwrap(), 0, "{version:?}");
+                stream.shutdown().await.unwrap();
+                stream
+            };
             let refused = refusal(&listener, Arc::clone(&server), Some(requiring()));
-            let (error, second) = tokio::join!(refused, reading());
+            let (error, stream) = tokio::join!(refused, second);
             assert!(error.is_some(), "{version:?}");
-            // A read of 0 bytes is the alert `close_notify`. Without it, the read fails.
-            let expected = (Some(HandshakeKind::Resumed), Some(0));
-            assert_eq!(second, expected, "{version:?}");
+            let (socket, session) = stream.get_ref();
+            let kind = session.handshake_kind();
+            assert_eq!(kind, Some(HandshakeKind::Resumed), "{version:?}");
+            // A connection that was reset has an error.
+            let reset = socket.take_error().unwrap();
+            assert!(reset.is_none(), "{version:?}: {reset:?}");
         }
     }
 }
