@@ -174,21 +174,18 @@ impl EstablishError {
 
     /// The error of the first command of a connection. If the connection failed, its cause may be
     /// that Seawall has no client certificate.
-    fn explained_by(self, without_certificate: Option<WithoutCertificate>) -> Self {
-        match (self, without_certificate) {
-            (
-                Self::Exchange {
-                    step,
-                    address,
-                    source: ControlError::Io(source),
-                },
-                Some(without_certificate),
-            ) => Self::Exchange {
+    fn explained_by(self, without_certificate: WithoutCertificate) -> Self {
+        match self {
+            Self::Exchange {
+                step,
+                address,
+                source: ControlError::Io(source),
+            } => Self::Exchange {
                 step,
                 address,
                 source: ControlError::Io(without_certificate.explain(source)),
             },
-            (error, _) => error,
+            error => error,
         }
     }
 }
@@ -218,6 +215,24 @@ struct OpenedStream {
     tls_version: TlsVersion,
     /// `Some` if the stream uses TLS and Seawall has no certificate.
     without_certificate: Option<WithoutCertificate>,
+}
+
+/// Returns the result of the first command of a connection. If the command failed, explains its
+/// error.
+fn first_result<T>(
+    result: Result<T, EstablishError>,
+    without_certificate: Option<WithoutCertificate>,
+) -> Result<T, EstablishError> {
+    let Some(without_certificate) = without_certificate else {
+        return result;
+    };
+    match result {
+        Ok(result) => {
+            without_certificate.note_success();
+            Ok(result)
+        }
+        Err(error) => Err(error.explained_by(without_certificate)),
+    }
 }
 
 impl fmt::Debug for Connector {
@@ -381,8 +396,7 @@ impl Connector {
             let opened = self.connect_stream(address, header).await?;
             let mut connection = Connection::new(opened.stream, Instant::now());
             let requires = may_require_authentication(address, &mut connection).await;
-            let requires =
-                requires.map_err(|error| error.explained_by(opened.without_certificate))?;
+            let requires = first_result(requires, opened.without_certificate)?;
             Ok((connection.stream, requires))
         };
         self.within_limit(address, checking).await
@@ -501,8 +515,7 @@ impl Connector {
         hello.append(cstr!("$db"), "admin");
         let hello = SecretDocument::from(hello);
         let hello_reply = run_step(&mut connection, address, EstablishStep::Hello, &hello).await;
-        let hello_reply =
-            hello_reply.map_err(|error| error.explained_by(opened.without_certificate))?;
+        let hello_reply = first_result(hello_reply, opened.without_certificate)?;
         connection.server_connection_id = match hello_reply.get("connectionId").ok().flatten() {
             Some(RawBsonRef::Int32(id)) => Some(i64::from(id)),
             Some(RawBsonRef::Int64(id)) => Some(id),

@@ -1,6 +1,13 @@
 //! TLS towards servers: authorities, revocation lists, Seawall's own certificate.
 
-use std::{cell::Cell, fmt, io, sync::Arc};
+use std::{
+    cell::Cell,
+    fmt, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use tokio::{net::TcpStream, task_local};
 use tokio_rustls::{
@@ -9,8 +16,7 @@ use tokio_rustls::{
         self, CertificateError, ClientConfig, DigitallySignedStruct, HandshakeKind, RootCertStore,
         SignatureScheme,
         client::{
-            ClientSessionMemoryCache, ClientSessionStore as _, ResolvesClientCert, Resumption,
-            WebPkiServerVerifier,
+            ResolvesClientCert, WebPkiServerVerifier,
             danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         },
         crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
@@ -90,8 +96,8 @@ pub struct TlsSettings<'a> {
 pub struct ServerTls {
     config: Arc<ClientConfig>,
     verifier: Arc<dyn ServerCertVerifier>,
-    /// The TLS sessions with servers; `None` if Seawall has a certificate.
-    sessions_without_certificate: Option<Arc<ClientSessionMemoryCache>>,
+    /// The requests of servers for a certificate; `None` if Seawall has one.
+    requests: Option<Arc<CertificateRequests>>,
     expiries: Vec<CertificateExpiry>,
 }
 
@@ -116,12 +122,11 @@ impl ServerTls {
             .with_safe_default_protocol_versions()?
             .dangerous()
             .with_custom_certificate_verifier(Arc::clone(&verifier));
-        let (config, sessions_without_certificate) = match &settings.identity {
+        let (config, requests) = match &settings.identity {
             None => {
-                let sessions = Arc::new(ClientSessionMemoryCache::new(MAX_SESSIONS));
-                let mut config = builder.with_client_cert_resolver(Arc::new(NoCertificate));
-                config.resumption = Resumption::store(sessions.clone());
-                (config, Some(sessions))
+                let requests = Arc::new(CertificateRequests::default());
+                let resolver = Arc::new(NoCertificate(Arc::clone(&requests)));
+                (builder.with_client_cert_resolver(resolver), Some(requests))
             }
             Some(identity) => {
                 let (certificates, of_identity) = identity.certificates()?;
@@ -133,7 +138,7 @@ impl ServerTls {
         Ok(Self {
             config: Arc::new(config),
             verifier,
-            sessions_without_certificate,
+            requests,
             expiries,
         })
     }
@@ -160,7 +165,7 @@ impl ServerTls {
     }
 
     /// Like [`Self::connect`]. If Seawall has no certificate, also returns a
-    /// [`WithoutCertificate`], which explains an error of the connection's first command.
+    /// [`WithoutCertificate`] for the result of the connection's first command.
     pub(super) async fn connect_noting(
         &self,
         host: &str,
@@ -173,28 +178,36 @@ impl ServerTls {
             (handshake, WAS_ASKED.with(Cell::get))
         };
         let (handshake, was_asked) = WAS_ASKED.scope(Cell::new(false), handshake).await;
-        let sessions = self.sessions_without_certificate.clone();
-        let without_certificate = sessions.map(|sessions| WithoutCertificate {
-            sessions,
-            name,
+        let is_resumed = matches!(&handshake, Ok((_, true)));
+        let requests = self.requests.clone();
+        let without_certificate = requests.map(|requests| WithoutCertificate {
+            requests,
             was_asked,
+            is_resumed,
         });
         match (handshake, without_certificate) {
-            (Ok(stream), without_certificate) => Ok((stream, without_certificate)),
+            (Ok((stream, _)), without_certificate) => Ok((stream, without_certificate)),
             (Err(error), Some(without_certificate)) => Err(without_certificate.explain(error)),
             (Err(error), None) => Err(error),
         }
     }
 
-    async fn handshake(&self, name: &ServerName<'static>, stream: TcpStream) -> io::Result<Stream> {
+    /// The returned flag is true if the handshake has resumed a TLS session.
+    async fn handshake(
+        &self,
+        name: &ServerName<'static>,
+        stream: TcpStream,
+    ) -> io::Result<(Stream, bool)> {
         let connector = TlsConnector::from(Arc::clone(&self.config));
         let stream = connector.connect(name.clone(), stream).await?;
         let (_, session) = stream.get_ref();
-        if session.handshake_kind() == Some(HandshakeKind::Resumed) {
+        let is_resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
+        if is_resumed {
             let chain = session.peer_certificates().unwrap_or_default();
             self.verify(chain, name).map_err(io::Error::other)?;
         }
-        Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
+        let stream = Stream::Tls(Box::new(TlsStream::Client(stream)));
+        Ok((stream, is_resumed))
     }
 
     fn verify(
@@ -216,9 +229,6 @@ impl ServerTls {
     }
 }
 
-/// Maximum number of TLS sessions that are kept to resume them. This is the default of rustls.
-const MAX_SESSIONS: usize = 256;
-
 task_local! {
     /// True if the server has asked for a client certificate in the handshake that the current task
     /// performs. All handshakes share one [`NoCertificate`], because rustls resumes a TLS session
@@ -226,12 +236,23 @@ task_local! {
     static WAS_ASKED: Cell<bool>;
 }
 
+/// The requests of servers for a certificate that Seawall does not have.
+#[derive(Debug, Default)]
+struct CertificateRequests {
+    /// True if a server has asked for a certificate.
+    were_made: AtomicBool,
+    /// True if a server has asked for a certificate and has then replied without one. Servers can
+    /// ask for a certificate that they do not require.
+    are_optional: AtomicBool,
+}
+
 /// Continues handshakes without a client certificate, and notes that the server has asked for one.
 #[derive(Debug)]
-struct NoCertificate;
+struct NoCertificate(Arc<CertificateRequests>);
 
 impl ResolvesClientCert for NoCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.0.were_made.store(true, Ordering::Relaxed);
         // A caller of `ServerTls::config` performs its own handshakes, without this variable.
         let noted = WAS_ASKED.try_with(|was_asked| was_asked.set(true));
         noted.unwrap_or_default();
@@ -245,31 +266,50 @@ impl ResolvesClientCert for NoCertificate {
 
 /// A TLS connection for which Seawall has no certificate.
 pub(super) struct WithoutCertificate {
-    sessions: Arc<ClientSessionMemoryCache>,
-    name: ServerName<'static>,
+    requests: Arc<CertificateRequests>,
     /// True if the server has asked for a certificate in this connection's handshake.
     was_asked: bool,
+    /// True if the handshake has resumed a TLS session. Servers ask for certificates only in full
+    /// handshakes, so the server may have asked in the first handshake of the session.
+    is_resumed: bool,
 }
 
 impl WithoutCertificate {
+    /// Notes that the first command has succeeded: if the server has asked for a certificate, it
+    /// does not require one.
+    pub(super) fn note_success(&self) {
+        if self.was_asked {
+            self.requests.are_optional.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Explains an error of the handshake or of the first command. With TLS 1.3, a server refuses a
     /// missing certificate only after the client has completed the handshake, and a mongod does so
     /// with all versions.
-    ///
-    /// Servers ask for certificates only in full handshakes. So this function also forgets the TLS
-    /// sessions with the server, and the next error is explained too.
     pub(super) fn explain(self, error: io::Error) -> io::Error {
-        while self.sessions.take_tls13_ticket(&self.name).is_some() {}
-        self.sessions.remove_tls12_session(&self.name);
-        let cause = error.get_ref();
-        let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
-        // The other errors of rustls have another cause: for example, Seawall has refused the
-        // server's certificate.
-        let may_be_refused = matches!(cause, None | Some(rustls::Error::AlertReceived(_)));
-        match self.was_asked && may_be_refused {
+        let were_made = self.requests.were_made.load(Ordering::Relaxed);
+        let are_optional = self.requests.are_optional.load(Ordering::Relaxed);
+        let may_have_asked = self.was_asked || (self.is_resumed && were_made);
+        match may_have_asked && !are_optional && may_be_refusal(&error) {
             true => io::Error::new(error.kind(), MissingCertificate(error)),
             false => error,
         }
+    }
+}
+
+/// True if a server that refuses Seawall can cause this error: the server sends an alert or closes
+/// the connection.
+fn may_be_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let cause = error.get_ref();
+    match cause.and_then(|cause| cause.downcast_ref::<rustls::Error>()) {
+        // The other errors of rustls have another cause: for example, Seawall has refused the
+        // server's certificate.
+        Some(cause) => matches!(cause, rustls::Error::AlertReceived(_)),
+        None => matches!(
+            error.kind(),
+            BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof
+        ),
     }
 }
 

@@ -3,8 +3,10 @@
 
 use std::{path::Path, time::Duration};
 
+use bson::rawdoc;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use seawall_auth::NonceSource;
+use seawall_wire::encode_op_msg_like;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -12,7 +14,7 @@ use tokio::{
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
-        ServerConfig, SupportedProtocolVersion,
+        AlertDescription, ServerConfig, SupportedProtocolVersion,
         pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
         server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier},
         version::{TLS12, TLS13},
@@ -25,6 +27,9 @@ use crate::connection::{Connector, ServerAddress};
 const HOST: &str = "localhost";
 const ADDRESS: &str = "127.0.0.1";
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// The text of [`MissingCertificate`].
+const MISSING: &str = "the server asked for a client certificate, and Seawall has none";
 
 /// A certificate authority, and its certificate in PEM.
 struct Authority {
@@ -165,7 +170,7 @@ async fn a_resumed_session_is_refused_if_its_certificate_is_no_longer_valid() {
         let later = ServerTls {
             config: Arc::clone(&tls.config),
             verifier: foreign.tls().verifier,
-            sessions_without_certificate: None,
+            requests: None,
             expiries: Vec::new(),
         };
         let (result, kind, _) = connect(&later, &server).await;
@@ -192,6 +197,31 @@ async fn failed(connector: &Connector, server: &TlsAcceptor) -> (Option<Handshak
     (kind, connected.err().unwrap().to_string())
 }
 
+/// Connects to a server that replies to the first command.
+async fn check_served(connector: &Connector, server: &TlsAcceptor) {
+    let listener = TcpListener::bind((ADDRESS, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let address: ServerAddress = address.parse().unwrap();
+    let accepting = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = server.accept(stream).await.unwrap();
+        stream.read_u8().await.unwrap();
+        // The first command of a connection has the request id 1.
+        let reply = encode_op_msg_like(0, 1, 1, rawdoc! { "ok": 1 }.as_bytes());
+        stream.write_all(&reply).await.unwrap();
+        stream.flush().await.unwrap();
+        stream
+    };
+    let (stream, connected) = tokio::join!(accepting, connector.connect(&address));
+    connected.unwrap();
+    drop(stream);
+}
+
+fn connector(tls: ServerTls) -> Connector {
+    let nonces = Arc::new(NonceSource::new().unwrap());
+    Connector::new(Some(Arc::new(tls)), Vec::new(), LIMIT, nonces)
+}
+
 #[tokio::test]
 async fn each_failed_attempt_names_the_missing_certificate_if_the_server_asked_for_one() {
     let authority = Authority::generate("authority");
@@ -205,17 +235,63 @@ async fn each_failed_attempt_names_the_missing_certificate_if_the_server_asked_f
             // Seawall refuses the certificate of the server.
             (foreign.tls(), &asking, "TLS handshake to", false),
         ] {
-            let nonces = Arc::new(NonceSource::new().unwrap());
-            let connector = Connector::new(Some(Arc::new(tls)), Vec::new(), LIMIT, nonces);
-            // The server asks again in the second attempt only if that is a full handshake too.
-            for _ in 0..2 {
-                let (kind, error) = failed(&connector, server).await;
-                assert_ne!(kind, Some(HandshakeKind::Resumed), "{version:?}: {error}");
+            let connector = connector(tls);
+            // In the second handshake, the server does not ask again.
+            for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
+                let (seen, error) = failed(&connector, server).await;
+                let expected = step.starts_with("hello").then_some(kind);
+                assert_eq!(seen, expected, "{version:?}: {error}");
                 assert!(error.starts_with(step), "{version:?}: {error}");
-                let missing = "the server asked for a client certificate, and Seawall has none";
-                assert_eq!(error.contains(missing), is_named, "{version:?}: {error}");
+                assert_eq!(error.contains(MISSING), is_named, "{version:?}: {error}");
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_replies_after_it_asked_for_a_certificate_in_vain_does_not_require_one() {
+    let authority = Authority::generate("authority");
+    for version in [&TLS12, &TLS13] {
+        let connector = connector(authority.tls());
+        let first = authority.asking_server(version);
+        check_served(&connector, &first).await;
+        // The second server has no TLS session of Seawall, so it asks again.
+        let second = authority.asking_server(version);
+        for (server, kind) in [
+            (&first, HandshakeKind::Resumed),
+            (&second, HandshakeKind::Full),
+        ] {
+            let (seen, error) = failed(&connector, server).await;
+            assert_eq!(seen, Some(kind), "{version:?}: {error}");
+            assert!(!error.contains(MISSING), "{version:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn only_errors_that_a_refusal_can_cause_name_the_missing_certificate() {
+    use io::ErrorKind;
+    let of_rustls = |error: rustls::Error| io::Error::new(ErrorKind::InvalidData, error);
+    let alert = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
+    let refused_by_seawall = rustls::Error::InvalidCertificate(CertificateError::Expired);
+    for (error, is_named) in [
+        (ErrorKind::UnexpectedEof.into(), true),
+        (ErrorKind::ConnectionReset.into(), true),
+        (ErrorKind::ConnectionAborted.into(), true),
+        (ErrorKind::BrokenPipe.into(), true),
+        (of_rustls(alert), true),
+        (ErrorKind::TimedOut.into(), false),
+        (ErrorKind::HostUnreachable.into(), false),
+        (ErrorKind::ConnectionRefused.into(), false),
+        (of_rustls(refused_by_seawall), false),
+    ] {
+        let asked = WithoutCertificate {
+            requests: Arc::default(),
+            was_asked: true,
+            is_resumed: false,
+        };
+        let error = asked.explain(error).to_string();
+        assert_eq!(error.contains(MISSING), is_named, "{error}");
     }
 }
 
