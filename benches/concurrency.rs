@@ -99,7 +99,8 @@ async fn run(plan: &Plan, situations: &[Situation], pictures: &Path) -> Report {
     report
 }
 
-/// Compares the limits with each number of clients.
+/// Compares the concurrency limits in `plan.limits`. For each number of clients, every limit is
+/// measured.
 async fn compare(testbed: &Testbed, situation: Situation, plan: &Plan, report: &mut Report) {
     for clients in &plan.connections {
         let mut rounds = vec![Vec::new(); plan.limits.len()];
@@ -115,7 +116,8 @@ async fn compare(testbed: &Testbed, situation: Situation, plan: &Plan, report: &
     }
 }
 
-/// Compares the limits in each phase of a change of load.
+/// Compares the concurrency limits in `plan.limits` under a load whose number of clients changes.
+/// Each phase of the load, with its number of clients, has its own results.
 async fn compare_changes(testbed: &Testbed, plan: &Plan, report: &mut Report) {
     // For each phase, and in it for each limit: the figures of all rounds.
     let mut phases = plan.phases.map(|_| vec![Vec::new(); plan.limits.len()]);

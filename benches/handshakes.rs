@@ -45,16 +45,17 @@ use tokio::{
 
 const PARTS: [&str; 4] = ["idle", "counts", "rotations", "storms"];
 
-/// Number of clients whose handshakes are counted. They keep a core of the target busy.
+/// Number of clients whose handshakes are counted in the part `counts`. These clients keep one
+/// CPU core of the measured process (Seawall or HAProxy) busy.
 const CLIENTS: usize = 8;
 
-/// Number of clients of a storm.
+/// Number of clients that make TLS handshakes at the same time in the part `storms`.
 const STORM_CLIENTS: usize = 200;
 
-/// Operations per second of all clients without TLS together.
+/// Total finds per second in the part `storms`. Clients without TLS run these finds.
 const RATE: f64 = 400.0;
 
-/// Number of connections of all clients without TLS together.
+/// Total number of connections without TLS that run finds in the part `storms`.
 const CONNECTIONS: usize = 16;
 
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -68,9 +69,9 @@ struct Plan {
     storm: Duration,
     /// Number of idle clients.
     idle: usize,
-    /// Number of clients that run operations while files are replaced.
+    /// Number of clients that run operations while TLS files (such as certificates) are replaced.
     rotation_clients: usize,
-    /// Number of times that the files are replaced.
+    /// Number of times that the TLS files are replaced.
     rotations: usize,
 }
 

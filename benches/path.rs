@@ -166,7 +166,9 @@ fn insert_of(bytes: usize) -> Vec<u8> {
 /// Reads a message as Seawall reads it from a client's connection. A message of up to 1 MiB is read
 /// as a whole. For a larger message, the head (its beginning) is read first, and the remaining
 /// bytes in pieces.
-/// Returns the number of bytes, plus the number of sequences if the message is read as a whole.
+///
+/// Returns the number of bytes that were read. If the message is read as a whole, its document
+/// sequences are parsed too, and their number is added.
 async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> usize {
     let mut reader = MessageReader::default();
     let read = reader.next(&mut stream, MAX_MESSAGE_BYTES, budget).await;

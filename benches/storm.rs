@@ -43,8 +43,8 @@ const POOL_SIZE: usize = 32;
 /// `max_pool_size` in Seawall's default configuration.
 const DEFAULT_POOL_SIZE: usize = 100;
 
-/// Seawall's `max_pool_size` in the part `idle`. With this value, Seawall has ten server
-/// connections in total.
+/// Seawall's `max_pool_size` in the bench's part `idle`. With this value, Seawall has at most ten
+/// server connections in total. This includes the connections of its probes and monitors.
 const IDLE_POOL_SIZE: usize = 4;
 
 /// Operations per second of the clients that keep their connections during the storm.
@@ -54,14 +54,15 @@ struct Plan {
     sizes: Vec<usize>,
     short_sizes: Vec<usize>,
     persistent: usize,
-    /// Number of clients of the part `restart`.
+    /// Number of clients in the bench's part `restart`. They are connected when Seawall is killed.
     surge: usize,
     /// Numbers of clients of the part `idle`, which runs once with each number.
     idle: Vec<usize>,
     /// Length of each run of the part `idle`, in seconds. It includes the time in which the clients
     /// connect.
     idle_seconds: u64,
-    /// Number of runs of the PHP script.
+    /// Number of runs of a PHP script in the bench's part `php`. Each run of the script connects
+    /// and reads one document, as a request for a web page does.
     pages: usize,
     /// Number of seconds for which strace counts system calls.
     traced_seconds: u64,
@@ -78,7 +79,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// The plan of the command line.
+    /// Creates the plan that the options on the command line describe.
     fn of_command_line() -> Self {
         let is_quick = std::env::args().any(|argument| argument == "--quick");
         let mut plan = if is_quick {
@@ -98,10 +99,10 @@ impl Plan {
         plan
     }
 
-    /// Maximum number of server connections that Seawall may establish after its start. The maximum
-    /// is twice the pool size, because the probes and monitors of both members need connections
-    /// too. Their number does not depend on the pool size, so the maximum of a small pool is that
-    /// of a pool with the size [`POOL_SIZE`].
+    /// Maximum number of server connections that Seawall may establish after its start: twice the
+    /// pool size, because the probes and monitors of both members need connections too. The number
+    /// of these other connections does not depend on the pool size. So for a pool size below
+    /// [`POOL_SIZE`], the function returns twice [`POOL_SIZE`].
     fn max_server_connections(&self) -> f64 {
         let pool_size = self.pool_size.unwrap_or(DEFAULT_POOL_SIZE).max(POOL_SIZE);
         u32::try_from(pool_size * 2).map_or(f64::NAN, f64::from)
@@ -527,8 +528,9 @@ fn row(plan: &Plan, clients: usize, how: Stall, run: usize, is_through: bool, st
     ));
 }
 
-/// The time from the end of the stall until at least 90 % of the offered operations were served in
-/// every following second: `at once`, a number of seconds, or `never`.
+/// The time that the load needs to recover after the end of the stall: `at once`, a number of
+/// seconds, or `never`. The load has recovered when, from then on, at least 90 % of `offered`
+/// operations are served in every second. `operations` are the served operations of each second.
 fn recovered(operations: &[f64], stall_ends: usize, offered: f64) -> String {
     let after = operations.get(stall_ends..).unwrap_or_default();
     let bad = after.iter().rposition(|served| *served < offered * 0.9);

@@ -167,8 +167,9 @@ async fn train_commands(address: &ServerAddress, time: Duration) {
     say(&format!("rounds of the driver's commands: {rounds}"));
 }
 
-/// Repeats the commands until `time` has passed. Returns the number of rounds. Each round uses the
-/// next 100 `_id`s, and the first round begins with `first`. No other task uses these `_id`s.
+/// Repeats the commands of `one_round` until `time` has passed. Returns the number of rounds. Each
+/// round uses the next 100 `_id`s. The first round begins with the `_id` `first`. No other task
+/// uses these `_id`s.
 async fn repeat_commands(client: &Client, first: i32, time: Duration) -> i32 {
     let until = Instant::now() + time;
     let mut rounds = 0;

@@ -131,7 +131,7 @@ fn without_comments(source: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The crates of the proxy that a source uses, without the prefix `seawall_`: `wire` for
+/// The crates of the proxy that the source text uses, without the prefix `seawall_`: `wire` for
 /// `seawall_wire::OpMsg`.
 fn used_crates(source: &str) -> BTreeSet<String> {
     let code = without_comments(source);
@@ -508,7 +508,7 @@ fn used_paths(source: &str) -> Vec<Vec<String>> {
 }
 
 /// All paths in a source that begin with `crate` or `super`, also in expressions and macros. Unit
-/// tests are ignored. A path that ends with a group is returned without the group.
+/// tests are ignored. Braces and the names in them are left out: `super::a` for `super::a::{B, C}`.
 fn paths_to_siblings(source: &str) -> Vec<Vec<String>> {
     let code = without_comments(without_unit_tests(source));
     let paths = code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
@@ -658,7 +658,7 @@ fn use_trees_are_expanded_into_single_paths() {
 }
 
 #[test]
-fn paths_outside_of_use_are_found() {
+fn crate_and_super_paths_are_found_also_outside_of_use_statements() {
     let source = "#[cfg(test)]\nmod live;\nuse super::a::{B, C};\nfn f() { $crate::d::g(super::super::e::H, x::y) } // crate::no\n#[cfg(test)]\npub(super) mod tests {\nuse super::i;\n";
     let join =
         |paths: Vec<Vec<String>>| -> Vec<_> { paths.iter().map(|path| path.join("::")).collect() };
@@ -714,7 +714,7 @@ fn declared_types_are_found() {
 /// A type with one of these words as its whole name says little. If there were several such types,
 /// a reader could not tell them apart.
 #[test]
-fn general_words_name_at_most_one_type() {
+fn no_two_types_have_the_same_general_word_as_their_name() {
     const GENERAL: [&str; 8] = [
         "Kind", "Place", "Session", "Settings", "State", "Step", "Turn", "Window",
     ];
@@ -757,8 +757,9 @@ fn questions_with_side_effects_are_found() {
     assert_eq!(questions_with_side_effects(&source), ["must_c", "can_d"]);
 }
 
-/// A function whose name begins like a question, such as `is_` or `may_`, only answers it.
-/// [`Stream::has_ended`] polls a socket, which changes nothing that callers see.
+/// A function whose name begins like a question, such as `is_` or `may_`, only answers it, so it
+/// must not need `&mut self`. The only exception is [`Stream::has_ended`]: it needs `&mut self` to
+/// poll a socket, but the poll changes nothing that callers see.
 ///
 /// [`Stream::has_ended`]: seawall_transport::Stream::has_ended
 #[test]

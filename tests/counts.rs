@@ -50,8 +50,8 @@ use tokio::{
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Number of times that an operation, or a pair of operations, is repeated. The test takes the
-/// lowest count.
+/// Number of times that an operation, or a pair of operations, is repeated. The test uses only the
+/// repetition with the fewest locks (or the fewest allocations).
 const RUNS: usize = 20;
 
 /// The server delays its reply to a find with this `_id` until the test calls [`Server::release`].

@@ -76,7 +76,8 @@ async fn client(seawall: &Seawall, application: &str) -> Client {
     Client::with_options(options).unwrap()
 }
 
-/// Runs operations of several shapes; some fail. Returns the clients, which stay connected.
+/// Runs several different commands on the database `shop`. Some of them fail. Returns the clients,
+/// which stay connected.
 async fn shop(seawall: &Seawall) -> Vec<Client> {
     let shop = client(seawall, "shop").await;
     let hostile = client(seawall, HOSTILE_APPLICATION).await;
@@ -105,8 +106,8 @@ async fn shop(seawall: &Seawall) -> Vec<Client> {
 /// Number of operations that [`shop`] runs.
 const OPERATIONS: u64 = 950;
 
-/// Waits until all operations of [`shop`] are in the history. After that, the numbers of the
-/// history do not change.
+/// Waits until Seawall's history, which counts operations by time, has all operations of [`shop`].
+/// After that, the counts in the history do not change.
 async fn wait_for_history(seawall: &Seawall) {
     let counted = async || {
         let timeline: seawall_api::Timeline = seawall.api("/api/v1/timeline?since=1h").await;
@@ -167,7 +168,7 @@ fn program() -> String {
     binary().display().to_string()
 }
 
-/// Checks the types and the formatting of the page's sources and of the browser tests.
+/// Checks the types and the formatting in the sources of the dashboard and of the browser tests.
 fn check_sources() {
     install();
     let compiler = folder().join("node_modules/.bin/tsc");
@@ -186,9 +187,10 @@ fn check_sources() {
 /// The folder of the screenshots.
 const SCREENSHOTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
 
-/// Runs files of browser tests, with a low priority. The browsers use all cores. Without the low
-/// priority, they would cause delays that hide the stalls and changes that Seawall must report in
-/// `episodes.test.mjs`, which may run at the same time.
+/// Runs files of browser tests, with a low priority. The browsers use all cores, and
+/// `episodes.test.mjs` may run at the same time. In that test, Seawall must report when operations
+/// become slow. With a normal priority, the browsers would slow down all operations of that test,
+/// so Seawall could not see the difference.
 fn browse(files: &[&str], variables: &[(&str, &str)]) {
     run_scripts(
         "nice",
@@ -251,7 +253,7 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
 /// The browser script starts its own servers, because it stops one of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Node and Chromium; run by .ci/run"]
-async fn dashboard_shows_real_storms_stalls_and_changes_as_the_api_reports_them() {
+async fn dashboard_shows_reconnect_storms_server_stalls_and_traffic_changes_like_the_api() {
     tokio::task::block_in_place(install);
     let mongod = find_or_fetch(|_| {}).await.unwrap();
     let variables = [

@@ -196,8 +196,9 @@ fn every_alert_is_listed_and_has_a_runbook() {
     assert!(count >= 15, "too few alerts found: {count}");
 }
 
-/// The text of a source file that a page names. The name is a path relative to `tests/e2e`,
-/// `proxy/src` or the repository's root, or it begins with the name of a crate (`wire/header.rs`).
+/// The text of a source file. `name` is the file's name in the documents: a path relative to
+/// `tests/e2e`, `proxy/src` or the repository's root, or a path that begins with the name of a
+/// crate (`wire/header.rs`).
 fn source(name: &str) -> String {
     let folders = ["tests/e2e", "proxy/src", "."];
     let mut paths = folders

@@ -30,10 +30,11 @@ use seawall_tests::{
 };
 use tokio::{net::TcpSocket, time::Instant};
 
-/// The environment variable that is set in the process inside the namespace.
+/// Each test starts a second process of this program inside a new network namespace. This
+/// environment variable is set only in that second process.
 const INSIDE: &str = "NETWORK_INSIDE";
 
-/// The source address of the clients that the rules redirect to Seawall.
+/// The source address of the clients that the firewall rules redirect to Seawall.
 const INTERCEPTED: &str = "127.0.0.9:0";
 
 /// Time limit of each wait: twice the time after which the kernel closes a connection to a server
@@ -47,6 +48,7 @@ fn redirected_clients_reach_their_original_destination() {
     in_a_namespace(name, intercept());
 }
 
+/// A connection is silent if the network drops all its packets without notifying either end.
 #[test]
 #[ignore = "needs nft, ip and a network namespace; run by .ci/run"]
 fn silent_connections_are_detected_and_replaced() {

@@ -115,7 +115,7 @@ async fn shop(seawall: &Seawall) {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_can_sort_filter_and_open_shapes_and_restores_the_terminal_when_it_ends() {
+async fn top_sorts_filters_and_opens_query_shapes_and_restores_the_terminal_at_its_end() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
@@ -196,7 +196,7 @@ async fn top_shows_heat_maps_without_colors() {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_has_a_key_for_each_sort_order_and_shows_histogram_and_timeline_of_one_shape() {
+async fn top_has_a_key_per_sort_order_and_shows_the_histogram_and_timeline_of_a_query_shape() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;

@@ -98,7 +98,8 @@ struct Values {
     server: Value,
     /// CPU time of the proxy per operation relative to HAProxy. `None` without HAProxy.
     cpu_to_haproxy: Option<Value>,
-    /// CPU time of the proxy per operation relative to the bare relay. `None` without the relay.
+    /// CPU time of the proxy per operation relative to the relay, a process that only copies bytes
+    /// between client and server. `None` without the relay.
     cpu_to_relay: Option<Value>,
 }
 
@@ -136,13 +137,14 @@ pub struct OperationCalls {
 pub struct Medians {
     /// The conditions of the run.
     run: Run,
-    /// The values of each case and target. A key has the part, the connections or the rate, and the
-    /// target, separated by spaces.
+    /// The values of each case and target. A key of the map consists of the part of the bench, the
+    /// number of connections or the rate, and the target's name, separated by spaces.
     cases: BTreeMap<String, Values>,
-    /// The values of each idle proxy. A key is the target.
+    /// The values of each idle proxy. A key of the map is the target's name.
     #[serde(default)]
     idle: BTreeMap<String, Idle>,
-    /// The system calls. A key has the connections and the target, separated by a space.
+    /// The numbers of system calls per operation. A key of the map consists of the number of
+    /// connections and the target's name, separated by a space.
     #[serde(default)]
     calls: BTreeMap<String, OperationCalls>,
 }
@@ -458,8 +460,9 @@ impl Value {
         }
     }
 
-    /// The difference from an earlier value above which the change is reported: the noise of both
-    /// runs, but at least [`LEAST_CHANGE`] of the earlier median.
+    /// The threshold for the difference between this value and the value `before` of the previous
+    /// run. Only a larger difference is reported. The threshold is the sum of the noise of both
+    /// values, but at least [`LEAST_CHANGE`] of the earlier median.
     fn noise_with(self, before: Self) -> f64 {
         let least = before.median.abs() * LEAST_CHANGE;
         least.max(self.noise + before.noise)
@@ -528,7 +531,8 @@ mod tests {
         }
     }
 
-    /// The results of one case in which the relay and Seawall used these CPU times.
+    /// The results of one case in which the relay (a process that only copies bytes) and Seawall
+    /// used these CPU times.
     fn medians(relay_ms: u64, seawall_ms: u64) -> Medians {
         let mut medians = Medians::of(Run {
             commit: "1234567".to_owned(),

@@ -143,7 +143,8 @@ impl Expected {
     }
 }
 
-/// The number in the field `name` of the first document in a cursor's reply.
+/// Finds the first document that a reply with a cursor contains. Returns the number in the field
+/// `name` of this document.
 fn first(body: &[u8], name: &str) -> Option<i64> {
     let cursor = Elements::find(body, "cursor")?.value.as_document()?;
     let batch = Elements::find(cursor, "firstBatch")?;

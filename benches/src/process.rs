@@ -152,7 +152,8 @@ fn parse_cpu(stat: &str) -> (Duration, Duration) {
 #[derive(Clone, Debug)]
 pub struct ThreadTimes {
     pid: u32,
-    /// The CPU time of each thread since its start, by thread id. Ended threads keep their times.
+    /// The CPU time of each thread since its start, by thread id. The times of threads that have
+    /// ended stay in this map.
     by_thread: BTreeMap<OsString, Duration>,
 }
 
@@ -169,8 +170,8 @@ impl ThreadTimes {
         Ok(Self { pid, by_thread })
     }
 
-    /// Reads the times again. The time of a thread from the last call until the thread's end is not
-    /// counted.
+    /// Reads the CPU times again. If a thread has ended since the times were last read, the CPU
+    /// time that it used after that reading is not counted.
     ///
     /// # Errors
     /// If the process has ended.

@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::process::Process;
 
-/// The first argument of a bench that runs as the relay.
+/// The first argument with which a bench's program runs as the relay process.
 const ARGUMENT: &str = "relay";
 
 /// Number of the relay's threads that copy bytes. The benches start HAProxy with as many threads.

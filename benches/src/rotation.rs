@@ -34,7 +34,8 @@ use crate::{
 /// Operations per second of all clients together.
 pub const RATE: f64 = 1_000.0;
 
-/// Maximum time from the replacement of the files until each change has an effect.
+/// Maximum time from the replacement of the TLS files until the new certificate, the new
+/// certificate authority and the new revocation list each have an effect.
 const LIMIT: Duration = Duration::from_secs(30);
 
 const NAME: &str = "localhost";
@@ -222,7 +223,7 @@ impl RotationTestbed {
         config.expect("the TLS library accepts the certificates")
     }
 
-    /// TLS of the clients that run operations.
+    /// The TLS configuration of the clients that run operations.
     fn client_tls(&self) -> ServerTls {
         let (authority, client) = (self.servers.pem(), client_identity(&self.clients).pem());
         let pem = |content| Pem {

@@ -62,7 +62,8 @@ pub struct Instance {
     pub name: String,
     /// The binary `seawall`.
     pub binary: PathBuf,
-    /// Environment variables that set keys, such as `SEAWALL_POOL__MAX_POOL_SIZE`.
+    /// Environment variables that set keys of Seawall's configuration, such as
+    /// `SEAWALL_POOL__MAX_POOL_SIZE`.
     pub environment: Vec<(String, String)>,
 }
 

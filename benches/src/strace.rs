@@ -75,7 +75,7 @@ impl Calls {
         found.map_or(0.0, |(_, count)| *count)
     }
 
-    /// How often any system call was made.
+    /// The total number of system calls that were made.
     pub fn total(&self) -> f64 {
         self.0.iter().map(|(_, count)| count).sum()
     }

@@ -79,8 +79,8 @@ impl FromStr for PeerAddress {
     type Err = AddressError;
 
     /// Parses `host:port`, `http://host:port` or `https://host:port`. A URL with a user or a path
-    /// is refused. The URL has no token; `admin.peer_token_file` names the file with the token for
-    /// the instance.
+    /// is refused. The token that Seawall sends to the other instance is not part of the URL. It is
+    /// in a file that `admin.peer_token_file` names.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
         let address = rest.strip_suffix('/').unwrap_or(rest);

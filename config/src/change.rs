@@ -14,8 +14,8 @@ use crate::words::Credentials;
 /// A key or section that has a new value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
-    /// The path of the key, or of a section that is read as a whole: `auth.users`, `listen.tls`,
-    /// `listeners[1].tls`.
+    /// The path of a key, or of a list or section. For example, `auth.users`, `listen.tls` and
+    /// `listeners[1].tls` are each compared as a whole, not key by key.
     pub path: String,
     /// When the change takes effect.
     pub change: Change,
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_from_listen_to_listeners_keeps_tls_until_the_restart() {
+    fn a_change_from_the_section_listen_to_listeners_keeps_tls_until_the_restart() {
         let running = with_tls("listen.tls");
         let (changes, settings) = reload(&running, &listener("127.0.0.1:27018", ""));
         let expected = ["listen", "listeners"].map(|path| (path.to_owned(), Change::Restart));

@@ -2,7 +2,7 @@
 //!
 //! Two underscores separate section and key, because keys contain single underscores. A value is
 //! parsed according to the kind of its key. If parsing fails, the value stays text, and the check
-//! reports it.
+//! against the schema (module `check`) reports it.
 
 use toml::Table;
 

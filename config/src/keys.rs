@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_has_the_path_of_its_section_and_either_a_default_or_an_example() {
+    fn every_key_begins_with_the_path_of_its_section_and_has_either_a_default_or_an_example() {
         for section in SECTIONS.iter() {
             for key in section.keys {
                 assert_eq!(key.path, join(section.path, key.name()));

@@ -81,14 +81,17 @@ pub(crate) const MAX_PULSE_MS: i64 = 60_000;
 /// which lines wait.
 pub(crate) const MAX_COMMAND_BYTES: i64 = 64 * 1024;
 
-/// Minimum size of a file of a capture. A smaller file would contain mostly headers.
+/// Minimum for the size limits of captures (recordings of client traffic) and of their files. A
+/// smaller file would contain mostly headers.
 pub(crate) const MIN_CAPTURE_BYTES: i64 = 1024 * 1024;
 
-/// Minimum memory of the queue of a capture. The largest message must fit into the queue.
+/// Minimum memory of the queue in which the commands and replies of a capture (a recording of
+/// client traffic) wait for the disk. The largest message must fit into the queue.
 pub(crate) const MIN_CAPTURE_QUEUE_BYTES: i64 = 64 * 1024 * 1024;
 
-/// Minimum length of the key from which pseudonyms are computed, in bytes. A shorter key could be
-/// found by trying all keys.
+/// Minimum length in bytes of the secret key that is used to compute pseudonyms. In captures,
+/// pseudonyms replace the applications' data. An attacker could find a shorter key by trying all
+/// keys.
 pub const MIN_REDACTION_KEY_BYTES: usize = 16;
 
 const _: () = assert!(MIN_CAPTURE_QUEUE_BYTES > LARGEST_MESSAGE_BYTES);

@@ -118,7 +118,8 @@ impl<'a> Part<'a> {
 
 /// A type that the value of a key can have.
 pub(crate) trait Setting: Sized {
-    /// Reads a value that the check has accepted. `None` if a problem was reported.
+    /// Reads a value that the check against the schema (module `check`) has already accepted.
+    /// `None` if a problem was reported.
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self>;
 
     /// The value of an absent key without a default; `None` if the key is required.
@@ -135,8 +136,8 @@ pub(crate) struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// Returns `value` unchanged. Reports `None` as a bug in Seawall, because the check has already
-    /// accepted the value.
+    /// Returns `value` unchanged. Reports `None` as a bug in Seawall, because the check against the
+    /// schema (module `check`) accepts only values that have their key's type.
     pub(crate) fn fitting<T>(&mut self, value: Option<T>) -> Option<T> {
         if value.is_none() {
             let allowed = "the value does not have its key's type; this is a bug in Seawall";

@@ -189,8 +189,9 @@ fn token_if_public(admin: &Admin, problems: &mut Problems) {
     }
 }
 
-/// Checks that all peers have one common token or each peer has its own, if tokens are given. Also
-/// checks that TLS files for peers are given only if a peer uses TLS.
+/// If files with tokens for the peers are given, checks that there is one file for all peers or one
+/// file for each peer. Peers are the other Seawall instances in `admin.peers`. Also checks that TLS
+/// files for peers are given only if a peer uses TLS.
 fn peers_fit(admin: &Admin, problems: &mut Problems) {
     if problems.has("admin.peers") {
         return;
@@ -240,9 +241,10 @@ fn telemetry_fits(telemetry: &Telemetry, problems: &mut Problems) {
     }
 }
 
-/// Checks that a key is configured if `capture.redact` is `ordered`, and that a configured key is
-/// long enough. Without a configured key, Seawall computes pseudonyms with a random key, so a
-/// capture and a redacted copy of the data would have different pseudonyms.
+/// Checks that `capture.redact_key_file` is given if `capture.redact` is `ordered`, and that the
+/// key in this file is long enough. From the key, Seawall computes the pseudonyms that replace the
+/// applications' data in captures. With a random key, a value would have one pseudonym in a capture
+/// and another one in a copy of the data that `seawall load copy` writes.
 fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     let key = "capture.redact_key_file";
     match &capture.redaction_key {
@@ -258,8 +260,9 @@ fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     }
 }
 
-/// Checks that `capture.on` names no events in relay mode, because Seawall captures no client in
-/// this mode.
+/// Checks that `capture.on` is empty in relay mode. The key lists the events that begin a capture
+/// of client traffic, such as a reconnect storm. In relay mode, Seawall cannot capture client
+/// traffic.
 fn events_have_clients(settings: &Settings, problems: &mut Problems) {
     if settings.deployment.mode == Mode::Relay && !settings.capture.on.is_empty() {
         let allowed = r#"must be absent if deployment.mode is "relay""#;

@@ -142,7 +142,7 @@ pub enum KeyKind {
     },
     /// A number from 0 to 100, with or without decimals.
     Percent,
-    /// A table from the ids of query shapes to times in milliseconds.
+    /// A table that contains a time in milliseconds for the id of each listed query shape.
     ShapeThresholds {
         /// The maximum time.
         max_ms: i64,
@@ -176,7 +176,7 @@ impl KeyKind {
     }
 
     /// Parses the text of an environment variable or of a default. If parsing fails, the value
-    /// stays text, and the check reports it.
+    /// stays text, and the check against the schema (module `check`) reports it.
     pub(crate) fn parse(self, text: &str) -> Value {
         let parsed = match self {
             Self::Integer { .. } | Self::IntegerOr { .. } => text.parse().ok().map(Value::Integer),
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_values_of_the_kind_addresses_are_split_at_commas() {
+    fn addresses_are_split_at_commas_but_a_connection_string_is_not() {
         let parse = |text, kind: KeyKind| kind.parse(text);
         let addresses = parse("a:1, b:2", KeyKind::Addresses);
         assert_eq!(addresses.as_array().unwrap().len(), 2);

@@ -52,7 +52,7 @@ pub struct Settings {
     pub limits: Limits,
     /// The statistics by shape. A shape is a command without its values.
     pub shapes: Shapes,
-    /// The history of Seawall's statistics: its memory and its directory.
+    /// How much memory the history of Seawall's statistics uses, and in which directory it is kept.
     pub history: History,
     /// The regular samples of each server's `serverStatus`.
     pub pulse: Pulse,
@@ -62,7 +62,7 @@ pub struct Settings {
     pub capture: Capture,
     /// The injected fault, for experiments; `None` if it is off.
     pub fault: Option<Fault>,
-    /// The graceful stop: how long clients may continue.
+    /// How long clients may continue their operations after Seawall was asked to stop.
     pub shutdown: Shutdown,
     /// The number of threads, and whether core dumps are allowed.
     pub runtime: Runtime,
@@ -77,8 +77,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The listeners of `[[listeners]]`. Without them, the only listener, which `[listen]`
-    /// describes.
+    /// Returns the listeners of `[[listeners]]`. If there are none, returns the only listener,
+    /// which `[listen]` describes.
     pub fn listeners(&self) -> Cow<'_, [Listener]> {
         match self.listeners.is_empty() {
             true => Cow::Owned(vec![Listener::only(&self.listen)]),
@@ -86,8 +86,9 @@ impl Settings {
         }
     }
 
-    /// Reads all sections, and adds their problems to the problems of `file`. The result is valid
-    /// only if there are no problems. `None` if a section cannot be read because of a problem.
+    /// Reads all sections, and adds their problems to the problems of `file`. `None` if a problem
+    /// makes a section unreadable. After other problems, the result is `Some`, but is not a valid
+    /// configuration.
     pub(crate) fn read(file: &mut Part<'_>) -> Option<Self> {
         Some(Self {
             listen: file.section("listen")?,
@@ -195,7 +196,7 @@ section! {
     {
         /// The connection string. Only its scheme has been checked.
         uri: Secret = connection_string::read;
-        /// Further options of TLS to servers; `None` if there are none.
+        /// The options of `[deployment.tls]`; `None` if all of them have their defaults.
         tls: Option<ServerTls> = server_tls;
     }
 }

@@ -20,9 +20,10 @@ use crate::keys;
 use crate::problem::{HIDDEN, Problem, Problems, shown};
 use crate::schema::Key;
 
-/// Pairs of a key in `[telemetry]` and a variable for this key; the name of the variable is empty
-/// if there is none. If one of the keys is given, no variable of the group has an effect. Otherwise
-/// only the first variable that is set has an effect.
+/// Pairs of a key in `[telemetry]` and the OpenTelemetry variable that sets this key. The name of
+/// the variable is empty if no variable sets the key. If the file, a `SEAWALL_` variable or the
+/// command line sets one of the keys, no variable of the group has an effect. Otherwise only the
+/// first variable that is set has an effect.
 type Group = &'static [(&'static str, &'static str)];
 
 const GROUPS: [Group; 10] = [
@@ -76,8 +77,9 @@ const DISABLED: &str = "OTEL_SDK_DISABLED";
 const SECTION: &str = "telemetry";
 
 /// Converts the variables of OpenTelemetry in `environment` to a table with the section
-/// `[telemetry]`. It contains only keys that `merged` does not set, or only `enabled = false` if
-/// `OTEL_SDK_DISABLED` is true. Adds each wrong value to `problems`.
+/// `[telemetry]`. The section contains only keys that `merged` does not set, or only
+/// `enabled = false` if `OTEL_SDK_DISABLED` is true. If `merged` does not set `enabled = true`, the
+/// table is empty, because the variables have no effect. Adds each wrong value to `problems`.
 pub(crate) fn table(
     environment: &[(String, String)],
     merged: &Table,

@@ -72,8 +72,8 @@ impl Layers<'_> {
         has_several && listeners::is_of_only_listener(key)
     }
 
-    /// Adds the values of a key that each table of a list can have, for example `[[auth.users]]`.
-    /// Such a list can be given only in the file.
+    /// Adds a value of `key` for each table of the list of tables at `list`: for example, the name
+    /// of each user in `[[auth.users]]`. Such lists can be given only in the file.
     fn elements(&self, key: &Key, list: &str, rest: &str, values: &mut Vec<EffectiveValue>) {
         let name = rest.trim_start_matches('.');
         let section = name.rsplit_once('.').map(|(section, _)| section);

@@ -10,13 +10,14 @@ use crate::read::{Given, Setting, parts};
 use crate::schema::KeyKind;
 
 words! {
-    /// An event that begins a capture.
+    /// An event that begins a capture (a recording of clients' operations).
     CaptureEvent {
         /// A storm began: clients connect and disconnect far more often than usual.
         Storm = "storm",
         /// A stall was detected: the operations of a server take far longer than usual.
         Stall = "stall",
-        /// The operations of a shape became slower or faster, or the shape is new.
+        /// The operations of a shape became slower or faster, or the shape is new. A shape is a
+        /// command without its values.
         Change = "change",
     }
 }
@@ -29,8 +30,9 @@ words! {
         /// Each value becomes a pseudonym of the same type and length. Equal values have equal
         /// pseudonyms.
         Equality = "equality",
-        /// As `Equality`. In addition, pseudonyms of numbers and dates have the same order as the
-        /// values, and pseudonyms of strings with equal prefixes have equal prefixes.
+        /// As `Equality`. In addition, the pseudonyms of numbers sort in the same order as the
+        /// numbers, and the pseudonyms of dates in the same order as the dates. If two strings have
+        /// an equal prefix, their pseudonyms have an equal prefix too.
         Ordered = "ordered",
     }
 }

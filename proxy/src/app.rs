@@ -320,7 +320,8 @@ impl App {
         self.feed.exporter.set_info(config_hash, series)
     }
 
-    /// The expiry times of the contents of all TLS files. The returned value follows later reloads.
+    /// When the certificates, authorities and revocation lists in all TLS files expire. After a
+    /// later reload, the returned value gives the times of the new contents.
     fn expiries(&self) -> Expiries {
         let listeners = self.listeners.iter().map(|of| &of.tls);
         let all = listeners.chain([&self.admin_tls]);

@@ -104,7 +104,7 @@ fn batch(reply: &RawReply) -> Vec<Document> {
 }
 
 #[tokio::test]
-async fn a_get_more_with_a_long_wait_runs_in_slices_and_gets_one_reply() {
+async fn a_get_more_with_a_long_wait_is_split_into_short_get_mores_and_its_client_gets_one_reply() {
     let scene = Scene::start(8).await;
     let mut client = scene.client().await;
     let cursor = watch(&mut client, doc! {}).await;

@@ -43,8 +43,8 @@ limits.max_in_flight_operations = 8
 enum Moment {
     /// Right after the last poll of the future.
     AfterPoll,
-    /// When the future is woken after its last poll. For example, the pool has then handed it a
-    /// connection that it has not received yet.
+    /// When the future is woken after its last poll. For example, the pool has then assigned a
+    /// connection to the future, but the future is dropped before a poll returns the connection.
     WhenWoken,
 }
 
@@ -372,7 +372,7 @@ async fn a_cancelled_server_selection_releases_all_permits_and_connections() {
 }
 
 #[tokio::test]
-async fn a_cancelled_first_login_releases_all_permits_and_connections() {
+async fn a_cancelled_first_login_of_a_new_user_releases_all_permits_and_connections() {
     let toml =
         format!("{LOW_LIMITS}limits.introductions = 2\nlimits.introduction_conversations = 2\n");
     let seawall = seawall(&toml).await;

@@ -50,7 +50,7 @@ pub(super) async fn try_start(seawall: &Seawall, members: &str) -> (u16, String)
 
 /// The records of a capture.
 pub(super) struct Read {
-    /// The header of each part.
+    /// The header of each file of the capture (`part-00000.swc`, `part-00001.swc` and so on).
     pub(super) headers: Vec<Header>,
     pub(super) records: Vec<Content>,
 }

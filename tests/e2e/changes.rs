@@ -120,7 +120,7 @@ async fn an_old_password_is_refused_even_before_a_login_with_the_new_one() {
 }
 
 #[tokio::test]
-async fn cached_keys_are_evicted_and_their_clients_disconnected_if_a_server_refuses_them() {
+async fn if_a_server_refuses_cached_scram_keys_the_clients_of_their_user_are_disconnected() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut connected = logged_in(&seawall, &user.login()).await;
@@ -164,10 +164,11 @@ async fn clients_are_disconnected_if_a_server_refuses_the_mechanism_of_their_log
     logged_in(&seawall, &user.login()).await;
 }
 
-/// A server that is not primary, or that is shutting down, replies with an error instead of the
-/// keys. Such an error does not mean that the user no longer exists.
+/// Seawall reads a user's SCRAM keys with `usersInfo`. A server that is not primary, or that is
+/// shutting down, replies to it with an error. Such an error does not mean that the user no longer
+/// exists.
 #[tokio::test]
-async fn cached_keys_are_used_while_the_server_cannot_return_them() {
+async fn cached_scram_keys_are_used_while_the_server_replies_to_users_info_with_an_error() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let root = server.administrator().await.unwrap();
     let user = NewUser::new("admin", "kept", "secret").role("readWrite", "kept");

@@ -375,7 +375,7 @@ async fn an_expired_authority_is_still_trusted_and_its_expiry_is_in_the_status()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_has_the_expiry_of_each_file_for_clients() {
+async fn the_log_has_the_expiry_of_each_file_in_the_section_listen_tls() {
     let scene = Scene::new();
     let server = scene.servers.expired_server(&["localhost"]).unwrap();
     scene.write_server("server", &server);
@@ -516,7 +516,7 @@ async fn no_client_certificate_is_accepted_while_the_revocation_list_is_outdated
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_and_seawall_check_name_authorities_without_a_current_revocation_list() {
+async fn log_and_command_seawall_check_warn_of_authorities_without_current_revocation_list() {
     let scene = Scene::new();
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);
@@ -647,7 +647,7 @@ async fn each_authority_and_revocation_list_in_one_file_has_its_own_expiry() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_watch_new_handshakes_get_a_replaced_certificate() {
+async fn if_reload_watch_is_true_new_handshakes_get_a_replaced_certificate() {
     let scene = Scene::new();
     let [first, second] = [(); 2].map(|()| scene.servers.server(&["localhost"], &ECDSA).unwrap());
     scene.write_server("server", &first);
@@ -676,7 +676,7 @@ async fn with_watch_new_handshakes_get_a_replaced_certificate() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_watch_new_handshakes_use_a_replaced_authority_and_revocation_list() {
+async fn if_reload_watch_is_true_new_handshakes_use_a_replaced_authority_and_revocation_list() {
     let scene = Scene::new();
     scene.write_list(&[]);
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();

@@ -109,7 +109,8 @@ async fn a_commit_runs_although_operations_that_wait_for_it_have_reached_the_in_
 }
 
 /// Begins a transaction. Three other clients then send updates, which wait until the transaction is
-/// committed. When `hold_all` returns true, commits the transaction.
+/// committed. Commits the transaction as soon as `hold_all` returns true, which means that the
+/// waiting updates have reached the limit that this test checks.
 async fn commit_among_blocked_updates(toml: &str, hold_all: impl AsyncFn(&Scene) -> bool) {
     let scene = Scene::start_with(toml).await;
     let mut writer = scene.client().await;
@@ -152,7 +153,7 @@ async fn a_long_operation_does_not_block_other_operations() {
 }
 
 #[tokio::test]
-async fn long_operations_over_the_limit_run_after_a_short_wait_and_are_counted() {
+async fn long_operations_become_exempt_from_the_concurrency_limit_so_that_others_can_begin() {
     let scene = Scene::start(2).await;
     let mut reads = Vec::new();
     for _ in 0..6 {

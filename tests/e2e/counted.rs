@@ -257,7 +257,7 @@ fn commands() -> Vec<(Document, u64)> {
 }
 
 #[tokio::test]
-async fn documents_are_counted_in_replies_of_any_form_and_size() {
+async fn documents_are_counted_for_every_kind_of_command_and_every_size_of_reply() {
     for toml in ["", RELAYED] {
         let scene = Scene::start(toml).await;
         let pattern = bson::Regex {
@@ -298,7 +298,7 @@ async fn documents_are_counted_in_replies_of_any_form_and_size() {
 }
 
 #[tokio::test]
-async fn write_statements_are_counted_by_shape_in_messages_of_any_form_and_size() {
+async fn write_statements_in_bodies_and_document_sequences_are_counted_by_query_shape() {
     for toml in ["", RELAYED] {
         let scene = Scene::start(toml).await;
         let mut client = scene.client().await;

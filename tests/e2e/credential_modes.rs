@@ -232,7 +232,7 @@ async fn a_server_without_users_gives_clients_of_seawall_no_rights() {
 }
 
 #[tokio::test]
-async fn credential_mode_none_becomes_self_after_access_control_is_switched_on() {
+async fn the_credential_mode_changes_from_none_to_self_after_access_control_is_switched_on() {
     let seawall = seawall("[auth]\ncredentials = \"none\"\n").await;
     assert_eq!(mode(&seawall).await, "none");
     let mut early = connect(&seawall).await;

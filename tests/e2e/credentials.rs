@@ -26,8 +26,8 @@ const STARTS: [Start; 3] = [
 ];
 
 /// Creates users with one or with both SCRAM mechanisms. Logs each user in twice: with and without
-/// the empty exchange at the end of the login. All mechanisms and all forms of the first message
-/// are used.
+/// the empty exchange at the end of the login. Uses each mechanism, and begins logins in each of
+/// three ways: with `saslStart`, with a speculative `hello`, and with a speculative `isMaster`.
 async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
     let [sha1, sha256] = [Mechanism::ScramSha1, Mechanism::ScramSha256];
     let kinds: [(&[Mechanism], Mechanism); 4] = [
@@ -60,7 +60,7 @@ async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
 }
 
 #[tokio::test]
-async fn users_log_in_with_every_mechanism_and_every_kind_of_first_message() {
+async fn users_log_in_with_every_mechanism_and_sasl_start_or_speculative_hello() {
     let seawall = seawall("").await;
     let status: Status = seawall.api("/api/v1/status").await;
     assert_eq!(status.credentials, "self");
@@ -68,7 +68,7 @@ async fn users_log_in_with_every_mechanism_and_every_kind_of_first_message() {
 }
 
 #[tokio::test]
-async fn users_of_a_replica_set_log_in_with_every_mechanism_and_every_kind_of_first_message() {
+async fn replica_set_users_log_in_with_every_mechanism_and_sasl_start_or_speculative_hello() {
     let set = shared_replica_set().await.unwrap();
     let seawall = seawall_at(&set.uri(), "").await;
     log_in_in_every_way(&seawall, &set.administrator().await.unwrap()).await;

@@ -1,5 +1,6 @@
-//! Sends the commands of the server, well formed and malformed, directly and through Seawall. The
-//! replies must be equal. The constants below list the exceptions.
+//! Sends the commands that a server knows, with valid and with invalid arguments, once directly to
+//! the server and once through Seawall. The two replies must be equal. The constants below list the
+//! exceptions.
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
@@ -12,8 +13,8 @@ use seawall_tests::{
 
 const DB: &str = "differential";
 
-/// Commands that are not sent: they stop the server, change it for all clients, wait, or belong to
-/// other parts of a cluster.
+/// Commands that are not sent: they stop the server, change it for all clients, wait, or are only
+/// for internal use or for tests of the server.
 const NOT_SENT: &[&str] = &[
     "shutdown",
     "fsync",
@@ -179,8 +180,9 @@ fn masked_document(document: Document) -> Document {
 }
 
 /// The part of a reply that must be equal directly and through Seawall. For a successful command in
-/// [`STATE`], only the names of the reply's fields; otherwise the reply without the values of the
-/// fields in [`VOLATILE`] and without some ends of error texts.
+/// [`STATE`], this part is only the names of the reply's fields. For any other reply, it is the
+/// reply without the values of the fields in [`VOLATILE`]. Some error texts are also cut short,
+/// because their ends always differ (see [`masked`]).
 fn compared(name: &str, reply: &RawReply) -> Document {
     if STATE.contains(&name) && reply.is_ok() {
         let names: BTreeSet<_> = reply.body.keys().cloned().collect();

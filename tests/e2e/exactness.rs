@@ -288,8 +288,9 @@ async fn profiled(db: &Database) -> BTreeMap<RowKey, Profiled> {
     sums
 }
 
-/// The profiler's counts and times, summed by shape. The sums do not include `getMore`, which has
-/// no separate shape.
+/// The profiler's counts and times, summed by shape (the command with each value replaced by `?`).
+/// The sums do not include `getMore`, because Seawall counts it with the command that opened the
+/// cursor.
 async fn profiled_shapes(db: &Database) -> BTreeMap<String, Profiled> {
     let mut sums: BTreeMap<String, Profiled> = BTreeMap::new();
     for entry in entries(db).await {
@@ -319,8 +320,8 @@ fn count_of(sums: &BTreeMap<RowKey, Profiled>) -> u64 {
     sums.values().map(|sums| sums.count).sum()
 }
 
-/// Checks that, for each shape, Seawall has the same count as the profiler, and a server time that
-/// is at least the profiler's time.
+/// Checks that, for each shape (the command with each value replaced by `?`), Seawall has the same
+/// count as the profiler, and a server time that is at least the profiler's time.
 fn check_server_times(own: &[Shape], profiled: &BTreeMap<String, Profiled>) {
     let own: BTreeMap<_, _> = own.iter().map(|shape| (shape.id.clone(), shape)).collect();
     assert!(own.keys().eq(profiled.keys()), "{own:?} {profiled:?}");
@@ -343,7 +344,8 @@ fn check_server_times(own: &[Shape], profiled: &BTreeMap<String, Profiled>) {
     );
 }
 
-/// Checks that the phases add up to the total time, and that the total is at most the time for
+/// Checks that the phases of operations (such as waiting for a connection, or for the server) add
+/// up to the total time of the operations. Also checks that this total time is at most the time for
 /// which clients waited.
 fn check_times(own: &[Shape], profiled: &BTreeMap<RowKey, Profiled>, waited: Duration) {
     let mut all_ms = 0.0;

@@ -132,7 +132,7 @@ async fn concurrent_first_logins_of_a_user_share_one_login_at_the_server() {
 }
 
 #[tokio::test]
-async fn first_logins_that_wait_for_their_client_are_limited_and_the_oldest_is_ended() {
+async fn at_the_limit_of_first_logins_that_wait_for_their_client_the_oldest_is_ended() {
     let toml = "[limits]\nintroductions = 1\nintroduction_conversations = 2\n";
     let (seawall, recorder) = recorded(toml).await;
     let mut stalled = Vec::new();

@@ -95,7 +95,7 @@ async fn a_server_refuses_a_user_whose_restriction_excludes_the_client_address()
 }
 
 #[tokio::test]
-async fn servers_reply_to_every_form_of_message() {
+async fn raw_client_can_send_op_query_and_op_msg_with_any_flags_and_sections() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let mut client = server.raw_client().await.unwrap();
     let hello = client.legacy_hello(doc! {}).await.unwrap();

@@ -152,7 +152,7 @@ async fn report_of_several_instances_names_the_instance_that_did_not_reply() {
 }
 
 #[tokio::test]
-async fn api_replies_contain_distributions_only_on_request() {
+async fn api_replies_contain_distributions_of_durations_only_on_request() {
     let fleet = Fleet::start(1).await;
     fleet.finds(0, "one", 3).await;
     let seawall = &fleet.instances[0];

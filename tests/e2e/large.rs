@@ -50,8 +50,8 @@ fn insert(db: &str, documents: Vec<Document>) -> OpMsg {
     OpMsg::new(doc! {"insert": "c", "$db": db}).sequence("documents", documents)
 }
 
-/// Waits until Seawall has counted `expected` streamed operations. Seawall counts an operation
-/// after it has sent the reply.
+/// Waits until Seawall has counted `expected` streamed operations (operations whose large messages
+/// Seawall forwards while they arrive). Seawall counts an operation after it has sent the reply.
 async fn wait_until_streamed(seawall: &Seawall, expected: f64) {
     let streamed = "seawall_operations_streamed_total";
     let is_counted = async || match seawall.metric(streamed, &[]).await {

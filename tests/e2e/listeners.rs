@@ -245,7 +245,7 @@ async fn each_listener_offers_its_own_compressors() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listener_whose_change_needs_a_restart_keeps_tls_and_shows_pending_values() {
+async fn until_a_restart_a_changed_listener_keeps_tls_and_the_api_shows_pending_values() {
     let files = Files::new();
     files.issue("server");
     let toml = listener(1, "") + &listener(2, &files.tls("server", ""));

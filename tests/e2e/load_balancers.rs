@@ -143,7 +143,7 @@ async fn slow_operations_are_listed_with_the_client_address_in_the_proxy_header(
 }
 
 #[tokio::test]
-async fn a_storm_report_names_the_networks_of_the_addresses_in_the_proxy_headers() {
+async fn the_report_of_a_reconnect_storm_has_the_networks_of_the_addresses_in_the_proxy_headers() {
     let seawall = start(ACCEPT).await;
     let storms = async || seawall.api::<Storms>("/api/v1/storms").await;
     let has_learned = async || !storms().await.learning;

@@ -39,7 +39,7 @@ const VALUE: &str = "a value of a user";
 type Counts = BTreeMap<String, u64>;
 
 #[tokio::test]
-async fn a_recording_of_mongod_becomes_a_capture_with_every_command_of_a_driver() {
+async fn a_capture_converted_from_a_mongod_recording_has_every_command_that_the_driver_sent() {
     let scratch = Scratch::create().unwrap();
     let (recording, sent) = record(&scratch).await;
     let bytes = fs::read(&recording).unwrap();
@@ -257,7 +257,8 @@ async fn conversion_of_a_truncated_recording_keeps_all_records_before_the_cut() 
     assert!(!target.exists());
 }
 
-/// The bytes of one part of a capture. The part contains one event, and ends for this reason.
+/// The bytes of one part of a capture. The part contains one event. Its end record states `reason`
+/// as the reason why the part ended.
 fn part(number: u32, reason: EndReason) -> Vec<u8> {
     let header = Header {
         part: number,

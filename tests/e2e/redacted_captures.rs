@@ -38,7 +38,8 @@ struct Secrets {
 }
 
 impl Secrets {
-    /// Adds a random text to the secrets and returns it. `at` describes where a command has it.
+    /// Adds a random text to the secrets and returns it. `at` says in which part of a command the
+    /// test sends this text.
     fn text(&mut self, at: &str) -> String {
         let text = format!("hunter2{:016x}", rand::random::<u64>());
         self.values

@@ -35,7 +35,7 @@ const PAGE: &str = include_str!("../../docs/replay.md");
 const STEPS: &str = "\n## Rehearse an upgrade\n";
 
 #[tokio::test]
-async fn a_redacted_capture_on_redacted_data_gives_the_same_verdicts_as_without_redaction() {
+async fn replays_with_redacted_captures_and_data_show_the_same_changes_as_without_redaction() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::empty());
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
@@ -101,7 +101,7 @@ async fn running_capture(folder: &Path, admin: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn the_documented_steps_of_a_rehearsal_give_a_verdict() {
+async fn the_documented_steps_of_a_rehearsal_compare_both_servers_and_find_a_missed_objective() {
     let [capture, dry_run, on_present, on_new, compare, page] = &documented()[..] else {
         panic!("{:?}", documented())
     };
@@ -240,7 +240,7 @@ async fn a_replay_at_the_captured_speed_sends_the_captured_reads() {
 }
 
 #[tokio::test]
-async fn a_replay_that_writes_through_a_proxy_to_the_captured_server_is_refused() {
+async fn a_replay_with_writes_is_refused_if_its_target_is_a_proxy_of_the_captured_server() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let scratch = Scratch::create().unwrap();
     let options = seawall::Options {

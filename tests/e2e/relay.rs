@@ -147,7 +147,7 @@ async fn counts_agree(seawall: &Seawall, db: &str) {
 }
 
 #[tokio::test]
-async fn relayed_operations_are_observed_like_pooled_operations() {
+async fn relay_mode_counts_operations_and_logins_as_pooled_mode_does() {
     let set = shared_replica_set().await.unwrap();
     let seawall = relaying(&set.uri(), "").await;
     let db = unique_name("relay");
@@ -354,7 +354,7 @@ async fn a_message_that_a_server_might_read_differently_than_seawall_is_refused(
 }
 
 #[tokio::test]
-async fn plain_bytes_after_a_tls_record_are_not_relayed() {
+async fn unencrypted_bytes_after_a_tls_record_are_not_relayed() {
     let options = Options {
         arguments: vec!["--auth".to_owned()],
         ..Options::default()
@@ -420,7 +420,7 @@ async fn client_connections_that_are_relayed_to_a_former_primary_are_closed() {
 }
 
 #[tokio::test]
-async fn encrypted_bytes_are_not_relayed_to_a_server_on_the_same_host() {
+async fn tls_from_a_client_to_the_server_itself_is_not_relayed_if_the_server_is_on_the_same_host() {
     let options = Options {
         tls: true,
         ..Options::default()

@@ -1,4 +1,4 @@
-//! Relays send the addresses of clients to servers, with the PROXY protocol.
+//! In relay mode, Seawall sends the addresses of clients to servers, with the PROXY protocol.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

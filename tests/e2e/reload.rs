@@ -311,7 +311,7 @@ async fn each_token_allows_only_what_its_role_allows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn admin_actions_are_logged_with_the_file_of_their_token_before_and_after_a_token_change() {
+async fn the_log_of_an_admin_action_names_the_token_file_before_and_after_a_token_change() {
     let scratch = Scratch::create().unwrap();
     let [old, new, monitoring] = ["old", "new", "monitoring"].map(|name| {
         let file = scratch.write(name, format!("{name} token\n")).unwrap();

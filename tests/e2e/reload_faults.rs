@@ -61,9 +61,9 @@ impl Readers {
         }
     }
 
-    /// Waits until readers have closed the file three times. Seawall, which watches the file, has
-    /// then read it twice and compared the two contents, because Seawall begins its third check of
-    /// the file only after its second check has ended.
+    /// Waits until Seawall, which watches the file, has read it twice and compared the two
+    /// contents. For this, the function waits until the file has been closed three times: Seawall
+    /// begins its third check of the file only after its second check has ended.
     async fn have_compared(&self) {
         let are_enough = async || {
             let mut buffer = [MaybeUninit::uninit(); 1024];

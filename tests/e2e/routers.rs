@@ -253,7 +253,7 @@ async fn each_transaction_stays_on_its_router() {
 }
 
 #[tokio::test]
-async fn a_transaction_that_waits_for_a_router_that_stops_begins_on_another_router() {
+async fn a_transaction_that_waits_for_a_connection_to_a_stopped_router_begins_on_another_router() {
     let sharded = Sharded::start(&format!("{BOTH_ROUTERS}\npool.max_pool_size = 1")).await;
     let pools = async |is_there: fn(&Pool) -> bool| {
         let both = async || {

@@ -30,7 +30,8 @@ const FILES: [(&str, &str); 2] = [
     ("/etc/seawall/new.toml", "http://127.0.0.1:9919"),
 ];
 
-/// A substitute for the machine of the runbook: its configuration files and its instances.
+/// A substitute for the machine on which an operator follows the runbook: the configuration files,
+/// and the running instances of Seawall.
 struct Machine {
     scratch: Scratch,
     /// The running instances, by the admin address that the runbook gives them.

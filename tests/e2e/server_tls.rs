@@ -203,7 +203,7 @@ async fn server_connections_are_replaced_after_a_new_certificate_and_no_operatio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_reload_watch_a_new_tls_file_replaces_server_connections_and_no_find_fails() {
+async fn if_reload_watch_is_true_a_new_tls_file_replaces_server_connections_and_no_find_fails() {
     let scene = Scene::new().await;
     // The settings contain only the paths of the files that the connection string names.
     for (options, toml, file) in [
@@ -335,7 +335,7 @@ struct Unacceptable {
     identity: Identity,
     /// A part of the error in Seawall's log.
     cause: &'static str,
-    /// The alert in the server's error.
+    /// The TLS alert that Seawall sends, as a part of the error that the server gets.
     alert: &'static str,
     /// True if the official driver, with which Seawall monitors servers, accepts the certificate.
     /// The driver checks no revocation lists.

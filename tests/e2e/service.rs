@@ -1,4 +1,5 @@
-//! Seawall as a service: notifications to the service manager, its watchdog and its sockets.
+//! Seawall as a service: notifications to the service manager, the watchdog of the service manager,
+//! and the sockets that the service manager passes to Seawall.
 
 use std::{
     sync::{

@@ -160,7 +160,7 @@ async fn commands_before_a_login_return_the_error_codes_of_a_server() {
 }
 
 #[tokio::test]
-async fn replies_before_a_login_have_the_form_of_server_replies() {
+async fn replies_before_a_login_have_the_same_fields_as_server_replies() {
     let (seawall, _recorder) = recorded("").await;
     let mut client = connect(&seawall).await;
     let mut direct = server().await.raw_client().await.unwrap();

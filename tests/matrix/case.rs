@@ -14,8 +14,8 @@ pub(crate) struct Case {
     pub(crate) is_tls: bool,
     /// The program's third argument: `stable` (the client uses the Stable API) or `plain`.
     pub(crate) api: &'static str,
-    /// Parameters of the connection string. All cases are compared with one run without Seawall,
-    /// which uses the parameters of the first case.
+    /// Parameters of the connection string. Several cases are compared with one run without
+    /// Seawall, which has the parameters of the first of these cases.
     pub(crate) parameters: &'static str,
     /// Additional parameters of the connection string for a run through Seawall.
     pub(crate) through: &'static str,
@@ -54,8 +54,8 @@ impl Case {
         self.through == LOAD_BALANCED
     }
 
-    /// True if the case has the driver's defaults, except perhaps for parameters such as
-    /// compressors.
+    /// True if the case is [`Case::PLAIN`], or differs from it only in [`Case::parameters`], for
+    /// example in the compressors.
     pub(crate) fn has_default_options(&self) -> bool {
         let Self {
             mechanism,

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::program::Step;
 
-/// Describes each difference: its path, the value in the direct run, and the value in the run
-/// through Seawall.
+/// Describes each difference: the step's name with the path of fields to the value, the value in
+/// the direct run, and the value in the run through Seawall.
 pub(crate) fn differences(direct: &[Step], through: &[Step]) -> Vec<String> {
     let names = |steps: &[Step]| {
         steps

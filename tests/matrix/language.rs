@@ -55,7 +55,8 @@ impl Language {
         }
     }
 
-    /// The program for mongosh, with another script instead of the script with the steps.
+    /// The program for mongosh. It runs `script` instead of `program.js`, the script with the steps
+    /// that each driver's program runs.
     pub(crate) async fn prepare_mongosh_script(script: &'static str) -> Program {
         let Program::Command { command, .. } = node("mongosh", None, "run.mjs").await else {
             panic!("mongosh is an external program");

@@ -196,7 +196,7 @@ async fn compare_all_cases(language: Language) {
 }
 
 /// Maximum number of cases per language. `SEAWALL_MATRIX_CASES` sets it; the default is all cases.
-/// The plain case is always the first.
+/// The first case is always `Case::PLAIN`, in which the driver has its default options.
 fn max_cases() -> usize {
     std::env::var("SEAWALL_MATRIX_CASES").map_or(usize::MAX, |limit| limit.parse().unwrap())
 }

@@ -58,7 +58,9 @@ impl Program {
     }
 }
 
-/// Builds the command of a program, with the three arguments that every program takes.
+/// Builds the command of a program, with the three arguments that every program takes: the
+/// connection string, the database, and the API (or the client's name, for a program that writes
+/// during failures).
 pub(crate) fn call(
     command: &[OsString],
     environment: &[(&'static str, OsString)],

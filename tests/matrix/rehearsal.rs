@@ -128,8 +128,9 @@ async fn run_all(programs: &[Program], uri: impl AsyncFn(&str, &'static str) -> 
     assert!(steps.iter().all(|count| *count > 60), "{steps:?}");
 }
 
-/// Replays captured traffic in strict order on a new deployment. Checks that each shape has the
-/// same counts and results as in the capture. Returns the results in the capture.
+/// Replays captured traffic on a new deployment, in strict order: each command waits for all
+/// operations that had ended before it in the capture. Checks that each query shape has the same
+/// counts and results as in the capture. Returns the results in the capture.
 async fn assert_same_results(path: &Path) -> Report {
     let fresh = ReplicaSet::start(1, Options::with_auth()).await.unwrap();
     let choice = Choice {

@@ -232,9 +232,9 @@ fn causes(language: Language) -> Vec<&'static str> {
     causes
 }
 
-/// Texts of which the driver's error must contain one, in lower case and with spaces instead of
-/// underscores. `…` stands for any text. If the list is empty, the driver's error need not name the
-/// problem.
+/// The driver's error must contain at least one of these texts, after the error was converted to
+/// lower case and its underscores to spaces. `…` stands for any text. If the list is empty, the
+/// driver's error need not name the problem.
 fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
     match name {
         "no certificate" | "expired" | "revoked" | "self-signed"
@@ -260,8 +260,8 @@ fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
     }
 }
 
-/// True if the driver withholds a certificate whose authority Seawall does not trust. The drivers
-/// for Java and Go do this.
+/// True if the driver does not send its client certificate when Seawall does not trust the
+/// certificate's authority. The drivers for Java and Go do this.
 fn withholds_untrusted_certificates(language: Language) -> bool {
     is_java(language) || matches!(language, Language::Go | Language::GoWith(_))
 }

@@ -32,7 +32,8 @@ const LANGUAGES: [Language; 4] = [
     Language::Rust,
 ];
 
-/// A client with running writers.
+/// A running test client. Several threads or tasks of the client, its writers, write documents at
+/// the same time.
 pub(crate) enum Writing {
     Process {
         /// The writing program. Dropping this value kills the program.
@@ -43,8 +44,8 @@ pub(crate) enum Writing {
     Here {
         stop: watch::Sender<bool>,
         writing: JoinHandle<(Written, Client)>,
-        /// The client, after its writers have stopped. Dropping it would close its connections
-        /// before the test has counted them.
+        /// `None` while the client still writes. After the client has stopped writing, it is kept
+        /// here, because dropping it would close its connections before the test has counted them.
         client: Option<Client>,
     },
 }
@@ -81,7 +82,8 @@ impl Writing {
         }
     }
 
-    /// Stops the writers. The client stays connected.
+    /// Stops the threads or tasks that write documents, and returns their results. The client stays
+    /// connected.
     async fn end(&mut self) -> Written {
         match self {
             Self::Process { stdin, lines, .. } => {
@@ -104,8 +106,8 @@ impl Writing {
     }
 }
 
-/// Starts the writers of all languages, with the connection string that `uri` returns. Each writes
-/// to the collection `things`.
+/// Starts one test client per language, with the connection string that `uri` returns for the
+/// language. All clients write documents to the collection `things`.
 pub(crate) async fn begin_all(
     uri: impl Fn(Language) -> String,
     database: &str,
@@ -119,7 +121,7 @@ pub(crate) async fn begin_all(
     writing
 }
 
-/// Waits until the writers of each language have inserted more than 20 documents.
+/// Waits until the client of each language has inserted more than 20 documents.
 pub(crate) async fn all_write(set: &ReplicaSet, database: &str) {
     let direct = set.client().await.unwrap();
     for language in LANGUAGES {
@@ -130,8 +132,8 @@ pub(crate) async fn all_write(set: &ReplicaSet, database: &str) {
     }
 }
 
-/// Stops all writers, checks that none of them has seen an error, and returns the ids of the
-/// acknowledged documents. The clients stay connected.
+/// Makes all clients stop writing, checks that none of them has seen an error, and returns the ids
+/// of the acknowledged documents. The clients stay connected.
 pub(crate) async fn end_all(writing: &mut [(Language, Writing)]) -> BTreeSet<String> {
     let mut acknowledged = BTreeSet::new();
     for (language, client) in writing {

@@ -1,5 +1,5 @@
-//! Failover under load: writers that remember their acknowledged writes, killed primaries, and a
-//! check of the stored documents.
+//! Failover under load: writers, which are concurrent tasks that write documents and remember their
+//! acknowledged writes; killed primaries; and a check of the stored documents.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{eventually::eventually, mongod::ReplicaSet};
 /// secondary.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// Number of writers per client.
+/// Number of concurrent tasks per client that write documents.
 pub const WRITERS: usize = 3;
 
 /// Number of operations that must succeed after a kill, before the killed member is restarted.
@@ -32,7 +32,7 @@ pub fn kills() -> usize {
     })
 }
 
-/// The results of a client's writers.
+/// The results of all tasks of one client that write documents.
 #[derive(Debug, Default, Deserialize)]
 pub struct Written {
     /// Ids of the documents that were inserted, updated and read back.
@@ -41,7 +41,7 @@ pub struct Written {
     pub failed: Vec<String>,
 }
 
-/// Runs the Rust driver's writers until `over` is true.
+/// Writes documents with the Rust driver, in [`WRITERS`] concurrent tasks, until `over` is true.
 pub async fn write(
     client: &Client,
     database: &str,
@@ -95,7 +95,7 @@ async fn write_one(things: &Collection<Document>, id: &str) -> Result<(), String
         .await
         .map_err(text_of)?;
     if update.matched_count != 1 {
-        return Err(format!("{update:?}"));
+        return Err(format!("the update did not match one document: {update:?}"));
     }
     let read = things.find_one(itself).await.map_err(text_of)?;
     match read.as_ref().and_then(|read| read.get_i32("n").ok()) {

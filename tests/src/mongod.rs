@@ -485,8 +485,9 @@ fn parse_version(text: &str) -> Option<ServerVersion> {
 /// The path of the mongod of this machine, which is found or downloaded once per process.
 pub async fn mongod_path() -> Result<&'static PathBuf, Error> {
     static PATH: OnceCell<PathBuf> = OnceCell::const_new();
-    let find =
-        || async { find_or_fetch(|progress| tracing::debug!(?progress, "mongod for tests")).await };
+    let find = || async {
+        find_or_fetch(|progress| tracing::debug!(?progress, "finding mongod for the tests")).await
+    };
     Ok(PATH.get_or_try_init(find).await?)
 }
 

@@ -112,7 +112,8 @@ impl Process {
     }
 
     /// Like [`Self::serve`], but if the test runs as root, the process does not get root's group.
-    /// Otherwise [`Self::forbids_tracing`] would always return true.
+    /// Otherwise [`Self::forbids_tracing`] would always return true, because all files of the
+    /// process in `/proc` would belong to root's user and group.
     ///
     /// # Panics
     /// In the same cases as [`Self::serve`].

@@ -52,7 +52,7 @@ impl Drop for Turbulence {
 }
 
 impl Turbulence {
-    /// Starts on a free port. Equal seeds give equal sequences of disturbances.
+    /// Starts the forwarder on a free port. Equal seeds give equal sequences of disturbances.
     ///
     /// # Errors
     /// If no port is available.

@@ -26,8 +26,8 @@ const MAX_UNDER_WAY: usize = 256;
 /// Time limit of one attempt.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Time that the final check waits for bytes on each open connection. It is also the minimum time
-/// that attempts have to end after the attack is over.
+/// Time that [`Arena::count_open`] waits for bytes on each connection that is open at the end of an
+/// attack. After the end of an attack, running attempts have at least the same time to end.
 const FINAL_CHECK_TIME: Duration = Duration::from_millis(100);
 
 /// Maximum time that an attack continues after its planned end if no attempt has ended as expected

@@ -37,7 +37,8 @@ const LARGE_EVERY: Duration = Duration::from_millis(200);
 /// Time between two logins.
 const LOGIN_EVERY: Duration = Duration::from_millis(50);
 
-/// One of this many logins is the first login of its user.
+/// Every tenth login is the first login of its user, so Seawall does not know the user yet. The
+/// users of the other logins are [`ALICE`] and [`BOB`].
 const FIRST_LOGIN_EVERY: u32 = 10;
 
 /// Time limit of a login or of another operation.

@@ -2,9 +2,11 @@
 //! one server: the parts of the bench `concurrency`.
 //!
 //! A cell is the measurement of one limit with one number of clients in one situation. Each cell
-//! has a new Seawall process, so no cell depends on what Seawall learned in another cell. Traces
-//! show the limit and the throughput over time, at the real server and in the simulation of the
-//! controller's tests.
+//! has a new Seawall process, so no cell depends on what Seawall learned in another cell.
+//!
+//! If `pool.concurrency` is `auto`, a controller in Seawall chooses the limit. Traces show this
+//! limit and the throughput over time: with a real server, and in the simulation that the
+//! controller's tests use.
 
 pub mod cells;
 pub mod delay;

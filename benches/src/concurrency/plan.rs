@@ -23,7 +23,8 @@ const PARTIAL: [&str; 5] = [
     "--seconds",
 ];
 
-/// The conditions under which the limits are compared: a load and the behavior of the server.
+/// The conditions under which the values of `pool.concurrency` are compared: a load and the
+/// behavior of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Situation {
     /// Small finds.

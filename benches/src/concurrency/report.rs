@@ -31,7 +31,8 @@ struct Row {
 /// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The conditions of the run. [`Run::rounds`] and [`Run::seconds`] apply to each cell.
+    /// The conditions of the run. [`Run::rounds`] and [`Run::seconds`] apply to each cell (one
+    /// limit with one number of clients).
     run: Run,
     cells: Vec<Row>,
 }
@@ -52,7 +53,8 @@ impl Report {
         say("|---|---|---|---|---|---|---|");
     }
 
-    /// Adds the results of one cell, and prints a table row with the medians of its rounds.
+    /// Adds the results of one cell (one limit with one number of clients), and prints a table row
+    /// with the medians of its rounds.
     pub fn add(&mut self, situation: Situation, clients: &str, limit: &str, rounds: &[Figures]) {
         let of = |figure: fn(&Figures) -> f64| Spread::of(rounds.iter().map(figure));
         let row = Row {

@@ -23,10 +23,11 @@ const DELAY: Duration = Duration::from_millis(5);
 /// How long the server blocks a slow operation in [`Situation::Slow`], in milliseconds.
 const SLOW_MS: i32 = 200;
 
-/// Seawall's settings, except for the limit.
+/// Seawall's settings, except for `pool.concurrency`, the concurrency limit that the bench varies.
 ///
 /// - The pool must allow at least as many operations as the largest fixed limit. It allows 500
-///   connections to a server, so with `off` at most 500 operations are in progress.
+///   connections to a server. So at most 500 operations are in progress if `pool.concurrency` is
+///   `off`.
 /// - The pool must establish connections quickly, so that it establishes all during the warm-up.
 /// - With a low limit and 4,000 clients, an operation waits longer than the default of
 ///   `pool.wait_queue_timeout_ms`, ten seconds.

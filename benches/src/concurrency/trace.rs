@@ -19,7 +19,7 @@ use crate::insight::{float, seawall::Seawall};
 /// Time between two samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A sample of the limit and the throughput.
+/// A sample of Seawall's concurrency limit and throughput.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// The time since the start of the trace, in seconds.

@@ -1,6 +1,8 @@
-//! Measures the CPU time that captures cost. In each round, three Seawall processes in front of one
-//! mongod get the same load, one after another: one without a capture, one that captures only facts
-//! about replies (errors, counts and cursors), and one that captures whole replies.
+//! Measures the CPU time that captures cost. A capture is a recording of the clients' operations.
+//!
+//! In each round, three Seawall processes in front of one mongod get the same load, one after
+//! another: one without a capture, one that captures only facts about replies (errors, counts and
+//! cursors), and one that captures whole replies.
 //!
 //! The CPU time includes the CPU time of the thread that writes the capture.
 
@@ -18,8 +20,8 @@ use crate::{output::say, spread::Spread};
 /// The path of the captures in Seawall's API.
 const CAPTURES: &str = "/api/v1/captures";
 
-/// Compares the CPU time of a Seawall process without a capture with the CPU time of two Seawall
-/// processes that capture.
+/// Compares the CPU time of a Seawall process that records no capture of its clients' operations
+/// with the CPU time of two Seawall processes that record one.
 ///
 /// # Panics
 ///

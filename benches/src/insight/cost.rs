@@ -1,6 +1,6 @@
 //! Measures the CPU time that Seawall's statistics cost. In each round, two Seawall processes in
 //! front of one mongod get the same load, one after the other: one with all statistics, and one
-//! without statistics by shape and without the history.
+//! without statistics by query shape and without the history (time series of the statistics).
 //!
 //! The rounds are short, and ratios are computed within a round, because the speed of a shared
 //! machine changes over time.
@@ -62,8 +62,8 @@ impl Round {
     }
 }
 
-/// Compares a Seawall with all statistics to one without statistics by shape and without the
-/// history.
+/// Compares a Seawall process with all statistics to one without statistics by query shape and
+/// without the history (time series of the statistics).
 pub async fn run(plan: &Plan) {
     let rounds = plan.either(30, 1);
     let time = plan.either(Duration::from_secs(2), Duration::from_secs(1));

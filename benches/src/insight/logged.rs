@@ -28,8 +28,9 @@ const MAX_EMPTY_READS: u32 = 50;
 struct Operation {
     collection: String,
     command: String,
-    /// The id of the operation's own shape, if `shape` is a row that counts several shapes
-    /// together. Otherwise `None`, because `shape` is then the id of the operation's own shape.
+    /// The id of the operation's shape, if the operation is counted in a row of the shape table
+    /// that several shapes share. `None` if the shape has its own row: then `shape` is the shape's
+    /// id.
     fine_shape: Option<String>,
     outcome: String,
     /// The durations of the phases in milliseconds. They add up to the total time.

@@ -91,8 +91,8 @@ pub fn count(length: usize) -> u64 {
     u64::try_from(length).expect("a length fits into 64 bits")
 }
 
-/// Converts a number to a name that has only letters, because Seawall may treat a name with digits
-/// as data.
+/// Converts a number to a name that has only letters. In a query shape, Seawall may replace a field
+/// name with digits by `*`, because such a name can be an id or a date.
 pub fn letters(number: usize) -> String {
     let digits = number.to_string();
     digits

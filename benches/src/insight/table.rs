@@ -40,8 +40,8 @@ impl Table {
         Self { wrong: Vec::new() }
     }
 
-    /// Adds a row for two counts that must be equal. `compared` is the number of operations or rows
-    /// that were compared.
+    /// Adds a row for two counts that must be equal. `compared` is the number of things that were
+    /// compared, for example operations or query shapes.
     pub fn same(&mut self, what: &str, compared: u64, reported: f64, truth: u64) {
         let error = (reported - float(truth)).abs();
         self.row(what, compared, &error, &0, error < 0.5);

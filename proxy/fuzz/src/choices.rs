@@ -1,4 +1,5 @@
-//! Decodes the first bytes of an input as decisions: modes, sizes, offsets at which to split.
+//! A fuzz target uses the first bytes of its input to decide what it does: which mode it tests, how
+//! large a value is, where it splits a message. This module decodes these bytes.
 
 /// Makes the decisions of a fuzz target. Each decision uses the next bytes of the input, or zeros
 /// after the end of the input.

@@ -1,4 +1,4 @@
-//! Random inputs: corpus entries with some changes and, in one of 16 cases, random bytes.
+//! Random inputs: corpus entries with some changes. One of 16 inputs consists only of random bytes.
 //!
 //! There is no coverage feedback. The same seed gives the same inputs on every machine.
 

@@ -1,9 +1,9 @@
 //! A listener for HTTP with a maximum number of connections. If a caller connects while the maximum
 //! is reached, [`accept`] evicts (closes) a connection of the address with the most connections. So
-//! one address cannot lock out others, for example health checks. A connection checks if it was
-//! evicted each time its task runs, also while the task waits for a handler. A connection on which
-//! nothing is read or written for some time is closed too. While a caller performs its TLS
-//! handshake, the listener accepts further connections.
+//! one address cannot lock out others, for example health checks. An evicted connection is closed
+//! even while the handler of its request still runs, because eviction wakes the connection's task.
+//! A connection on which nothing is read or written for some time is closed too. While a caller
+//! performs its TLS handshake, the listener accepts further connections.
 
 use std::{
     fmt,
@@ -96,7 +96,8 @@ impl Bounded {
     }
 }
 
-/// The permits of a connection, and the signal that `_permit` was given to another connection.
+/// The permits of a connection. `eviction` signals that the connection was evicted: `_permit` was
+/// given to another connection.
 #[derive(Debug)]
 struct ConnectionPermits {
     _permit: EvictablePermit,
@@ -215,7 +216,7 @@ impl Connection {
         matches!(self.stream, Stream::Tls(_))
     }
 
-    /// Fails if the permit was given to another connection.
+    /// Fails if this connection was evicted: its permit was given to another connection.
     fn check_permit(&self, cx: &Context<'_>) -> io::Result<()> {
         match self.place.eviction.poll(cx) {
             Poll::Ready(_) => Err(io::ErrorKind::ConnectionAborted.into()),
@@ -223,8 +224,8 @@ impl Connection {
         }
     }
 
-    /// Passes on the result of a read or a write. Fails if the permit was given to another
-    /// connection, or if nothing has been read or written for [`MAX_IDLE`].
+    /// Passes on the result of a read or a write. Fails if this connection was evicted, or if
+    /// nothing has been read or written for [`MAX_IDLE`].
     fn progress<T>(
         &mut self,
         result: Poll<io::Result<T>>,

@@ -62,7 +62,8 @@ const MAX_MERGED: usize = 8;
 
 /// Number of shapes or namespaces that Seawall requests from each instance, whatever the limit of
 /// the original request is. The number is large, because a shape with much load in all instances
-/// together may have little load in each of them. The figures of further shapes are in `other`.
+/// together may have little load in each of them. The reply of an instance has the sum of its
+/// further shapes in the member `other`.
 const ROWS_OF_INSTANCE: usize = 1_000;
 
 /// The name of this instance in merged replies, which list peers by their addresses.
@@ -116,7 +117,7 @@ impl fmt::Debug for Fleet {
 }
 
 impl Fleet {
-    /// Creates the fleet. Each client sends requests to one peer.
+    /// Creates the fleet. `clients` has one HTTP client for each peer.
     pub fn new(clients: Vec<AdminClient>) -> Self {
         let peers = clients.into_iter().map(|client| Peer {
             client,

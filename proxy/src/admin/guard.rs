@@ -70,8 +70,8 @@ impl fmt::Debug for Token {
 pub struct Guard {
     /// The accepted tokens; empty if requests need no token.
     pub tokens: Vec<Arc<Token>>,
-    /// Host names, in lower case, that requests without a token may name in addition to IP
-    /// addresses and `localhost`.
+    /// Host names, in lower case, to which requests without a token may be sent (`Host` header), in
+    /// addition to IP addresses and `localhost`.
     pub allowed_hosts: Vec<String>,
     /// True if callers need a certificate. The certificate is checked at each request and not only
     /// at the handshake, because a reload may set this field while a connection is open.
@@ -129,8 +129,9 @@ pub(super) async fn check(
     }
 }
 
-/// Like [`check`], but for the files of the dashboard and for `/api/v1/session`. A browser requests
-/// them before it has a session. The files contain no secrets.
+/// Like [`check`], but for the files of the dashboard and for `/api/v1/session`. They need no
+/// token, because a browser requests them before the user has logged in. The files contain no
+/// secrets.
 pub(super) async fn check_page(
     State(state): State<Arc<AdminState>>,
     request: Request,
@@ -291,8 +292,9 @@ pub(super) fn caller_of(extensions: &Extensions) -> Option<&Caller> {
 }
 
 impl Guard {
-    /// Admits a request. Returns the token of the request or of its session; `None` if no token is
-    /// required. `session` is the token of the session that the request names.
+    /// Admits a request. `session` is the token with which the browser has logged in to the
+    /// dashboard; `None` without a login. Returns the token that the request contains, or else the
+    /// token of the login. Returns no token if none is required.
     fn admit(
         &self,
         presented: &Presented<'_>,
@@ -377,8 +379,8 @@ impl AdminState {
         self.admit(presented).is_ok_and(may_act)
     }
 
-    /// Admits a request. Returns the token of the request or of its session; `None` if no token is
-    /// required.
+    /// Admits a request. Returns the token that the request contains, or else the token with which
+    /// the browser has logged in to the dashboard; `None` if no token is required.
     pub(super) fn admit(&self, presented: &Presented<'_>) -> Result<Option<Arc<Token>>, Refusal> {
         let session = match self.has_dashboard() {
             true => self.sessions.token(presented.headers, Instant::now()),
@@ -594,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_has_the_rights_of_its_token_only_on_pages_of_this_address() {
+    fn a_browser_session_has_the_rights_of_its_token_only_for_requests_from_the_same_origin() {
         let guard = with_tokens();
         let own = [
             ("host", "seawall.example:9909"),

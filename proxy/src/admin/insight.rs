@@ -152,9 +152,9 @@ impl Past {
         }
     }
 
-    /// The id, namespace and text of a shape, and when the shape was first and last seen. A `row`
-    /// with the figures since the start of Seawall also gives these times since the start. Without
-    /// a `row`, they are the times in this period.
+    /// The id, namespace and text of a shape, and when the shape was first and last seen: since the
+    /// start of Seawall if there is a `row` (the figures since the start), or in this period if
+    /// there is no `row`.
     fn shape_name(&self, label: &Arc<Label>, row: Option<&ShapeRow>) -> seawall_api::Shape {
         if let Some(row) = row {
             return json::shape_name(row);
@@ -232,11 +232,11 @@ pub(super) async fn shape(
     reply(&state, shape).await
 }
 
-/// All figures of one shape. `row` has the figures since the start of Seawall; `None` if Seawall
-/// does not keep them for this shape. With a `range`, returns the figures of that period, and adds
-/// the figures of `row`. Without a `range`, returns the figures of `row`, or of the last
-/// [`DEFAULT_SINCE`] if there is no `row`. Returns `None` if there is no `row`, and the shape is
-/// not in the period.
+/// All figures of one shape. `row` has the figures since the start of Seawall; `row` is `None` if
+/// Seawall does not keep such figures for this shape. With a `range`, returns the figures of that
+/// period, and the figures of `row` in the member `since_start`. Without a `range`, returns the
+/// figures of `row`, or the figures of the last [`DEFAULT_SINCE`] if there is no `row`. Returns
+/// `None` if there is no `row`, and the shape is not in the period.
 fn one_shape(
     insight: &Insight,
     id: &str,

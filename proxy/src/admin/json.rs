@@ -437,7 +437,7 @@ pub(super) fn errors_by_code(sums: &ShapeSums) -> Vec<seawall_api::CodeCount> {
     named.collect()
 }
 
-/// Converts a slow operation to its form in replies.
+/// Converts a slow operation to the type that replies of the API contain.
 pub(super) fn slow(slow: &SlowOperation) -> seawall_api::SlowOperation {
     let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
     seawall_api::SlowOperation {

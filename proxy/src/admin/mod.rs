@@ -65,9 +65,10 @@ use seawall_api::Topic;
 use seawall_insight::Insight;
 use seawall_stats::float;
 
-/// Maximum number of requests other than actions that are served at the same time. Actions have a
-/// separate limit of the same size. Further requests wait. The limit is low because a request for
-/// metrics takes milliseconds of CPU time.
+/// Maximum number of requests for data, for example for metrics, that are served at the same time.
+/// Further requests wait. Actions (for example a reload or a capture) have a separate limit of the
+/// same size, but a drain has no limit. The limit is low because a request for metrics takes
+/// milliseconds of CPU time.
 pub const MAX_REQUESTS: usize = 8;
 
 /// Number of rows in a response if the request has no `limit`.
@@ -112,7 +113,7 @@ pub struct AdminState {
     pub profiles: AtomicBool,
     /// True if the dashboard is served.
     pub dashboard: AtomicBool,
-    /// The sessions of browsers.
+    /// The browsers that have logged in to the dashboard, with their tokens.
     pub sessions: Sessions,
     /// Limits the log lines about refused actions.
     pub refused_actions: OccasionalLog,
@@ -137,7 +138,8 @@ pub struct AdminState {
 pub struct ReloadRequest {
     /// True if the changes are only reported and not applied.
     pub is_dry_run: bool,
-    /// When the reload begins, this channel passes the receiver of the result to the caller.
+    /// When the reload begins, this channel sends a second receiver to the task that requested the
+    /// reload. That task waits for the result at the second receiver.
     taken: oneshot::Sender<oneshot::Receiver<seawall_api::Reload>>,
 }
 

@@ -47,7 +47,7 @@ impl fmt::Debug for Sessions {
 }
 
 impl Sessions {
-    /// Begins a session for the sender of a valid token. Returns its id.
+    /// Begins a session for the browser that sent a valid token. Returns the id of the session.
     ///
     /// # Errors
     /// If the operating system has no random numbers.

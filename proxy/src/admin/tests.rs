@@ -432,7 +432,8 @@ async fn a_reload_that_has_begun_is_awaited_without_a_time_limit() {
     assert!(replied.is_some());
 }
 
-/// The members of each object by its path, with their types. The elements of a list share a path.
+/// The members of each JSON object in a reply (their names and types), by the path of the object.
+/// All elements of a list have the same path.
 type Members = BTreeMap<String, BTreeSet<String>>;
 
 fn describe(path: &str, value: &Value, members: &mut Members) {

@@ -15,17 +15,17 @@ use seawall_stats::{Gauge, Gauges, Traffic, float};
 /// not report their number. Counting them each second would cost too much CPU time.
 const COUNT_INTERVAL_SECONDS: u64 = 10;
 
-/// Minimum period over which a rate is computed. The first reading may come right after the start,
-/// and a few events within some milliseconds would give a meaningless rate.
+/// Minimum period over which a rate is computed. The gauges may be read for the first time right
+/// after the start, and a few events within some milliseconds would give a meaningless rate.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(100);
 
-/// Reads gauges. Each rate covers the time since the previous reading; at the first reading, the
-/// time since the reader was created.
+/// Reads gauges. Each rate covers the time since the previous call of [`GaugeReader::read`]. The
+/// first call covers the time since this `GaugeReader` was created.
 #[derive(Debug)]
 pub(super) struct GaugeReader {
     shared: Arc<Shared>,
-    /// The time of the last reading, and the CPU time of the process at that time. Before the first
-    /// reading: the values when the reader was created.
+    /// The time of the previous call of [`Self::read`], and the CPU time of the process at that
+    /// time. Before the first call: the values when this `GaugeReader` was created.
     last: (Instant, Option<Duration>),
 }
 
@@ -37,7 +37,7 @@ impl GaugeReader {
         }
     }
 
-    /// Reads all gauges. `traffic` has the events since the last reading.
+    /// Reads all gauges. `traffic` has the events since the previous call.
     pub(super) fn read(&mut self, traffic: &Traffic, now: SystemTime) -> Gauges {
         let mut gauges = Gauges::default();
         let pools = &self.shared.routing.topology.snapshot().pools;
@@ -81,7 +81,7 @@ impl GaugeReader {
         }
     }
 
-    /// Records events per second and the CPU time per second since the last reading.
+    /// Records events per second and the CPU time per second since the previous call.
     fn record_rates(&mut self, gauges: &mut Gauges, traffic: &Traffic) {
         let (now, cpu) = (Instant::now(), observe::process_cpu());
         let (last, cpu_before) = mem::replace(&mut self.last, (now, cpu));

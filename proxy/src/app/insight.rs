@@ -81,9 +81,9 @@ pub(super) struct Feed {
     /// The pulse, which samples servers, or the reason why servers are not sampled.
     pub(super) pulse: Result<Arc<Pulse>, &'static str>,
     pub(super) insight: Arc<Insight>,
-    /// Reads gauges; `None` before the start has finished. The lock is held while a second is
-    /// passed to the insight, so that the insight gets the seconds in the order of their
-    /// measurement.
+    /// Reads gauges; `None` before the start has finished. The lock is held while the measurements
+    /// of one second are passed to the insight, so that the insight gets all measurements in the
+    /// order of time.
     gauges: Mutex<Option<GaugeReader>>,
     /// The captures that events begin; not set before the start has finished.
     captures: OnceLock<Arc<Captures>>,
@@ -95,7 +95,8 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// Opens the insight, and creates the pulse. The tasks of the pulse run on `runtime`.
+    /// Opens the [`Insight`] (history and detection), and creates the pulse (samples of servers) if
+    /// it is on. The tasks of the pulse run on `runtime`.
     pub(super) fn open(
         settings: &config::Settings,
         deployment: &DeploymentOptions,
@@ -134,8 +135,8 @@ impl Feed {
 
     /// Passes all measurements since the previous call to the [`Insight`]. If there are new events,
     /// starts a task on another thread that begins a capture because of these events. While such a
-    /// task still runs, further events are kept for a later call: they begin a capture if that task
-    /// has begun none.
+    /// task still runs, further events are kept for a later call. They then begin a capture, unless
+    /// a capture already runs.
     fn push(&self, now: SystemTime) {
         self.add_second(now);
         let Some(captures) = self.captures.get() else {
@@ -288,7 +289,8 @@ pub(super) fn annotate_reload<'a>(insight: &Insight, keys: impl Iterator<Item = 
     }
 }
 
-/// Updates the metrics of Seawall's own memory, its CPU time and the losses of the history.
+/// Updates the metrics of Seawall's own memory, of its CPU time, and of the data that the history
+/// has dropped early or could not write.
 pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
     let size = feed.insight.size();
     let losses = HistoryLosses {

@@ -33,7 +33,8 @@ use crate::{
 use config::{Change, Changed, EffectiveValue, Loaded};
 use seawall_transport::connection::ServerTls;
 
-/// The parts of a reload that can fail, built and not yet in use.
+/// The new values of a reload whose construction can fail, for example TLS configurations. They are
+/// built, but not yet in use.
 struct Prepared {
     /// The new TLS configuration of each listener; `None` if it does not change.
     tls: Vec<Option<NewTls>>,
@@ -46,7 +47,7 @@ struct Prepared {
     telemetry: Option<Option<Arc<Destination>>>,
 }
 
-/// A reload that can no longer fail, except that its slow log is not open yet.
+/// A reload that is ready to be carried out. Only opening a new slow log can still fail.
 struct Plan {
     /// The settings after the reload.
     settings: config::Settings,
@@ -86,9 +87,9 @@ impl Parts {
 
 impl App {
     /// Applies the live values of a new configuration: the values that need no restart. `access`
-    /// has changed TLS files and a changed password for connections to servers; both have already
-    /// been tried at the servers. `found` has the problems so far. `thread` opens files, because
-    /// opening a file may hang.
+    /// contains the changed TLS files and the changed password for connections to servers; both
+    /// have already been tried at the servers. `found` contains the problems so far. `thread` opens
+    /// files, because opening a file may hang.
     pub(super) async fn reload_with(
         &self,
         new: &Loaded,
@@ -482,7 +483,8 @@ fn needs_restart(changed: &[Changed], path: &str) -> bool {
     restarts.any(|change| change.includes(path))
 }
 
-/// The values in effect for the API, with the values that take effect at the next start.
+/// The configuration that the API shows: the values in effect, and the `pending` values, which take
+/// effect at the next start.
 pub(super) fn described(
     values: &[EffectiveValue],
     pending: &[EffectiveValue],

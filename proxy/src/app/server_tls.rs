@@ -229,8 +229,8 @@ fn is_hashed_name(name: &OsStr) -> bool {
 
 /// The part of a running Seawall that manages TLS towards servers.
 pub(super) struct RunningServerTls {
-    /// The options of the connection string with the current password, without the changes of
-    /// `[deployment.tls]`.
+    /// The options of the connection string with the current password. The TLS options are those of
+    /// the connection string, and not those that replace them in `[deployment.tls]`.
     deployment: Mutex<DeploymentOptions>,
     /// The files in use; `None` if TLS is off.
     files: Mutex<Option<ServerTlsFiles>>,
@@ -252,8 +252,9 @@ pub(super) struct NewServerTls {
 }
 
 impl RunningServerTls {
-    /// Reads the files at the start. Returns the options of the connection string with these files,
-    /// and the TLS configuration of connections to servers; `None` if TLS is off.
+    /// Reads the TLS files at the start. Returns the new value, the options of the connection
+    /// string with these files, and the TLS configuration of connections to servers. The TLS
+    /// configuration is `None` if TLS is off.
     ///
     /// # Errors
     /// See [`DeploymentTlsError`].
@@ -544,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_authorities_is_unread_only_if_the_operating_system_has_no_file() {
+    fn an_authority_directory_counts_as_unread_only_if_the_system_has_no_file_with_authorities() {
         let directory = Directory::create();
         // OpenSSL finds authorities only by hashed names.
         directory.write("authority.pem");
@@ -556,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unread_directory_of_authorities_matters_only_if_servers_are_verified() {
+    fn an_unread_authority_directory_is_reported_only_if_server_certificates_are_verified() {
         let directory = Directory::create();
         directory.write("3513523f.0");
         for (verification, is_found) in [

@@ -1,8 +1,8 @@
 //! The export of metrics to a collector: reads the figures once per interval, and sends them.
 //!
 //! The export runs on the control plane, with at most one export in flight. A failed export loses
-//! no count, because all figures are cumulative. So no export is queued, and the next export
-//! replaces an export that is still waiting to be sent again.
+//! no count, because all figures are cumulative. So there is no queue of failed exports: Seawall
+//! sends a failed export again only until the next export is due.
 
 use std::{mem, path::Path, sync::Arc, time::Duration};
 

@@ -43,7 +43,8 @@ pub(super) struct RunningTls {
 pub(super) struct NewTls(Option<Arc<ClientTls>>);
 
 impl RunningTls {
-    /// Sets up TLS at the start. `section` is the path of `tls`.
+    /// Sets up TLS at the start. `section` is the key of the settings `tls` in the configuration,
+    /// for example `listen.tls`.
     ///
     /// # Errors
     /// See [`StartError::ClientTls`].
@@ -203,8 +204,8 @@ pub(super) struct Expiries {
 }
 
 impl Expiries {
-    /// When each certificate, authority and revocation list expires. An item of a file is in the
-    /// list once, also if the file has several purposes.
+    /// When each certificate, authority and revocation list expires. An item is returned only once,
+    /// even if several listeners or connections use its file.
     pub(super) fn all(&self) -> Vec<CertificateExpiry> {
         let mut all = Vec::new();
         for tls in &self.clients {

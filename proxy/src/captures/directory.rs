@@ -92,7 +92,8 @@ pub(super) struct Summary {
     pub(super) clients: u64,
     /// Number of recorded operations.
     pub(super) operations: u64,
-    /// Number of operations and messages of replies that the capture has omitted, by the reason.
+    /// The sum of omitted operations and omitted reply messages, by the reason. A reply can be
+    /// recorded without its message.
     pub(super) omitted: BTreeMap<String, u64>,
     /// True if replies are recorded whole.
     pub(super) whole_replies: bool,

@@ -28,11 +28,13 @@ use seawall_command::{Command, CommandBytes, ReplyFacts, Target, exchange_may_be
 pub struct CapturedClient {
     /// True after the client's first operation.
     has_operated: bool,
-    /// Whether the client is captured, in the latest [`Tap`] in which it ran an operation.
+    /// Whether the client is captured. Belongs to the [`Tap`] (the recorder of operations) that was
+    /// in use at the client's latest operation; `None` if no tap was in use then.
     membership: Option<Box<Membership>>,
 }
 
-/// Whether a client is captured in one [`Tap`].
+/// Whether one client is captured by one [`Tap`]. A tap records the operations of clients: for the
+/// running capture, or in memory until an event begins a capture.
 #[derive(Debug)]
 struct Membership {
     tap: Arc<Tap>,
@@ -47,7 +49,7 @@ enum MemberState {
     Outside,
     /// The client is captured from its first operation on a selected namespace.
     AwaitsNamespace,
-    /// The client is selected, but the capture does not contain it yet.
+    /// The client matches the selection. Its next operation adds the client to the capture.
     Selected,
     /// The client has this number in the capture.
     Captured(u64),

@@ -76,7 +76,7 @@ pub struct CaptureSettings {
     pub directory: PathBuf,
     /// Maximum bytes of all captures in the directory.
     pub max_bytes: u64,
-    /// Bytes after which a new file begins.
+    /// Size in bytes at which a file of a capture ends and the capture continues in a new file.
     pub max_part_bytes: u64,
     /// Maximum bytes of messages per second; `None` for no limit.
     pub max_bytes_per_second: Option<u64>,
@@ -90,7 +90,8 @@ pub struct CaptureSettings {
     pub on: Vec<EventKind>,
     /// A capture that an event begins also contains the operations of this period before the event.
     pub lead: Duration,
-    /// Maximum memory of the records before an event, in bytes.
+    /// Maximum memory, in bytes, of the records that Seawall keeps while it waits for such an
+    /// event.
     pub lead_bytes: usize,
     /// The mode of redaction, unless a request chooses a stronger mode.
     pub redaction: Redaction,
@@ -103,10 +104,10 @@ pub struct CaptureSettings {
 pub enum EventKind {
     /// A reconnect storm began: a sudden rise in the number of short-lived client connections.
     Storm,
-    /// A stall was detected.
+    /// A stall was detected: a period in which operations took far longer than usual.
     Stall,
-    /// The detector of changes reported a change: operations became slower or faster, or a new
-    /// shape appeared.
+    /// The detector of changes reported a change: operations became slower or faster, or operations
+    /// of a new shape (a command without its values) appeared.
     Change,
 }
 
@@ -127,7 +128,7 @@ pub enum CaptureError {
     /// Captures are off.
     #[error("captures are off: set capture.directory")]
     Off,
-    /// All clients are relayed.
+    /// In relay mode, each client has its own server connection, and no client is captured.
     #[error("relayed clients are not captured: captures need deployment.mode \"pooled\"")]
     Relayed,
     /// Another capture runs.
@@ -148,7 +149,7 @@ pub enum CaptureError {
         /// The configured mode.
         configured: Redaction,
     },
-    /// Ordered pseudonyms need a key.
+    /// The redaction mode `ordered` (pseudonyms keep the order of numbers and dates) needs a key.
     #[error("ordered redaction needs a key: set capture.redact_key_file")]
     NoRedactionKey,
     /// The captures in the directory have reached the limit of bytes.
@@ -175,15 +176,15 @@ pub struct Captures {
     running: Arc<Running>,
     totals: Arc<Totals>,
     settings: ArcSwapOption<CaptureSettings>,
-    /// True if all clients are relayed, so that there is nothing to capture.
+    /// True in relay mode: each client has its own server connection, and no client is captured.
     relays_clients: bool,
     kept: Arc<KeptBytes>,
     /// Describes the servers of the deployment at the start of a capture.
     servers: Box<dyn Fn() -> Vec<Server> + Send + Sync>,
     /// When a thread last searched for expired captures; `None` before the first search.
     cleaned_at: Mutex<Option<Instant>>,
-    /// Number of [`Tap`]s that were created since the start of the process. Locked while a capture
-    /// starts or is deleted.
+    /// Number of [`Tap`]s (recorders of operations) that were created since the start of the
+    /// process. This mutex is held while a capture starts or is deleted.
     starts: Mutex<u64>,
 }
 
@@ -191,8 +192,8 @@ pub struct Captures {
 /// capture.
 #[derive(Debug, Default)]
 struct Running {
-    /// The number of the tap. If it is 0, there is no tap, and operations read no other
-    /// field.
+    /// The number of the tap. 0 if there is no tap: the tasks of clients then record nothing, and
+    /// read no other field of this struct.
     number: AtomicU64,
     /// True if the tap waits for an event.
     is_armed: AtomicBool,
@@ -280,8 +281,8 @@ impl fmt::Debug for Captures {
 }
 
 impl Captures {
-    /// Creates the captures of this process. `settings` is `None` if captures are off. `servers`
-    /// describes the deployment.
+    /// Creates the value that manages the captures of this process. Does not start a capture.
+    /// `settings` is `None` if captures are off. `servers` describes the servers of the deployment.
     pub fn new(
         settings: Option<CaptureSettings>,
         servers: Box<dyn Fn() -> Vec<Server> + Send + Sync>,
@@ -300,8 +301,8 @@ impl Captures {
         captures
     }
 
-    /// Like [`Self::new`], for a process that relays all clients: no capture can start, but earlier
-    /// captures can be read and deleted.
+    /// Like [`Self::new`], for a process in relay mode (each client has its own server connection):
+    /// no capture can start, but earlier captures can be read and deleted.
     pub(crate) fn without_clients(
         settings: Option<CaptureSettings>,
         servers: Box<dyn Fn() -> Vec<Server> + Send + Sync>,
@@ -361,8 +362,9 @@ impl Captures {
         Ok(CaptureState::of_running(&written))
     }
 
-    /// Starts to keep the latest operations if events may begin captures, so that a capture
-    /// contains the operations before its event. Must be called once a second.
+    /// If the settings name events that begin captures, starts to keep the latest operations in
+    /// memory. So a capture that an event begins also contains the operations before the event.
+    /// Must be called once a second.
     pub(crate) fn prepare(&self) {
         // The lock is held while a capture starts or is deleted. Do not wait for the lock, because
         // the call in the next second is early enough.
@@ -398,9 +400,9 @@ impl Captures {
         }
     }
 
-    /// Begins a capture because of an event, if the settings name the event's kind and a [`Tap`]
-    /// waits for an event. No tap waits while a capture runs. `text` describes the event. Blocks
-    /// for some file operations.
+    /// Begins a capture because of an event. Does nothing if the settings do not name this kind of
+    /// event, if a capture runs, or if [`Self::prepare`] has not yet started to keep operations in
+    /// memory. `text` describes the event. Blocks for some file operations.
     pub(crate) fn begin_on(&self, kind: EventKind, text: &str) {
         let settings = self.settings.load_full();
         let Some(settings) = settings.filter(|settings| settings.on.contains(&kind)) else {
@@ -467,8 +469,9 @@ impl Captures {
         })
     }
 
-    /// Starts the thread that writes a capture, and makes the capture visible to clients. `room` is
-    /// the maximum size of the capture in bytes.
+    /// Starts the thread that writes a capture, and makes it the running capture, so that
+    /// operations of clients are recorded in it. `room` is the maximum size of the capture in
+    /// bytes.
     fn write(
         &self,
         written: &Arc<Written>,

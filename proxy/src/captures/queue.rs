@@ -1,6 +1,7 @@
-//! The queue between the clients and the writer of a capture. Its memory and the bytes per second
-//! are limited. A client never waits for the queue: if a limit is reached, the record is omitted
-//! and counted.
+//! The queue between the clients and the thread that writes a capture. The memory of the queue is
+//! limited, and so are the bytes of messages that clients may add to it per second. A client never
+//! waits for the queue: if a limit is reached, the message is not recorded, and the queue counts it
+//! as omitted.
 //!
 //! Memory is reserved for each command, whole reply and client before its record is added. All
 //! other records are small, and each belongs to a command or client for which memory was reserved.
@@ -160,7 +161,8 @@ struct QueueState {
     /// Replies to operations with lower numbers are dropped, because the queue has dropped their
     /// commands.
     first_operation: u64,
-    /// Omissions that no record reports yet.
+    /// Operations and messages of replies that were omitted, and for which no [`Omitted`] record
+    /// was added to the queue yet.
     gaps: [Gap; REASONS.len()],
     rate: Rate,
     end: Option<EndReason>,
@@ -190,7 +192,8 @@ pub(super) struct Lead {
     pub(super) bytes: usize,
 }
 
-/// The omissions for one reason that no record reports yet.
+/// The operations and messages of replies that were omitted for one reason, and for which no
+/// [`Omitted`] record was added to the queue yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gap {
     began_at_us: u64,
@@ -580,8 +583,8 @@ impl QueueState {
         self.widen_gap(reason, operations, bytes, at_us);
     }
 
-    /// Adds the operation of a dropped record to the gaps, so that a later record reports it as
-    /// omitted.
+    /// Adds the operations of a dropped record to `gaps`, so that a later [`Omitted`] record
+    /// contains their number.
     fn skip(&mut self, record: &Content, totals: &Totals) {
         let (reason, at_us, operations, bytes) = match record {
             Content::Command(command) => {
@@ -630,8 +633,8 @@ impl QueueState {
         }
     }
 
-    /// Counts the omissions that kept records report. They were not counted before, because the
-    /// event that begins a capture had not happened.
+    /// Counts the omissions from before the event that begins the capture, by the [`Omitted`]
+    /// records in the queue. They were not counted at that time, because no capture was running.
     fn count_kept_omissions(&mut self, totals: &Totals) {
         let omitted = self.records.iter().filter_map(|record| match record {
             Content::Omitted(omitted) => Some((omitted.reason(), omitted.operations.max(1))),
@@ -666,8 +669,8 @@ impl QueueState {
         dropped
     }
 
-    /// Adds a record for each gap, so that the capture reports its omissions: at most one record
-    /// for each reason.
+    /// Adds an [`Omitted`] record for each reason for which operations or messages of replies were
+    /// omitted since the last call, so that the capture shows what is missing.
     fn report_gaps(&mut self) {
         for (reason, gap) in REASONS.into_iter().zip(&mut self.gaps) {
             if gap.bytes > 0 {
@@ -684,7 +687,7 @@ impl QueueState {
     }
 }
 
-/// The counted memory of a record, in bytes.
+/// The memory, in bytes, that the queue reserves for a record.
 fn memory_of(content: &Content) -> usize {
     match content {
         Content::Command(command) => RECORD_BYTES + command.message.len(),
@@ -700,7 +703,8 @@ pub(super) fn microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The time of a record, in microseconds since the beginning of its [`Tap`](super::tap::Tap).
+/// The time of a record, in microseconds since the creation of the [`Tap`](super::tap::Tap) that
+/// owns this queue.
 fn time_of(content: &Content) -> u64 {
     match content {
         Content::ClientBegan(client) => client.at_us,

@@ -52,8 +52,8 @@ pub struct CaptureFigures {
     pub is_running: bool,
     /// Operations recorded since the start of the process.
     pub operations: u64,
-    /// Operations and messages of replies that captures have omitted since the start of the
-    /// process, by the reason for the omission.
+    /// The sum of omitted operations and omitted reply messages of all captures since the start of
+    /// the process, by the reason for the omission. A reply can be recorded without its message.
     pub omitted: Vec<(&'static str, u64)>,
     /// Number of captures that have ended since the start of the process, by the reason for their
     /// end.

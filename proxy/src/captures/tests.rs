@@ -549,7 +549,7 @@ impl Write for InMemory {
 }
 
 #[test]
-fn a_capture_without_records_contains_an_event_of_kind_quiet() {
+fn an_event_of_kind_quiet_is_written_if_no_record_arrives() {
     let capture = written(1 << 20);
     capture.tap.queue.end(EndReason::Stopped);
     let limits = FileLimits {

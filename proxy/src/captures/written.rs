@@ -23,8 +23,9 @@ use super::{
 pub(super) struct Written {
     pub(super) id: CaptureId,
     pub(super) tap: Arc<Tap>,
-    /// Time from the beginning of the [`Tap`] to the beginning of the capture. Times in the files
-    /// count from the beginning of the capture.
+    /// Time from the creation of the [`Tap`] (the recorder of operations) to the beginning of the
+    /// capture. The times of queued records count from the creation of the tap, and times in the
+    /// files count from the beginning of the capture.
     pub(super) offset_us: u64,
     /// When the capture began. A capture that an event began starts with the oldest record that was
     /// kept in memory.

@@ -107,7 +107,8 @@ pub(super) fn deployment_problems(
     problems
 }
 
-/// The warning about authorities of servers that Seawall does not read; `None` if there are none.
+/// The warning that Seawall does not read a directory with certificate authorities; `None` if there
+/// is no such directory.
 fn server_tls_warning(deployment: &DeploymentOptions, settings: &Settings) -> Option<String> {
     let files = ServerTlsFiles::read(deployment, settings.deployment.tls.as_ref());
     let files = files.ok()??;

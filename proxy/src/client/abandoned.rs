@@ -30,7 +30,9 @@ pub(super) struct Abandoned {
     /// The part of the reply that Seawall has not read from the server yet.
     pub(super) unread: Unread,
     /// True if Seawall may kill the operation at the server: the operation is a read outside
-    /// transactions and does not wait for data. `killOp` does not end a wait for data.
+    /// transactions, and is not a command that waits at the server for new data (for example, a
+    /// `getMore` of a change stream). Seawall does not kill such a command, because `killOp` does
+    /// not end its wait.
     pub(super) may_be_ended: bool,
 }
 

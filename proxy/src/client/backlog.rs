@@ -138,7 +138,7 @@ pub(super) struct Backlog {
     bytes: usize,
     /// Memory reserved in the budget; `None` if none has been reserved yet.
     share: Option<MemoryShare>,
-    /// True while the share waits in the budget for more memory.
+    /// True while `share` waits for more memory, because the memory budget has no room.
     waits_for_memory: bool,
 }
 
@@ -226,8 +226,8 @@ impl Backlog {
         }
     }
 
-    /// Records that the client waits for Seawall, because this task waits for its turn. This time
-    /// does not count as slowness of the client.
+    /// Records that the client waits for Seawall, because this task may not move bytes before its
+    /// next turn (see [`ForwardingTurns`]). This time does not count as slowness of the client.
     fn pause(&self) {
         if let Some(share) = &self.share {
             share.pause();
@@ -565,8 +565,9 @@ impl Transfer<'_> {
         }
     }
 
-    /// Writes a piece to the client. The backlog keeps the end of the reply, and the bytes that the
-    /// client's socket does not accept.
+    /// Writes a piece to the client. The backlog gets the bytes that the client's socket does not
+    /// accept. It also gets the end of the reply, at most [`PIECE_BYTES`], because the client must
+    /// not have the whole reply before Seawall has inspected it.
     fn pass_on(
         &mut self,
         cx: &mut Context<'_>,

@@ -44,8 +44,9 @@ enum KeySource {
 }
 
 impl KeySource {
-    /// Releases this login's claim on cached keys. While a login has the claim, the user's other
-    /// logins must not use these keys until Seawall has read them again.
+    /// Releases this login's claim on cached keys: the right to check a proof with them without
+    /// reading them again from a server. Only one login of a user at a time has this right. So if
+    /// the user's password has changed, only one login fails because of the old keys.
     fn without_claim(self) -> Self {
         match self {
             Self::Server(known) => Self::Server(known.without_claim()),
@@ -395,9 +396,9 @@ impl Login {
     }
 
     /// Sends the client's proof to a server, which verifies it. Returns the identity and the last
-    /// payload for the client. If the client disconnects, the login continues, because its success
-    /// makes the user known for the next logins. If the login ended with its client, and all
-    /// clients of the user had short timeouts, the user might never become known.
+    /// payload for the client. After a successful login, Seawall knows the user's keys and checks
+    /// the user's next logins itself. So the login continues if the client disconnects. Otherwise
+    /// Seawall might never learn the keys of a user whose clients all have short timeouts.
     async fn carried(
         context: &mut LoginContext<'_>,
         user: &UserName,
@@ -452,7 +453,8 @@ impl LoginContext<'_> {
         delayed.ok_or(LoginError::Gone { is_ok: Some(is_ok) })
     }
 
-    /// Runs `step`, a part of a login before its proof is checked. Fails if the client disconnects.
+    /// Runs `step`: work for a login that Seawall does before the client's proof is checked. Fails
+    /// if the client disconnects.
     async fn unless_gone<T>(
         &mut self,
         step: Pin<&mut impl Future<Output = Result<T, CredentialError>>>,

@@ -145,10 +145,11 @@ pub struct Newcomer {
     pub compressors: Arc<[Compressor]>,
 }
 
-/// The login deadline of a client that must log in, and the client's permit until its login.
+/// For a client that must log in: the deadline for the login, and the permit that the client holds
+/// until it has logged in.
 struct LoginDue {
-    /// Counts the client towards the limit of clients that have not logged in; `None` if the limit
-    /// was reached.
+    /// Counts the client towards the limit of clients that have not logged in. `None` if no permit
+    /// was left when an already connected client had to log in, for example after a `logout`.
     permit: Option<HandshakePermit>,
     deadline: Instant,
 }
@@ -350,8 +351,8 @@ impl Client {
         self.begin_whole(message, now)?.await
     }
 
-    /// Like [`Self::begin_message`], but `message` is complete, or its rest is forwarded as it
-    /// arrives.
+    /// Returns the future that serves a message. Either the whole message has been read, or only
+    /// its head, and the future forwards the rest to the server as it arrives.
     fn begin_whole(&mut self, message: Message, now: Instant) -> Result<Serving<'_>, End> {
         Ok(match message.header.op_code {
             OpCode::Compressed => Box::pin(self.serve_inflated(message, now)),

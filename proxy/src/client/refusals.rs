@@ -3,7 +3,7 @@
 
 use seawall_transport::connection::ServerAddress;
 
-/// The routers that have refused the user's keys of one login version.
+/// The routers that have refused the same keys of a user. `login_version` identifies these keys.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     /// The [`seawall_auth::Identity::login_version`] of the refused keys.

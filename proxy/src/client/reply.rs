@@ -71,7 +71,7 @@ pub(super) struct Awaited<'a> {
     pub(super) sharer: Sharer,
     /// Returns true if other operations wait for the server connection.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
-    /// Set if the operation is recorded in a capture.
+    /// Set if the operation is recorded in a capture (a recording of some clients' messages).
     pub(super) recording: Option<&'a Recording>,
 }
 

@@ -45,8 +45,8 @@ pub(super) struct Outgoing<'m> {
     /// An element `maxTimeMS` to add, if the command has none and needs one.
     added_max_time: Option<[u8; MAX_TIME_ELEMENT_BYTES]>,
     checksum: Option<[u8; 4]>,
-    /// False for streamed requests, and for commands that carry credentials, which must not be
-    /// compressed according to the compression specification.
+    /// False for streamed requests, and for commands that carry credentials, because the
+    /// compression specification forbids the compression of such commands.
     may_be_compressed: bool,
     /// False for commands that carry credentials, so that no copy of them stays in freed memory.
     may_be_copied: bool,

@@ -26,11 +26,11 @@ pub struct Shared {
     pub current_settings: ArcSwap<ClientSettings>,
     /// `serviceId` in replies to load-balanced clients: it identifies this process.
     pub service_id: ObjectId,
-    /// Records operations and events in metrics and tables.
+    /// Counts operations and events, for the metrics and the HTTP API.
     pub recorder: Arc<Recorder>,
     /// The directory of connected clients.
     pub clients: Arc<ClientDirectory>,
-    /// The captures of clients' operations.
+    /// The captures: recordings of the messages of some clients.
     pub captures: Arc<Captures>,
     /// Limits on clients, logins, operations and CPU-heavy work.
     pub limits: Limits,
@@ -43,7 +43,7 @@ pub struct Shared {
     pub routing: Routing,
     /// Limits the memory of messages.
     pub memory: MessageMemory,
-    /// Replies to the command `seawall`. Not set until the API is available.
+    /// Replies to the command `seawall`. Not set while Seawall is starting.
     pub reporter: OnceLock<Reporter>,
     /// End of the drain; `None` while Seawall is not draining.
     pub draining: watch::Receiver<Option<Instant>>,

@@ -21,7 +21,7 @@ use seawall_transport::Sharer;
 /// The address and the user of a waiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The waiter's address, or its user if several users share the address.
+    /// The waiter's address. If several users share this address: the user of the waiter.
     pub sharer: Sharer,
     /// The user that the waiter claims to be; `None` for a client that has not begun a login.
     pub user: Option<NameHash>,

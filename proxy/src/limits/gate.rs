@@ -42,7 +42,8 @@ const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
 /// clients are slowed down.
 const LATENESS_TARGET: Duration = Duration::from_millis(50);
 
-/// How long waits must exceed the target of a gate before the gate begins to limit the rate.
+/// A gate begins to limit the rate when waits have exceeded its target for this time without
+/// interruption.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The limit on logins per second never falls below this value, so clients can log in even if a
@@ -202,7 +203,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Maximum number of unused tokens of a gate with this rate: the tokens of 100 ms, and one more.
+/// Maximum number of unused tokens of a gate with this rate: the number of tokens that the gate
+/// issues in 100 ms, plus one.
 fn most_tokens(rate: f64) -> f64 {
     rate.mul_add(0.1, 1.0)
 }
@@ -211,7 +213,8 @@ fn most_tokens(rate: f64) -> f64 {
 struct UsedToken(Option<Arc<Gate>>);
 
 impl UsedToken {
-    /// Does not give the token back, because the login has passed all gates.
+    /// Drops this value, but does not give the token back. Called when the login has passed all
+    /// gates, so that the token stays used.
     fn keep(mut self) {
         self.0 = None;
     }
@@ -293,14 +296,15 @@ impl Default for LoginGates {
 }
 
 impl LoginGates {
-    /// Passes the common gate if no wait is needed and no user has a gate. If the login has passed,
-    /// returns true, and the caller does not need to find the user's name.
+    /// Passes the gate for all users if no wait is needed there and no single user has a gate of
+    /// its own. Returns true if the login has passed. In this case, the caller does not need to
+    /// find the user's name.
     pub(crate) fn try_pass_as_anyone(&self) -> bool {
         self.users.lock().is_empty() && self.all.try_pass()
     }
 
     /// Passes all gates if no wait is needed. Returns true if the login has passed. `user` is the
-    /// name and the source of the login's user.
+    /// name of the login's user, and the authentication database of this user.
     pub(crate) fn try_pass(&self, user: Option<(&str, &str)>) -> bool {
         match user.and_then(|user| self.gate_of(user).1) {
             Some(own) => own.try_pass_with(|| self.all.try_pass()),
@@ -680,9 +684,9 @@ mod tests {
     }
 
     proptest! {
-        /// No waiter passes twice or after it has left. After a second of ticks that report no
-        /// wait, each waiter that stays has passed. Until then, no more waiters pass than the rates
-        /// allow.
+        /// No waiter passes twice or after it has left. After 60 ticks that report no wait, each
+        /// waiter that has not left has passed. Before these ticks, each tick admits at most as
+        /// many waiters as the rate of the gate allows.
         #[test]
         fn each_waiter_that_does_not_leave_passes_a_gate_exactly_once(events in events()) {
             let gate = Gate::of_logins();

@@ -57,8 +57,8 @@ impl HandshakeLine {
 }
 
 impl HeavyWork {
-    /// Allows at a time half of `workers` jobs on messages and the same number of handshakes, but
-    /// at least one of each. `workers` is the number of threads that serve clients.
+    /// Allows `workers / 2` jobs on messages at a time, and as many handshakes, but at least one of
+    /// each. `workers` is the number of threads that serve clients.
     pub(super) fn new(workers: usize) -> Self {
         let count = (workers / 2).max(1);
         Self {

@@ -35,8 +35,8 @@ pub use self::{
 
 /// Minimum time between two closes, when Seawall closes many client connections, for example after
 /// a failover. So these closes cause at most a hundred reconnects a second, which do not overload a
-/// deployment. Idle relays that a drain closes have an interval of their own: at most another
-/// hundred a second.
+/// deployment. While Seawall drains, it also closes idle relayed clients (clients with a server
+/// connection of their own). These closes are counted separately: at most another hundred a second.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The limits that all clients share.
@@ -66,8 +66,8 @@ pub struct LimitNumbers {
     pub handshakes: usize,
     /// Maximum number of monitoring connections of drivers.
     pub monitors: usize,
-    /// Maximum number of clients in pooled mode that are relayed because of their authentication
-    /// mechanism.
+    /// Maximum number of clients in pooled mode that get a server connection of their own (are
+    /// relayed) because of their authentication mechanism.
     pub relays: usize,
     /// Maximum number of operations in flight.
     pub operations: usize,
@@ -157,7 +157,8 @@ impl MonitorPermit {
 /// closes all its connections to a server when its monitoring connection is closed.
 const MONITOR_GRACE_TIME: Duration = Duration::from_secs(10 * 60);
 
-/// The permit of one client in pooled mode that is relayed because of its authentication mechanism.
+/// The permit of one client in pooled mode that gets a server connection of its own (is relayed)
+/// because of its authentication mechanism.
 #[derive(Debug)]
 #[must_use]
 pub struct RelayPermit(#[expect(dead_code, reason = "dropped, never read")] Share<Sharer>);
@@ -248,10 +249,11 @@ impl Limits {
         (turn > now).then_some(turn)
     }
 
-    /// Returns the permits for a new client of a listener.
+    /// Returns the permits for a new client of a listener. If a limit is reached, tries to close
+    /// another client to make room.
     ///
     /// # Errors
-    /// The limit that is reached, if no client could be closed.
+    /// The limit that is reached, if no client can be closed to make room.
     pub(crate) fn admit_newcomer(
         &self,
         listener: Option<&ListenerPermits>,
@@ -278,8 +280,8 @@ impl Limits {
     }
 
     /// Returns a permit for a new client of a listener, within the limits of the listener and of
-    /// all clients. At a limit, closes a silent client of the sharer (address or user) with the
-    /// most clients.
+    /// all clients. At a limit, makes room: examines clients of the sharer (address or user) with
+    /// the most clients, and closes one that has sent nothing since it was last examined.
     ///
     /// # Errors
     /// The limit that is reached, if no client could be closed.
@@ -318,10 +320,10 @@ impl Limits {
         permit.map(HandshakePermit)
     }
 
-    /// Returns a permit for a driver's monitor, if the share of its address allows it. Otherwise
-    /// examines the address with the most monitors, and closes the monitor of this address whose
-    /// last `hello` was earliest, if that was at least ten minutes ago. `None` if no monitor can be
-    /// closed.
+    /// Returns a permit for a driver's monitor, if its address does not use too large a share of
+    /// the permits. Otherwise examines the address with the most monitors, and closes the monitor
+    /// of this address whose last `hello` was earliest, if this `hello` was at least ten minutes
+    /// ago. `None` if no monitor can be closed.
     pub(crate) fn admit_monitor(
         &self,
         from: Sharer,
@@ -334,8 +336,8 @@ impl Limits {
         permit.map(MonitorPermit)
     }
 
-    /// Returns a permit for a relayed client in pooled mode, if the share of its address or user
-    /// allows it.
+    /// Returns a permit for a relayed client in pooled mode (a client with a server connection of
+    /// its own), if its address or user does not use too large a share of these permits.
     pub(crate) fn admit_relay(&self, from: Sharer) -> Option<RelayPermit> {
         self.relays.take(from).map(RelayPermit)
     }
@@ -523,7 +525,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_above_the_limit_of_unauthenticated_clients_closes_no_logged_in_client() {
+    async fn no_logged_in_client_is_closed_at_the_limit_of_unauthenticated_clients() {
         let limits = Limits::new(
             LimitNumbers {
                 handshakes: 3,
@@ -546,7 +548,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_client_is_closed_for_a_newcomer_that_the_limit_of_all_clients_refuses() {
+    async fn no_client_is_closed_if_the_limit_of_all_clients_refuses_the_new_client() {
         let limits = Limits::new(
             LimitNumbers {
                 handshakes: 2,

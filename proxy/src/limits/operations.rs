@@ -15,9 +15,9 @@ use seawall_transport::{Sharer, is_within_share};
 /// share allows another permit.
 const MAX_USERS_TRIED: usize = 8;
 
-/// Number of further permits for operations that other operations may wait for, such as the commit
-/// of a transaction. Without these permits, the operations that wait for a commit could hold all
-/// permits, so that the commit could not begin.
+/// Number of extra permits. They are reserved for operations that other operations may wait for,
+/// such as the commit of a transaction. Without these permits, the operations that wait for a
+/// commit could hold all permits, so that the commit could not begin.
 const RESERVE: usize = 8;
 
 /// A bounded number of permits for operations in flight. Waiting users are served in turn. A user
@@ -52,7 +52,7 @@ struct Waiter {
 pub struct Operator<'a> {
     /// The number of the user.
     pub user: u64,
-    /// The client's address, or its user if several users share the address.
+    /// The client's address. If several users share this address: the user of the client.
     pub sharer: Sharer,
     /// Number of the user's operations in flight that do not use the reserve. Only
     /// [`OperationPermits`] changes it.

@@ -168,9 +168,10 @@ impl EvictablePermits {
         })
     }
 
-    /// Returns a permit, if the share of the sharer allows it. Otherwise closes the oldest
-    /// connection of the sharer with the most permits, if `may_evict` is true for the time of its
-    /// last activity. `None` if neither is possible.
+    /// Returns a permit, if `sharer` (an address or a user) does not hold too large a share of the
+    /// permits. Otherwise closes the oldest connection of the sharer with the most permits, if
+    /// `may_evict` is true for the time of this connection's last activity. `None` if neither is
+    /// possible.
     pub(super) fn admit_within_share(
         self: &Arc<Self>,
         sharer: Sharer,

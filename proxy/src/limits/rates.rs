@@ -15,7 +15,8 @@ use seawall_locks::Mutex;
 /// Maximum number of keys that are remembered. The keys with the most recent events stay.
 const MAX_KEYS: usize = 10_000;
 
-/// An event of a key may happen if it moves the key's `paid_until` at most this far ahead of now.
+/// Each event of a key moves the key's time `paid_until` forward. The event may happen if
+/// `paid_until` is then at most this far in the future.
 const BURST: Duration = Duration::from_secs(1);
 
 /// Longest delay of an event. Even after a large burst, later events of the same key are delayed by
@@ -28,7 +29,8 @@ pub(super) struct Rates<K> {
     per_second: u32,
     /// Time between two events at the highest allowed rate.
     interval: Duration,
-    /// For each key, a time that each counted event moves forward by `interval`.
+    /// For each key, the time until which its events have used up the rate. Each counted event
+    /// moves this time forward by `interval`.
     paid_until: Mutex<RecentMap<K, Instant>>,
 }
 
@@ -83,7 +85,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_of_one_second_passes_and_later_events_are_limited_to_the_rate() {
+    async fn the_events_of_one_second_may_come_at_once_and_later_events_are_limited_to_the_rate() {
         let (rates, now) = (Rates::new(10), Instant::now());
         let admitted =
             |at: Instant, times: usize| (0..times).filter(|_| rates.admit("a", at)).count();

@@ -58,7 +58,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// The reason in the metric of refused connections.
+    /// The value of the label `reason` in the metric that counts refused clients.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::OtherNetwork => "proxy_network",

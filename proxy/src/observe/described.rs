@@ -1,4 +1,5 @@
-//! Describes an operation that has ended, with the texts of the rows that count the operation.
+//! Describes an operation that has ended. The texts come from the statistics rows (see the module
+//! `registry`) in which the operation is counted.
 
 use std::sync::Arc;
 
@@ -10,11 +11,12 @@ use super::{
     sums::{NamespaceIndex, Record},
 };
 
-/// The value of `level` in the slow log line of an operation whose shape row was evicted while the
-/// operation ran.
+/// The value of `level` in the slow log line of an operation if the statistics row of its shape was
+/// removed while the operation ran, for example to make room for another shape.
 const EVICTED: &str = "evicted";
 
-/// The description of an operation for the slow log, taken from the rows that count the operation.
+/// The description of an operation for the slow log, taken from the statistics rows in which the
+/// operation is counted.
 pub(super) struct LoggedOperation {
     pub(super) namespace: Namespace,
     /// For a `getMore`: the command that opened its cursor.
@@ -23,10 +25,10 @@ pub(super) struct LoggedOperation {
     pub(super) shape: ShapeId,
     /// The id of the operation's own shape, if it differs from `shape`.
     pub(super) fine: Option<ShapeId>,
-    /// Which shapes the row that counts the operation contains: only one (`fine`), those that
-    /// differ only in parts that select no documents, such as a projection (`coarse`), or all that
-    /// have no other row (`rest`). The value is [`EVICTED`] if the row no longer exists, and `None`
-    /// if shapes are not counted.
+    /// The kind of the statistics row in which the operation is counted. A `fine` row counts one
+    /// shape. A `coarse` row counts shapes that differ only in parts that select no documents, such
+    /// as a projection. A `rest` row counts all shapes of a namespace that no other row counts. The
+    /// value is [`EVICTED`] if the row no longer exists, and `None` if shapes are not counted.
     pub(super) level: Option<&'static str>,
     pub(super) text: Arc<str>,
 }

@@ -45,10 +45,10 @@ pub(super) struct Collected {
     /// (checkouts).
     checkouts: Vec<Option<Box<Distribution>>>,
     phases: Phases,
-    /// The metric series of the heaviest shapes.
+    /// The metric series of the heaviest shapes: those whose operations took the most time.
     pub(super) series: ShapeSeries,
-    /// When [`Registry::turn_over`](super::registry::Registry::turn_over), which reserves rows for
-    /// heavier shapes, was last called.
+    /// When [`Registry::turn_over`](super::registry::Registry::turn_over) was last called. This
+    /// function reserves rows of the shape table for shapes whose operations take much time.
     turned_over_at: Instant,
     /// Figures by label (namespace, shape, server or phase) since the last call of
     /// [`Exporter::take_second`].
@@ -197,8 +197,9 @@ impl Exporter {
         Ok(())
     }
 
-    /// Moves the threads' figures into the totals. Must be called once a second; the functions that
-    /// export totals also call it.
+    /// Adds to the totals what the threads have counted since the last call. The totals cover the
+    /// time since Seawall started. Must be called once a second; the functions that export totals
+    /// also call it.
     pub fn collect(&self) {
         drop(self.collect_all());
     }
@@ -235,9 +236,9 @@ impl Exporter {
         collected
     }
 
-    /// Adds the sums to the shapes' rows, and copies the row data that the caller needs. The lock
-    /// on the registry is held only in this function and not for the rest of the collection,
-    /// because a thread that sees a new shape waits for this lock.
+    /// Adds the new sums of each shape to its row in the registry, and returns copies of the data
+    /// of these rows. The registry is locked only in this function, and not while the copies are
+    /// exported, because a thread that sees a new shape waits for this lock.
     fn add_to_registry(&self, fresh: &mut Sums, collected: &mut Collected) -> FreshRows {
         let now = SystemTime::now();
         let servers = self.recorder.servers.lock().clone();
@@ -579,8 +580,8 @@ impl Exporter {
     }
 
     /// Returns two values: the threshold of slow operations, and the number of slow operations
-    /// since Seawall started that are missing from the list of slow operations, because there were
-    /// too many in one second or of one user.
+    /// since Seawall started that are missing from the list of slow operations. They are missing
+    /// because too many operations of all users, or of one user, were slow in one second.
     pub(crate) fn slow_limits(&self) -> (Duration, u64) {
         let left_out = self.recorder.slow_notes.left_out();
         (self.recorder.slow_threshold(), left_out)

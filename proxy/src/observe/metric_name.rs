@@ -103,13 +103,15 @@ metrics! {
     WaitQueueLength: Gauge = "seawall_wait_queue_length", "Operations waiting for a connection to a server, or for a slot.";
     /// Maximum number of operations in progress on a server; absent if there is no limit.
     ConcurrencyLimit: Gauge = "seawall_concurrency_limit", "Maximum number of operations in progress on a server; absent if there is no limit.";
-    /// Operations by their `state` with regard to the concurrency limit.
+    /// Operations by `state`: they hold a slot or a reserved slot of the concurrency limit, run
+    /// without a slot, or wait.
     ConcurrencyOperations: Gauge = "seawall_concurrency_operations", "Operations by their state with regard to the concurrency limit.";
     /// Changes of the concurrency limit, by `reason`.
     ConcurrencyLimitChangesTotal: Counter = "seawall_concurrency_limit_changes_total", "Changes of the concurrency limit, by reason.";
     /// Operations waiting for an event (change streams, tailable cursors), by `state`.
     AwaitingOperations: Gauge = "seawall_awaiting_operations", "Operations waiting for an event: change streams and tailable cursors.";
-    /// Clients relayed over a server connection of their own.
+    /// Relayed clients: Seawall forwards the bytes of such a client over a server connection that
+    /// no other client uses.
     RelayedConnections: Gauge = "seawall_relayed_connections", "Clients relayed over a server connection of their own.";
     /// Time to get a connection to a server.
     CheckoutSeconds: Histogram = "seawall_checkout_seconds", "Time to get a connection to a server.";
@@ -134,7 +136,8 @@ metrics! {
     /// New clients that waited before Seawall read their first byte, because its threads for
     /// clients were overloaded.
     ArrivalsDelayedTotal: Counter = "seawall_arrivals_delayed_total", "New clients that waited before Seawall read their first byte, because its threads for clients were overloaded.";
-    /// Client logins that were delayed by a login gate or a limit of logins.
+    /// Client logins that were delayed by a login gate (a limit on the rate of logins under
+    /// overload) or another limit of logins.
     LoginsDelayedTotal: Counter = "seawall_logins_delayed_total", "Client logins that were delayed by a login gate or a limit of logins.";
     /// Time at a server: starts when the last byte of a command was written to the server, and ends
     /// at the first byte of the reply.
@@ -150,11 +153,14 @@ metrics! {
     OperationsRetriedTotal: Counter = "seawall_operations_retried_total", "Writes, commits and aborts that clients sent again with the same session and transaction number.";
     /// Error replies (`ok: 0`), by `code`.
     OperationErrorsTotal: Counter = "seawall_operation_errors_total", "Error replies (ok: 0), by code.";
-    /// Operations of shapes without a row of their own, by the `level` of the row that counts them.
+    /// Operations whose shape has no row of its own in the shape table. A row for several shapes
+    /// counts them; `level` says which kind of row (`coarse` or `rest`).
     FingerprintFoldedTotal: Counter = "seawall_fingerprint_folded_total", "Operations of shapes without a row of their own, by the level of the row that counts them.";
-    /// Shape rows evicted for heavier shapes.
+    /// Rows of shapes that were evicted from the shape table, for example because the operations of
+    /// another shape took more time.
     FingerprintEvictedTotal: Counter = "seawall_fingerprint_evicted_total", "Shape rows evicted for heavier shapes.";
-    /// Learned prefixes of field paths. All field names below such a prefix count as data.
+    /// Prefixes of field paths below which Seawall has seen so many different field names that it
+    /// now treats these names as data (for example as ids), not as part of a shape.
     FingerprintNamesLearnedTotal: Counter = "seawall_fingerprint_names_learned_total", "Prefixes of field paths below which all names now count as data.";
     /// How late a periodic task of a runtime woke up, by `plane` (`data` or `control`).
     EventLoopDelaySeconds: Histogram = "seawall_event_loop_delay_seconds", "How late a periodic task of a runtime woke up.";
@@ -169,8 +175,8 @@ metrics! {
     HistoryDroppedTotal: Counter = "seawall_history_dropped_total", "Steps of the history dropped early because their memory limit was reached.";
     /// Failed writes of the history file.
     HistoryWriteFailuresTotal: Counter = "seawall_history_write_failures_total", "Failed writes of the history file.";
-    /// Operations whose shape has a different text than its row, because two shapes have the same
-    /// hash.
+    /// Operations counted in the row of another shape, because the two shapes have the same hash.
+    /// Seawall finds them by comparing the text of the shape with the text in the row.
     FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "Operations whose shape has a different text than its row, because two shapes have the same hash.";
     /// When a certificate or revocation list expires, in seconds since the epoch, by `file`,
     /// `kind`, `subject` and `serial`, which is empty for a revocation list.
@@ -185,7 +191,8 @@ metrics! {
     CaptureRunning: Gauge = "seawall_capture_running", "1 while a capture runs, else 0.";
     /// Operations recorded in captures.
     CaptureOperationsTotal: Counter = "seawall_capture_operations_total", "Operations recorded in captures.";
-    /// Operations of captured clients, or whole replies, that were not recorded, by `reason`.
+    /// Operations of captured clients that were not recorded, and replies that were recorded
+    /// without their message, by `reason`.
     CaptureOmittedTotal: Counter = "seawall_capture_omitted_total", "Operations of captured clients, or whole replies, that were not recorded, by reason.";
     /// Captures that have ended, by `reason`.
     CaptureEndedTotal: Counter = "seawall_capture_ended_total", "Captures that have ended, by reason.";

@@ -1,5 +1,6 @@
-//! Learns which field names are data: if there are many different names below a prefix of a field
-//! path, these names are data. This is rule R5 of the fingerprint version `fp1`.
+//! Learns which field names are data, for example user ids that an application uses as field names:
+//! if there are many different names below a prefix of a field path, these names are data. This is
+//! rule R5 of the fingerprint version `fp1`.
 //!
 //! Only commands with a new shape are examined. Once more than 64 names were seen below a prefix,
 //! all names below that prefix count as data. Commands that differ only in such names then have the
@@ -37,7 +38,8 @@ struct NameState {
 }
 
 impl NameTable {
-    /// The prefixes below which all names count as data; `None` if there are none.
+    /// The prefixes of field paths below which all field names count as data, not as part of the
+    /// shape; `None` if there are no such prefixes.
     pub(super) fn learned(&self) -> Option<Arc<LearnedNames>> {
         self.state.lock().learned.clone()
     }

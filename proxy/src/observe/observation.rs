@@ -187,7 +187,7 @@ impl<'a> Observation<'a> {
     }
 
     /// Sets the client that sent the operation. The operation is counted for the application of
-    /// `client`. `user` is the number of the client's user: each user gets a limited share of the
+    /// `client`. `user` identifies the client's user, because each user gets a limited share of the
     /// slow log's lines. `command` is the command whose values are written to the slow log; `None`
     /// writes a line without values.
     pub(crate) fn set_sender(

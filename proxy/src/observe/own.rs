@@ -30,15 +30,16 @@ pub(crate) fn open_descriptors(may_count: bool) -> Option<usize> {
     }
 }
 
-/// Stands in place of a thread name for the CPU time that ended threads used and that no
-/// measurement included.
+/// The name that is reported instead of a thread name for CPU time that threads used between their
+/// last measurement and their end.
 const ENDED: &str = "ended";
 
 /// CPU time by thread name. No value ever falls, because the time of ended threads is kept.
 #[derive(Debug, Default)]
 pub(super) struct CpuTimes {
     by_name: BTreeMap<String, Duration>,
-    /// CPU time of the process minus the measured CPU times of its threads: the maximum so far.
+    /// CPU time that threads used between their last measurement and their end. This is the largest
+    /// difference so far between the CPU time of the process and the sum of `by_name`.
     ended: Duration,
     /// CPU time of each live thread at the last measurement.
     seen: HashMap<ThreadId, Duration>,
@@ -53,8 +54,8 @@ impl CpuTimes {
         self.add(process, threads());
     }
 
-    /// CPU time by thread name. The name [`ENDED`] stands for the CPU time that ended threads used
-    /// and that no measurement included.
+    /// CPU time by thread name. The CPU time that threads used between their last measurement and
+    /// their end has the name [`ENDED`].
     pub(super) fn by_thread(&self) -> impl Iterator<Item = (&str, Duration)> {
         let by_name = self.by_name.iter().map(|(name, time)| (&**name, *time));
         by_name.chain([(ENDED, self.ended)])

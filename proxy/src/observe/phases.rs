@@ -1,10 +1,10 @@
 //! Distributions of the time that operations spend in each phase: for all operations together, and
-//! for the operations of each server. Awaiting operations are not recorded: their times show how
-//! long no event happened.
+//! for the operations of each server. Operations that wait at the server for an event (awaiting
+//! operations) are not recorded: their times show only how long no event happened.
 //!
-//! An operation is recorded in only one set of distributions, so that recording costs the same for
-//! any number of servers. The sums over several sets are computed when the distributions are
-//! collected.
+//! An operation is recorded only in the distributions of its server, or in those for operations
+//! without a server. The distributions of all operations together are computed later, when the
+//! distributions are collected. So an operation is recorded once and not twice.
 
 use seawall_stats::{
     DenseDistribution, Distribution, FineDistribution, PerPhase, Phase, PhaseTimes,
@@ -28,12 +28,13 @@ pub(super) struct PhaseTally {
 /// The distributions of the operations that were sent to one server.
 #[derive(Debug, Default)]
 struct ServerTally {
-    /// All phases. The times in [`Phase::Server`] are only those of operations without a reply.
+    /// The times in each phase, except the times in [`Phase::Server`] of operations with a reply:
+    /// these are in `server`.
     phases: PerPhase<DenseDistribution>,
     /// The times in [`Phase::Server`] of operations with a reply: the times to the first byte of
-    /// the reply. Their buckets are finer than the buckets of the other phases, because `take`
-    /// passes the fine distribution to its caller. `take` computes the coarse distribution from the
-    /// fine one, so each time is recorded only once.
+    /// the reply. The buckets are finer than those of `phases`, because `take` passes this
+    /// distribution to its caller. `take` also merges the same times, in coarser buckets, into the
+    /// distributions of the phases, so each time is recorded only once.
     server: DenseDistribution<32>,
 }
 

@@ -19,9 +19,9 @@ use super::{
     sums::{NamespaceIndex, Record, ServerIndex, ShapeIndex, Sums},
 };
 
-/// Maximum number of pairs of shape and server per thread. Each pair takes about 9 KiB. The
-/// operations of further pairs are added directly to the sums of the namespace, the shape and the
-/// server.
+/// Maximum number of entries of a [`PlainTally`]: one entry for each combination of namespace,
+/// shape and server. Each entry takes about 9 KiB. Operations that would need a further entry are
+/// added directly to the sums of the namespace, the shape and the server.
 const PAIRS: usize = 32;
 
 /// The namespace, the shape and the server of a plain operation.
@@ -64,8 +64,8 @@ impl PlainTally {
 
     /// Removes everything that was added, and adds it to `sums`.
     pub(super) fn move_to(&mut self, sums: &mut Sums) {
-        // Remove pairs that had no operation since the last collection, so that other pairs can be
-        // added.
+        // Remove entries that had no operation since the last collection, so that other entries can
+        // be added.
         self.0.retain(|_, plain| plain.count > 0);
         for ((namespace, shape, server), plain) in &mut self.0 {
             plain.move_to(*namespace, *shape, *server, sums);

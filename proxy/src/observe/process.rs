@@ -25,7 +25,8 @@ pub struct CaptureCounts {
     pub is_running: bool,
     /// Operations recorded since Seawall started.
     pub operations: u64,
-    /// Operations and whole replies that captures omitted since Seawall started, by reason.
+    /// Operations that captures did not record, and replies that captures recorded without their
+    /// message, since Seawall started, by reason.
     pub omitted: Vec<(&'static str, u64)>,
     /// Captures that have ended since Seawall started, by reason.
     pub ended: Vec<(&'static str, u64)>,

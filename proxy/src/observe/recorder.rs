@@ -39,7 +39,8 @@ const MAX_SERVERS: usize = 1_000;
 /// lock is taken.
 const LARGE_COMMAND_BYTES: usize = 64 << 10;
 
-/// Maximum number of look-ups that each shard caches. A full cache is cleared.
+/// Maximum number of look-ups of rows that each shard caches. A shard is the data of a few threads.
+/// A full cache is cleared.
 const MAX_CACHED_ROWS: usize = 16_384;
 
 /// Counts operations, logins, refusals and server connections. The data path calls it.
@@ -48,14 +49,15 @@ pub struct Recorder {
     /// The directory that counts the connected clients.
     pub(super) clients: Arc<ClientDirectory>,
     pub(super) registry: Mutex<Registry>,
-    /// Rises when rows are evicted or field names are learned (see [`LearnedNames`]), so that
-    /// shards discard their caches.
+    /// A number that rises when rows are evicted, field names are learned (see [`LearnedNames`]) or
+    /// the limits of rows change. A shard whose cached look-ups are from an earlier generation
+    /// discards them.
     pub(super) generation: AtomicU64,
     pub(super) names: NameTable,
     pub(super) servers: Mutex<Vec<Arc<str>>>,
     pub(super) slow_log: ArcSwapOption<SlowLog>,
     pub(super) slow_notes: SlowNotes,
-    /// Number of lines that the slow logs before the current `slow_log` did not write.
+    /// Number of lines dropped by earlier slow logs, which the current `slow_log` has replaced.
     pub(super) left_out_before: AtomicU64,
     pub(super) logins: Arc<Logins>,
     shards: Arc<Shards>,
@@ -385,7 +387,7 @@ mod tests {
     use seawall_stats::Outcome;
 
     #[test]
-    fn all_commands_of_unauthenticated_clients_are_counted_in_one_row() {
+    fn finds_of_clients_that_have_not_logged_in_share_one_namespace_row() {
         let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 100,

@@ -32,7 +32,8 @@ use super::{
 };
 
 /// The name of a row that counts everything without a row of its own, such as all other namespaces
-/// of a command. It is also the text of such a row if it counts shapes.
+/// of a command. A row that counts several shapes of a namespace can have this name too: it is then
+/// also shown as the text of the shape.
 pub(crate) const OTHER: &str = "other";
 
 /// Maximum number of fine rows (rows that count one shape) for shapes with the same coarse shape,
@@ -201,8 +202,9 @@ impl Registry {
         rows
     }
 
-    /// Changes the limits. If the limit of shape rows falls, evicts the lightest rows until the
-    /// limit is met. If the limit of namespace rows falls, keeps all existing namespace rows.
+    /// Changes the limits. If the limit of shape rows falls, evicts the rows of the shapes whose
+    /// operations took the least time, until the limit is met. If the limit of namespace rows
+    /// falls, keeps all existing namespace rows.
     pub(super) fn set_max(&mut self, max_shapes: usize, max_namespaces: usize, now: SystemTime) {
         (self.max_shapes, self.max_namespaces) = (max_shapes, max_namespaces);
         self.evict_excess(now);
@@ -330,8 +332,9 @@ impl Registry {
         serial
     }
 
-    /// Evicts the lightest rows until the number of rows is at most the maximum. An eviction may
-    /// add a coarse row, so one eviction may not be enough.
+    /// Evicts the fine rows with the smallest weights until the number of rows is at most the
+    /// maximum. An evicted shape is then counted in the row of its coarse shape or in an `other`
+    /// row. If a coarse row is added for this, more than one eviction may be needed.
     fn evict_excess(&mut self, now: SystemTime) {
         if self.taken() <= self.max_shapes {
             return;
@@ -453,10 +456,10 @@ impl Registry {
         added
     }
 
-    /// Lowers the weights of past operations, adds the time of shapes without a row to their
-    /// weights in the sketch, and reserves rows for shapes that are heavier than the lightest row.
-    /// Called once a second. Returns true if the look-ups that threads have cached are no longer
-    /// valid.
+    /// Lowers the weights of all shapes, because past operations count less and less. Then calls
+    /// [`Self::watch`] with `folded`, and reserves rows for shapes without a row that are heavier
+    /// than the lightest row. Called once a second. Returns true if the look-ups that threads have
+    /// cached are no longer valid.
     pub(super) fn turn_over(
         &mut self,
         folded: HashMap<ShapeId, Folded>,
@@ -482,7 +485,8 @@ impl Registry {
         std::mem::take(&mut self.is_stale) || has_changed
     }
 
-    /// Adds the time of shapes without a row to their weights in the sketch.
+    /// Adds the time of the operations of shapes without a row to the weights of these shapes. The
+    /// sketch estimates these weights in bounded memory.
     pub(super) fn watch(&mut self, folded: HashMap<ShapeId, Folded>) {
         for (id, folded) in folded {
             if !self.by_id.contains_key(&id) {
@@ -492,8 +496,8 @@ impl Registry {
         }
     }
 
-    /// Evicts rows that are lighter than the heaviest shapes without a row, and reserves rows for
-    /// these shapes. True if a row was reserved.
+    /// Reserves rows for the heaviest shapes without a row. If a limit of rows is reached, evicts
+    /// rows of lighter shapes first. True if a row was reserved.
     fn promote(&mut self, now: SystemTime) -> bool {
         let mut changed = false;
         let mut lightest = self.lightest();
@@ -618,7 +622,8 @@ impl Registry {
         self.rows.values().map(|row| &row.row)
     }
 
-    /// The `count` heaviest rows of all levels, the heaviest first.
+    /// The `count` rows with the largest weights, the heaviest first: rows of single shapes and
+    /// rows of several shapes.
     pub(super) fn heaviest(&self, count: usize) -> Vec<&ShapeRow> {
         let mut rows: Vec<_> = self.rows.values().collect();
         let by_weight = |a: &&Row, b: &&Row| b.weight.total_cmp(&a.weight);
@@ -630,7 +635,8 @@ impl Registry {
         rows.into_iter().map(|row| &row.row).collect()
     }
 
-    /// The shape of the row `serial`, the label of the row's history series, and the row's weight.
+    /// Finds the row with this serial number. Returns the row's shape, the label under which the
+    /// history keeps the row's figures, and the row's weight.
     pub(super) fn row(&self, serial: u32) -> Option<(&Shape, &Arc<Label>, f64)> {
         let row = self.rows.get(&serial)?;
         Some((&row.row.shape, &row.label, row.weight))

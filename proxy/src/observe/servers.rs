@@ -23,7 +23,7 @@ pub enum CloseReason {
     /// The connection exceeded its maximum age, or the TLS configuration has changed since it was
     /// established.
     Expired,
-    /// The connection belonged to an earlier generation of its pool.
+    /// The pool was cleared after Seawall had begun to establish the connection.
     Stale,
     /// The pool had reached a limit, so Seawall closed the connection. Either another user needed a
     /// connection, or the connection was established outside the pool and could not be added to it.
@@ -218,11 +218,12 @@ impl ServerMetrics {
         self.wait_queue.set(count(wait_queue));
     }
 
-    /// Sets the gauges of the concurrency limit, and of the operations by their state: those that
-    /// count towards the limit (`in_progress`), use the reserve for operations that others may wait
-    /// for (`reserved`), have run too long to count towards the limit (`exempt`), or wait for a
-    /// slot or a connection (`waiting`). `limit` is `None` if there is no limit. A gauge cannot be
-    /// removed, so a limit that has ended is shown as infinite.
+    /// Sets the gauges of the concurrency limit, and of the operations by their state. Operations
+    /// `in_progress` hold a slot, so they count towards the limit. `reserved` operations use a
+    /// reserved slot, because other operations may wait for them: for example a commit, which
+    /// releases locks. `exempt` operations have run too long to count towards the limit. `waiting`
+    /// operations wait for a slot or a connection. `limit` is `None` if there is no limit. A gauge
+    /// cannot be removed, so a limit that has ended is shown as infinite.
     pub(crate) fn show_concurrency(
         &self,
         limit: Option<u32>,

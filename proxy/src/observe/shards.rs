@@ -28,7 +28,8 @@ pub(super) struct Shard {
     /// The value of `Recorder::generation` when the shard began to fill `rows`, its cache of
     /// look-ups.
     pub(super) generation: u64,
-    /// The field path prefixes below which all names count as data; `None` if there are none.
+    /// The prefixes of field paths below which all field names count as data, not as part of the
+    /// shape; `None` if there are no such prefixes.
     pub(super) names: Option<Arc<LearnedNames>>,
     /// Number of look-ups found in `rows`. Each time the number wraps to 0, the recorder checks
     /// that the row found has the text of the command's shape.

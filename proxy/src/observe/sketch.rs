@@ -1,4 +1,5 @@
-//! The sketch: finds the heaviest shapes without a row, in bounded memory.
+//! The sketch: estimates, in bounded memory, which shapes without a row in the shape table are the
+//! heaviest, that is, have the operations that took the most time.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,7 @@ struct Entry {
     coarse: ShapeId,
     weight: f64,
     error: f64,
-    /// True if the shape occurred in more than one second.
+    /// True if [`Sketch::add`] was called again for the shape after it had created this entry.
     seen_again: bool,
 }
 
@@ -74,9 +75,9 @@ impl Sketch {
         entry.map_or(0.0, |entry| entry.weight - entry.error)
     }
 
-    /// All shapes that occurred in more than one second, sorted by the lower bound of their weight,
-    /// the heaviest first. A shape that occurs only once gets no row, because a client can send any
-    /// number of such shapes.
+    /// All shapes for which [`Sketch::add`] was called more than once, sorted by the lower bound of
+    /// their weight, the heaviest first. A shape that was added only once gets no row, because a
+    /// client can send any number of shapes that occur only once.
     pub(super) fn heaviest(&self) -> Vec<Candidate> {
         let mut all: Vec<_> = self
             .0

@@ -1,10 +1,14 @@
 //! The latest slow operations, for the API.
 //!
-//! The data path only notes an operation, without a look-up. The collector describes the noted
-//! operations once a second, from the rows of their shapes. The list of noted operations and the
-//! list of described operations are both bounded. The number of noted operations per second is
-//! limited too, in total and for each user. So the list of described operations covers some seconds
-//! even when all operations are slow, and one user alone cannot fill the list.
+//! When a slow operation ends, its thread only stores the measured values (it notes the operation).
+//! Once a second, the collector adds the namespace and the text of the operation's shape (it
+//! describes the operation). It takes both from the statistics rows in which the operation is
+//! counted (see [`super::registry`]).
+//!
+//! The list of noted operations and the list of described operations are both bounded. The number
+//! of noted operations per second is limited too, in total and for each user. So the list of
+//! described operations covers some seconds even when all operations are slow, and one user alone
+//! cannot fill the list.
 
 use std::{
     collections::VecDeque,
@@ -128,7 +132,8 @@ impl SlowNotes {
         self.left_out.load(Ordering::Relaxed)
     }
 
-    /// Removes the noted operations, and describes them with the texts of the registry's rows.
+    /// Removes and returns the noted operations. Adds to each operation the namespace and the text
+    /// of its shape, from the statistics rows in `registry`.
     pub(super) fn take(&self, registry: &Registry, servers: &[Arc<str>]) -> Vec<SlowOperation> {
         let noted = std::mem::take(&mut *self.noted.lock());
         let described = noted.into_iter().filter_map(|noted| {
@@ -210,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_reach_the_threshold_are_kept_with_shortened_names_and_no_values() {
+    fn slow_operations_are_kept_without_values_and_with_a_shortened_application_name() {
         let observer = observer();
         run(&observer, "fast", 1, Duration::from_millis(99));
         run(&observer, "slow", 1, Duration::from_millis(100));

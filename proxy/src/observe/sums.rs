@@ -17,8 +17,9 @@ use super::{
     rows::{merge_rows, row},
 };
 
-/// Maximum number of shapes without a row in the shape table whose times a thread counts between
-/// two collections of the sums. The times of further shapes are not counted.
+/// Some shapes have no row of their own in the shape table. A thread counts the total time of each
+/// such shape separately, for at most this number of shapes between two collections of the sums.
+/// The times of further shapes are not counted separately.
 const FOLDED_SHAPES: usize = 1_024;
 
 /// Maximum number of error codes that each metric of a namespace counts separately. Further codes
@@ -407,7 +408,7 @@ impl NamespaceSums {
         );
     }
 
-    /// Converts the sums to the figures of a history series.
+    /// Converts the sums to the figures that the history keeps for a namespace.
     pub fn figures(&self) -> Figures {
         let failed = Outcome::ALL.iter().zip(self.outcomes);
         let failed = failed.filter(|(outcome, _)| outcome.is_failure());

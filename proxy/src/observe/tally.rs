@@ -1,4 +1,5 @@
-//! The sums of one thread since the last collection.
+//! The sums of counts and times of operations that one thread has added since the exporter last
+//! collected the sums of all threads.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -15,10 +16,12 @@ use super::{
 /// operation.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// The sums of operations that are not plain (see [`super::plain`]). Four parts are missing
-    /// until [`Tally::take`] adds them: [`Sums::phases`] and [`ServerSums::durations`] from
-    /// `phases`, [`Sums::checkouts`] from `checkouts`, and the operations that were sent to a
-    /// server in [`Sums::whole`].
+    /// The sums of operations that are not plain (see [`super::plain`]). [`Tally::take`] adds the
+    /// parts that are missing until then:
+    ///
+    /// - [`Sums::phases`] and [`ServerSums::durations`] are computed from the field `phases`.
+    /// - [`Sums::checkouts`] is computed from the field `checkouts`.
+    /// - [`Sums::whole`] does not yet include the operations that were sent to a server.
     sums: Sums,
     plain: PlainTally,
     phases: PhaseTally,
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tally_of_plain_and_other_operations_has_the_same_sums_as_direct_addition() {
+    fn a_tally_has_the_same_sums_as_if_each_operation_were_added_directly_to_the_sums() {
         let name: Arc<str> = "shop".into();
         let mut tally = Tally::default();
         // The second collection has no operations of the shapes 0 to 19, so it must not contain

@@ -32,8 +32,9 @@ pub struct Checkout {
     latency: Option<Duration>,
     is_late: bool,
     is_streamed: bool,
-    /// The permit of an operation that waits for data. It is released when the connection is
-    /// checked in, because the connection is in use until then, even if the client has left.
+    /// The permit of an operation that waits for data, for example on a change stream. Permits
+    /// limit how many connections such operations use. The permit is released when the connection
+    /// is checked in, because the connection is in use until then, even if the client has left.
     permit: Option<Box<LanePermit>>,
 }
 

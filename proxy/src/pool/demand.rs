@@ -6,20 +6,23 @@ use seawall_transport::Sharer;
 /// for each need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing: the operation is a command of Seawall itself. A user has only a few such operations
-    /// at a time. They are served before the operations of the user's clients, and may use the
-    /// reserved connections (see `super::reserve`).
+    /// Nothing: the operation is a command that Seawall itself sends on a connection of the user,
+    /// for example to read the user's rights. Only a few such commands run at a time for a user.
+    /// They are served before the operations of the user's clients. They may use the connections
+    /// that are reserved for urgent operations (see `super::reserve`).
     Nothing,
-    /// A permit of the lane (see `super::lane`), which the operation already has. This is the need
-    /// of operations that wait for data, such as a `getMore` on a change stream.
+    /// A permit to wait for data at the server. The operation already has the permit. This is the
+    /// need of operations such as a `getMore` on a change stream. The lane (see `super::lane`)
+    /// limits the number of these permits.
     LanePermit,
-    /// A slot (see `super::slots`), or a reserved slot while all slots are taken. The operation may
-    /// also use the reserved connections (see `super::reserve`). This is the need of operations
-    /// that other operations may wait for, for example the commit of a transaction that holds
-    /// locks.
+    /// A slot, or one of the reserved slots while all other slots are taken. Slots limit how many
+    /// operations run on the server at a time (see `super::slots`). The operation may also use the
+    /// connections that are reserved for urgent operations (see `super::reserve`). This is the need
+    /// of operations that other operations may wait for, for example the commit of a transaction
+    /// that holds locks.
     SlotOrReserve,
-    /// A slot that is not reserved. The operation may also not use the reserved connections. This
-    /// is the need of all other operations.
+    /// A slot that is not reserved. The operation must not use reserved connections either. This is
+    /// the need of all other operations.
     Slot,
 }
 

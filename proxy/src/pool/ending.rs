@@ -26,17 +26,22 @@ use seawall_auth::{Identity, IdentityId};
 use seawall_locks::Mutex;
 use seawall_transport::connection::{Connection, ControlError, EstablishError, Generation};
 
-/// How long the extra connection is kept after its last use.
+/// How long the extra connection (the connection on which Seawall sends `killOp`) is kept after its
+/// last use.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
-/// Maximum time from the login of the extra connection until it is closed, even if it is used.
+/// Maximum time from the login of the extra connection (the connection on which Seawall sends
+/// `killOp`) until it is closed, even if it is used.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
-/// Minimum time between two logins of the extra connection. Ending the reads of another user needs
-/// a login as that user, so requests are collected between two logins.
+/// Minimum time between two logins of extra connections (the connections on which Seawall sends
+/// `killOp`). An extra connection can end only the reads of its own user. So the reads of another
+/// user need a new login. Seawall collects the requests to end these reads until a login is
+/// allowed.
 const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum time to wait for the reply to a command on the extra connection.
+/// Maximum time to wait for the reply to a command on the extra connection, for example the reply
+/// to `killOp`.
 const REPLY_LIMIT: Duration = Duration::from_secs(10);
 
 /// A request to end a read. Dropping it withdraws the request.
@@ -45,10 +50,11 @@ const REPLY_LIMIT: Duration = Duration::from_secs(10);
 pub struct EndRequest(Arc<Notify>);
 
 impl EndRequest {
-    /// Completes if Seawall cannot end the read with `killOp`. This happens if the pool is closed.
-    /// It also happens if the read's connection is stale: a new connection may then have the same
-    /// id. The caller can close the read's connection instead. This ends the read if the server
-    /// process still exists.
+    /// Waits until Seawall refuses the request, because it cannot end the read with `killOp`. There
+    /// are two possible reasons. Either the pool is closed, or the pool was cleared after the
+    /// read's connection was established. In the second case, a new connection may have the same
+    /// id, so `killOp` could end another operation. The caller can close the read's connection
+    /// instead. This ends the read if the server process still exists.
     pub async fn refused(&self) {
         self.0.notified().await;
     }
@@ -57,7 +63,7 @@ impl EndRequest {
 /// The reason why reads were not ended.
 #[derive(Debug, thiserror::Error)]
 enum EndError {
-    /// The extra connection could not be established.
+    /// The extra connection, on which Seawall sends `killOp`, could not be established.
     #[error(transparent)]
     Establish(#[from] EstablishError),
     /// A command got no valid reply.
@@ -190,7 +196,8 @@ impl EndQueue {
     }
 }
 
-/// The extra connection while it waits for the next batch.
+/// The extra connection (the connection on which Seawall sends `killOp`) while it is unused.
+/// Seawall keeps it for the next batch of the same user.
 struct Kept {
     user: IdentityId,
     connection: Connection,
@@ -389,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_first_request_starts_the_worker_and_the_preferred_user_is_served_first() {
+    async fn only_the_first_request_starts_the_worker_and_a_given_user_is_served_first() {
         let end_queue = EndQueue::default();
         let users = ["a", "b", "c", "d"].map(identity);
         let mut requests = Vec::new();

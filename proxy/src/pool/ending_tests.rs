@@ -172,7 +172,7 @@ async fn the_extra_connection_for_kill_op_is_replaced_after_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_that_need_no_login_are_ended_first_until_a_new_login_is_allowed() {
+async fn reads_of_the_extra_connection_s_user_are_ended_first_until_a_new_login_is_allowed() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;

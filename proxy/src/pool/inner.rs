@@ -106,8 +106,9 @@ pub(super) struct Inner {
     ready: [VecDeque<IdentityId>; Need::ALL.len()],
     /// True if the last slot went to an operation that other operations may wait for.
     was_urgent: bool,
-    /// The position in a list of `ready` at which the search for users that may exceed the
-    /// concurrency limit ([`Slots::may_exceed`]) continues.
+    /// A position in a list of `ready`. While all slots are taken, [`Slots::may_exceed`] still
+    /// allows some users to run an operation. The next search for such users begins at this
+    /// position.
     examined: usize,
     /// Number of all users' waiters.
     waiting: usize,
@@ -265,14 +266,21 @@ impl Inner {
         (ticket, receiver)
     }
 
-    /// Removes a waiter from the full wait queue to make room for a waiter of user `id` with this
-    /// demand. If user `id` has less than an equal share of the queue, and another user has at
-    /// least two waiters more than `id`, a waiter of the user with the most waiters is removed.
-    /// Otherwise a waiter of user `id` is removed. If the new waiter has [`Need::SlotOrReserve`],
-    /// the removed waiter is one with [`Need::Slot`]. If [`RESERVE`] waiters with
-    /// [`Need::SlotOrReserve`] already have the address of the new waiter, the removed waiter must
-    /// have this address too. If there is no such waiter, or if the new waiter has another need,
-    /// [`WaitQueue::make_room`](super::queue::WaitQueue::make_room) selects the waiter.
+    /// Removes a waiter from the full wait queue to make room for a new waiter of user `id` with
+    /// this demand.
+    ///
+    /// First case: user `id` has less than an equal share of the queue, and another user has at
+    /// least two waiters more than `id`. Then a waiter of the user with the most waiters is
+    /// removed.
+    ///
+    /// Second case, otherwise: a waiter of user `id` itself is removed.
+    ///
+    /// - If the new waiter has [`Need::SlotOrReserve`], a waiter with [`Need::Slot`] is removed.
+    ///   But a client address can replace waiters of other addresses only while fewer than
+    ///   [`RESERVE`] of its own waiters have [`Need::SlotOrReserve`]. From this number on, only a
+    ///   waiter with [`Need::Slot`] and the same address is removed.
+    /// - If the new waiter has another need, or if no waiter matches these conditions,
+    ///   [`WaitQueue::make_room`](super::queue::WaitQueue::make_room) selects the waiter.
     fn make_room_in_queue(&mut self, id: IdentityId, demand: Demand) -> Option<Waiter> {
         let own = self.users.get(&id).map_or(0, |user| user.waiters.len());
         // Other users are examined only while user `id` has less than an equal share of the queue.

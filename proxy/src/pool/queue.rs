@@ -80,11 +80,11 @@ impl WaitQueue {
         self.queue(need).map_or(0, |queue| queue.len_of(from))
     }
 
-    /// Removes a waiter of another address to make room for a waiter of `from`. In the queue from
-    /// which the waiter is removed, the other address must have at least two waiters more than
-    /// `from` has in all queues together. Returns `None` if no address has that many waiters in one
-    /// queue. A waiter that other operations may wait for is removed only if there is no such
-    /// address in the other queues.
+    /// Removes a waiter of another address to make room for a waiter of `from`. A waiter may be
+    /// removed from a queue only if, in this queue, its address has at least two waiters more than
+    /// `from` has in all queues together. Returns `None` if this holds for no address in any queue.
+    /// A waiter with [`Need::SlotOrReserve`], such as a commit, is removed only if no waiter of the
+    /// other needs may be removed.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         let own: usize = self.queues.iter().map(|queue| queue.len_of(from)).sum();
         let mut queues = self.queues_to_shed().into_iter();
@@ -107,11 +107,16 @@ impl WaitQueue {
         self.queues_to_shed().into_iter().find_map(TurnQueue::shed)
     }
 
-    /// The queues from which a waiter is removed to make room. The first queue is preferred: of the
-    /// queues for [`Need::LanePermit`] and [`Need::Slot`], the queue in which one address has the
-    /// most waiters. The second is the queue for [`Need::SlotOrReserve`], with operations that
-    /// others may wait for. The queue of Seawall's own commands is not included, because they have
-    /// no address.
+    /// The two queues from which a waiter may be removed to make room. Callers try the first queue
+    /// first.
+    ///
+    /// - The first is the queue for [`Need::LanePermit`] or the queue for [`Need::Slot`]. Seawall
+    ///   takes the queue in which a single address has the most waiters.
+    /// - The second is the queue for [`Need::SlotOrReserve`]. Other operations may wait for its
+    ///   operations.
+    ///
+    /// The queue of Seawall's own commands is not included, because these commands come from no
+    /// client address.
     fn queues_to_shed(&mut self) -> [&mut TurnQueue<Sharer, Waiter>; 2] {
         let [_own, lane, urgent, slot] = &mut self.queues;
         let ordinary = match lane.longest() > slot.longest() {
@@ -207,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn operations_that_others_may_wait_for_are_removed_last_to_make_room() {
+    async fn make_room_removes_commits_and_similar_operations_only_after_all_others() {
         let mut queue = WaitQueue::default();
         (0..9).for_each(|n| push(&mut queue, 1, Need::SlotOrReserve, n));
         (9..12).for_each(|n| push(&mut queue, 2, Need::Slot, n));

@@ -32,8 +32,8 @@ impl Limits {
         self.max_pool_size.saturating_add(reserve)
     }
 
-    /// Maximum number of connections to the server that operations with
-    /// [`Need::Slot`](super::Need::Slot) use.
+    /// Maximum number of connections to the server that operations of all users with
+    /// [`Need::Slot`](super::Need::Slot) may use at the same time.
     pub(super) fn max_for_slots(&self) -> usize {
         let max = self.max_server_connections;
         max - (max / SHARE).min(RESERVE)

@@ -71,7 +71,7 @@ async fn a_commit_runs_although_other_operations_of_its_user_use_max_pool_size_c
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reload_keeps_an_available_connection_above_max_pool_size() {
+async fn a_reload_of_unchanged_limits_keeps_an_available_connection_above_max_pool_size() {
     let (user, now) = (identity("u"), Instant::now());
     let small = Limits {
         max_pool_size: 2,

@@ -248,7 +248,7 @@ async fn suspicion_of_a_server_ends_when_a_later_probe_gets_a_reply() {
 }
 
 #[tokio::test]
-async fn the_permit_of_an_operation_that_waits_for_data_is_held_until_check_in() {
+async fn a_checkout_keeps_its_lane_permit_until_the_connection_is_checked_in() {
     let scene = Scene::ready(limits()).await;
     let permit = scene.pool.lane().enter((1, Sharer::Local)).await;
     let mut checkout = scene.check_out().await.unwrap();
@@ -398,7 +398,7 @@ fn random_numbers_differ_and_are_from_0_to_1() {
 }
 
 #[tokio::test]
-async fn connections_over_a_new_maximum_are_closed_when_they_are_not_in_use() {
+async fn connections_above_a_lowered_max_pool_size_are_closed_once_they_are_not_in_use() {
     let scene = Scene::ready(Limits {
         max_pool_size: 4,
         ..limits()

@@ -2,9 +2,10 @@
 //!
 //! A slot is not a connection. A user may keep more connections than it has slots. So a user that
 //! gets a slot usually has a connection already and needs no login. The limit is fixed, or found by
-//! a [`Controller`], which gets a sample of each [`WINDOW`]. An operation that runs much longer
-//! than others becomes exempt: it no longer counts towards the limit, and its slot becomes free.
-//! The reserve is a few extra slots, which some operations may use while all slots are taken.
+//! a [`Controller`], which gets the measurements of the server once in each [`WINDOW`]. An
+//! operation that runs much longer than others becomes exempt: it no longer counts towards the
+//! limit, and its slot becomes free. The reserve is a few extra slots, which some operations may
+//! use while all slots are taken.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -30,7 +31,7 @@ pub(super) const WINDOW: Duration = Duration::from_millis(100);
 /// reserved slots load the server too.
 pub(super) const RESERVE: usize = 8;
 
-/// Minimum time between two searches for long operations.
+/// Minimum time between two searches for long operations that can become exempt from the limit.
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// An operation whose client has left counts as late (its reply came too late to be useful) only if
@@ -144,7 +145,7 @@ pub(super) enum ResetCause {
     ServerType,
     /// [`Limits::concurrency`] changed.
     Mode,
-    /// [`Limits::max_server_connections`] fell below the limit.
+    /// [`Limits::max_server_connections`] fell below the concurrency limit.
     Ceiling,
 }
 
@@ -170,7 +171,7 @@ pub(super) struct LimitReset {
     pub(super) limit: u32,
 }
 
-/// The measurements since the last update.
+/// The measurements since the last update of the concurrency limit.
 #[derive(Clone, Debug)]
 struct SlotWindow {
     sample: Sample,
@@ -272,8 +273,10 @@ impl Slots {
         slots
     }
 
-    /// Applies changed limits. If the mode has changed, forgets all measurements of the server.
-    /// Operations in progress keep their slots. Returns the reset if it changed the settled limit.
+    /// Applies changed limits. A changed [`Limits::concurrency`] resets the concurrency limit and
+    /// makes the slots forget all measurements of the server. A lower
+    /// [`Limits::max_server_connections`] can reset the limit too. Operations in progress keep
+    /// their slots. Returns the reset if it changed the settled limit and the mode is `auto`.
     pub(super) fn configure(&mut self, limits: &Limits, now: Instant) -> Option<LimitReset> {
         let previous = self.settled_limit();
         self.max_exempt = limits.max_exempt_operations;

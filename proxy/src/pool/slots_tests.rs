@@ -351,7 +351,7 @@ async fn a_change_of_the_mode_resets_the_concurrency_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_that_changes_the_concurrency_limit_is_a_decision_with_a_cause() {
+async fn a_reset_that_changes_the_concurrency_limit_is_reported_with_its_cause() {
     type Change = fn(&mut Inner, Instant) -> Todo;
     let user = identity("u");
     let cases: [(ResetCause, u32, Change); 3] = [
@@ -658,7 +658,7 @@ async fn operations_that_wait_for_data_do_not_count_towards_the_share_of_slots()
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_free_slots_idle_connections_are_closed_for_another_user() {
+async fn idle_connections_are_closed_for_another_user_if_no_slot_is_free() {
     let [busy, other] = ["busy", "other"].map(identity);
     let now = Instant::now();
     let mut inner = inner(Limits {

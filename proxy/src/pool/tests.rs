@@ -1,4 +1,5 @@
-//! Tests of the decisions of `Inner`, with times that the tests choose.
+//! Tests of the pool's decisions (`Inner`). The tests pass the time to each call, so they need not
+//! wait.
 
 use std::{sync::Arc, time::Duration};
 
@@ -262,7 +263,7 @@ async fn a_broken_connection_is_closed_and_a_new_one_is_established_for_a_waiter
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clear_ends_all_waits_and_ignores_failures_of_an_earlier_generation() {
+async fn clearing_the_pool_ends_all_waits_and_failures_of_earlier_generations_are_ignored() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
     let first = inner.generation();

@@ -33,10 +33,10 @@ impl Room {
 }
 
 /// Connections and waiters of one user. In a ready pool, a user can have waiters and available
-/// connections at the same time for two reasons. Either the waiters still need a slot. Or ordinary
-/// operations, which may not use the reserve, must not use more connections, because they already
-/// use `max_pool_size` connections of the user, or all connections to the server that are not
-/// reserved.
+/// connections at the same time for two reasons. Either the waiters still need a slot. Or the
+/// waiters are ordinary operations, which may not use the reserve, and ordinary operations already
+/// use as many connections as they may. This maximum is `max_pool_size` for the user, and for the
+/// whole server the number of connections that are not reserved.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// The available connections. The last connection is handed out first, so that the first
@@ -51,9 +51,11 @@ pub(super) struct User {
     pub(super) urgent: usize,
     pub(super) pending: usize,
     pub(super) waiters: WaitQueue,
-    /// True if the user is in `Inner::turns`.
+    /// True if the user is in `Inner::turns`: the users with waiters, in the order in which
+    /// connections are established for them.
     pub(super) has_turn: bool,
-    /// For each need, true if the user is in the list of `Inner::ready` for this need.
+    /// For each need, true if the user is in the list for this need in `Inner::ready`: the users
+    /// with such waiters and available connections, in the order in which they get slots.
     pub(super) is_listed: [bool; Need::ALL.len()],
     /// True if a command of Seawall itself has waited for at least [`LATE`].
     has_late_command: bool,

@@ -33,8 +33,8 @@ impl Reading {
         }
     }
 
-    /// The values of the counters. Rates need `before`: an earlier reading of the same server
-    /// process, and the time since that reading.
+    /// The values of the counters. Rates need `before`: the counters of an earlier reply of the
+    /// same server process, and the time since that reply.
     pub(super) fn values(&self, before: Option<(&Self, Duration)>) -> Counters {
         let before = before.filter(|(before, elapsed)| !elapsed.is_zero() && self.follows(before));
         let figures = COUNTERS.iter().enumerate().map(|(index, counter)| {
@@ -51,7 +51,7 @@ impl Reading {
         Counters::new(&NAMES, figures.collect())
     }
 
-    /// True if `before` is an earlier reading of the same server process: the process id is the
+    /// True if `before` is from an earlier reply of the same server process: the process id is the
     /// same, and neither the uptime nor a total is lower now.
     fn follows(&self, before: &Self) -> bool {
         let counters = COUNTERS.iter().zip(self.raw.iter().zip(&before.raw));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn total_missing_from_the_first_reply_has_no_rate() {
+    fn a_total_counter_missing_from_the_first_reply_has_no_rate() {
         let before = Reading::of(&doc! { "opcounters": { "insert": 1 } });
         let now = Reading::of(&doc! { "opcounters": { "insert": 2, "query": 2 } });
         let rates = |now: &Reading, before: &Reading| {

@@ -70,9 +70,10 @@ impl Activity {
 impl Ticks<'_> {
     /// Waits for the next tick. `is_active` is true if the task has work, for example because
     /// operations run. `plan` may move the tick to an earlier time: it gets the time at which the
-    /// tick is due, and returns the same or an earlier time. If the proxy is idle and a client
-    /// arrives before the tick, `next` calls `plan` a second time, with a time [`TICK`] after the
-    /// arrival. The tick then comes at the earlier of the two returned times.
+    /// tick is due, and returns the same or an earlier time. If a client arrives while the proxy is
+    /// idle, the tick is due at most [`TICK`] after the arrival. For this, `next` calls `plan`
+    /// again with that time. The tick then comes at the earlier of the two times that `plan`
+    /// returned.
     pub(crate) async fn next(
         &mut self,
         is_active: bool,

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_tick_is_not_reported_for_longer_than_two_ticks_while_the_proxy_is_idle() {
+    fn a_late_tick_is_reported_for_at_most_40_ms_while_the_proxy_is_idle() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         lateness.record(70 * MS, begin);

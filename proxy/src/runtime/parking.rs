@@ -22,11 +22,11 @@ const LEAST_IN_FLIGHT: usize = 4;
 /// without a pause.
 const LONGEST_YIELD: Duration = Duration::from_millis(2);
 
-/// Number of sleeps without a yield after a yield that took too long.
+/// After a yield that took too long, a worker goes to sleep this many times without yielding first.
 const PENALTY: u8 = 16;
 
 thread_local! {
-    /// How many more times this thread sleeps without an earlier yield.
+    /// How many more times this thread goes to sleep without yielding first.
     static SKIP: Cell<u8> = const { Cell::new(0) };
 }
 

@@ -168,9 +168,9 @@ const STABLE_API_WIRE_VERSION: i32 = 13;
 /// The `maxWireVersion` of MongoDB 5.1, which replies to `getLastError` with an error.
 const NO_GET_LAST_ERROR_WIRE_VERSION: i32 = 14;
 
-/// A router whose first failure is less than this time ago is expected to become usable again. The
-/// time is longer than the time for which another router may refuse a user's new SCRAM keys,
-/// because routers cache users (see [`TopologyDescription::may_lag`]).
+/// A failed router is expected to become usable again until this time has passed since its first
+/// failure. The time is longer than 30 s: for up to 30 s, the other routers may refuse a user's new
+/// SCRAM keys, because a router caches users (see [`TopologyDescription::may_lag`]).
 const ROUTER_EXPECTED_FOR: Duration = Duration::from_secs(60);
 
 /// A topology description: the facts about the whole deployment.
@@ -186,10 +186,10 @@ pub struct TopologyDescription {
     pub heartbeat_frequency: Duration,
     /// True if any server has replied since the start of Seawall.
     pub was_seen: bool,
-    /// True if any server does not support the command name `hello`. Servers before 4.4.2 support
-    /// only `isMaster`.
+    /// True if at least one server does not support the command name `hello`. Servers before 4.4.2
+    /// support only `isMaster`.
     pub lacks_hello: bool,
-    /// True if any server does not return `helloOk`. Servers up to 4.4.2 do not return it.
+    /// True if at least one server does not return `helloOk`. Servers up to 4.4.2 do not return it.
     pub lacks_hello_ok: bool,
     /// The latest cluster time that a server has sent; `None` for a standalone, which sends none.
     pub cluster_time: Option<ClusterTime>,
@@ -258,8 +258,8 @@ impl TopologyDescription {
     }
 
     /// True if a router that is not one of `refusing` is usable at `now`, or failed so recently
-    /// that it may become usable again soon. A router without a failure is expected too: if it is
-    /// not usable, the official driver has not noticed yet that it is available.
+    /// that it may become usable again soon. Also true if such a router is not usable but has not
+    /// failed: the official driver has not noticed yet that this router is available.
     pub(super) fn expects_router_except(&self, refusing: &[ServerAddress], now: Instant) -> bool {
         let is_expected = |server: &ServerDescription| match server.failed_since {
             Some(since) => now.saturating_duration_since(since) < ROUTER_EXPECTED_FOR,

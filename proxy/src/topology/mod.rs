@@ -365,8 +365,8 @@ impl Topology {
         pools.iter().for_each(|server| server.set_limits(&pool));
     }
 
-    /// Sets the password of the service account. The driver's client of the service account
-    /// connects again.
+    /// Sets the password of the service account. The official driver's client that runs the service
+    /// account's commands is replaced by a client with the new password.
     pub(crate) fn set_password(&self, password: Password) {
         self.driver_options
             .send_modify(|options| options.password = Some(password));

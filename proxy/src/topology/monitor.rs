@@ -99,8 +99,8 @@ pub struct DeploymentOptions {
     heartbeat_frequency: Duration,
     /// All options; `None` until the DNS name of a `mongodb+srv` string has been resolved.
     options: Option<Box<ClientOptions>>,
-    /// The options in the string itself, and the options from DNS if the DNS name has been
-    /// resolved.
+    /// All options if the DNS name has been resolved; otherwise only the options that the
+    /// connection string itself contains.
     written: Box<ClientOptions>,
 }
 
@@ -131,8 +131,8 @@ impl DriverTls {
 #[derive(Clone, Default)]
 pub(crate) struct DriverOptions {
     pub(crate) tls: DriverTls,
-    /// Number of changes of TLS since the start. It also counts changes of the contents of the
-    /// files, which do not change `tls`.
+    /// Number of changes of the TLS settings or of the contents of the TLS files since the start.
+    /// If only the contents of a file change, `tls` stays the same.
     pub(crate) tls_changes: u64,
     /// The password of the service account; `None` if it has not changed since the start.
     pub(crate) password: Option<Password>,
@@ -200,7 +200,8 @@ impl DeploymentOptions {
         })
     }
 
-    /// The options in the string, for driver clients of the service account.
+    /// The options in the connection string, for clients of the official driver that log in as the
+    /// service account.
     pub(crate) fn client_options(&self) -> ClientOptions {
         (*self.written).clone()
     }
@@ -221,13 +222,13 @@ impl DeploymentOptions {
         }
     }
 
-    /// The password of the service account, if the string has one.
+    /// The password of the service account, if the connection string contains one.
     pub(crate) fn password(&self) -> Option<Password> {
         let credential = self.written.credential.as_ref();
         credential.and_then(|credential| credential.password.clone().map(Password::new))
     }
 
-    /// True if the string has a user, which is the service account.
+    /// True if the connection string contains a user. This user is the service account.
     pub(crate) fn has_credentials(&self) -> bool {
         self.written.credential.is_some()
     }
@@ -260,9 +261,9 @@ impl DeploymentOptions {
     }
 }
 
-/// Monitors the deployment until the future is dropped. A change of `changeable` replaces the
-/// client of the service account. A change of TLS also replaces the monitoring client, which has
-/// no password.
+/// Monitors the deployment until the future is dropped. Every change of `changeable` replaces the
+/// client of the service account. A change of TLS also replaces the monitoring client. A change of
+/// the password does not, because the monitoring client uses no password.
 pub(super) async fn watch(
     topology: Weak<Topology>,
     deployment: DeploymentOptions,

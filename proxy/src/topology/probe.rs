@@ -62,9 +62,9 @@ pub(super) async fn keep_probing(
     }
 }
 
-/// Returns when `wake` is notified. `unaware` is the driver's client if the driver has not
-/// noticed the current state of the server. In this case, the function makes that client check its
-/// servers until it notices this state, and the resulting event notifies `wake`.
+/// Returns when `wake` is notified. `unaware` is the driver's client if the driver has not noticed
+/// the current state of the server. In this case, this function makes the driver check its servers.
+/// When the driver notices the state, it sends an event, which notifies `wake`.
 async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
     let Some(driver) = unaware else {
         return wake.notified().await;
@@ -76,9 +76,10 @@ async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
 }
 
 /// Makes the driver check its servers now and every half second, until the future is dropped.
-/// Otherwise the driver would notice a recovered server, or, if it polls, a demoted one, only at
-/// its next heartbeat. The driver checks its servers while an operation waits in server selection.
-/// So this function runs an operation for which no server is suitable. No command is ever sent.
+/// Without these checks, the driver would notice only at its next heartbeat that a server has
+/// recovered, or, if the driver polls, that a server was demoted. The driver checks its servers
+/// while an operation waits in server selection. So this function runs an operation for which no
+/// server is suitable. No command is ever sent.
 async fn check_servers(driver: mongodb::Client) {
     let none = SelectionCriteria::Predicate(Arc::new(|_| false));
     let ping = doc! { "ping": 1 };

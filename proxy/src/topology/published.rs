@@ -5,8 +5,9 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use tokio::sync::watch;
 
-/// The latest value, and a notification of its changes. Every operation reads the value. So
-/// [`Self::current`] takes no lock, and writes to no memory that other readers write to.
+/// The latest value, and a notification of its changes. Every operation reads the value. So that
+/// threads do not slow each other down, [`Self::current`] takes no lock, and does not write to
+/// memory that other readers also write to.
 #[derive(Debug)]
 pub(super) struct Published<T> {
     current: ArcSwap<T>,

@@ -84,8 +84,8 @@ fn is_secondary(server: &ServerDescription) -> bool {
 }
 
 /// Returns the candidates whose staleness is at most `max_staleness` and that match the tag set. If
-/// the preference has several tag sets, only the first one that at least one candidate matches
-/// applies.
+/// the preference has several tag sets, they are tried in order. The first tag set that matches at
+/// least one candidate applies, and the later ones are ignored.
 fn eligible(
     description: &TopologyDescription,
     mut candidates: Vec<usize>,

@@ -53,12 +53,12 @@ async fn a_login_that_began_before_a_password_change_fails_and_closes_no_client(
 }
 
 #[tokio::test]
-async fn authentication_restrictions_apply_to_configured_keys_from_the_first_login() {
+async fn restrictions_of_users_with_configured_scram_keys_apply_from_the_first_login() {
     restrictions_apply_to_configured_users(configured_keys).await;
 }
 
 #[tokio::test]
-async fn authentication_restrictions_apply_to_configured_passwords_from_the_first_login() {
+async fn restrictions_of_users_with_configured_passwords_apply_from_the_first_login() {
     let password = async |user: &NewUser| format!("password = {:?}\n", user.password);
     restrictions_apply_to_configured_users(password).await;
 }
@@ -137,7 +137,7 @@ async fn anonymous_clients_lose_their_rights_when_access_control_is_switched_on(
 }
 
 #[tokio::test]
-async fn an_error_caused_by_one_client_does_not_end_the_rights_of_other_clients() {
+async fn a_code_13_error_of_one_client_does_not_make_logins_required_for_other_clients() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;
     let mut client = connect(&seawall).await;
@@ -301,7 +301,7 @@ async fn counts(seawall: &Seawall) -> [f64; 4] {
 }
 
 #[tokio::test]
-async fn a_relay_forwards_no_command_after_a_logout_that_is_sent_with_the_last_login_step() {
+async fn a_relay_forwards_no_command_after_a_login_and_a_logout_that_were_sent_together() {
     let (seawall, recorder) = recorded("deployment.mode = \"relay\"").await;
     let login = writer().await.login();
     let mut client = connect(&seawall).await;

@@ -129,8 +129,9 @@ impl Counters {
         counters
     }
 
-    /// The commands whose counters have changed since the last reading, except for changes caused
-    /// by the reading itself and by [`FENCE`].
+    /// Reads the counters from the server again. Returns the commands whose counters differ from
+    /// those that were read before. Ignores changes caused by [`FENCE`], and by the `serverStatus`
+    /// command that reads the counters.
     pub(super) async fn changed(&mut self, reaction: &Reaction) -> Vec<String> {
         let before = std::mem::take(&mut self.counts);
         self.read().await;

@@ -86,7 +86,8 @@ async fn vocabulary(server: &Standalone) -> Vocabulary {
     Vocabulary::new(commands.keys().cloned())
 }
 
-/// All messages, with the reactions of a server without access control.
+/// All messages of [`corpus`], each with the commands that a server without access control ran when
+/// it got the message. Also returns the names of all commands of this server.
 async fn cases() -> &'static (Vocabulary, Vec<Case>) {
     static CASES: OnceCell<(Vocabulary, Vec<Case>)> = OnceCell::const_new();
     let run = || async {
@@ -151,8 +152,8 @@ async fn a_server_runs_the_command_that_seawall_recognizes() {
     );
 }
 
-/// Commands that the test of pooled mode ignores. Not only the messages of the test run them, but
-/// also Seawall, [`Sender`] and [`Counters`], so the server's counters prove nothing about them.
+/// Commands that the test of pooled mode ignores. Seawall, [`Sender`] and [`Counters`] also send
+/// these commands to the server. So the server's counters do not show if a test message ran them.
 const COUNTED_OTHERWISE: &[&str] = &[
     "buildInfo",
     "connectionStatus",
@@ -222,7 +223,8 @@ async fn a_message_forwarded_in_relay_mode_runs_the_command_that_seawall_recogni
     );
 }
 
-/// True if the command logs in with the connection's certificate, which is Seawall's certificate.
+/// True if the command is a login with MONGODB-X509. For the server, the certificate of a
+/// connection from Seawall is Seawall's certificate, so the client would log in as Seawall.
 fn is_x509_login(case: &Case) -> bool {
     let contains = |part| contains(&case.message, part);
     match case.ran[0].as_str() {

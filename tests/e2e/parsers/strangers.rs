@@ -19,8 +19,8 @@ use super::{
     vocabulary,
 };
 
-/// The commands that a server runs before a login, by the names in its counters. Each row says if a
-/// relay forwards the command.
+/// The commands that a server runs before a login, by the names in its counters. Each row says if
+/// Seawall in relay mode forwards the command.
 const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
     (
         "_isSelf",
@@ -60,10 +60,10 @@ const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
     ("whatsmyuri", Relay::Forwards),
 ];
 
-/// Why a relay refuses commands that only test servers have.
+/// Why Seawall in relay mode refuses commands that only test servers have.
 const FOR_TESTS: &str = "only test servers have this command";
 
-/// The commands that a relay forwards before a login, by the names that clients send.
+/// The commands that Seawall in relay mode forwards before a login, by the names that clients send.
 const FORWARDED_BY_RELAY: &[&str] = &[
     "buildInfo",
     "buildinfo",
@@ -92,11 +92,11 @@ const SENT_BY_SEAWALL: &[&str] = &[
     "serverStatus",
 ];
 
-/// What a relay does with a command before a login.
+/// What Seawall in relay mode does with a command before a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relay {
     Forwards,
-    /// The relay refuses the command. The text gives the reason.
+    /// Seawall refuses the command. The text gives the reason.
     Refuses(&'static str),
 }
 
@@ -143,8 +143,9 @@ fn root() -> Login {
     Login::new("admin", ROOT, ROOT_PASSWORD)
 }
 
-/// The commands whose counters have changed since the last reading. Unlike [`Counters::changed`],
-/// this function also returns `connectionStatus`, which [`Sender::send`] adds after each message.
+/// The commands whose counters have changed since the test last read the server's counters. Unlike
+/// [`Counters::changed`], this function also returns `connectionStatus`, which [`Sender::send`]
+/// adds after each message.
 async fn changed(counters: &mut Counters) -> BTreeSet<String> {
     let without_fence = Reaction {
         is_closed: true,
@@ -181,7 +182,7 @@ fn every_command(vocabulary: &Vocabulary) -> Vec<(String, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn every_command_that_a_server_runs_before_a_login_is_in_run_before_login() {
+async fn the_list_run_before_login_has_all_commands_that_a_server_runs_before_a_login() {
     let server = start_server(true).await;
     let vocabulary = vocabulary(&server).await;
     let mut counters = Counters::of(server.address(), Some(&root())).await;
@@ -220,7 +221,7 @@ async fn every_command_that_a_server_runs_before_a_login_is_in_run_before_login(
 }
 
 #[tokio::test]
-async fn before_a_login_a_relay_forwards_only_the_listed_commands() {
+async fn before_a_login_relay_mode_forwards_the_commands_of_its_list_and_no_others() {
     let server = start_server(true).await;
     let commands = every_command(&vocabulary(&server).await);
     let (seawall, recorder) = recorded(&server, "relay").await;
@@ -242,7 +243,7 @@ async fn before_a_login_a_relay_forwards_only_the_listed_commands() {
 }
 
 #[tokio::test]
-async fn before_a_login_no_message_runs_an_unlisted_command_behind_a_relay() {
+async fn before_a_login_in_relay_mode_a_server_runs_only_commands_that_seawall_may_forward() {
     let (vocabulary, cases) = cases().await;
     let server = start_server(true).await;
     let (seawall, recorder) = recorded(&server, "relay").await;

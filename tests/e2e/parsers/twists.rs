@@ -35,10 +35,11 @@ const GENERIC_KEYS: &[&str] = &[
     "",
 ];
 
-/// Commands that are added next to the command of a message.
+/// Names of other commands. A field with such a name is added before or after the first field of
+/// the message's own command.
 const OTHERS: &[&str] = &["listDatabases", "isMaster", "nosuch"];
 
-/// Changes to the document, for OP_MSG and OP_QUERY.
+/// Changes to the document that contains the command, for OP_MSG and OP_QUERY.
 pub(super) fn of_documents() -> Vec<Twist> {
     let mut twists = Vec::new();
     for name in GENERIC_KEYS {
@@ -199,7 +200,8 @@ fn names() -> Vec<Twist> {
     ]
 }
 
-/// Values of all types for the first field, some of them truncated.
+/// Values of all BSON types except int32 for the first field of the command's document, which is
+/// the field with the command's name. Some of the values are truncated.
 fn targets() -> Vec<Twist> {
     let empty = Body::new().to_bytes();
     let scoped = [&[15, 0, 0, 0][..], &[2, 0, 0, 0], b"x\0", &empty].concat();
@@ -321,7 +323,7 @@ fn sections() -> Vec<Twist> {
     twists
 }
 
-/// The mechanism that uses the connection's certificate as proof.
+/// The authentication mechanism in which the certificate of the TLS connection replaces a password.
 pub(super) const X509: &str = "MONGODB-X509";
 
 /// The field of a `hello` that contains the first message of a login.

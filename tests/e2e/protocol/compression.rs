@@ -186,7 +186,7 @@ async fn each_reply_is_compressed_like_its_request() {
 }
 
 #[tokio::test]
-async fn compressed_messages_with_false_headers_close_their_connection() {
+async fn a_compressed_message_with_a_wrong_header_closes_the_connection() {
     let rig = Rig::shared().await;
     let ping = request(doc! {"ping": 1, "$db": "admin"}).to_bytes();
     let size = i32::try_from(ping.len() - HEADER_BYTES).unwrap();

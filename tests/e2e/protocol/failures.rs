@@ -15,7 +15,7 @@ fn retryable(mut command: Document) -> Document {
 }
 
 #[tokio::test]
-async fn safe_commands_are_repeated_after_not_primary_errors_and_other_commands_get_code_6() {
+async fn reads_and_retryable_writes_are_repeated_after_not_primary_errors_and_others_get_code_6() {
     let rig = Rig::start("").await;
     let mut direct = rig.direct().await;
     let mut through = rig.through().await;
@@ -411,7 +411,7 @@ async fn operation_over_max_in_flight_operations_waits_and_then_gets_an_error() 
 }
 
 #[tokio::test]
-async fn a_read_without_a_member_that_suits_its_read_preference_gets_the_error_of_a_router() {
+async fn a_read_gets_the_error_of_mongos_if_no_member_suits_its_read_preference() {
     let rig = Rig::start("deployment.server_selection_timeout_ms = 300").await;
     let mut client = rig.through().await;
     let find = doc! {"find": "c", "$readPreference": {"mode": "secondary"}};

@@ -1,4 +1,4 @@
-//! Malformed messages, and all valid forms of a message.
+//! Malformed messages, and valid messages with a checksum or with sections in any order and number.
 
 use super::*;
 

@@ -2,8 +2,8 @@
 //!
 //! Two things differ from the other programs. The step `unacknowledged` has no explicit session,
 //! because the driver refuses a session for unacknowledged writes. The driver uses the command
-//! `bulkWrite` for bulk writes. If the server does not have this command, the step of each bulk
-//! write has the driver's error.
+//! `bulkWrite` for bulk writes. If the server does not have this command, the driver returns an
+//! error, which is then the outcome of each step with a bulk write.
 
 mod administration;
 mod failures;

@@ -1,7 +1,8 @@
 //! A client without a driver: it sends exactly what the test requests, and never retries.
 //!
-//! An error that a server returns is a reply. A [`RawError`] is a failure of the connection: it was
-//! closed or silent, or its bytes are not a reply.
+//! If a server returns an error, the client returns it as a reply. A [`RawError`] is a failure of
+//! the connection: the connection was closed or failed, a time limit was exceeded, or the received
+//! bytes are not the expected reply.
 
 pub mod message;
 pub mod scram;

@@ -69,7 +69,7 @@ impl Login {
         self
     }
 
-    /// Shares this cache of keys with other logins.
+    /// Uses this cache of salted passwords, so that several logins can share one cache.
     #[must_use]
     pub fn keys(mut self, keys: &KeyCache) -> Self {
         self.keys = keys.clone();
@@ -488,8 +488,8 @@ fn payload(body: &Document) -> Option<String> {
 
 const COMMAND_NOT_FOUND: i32 = 59;
 const MIN_ITERATIONS: u32 = 4096;
-/// Maximum number of cached keys. It is far above the number of users in a test, and limits memory
-/// if clients invent user names.
+/// Maximum number of cached salted passwords. It is far above the number of users in a test, and
+/// limits memory if a test logs in with many different user names or passwords.
 const MAX_KEYS: usize = 10_000;
 
 #[cfg(test)]

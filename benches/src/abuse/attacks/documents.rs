@@ -63,8 +63,8 @@ pub(super) async fn duplicate_keys(arena: Arena) {
 }
 
 /// Sends a command in which `$db`, `find`, `lsid` or `filter` occurs twice. If `$db` occurs twice,
-/// the attacker's database is the first value in every second such command, and a victim's database
-/// in the others. If another field occurs twice, `$db` is the victim's database.
+/// its values are the attacker's database and a victim's database, in alternating order. If another
+/// field occurs twice, `$db` is the victim's database.
 async fn send_duplicate(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let (first, second) = match number % 2 {
         0 => (MALLORY, ALICE),

@@ -1,5 +1,5 @@
-//! Attacks with messages that are large, sent slowly, or different from their headers, and with
-//! replies that are read slowly.
+//! Attacks with messages that are large, that are sent slowly, or whose headers are false (for
+//! example, with a wrong size), and with replies that are read slowly.
 
 use std::time::Duration;
 

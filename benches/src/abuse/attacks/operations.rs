@@ -71,7 +71,8 @@ pub(super) async fn slow_queries(arena: Arena) {
     arena.wait_for_first_ending().await;
 }
 
-/// Runs clients that disconnect while a server replies. The next client must get its own reply.
+/// Runs clients that send a find and disconnect before they get the reply. After each such client,
+/// another client runs a count. This client must get the reply to its count, not to the find.
 pub(super) async fn departures(arena: Arena) {
     let attempt = |arena: Arena, number: u32| async move {
         let mut leaving = arena.logged_in().await?;

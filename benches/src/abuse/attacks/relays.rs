@@ -1,5 +1,6 @@
-//! Commands that a relay must not forward before a login, and requests that web pages must not send
-//! to the admin address.
+//! Attacks with commands before a login, which Seawall must not forward in relay mode
+//! (`deployment.mode = "relay"`), and with requests to the admin address that a browser sends for a
+//! web page of an attacker.
 
 use bson::{Document, doc};
 use seawall_tests::raw::{OpMsg, OpQuery, RawError};
@@ -21,7 +22,8 @@ fn create_user() -> Document {
     doc! {"createUser": "eve", "pwd": "x", "roles": ["root"]}
 }
 
-/// Tries one way to get a command through the relay before a login.
+/// Sends a command before a login, in one of eight ways. Seawall, in relay mode, must not forward
+/// the command to the server.
 async fn smuggle(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     let x509 = doc! {"authenticate": 1, "mechanism": X509};
@@ -86,7 +88,8 @@ pub(super) async fn cross_site(arena: Arena) {
     arena.attempts(100, browse).await;
 }
 
-/// Sends a request as a browser does for a page of another site.
+/// Sends a request to the admin address as a browser does if a web page of an attacker's site makes
+/// the request.
 async fn browse(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let (method, path) = match number % 3 {
         0 => ("POST", "/api/v1/drain"),

@@ -27,8 +27,8 @@ use crate::{
 /// Seconds from the end of one checkpoint to the start of the next.
 const SYNC_DELAY: &str = "15";
 
-/// Length of the load: the time in which Seawall learns the usual latencies, three checkpoint
-/// periods, and some seconds more.
+/// How long the load runs. The time suffices for Seawall to learn the usual latencies, and then for
+/// three checkpoint periods and some more seconds.
 const TIME: Duration = Duration::from_secs(90);
 
 /// The rate of the writes, which have about 10 KiB each. The server writes each document to the

@@ -41,14 +41,14 @@ const LEARNING_TIME: Duration = Duration::from_secs(25);
 /// Maximum error of the reported period and length, in seconds.
 const ERROR_SECONDS: f64 = 1.0;
 
-/// Time that Seawall needs after the last slow operation to consider a stall as ended (five
-/// seconds), and three seconds more.
+/// Time that the bench waits after the last stall before it reads Seawall's report. For Seawall, a
+/// stall has ended five seconds after the last slow operation. Three more seconds are a reserve.
 const QUIET: Duration = Duration::from_secs(8);
 
 /// Time between two checks whether Seawall reports a recurring stall.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Number of documents that the finds read.
+/// Number of documents in the collection that the load reads.
 const DOCUMENTS: usize = 1_000;
 
 /// The rate of a light load.
@@ -57,8 +57,8 @@ const LIGHT: Rate = Rate {
     per_second: 200.0,
 };
 
-/// Runs the part with checkpoints and the part with a stopped process. Both are too long for a
-/// quick run.
+/// Measures stalls with real checkpoints, and then with a server process that is stopped. A quick
+/// run (`--quick`) skips both measurements, because they take too long.
 pub async fn run(plan: &Plan) {
     if plan.is_quick {
         say("\n## Stalls: not part of a quick run\n");
@@ -219,7 +219,8 @@ fn target(seawall: &Seawall) -> Target {
     }
 }
 
-/// Messages of small reads of three shapes, in random order.
+/// Messages with finds and counts in random order. The commands have three query shapes and read
+/// few documents.
 fn finds(connection: u32) -> impl FnMut() -> Vec<u8> {
     let mut random = Random::of(connection.into());
     move || {

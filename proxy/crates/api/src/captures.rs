@@ -20,7 +20,8 @@ pub struct Captures {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capture {
-    /// The applications whose clients are captured; empty if all clients are captured.
+    /// Application names: only clients with one of these names are captured. Empty if clients of
+    /// all applications are captured.
     pub applications: Vec<String>,
     /// When the capture began; 0 if the time is not known.
     pub began_at: f64,
@@ -35,9 +36,11 @@ pub struct Capture {
     pub ended_at: Option<f64>,
     /// The id, which is also the name of the capture's directory.
     pub id: String,
-    /// The namespaces whose clients are captured; empty if all clients are captured.
+    /// Namespaces: a client is captured from its first operation on one of them. Empty if clients
+    /// are captured regardless of the namespaces that they use.
     pub namespaces: Vec<String>,
-    /// Number of operations and of whole replies that are missing in the capture, by reason.
+    /// Number of operations that were not recorded, and of messages of replies that were not
+    /// recorded although `replies` is `whole`, by reason.
     pub omitted: BTreeMap<String, u64>,
     /// Number of recorded operations.
     pub operations: u64,
@@ -55,7 +58,8 @@ pub struct Capture {
     pub sample: f64,
     /// Why the capture began: `operator`, `storm`, `stall` or `change`.
     pub trigger: String,
-    /// The users whose clients are captured; empty if all clients are captured.
+    /// Users, as `database.user`: only clients of one of these users are captured. Empty if clients
+    /// of all users are captured.
     pub users: Vec<String>,
 }
 

@@ -44,8 +44,8 @@ impl Changes {
 pub struct Span {
     /// Operations that ended.
     pub count: u64,
-    /// The figures that are compared, with distributions. Present if the request has
-    /// `distributions=true`.
+    /// The figures that are compared, with the distributions of the operations' durations. Present
+    /// if the request has `distributions=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub figures: Option<SpanFigures>,
     /// The start, in seconds since the epoch; 0 if not reported.
@@ -98,12 +98,14 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns [`Change::effect`]; `None` for a shape that has operations in only one period.
+    /// Returns [`Change::effect`]. `None` if the series has operations in only one of the two
+    /// periods, or if [`Change::ratio`] is `None`.
     pub fn share_of_pairs(&self) -> Option<f64> {
         self.times().map(|_| self.effect)
     }
 
-    /// Returns [`Change::ratio`]; `None` for a shape that has operations in only one period.
+    /// Returns [`Change::ratio`]. `None` if the series has operations in only one of the two
+    /// periods, because a ratio to 0 is meaningless.
     pub fn times(&self) -> Option<f64> {
         let is_on_both_sides = self.before.per_second > 0.0 && self.now.per_second > 0.0;
         self.ratio.filter(|_| is_on_both_sides)
@@ -130,9 +132,9 @@ pub struct Rates {
     pub total_time_ms_per_second: f64,
 }
 
-/// The name of a series. A series has the figures of a shape, a namespace, a server, a phase of
-/// operations, all operations, or all shapes without a series of their own. Members that do not
-/// apply to the series are absent or empty.
+/// The name of a series. A series has the figures of one of these: a shape, a namespace, a server,
+/// a phase of operations (such as `checkout`), all operations together, or the sum of all shapes
+/// that have no series of their own. Members that do not apply to the series are absent or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SeriesName {
@@ -155,8 +157,8 @@ pub struct SeriesName {
     /// together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// The text of a shape, without values. For a phase, its name. The series of all operations and
-    /// the series of the other shapes have fixed names instead.
+    /// The text of a shape, without values. For a phase, its name. For all operations together, and
+    /// for the sum of all shapes that have no series of their own, a fixed text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
@@ -177,12 +179,13 @@ impl SeriesName {
         self.db.as_deref().unwrap_or_default()
     }
 
-    /// The id of a shape; empty for any other series.
+    /// The id of the shape; empty if the series is not the series of a shape.
     pub fn id(&self) -> &str {
         self.id.as_deref().unwrap_or_default()
     }
 
-    /// The text of a shape, or the name of the series; empty if there is none.
+    /// The text of the shape. For a series that is not the series of a shape, the text that names
+    /// the series; empty if it has none.
     pub fn text(&self) -> &str {
         self.text.as_deref().unwrap_or_default()
     }

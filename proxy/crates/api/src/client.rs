@@ -400,7 +400,7 @@ pub enum ClientError {
         said: String,
     },
     /// The response is not JSON, or a member has an unexpected type.
-    #[error("the response is not JSON: {0}")]
+    #[error("the response is not JSON, or not in the expected format: {0}")]
     NotJson(serde_json::Error),
 }
 

@@ -1,12 +1,13 @@
 //! Compares two periods with the algorithm of the crate `seawall_insight`. The result has the
-//! format of the API's changes.
+//! format of the reply of `/api/v1/changes`.
 
 use crate::{Change, Changes, Rates, SeriesName, millis, period::period_of_span};
 use seawall_insight::{compare, incomparable};
 use seawall_stats::{Figures, Label, Period, float};
 
-/// The changes from one period to another, sorted by their cost to the servers. `against` names the
-/// first period.
+/// Returns the changes from the period `before` to the period `now`, the costliest for the
+/// servers first. `against` is the text that describes `before` in the request; the result contains
+/// this text.
 pub fn between(before: &Period, now: &Period, against: &str) -> Changes {
     let incomparable = incomparable(before, now, now.length.as_secs());
     let changes = compare(before, now);
@@ -49,8 +50,9 @@ pub fn compare_merged(changes: &mut Changes) {
     }
 }
 
-/// The names of a series. A name that the series does not have is an empty text, so that all series
-/// have the same members in JSON.
+/// Converts the label of a series to the name of the series. Members that do not apply to the
+/// series are empty texts, so that all series have the same members in JSON. `address` and `level`
+/// are always absent; the address of a server is in `text`.
 fn named(label: &Label) -> SeriesName {
     let name = |id: &str, command: &str, db: &str, collection: &str, text: &str| {
         let [id, command, db, collection, text] =

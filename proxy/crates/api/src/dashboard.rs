@@ -35,7 +35,8 @@ pub struct Tick {
     /// Number of operations that wait for a server connection, or until the concurrency limit
     /// allows them to run.
     pub wait_queue: u64,
-    /// Number of operations in `wait_queue` to which the concurrency limit applies.
+    /// Number of operations in `wait_queue` to which the concurrency limit applies. They wait
+    /// because of this limit, or for a connection.
     pub waiting: u64,
 }
 
@@ -62,7 +63,8 @@ pub struct TickSecond {
     pub p99_ms: f64,
 }
 
-/// The rights of the caller who requests `/api/v1/session`, and the other instances.
+/// The reply of `/api/v1/session`: the rights of the caller, and the addresses of the other
+/// instances.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DashboardSession {

@@ -123,7 +123,7 @@ pub struct Pool {
     pub wait_queue: u64,
 }
 
-/// The concurrency limit of one server, and its operations.
+/// The concurrency limit of one server, and the number of operations in each state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Concurrency {
@@ -135,17 +135,18 @@ pub struct Concurrency {
     pub limit: Option<u64>,
     /// `auto`, `fixed` or `off`; empty if the proxy does not report this member.
     pub mode: String,
-    /// Why Seawall last changed or kept the limit, as a sentence; `None` before Seawall has first
-    /// decided this, and if the mode is not `auto`.
+    /// Why Seawall last changed or kept the limit, as a sentence. `None` if Seawall has not decided
+    /// about the limit yet, or not since it last discarded its measurements of the server. Also
+    /// `None` if the mode is not `auto`.
     pub reason: Option<String>,
     /// Number of operations that run although the limit is reached: later statements of
     /// transactions, and commands that end transactions, sessions, cursors or operations.
     pub reserved: u64,
-    /// While Seawall tries another limit for a short time: the limit that applies again afterwards.
-    /// At other times, it equals `limit`. `None` if there is no limit.
+    /// The limit without short trials: after Seawall has tried another limit for a short time, it
+    /// returns to this limit. Equal to `limit` while no trial runs. `None` if there is no limit.
     pub settled: Option<u64>,
-    /// Number of operations to which the limit applies, and that wait because of the limit or for a
-    /// connection.
+    /// Number of waiting operations to which the limit applies. They wait until the limit allows
+    /// them to run, or for a connection.
     pub waiting: u64,
 }
 

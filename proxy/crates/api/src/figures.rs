@@ -97,18 +97,19 @@ impl From<&PhaseTimes> for Phases {
     }
 }
 
-/// `getMore`s on the cursors of a shape.
+/// The number and the time of the `getMore`s on the cursors of some operations, for example of the
+/// operations of one query shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct More {
-    /// Time of the `getMore`s that waited for new data, as on a change stream. Absent if the
-    /// figures come from the history.
+    /// Time of the `getMore`s that waited for new data, as on a change stream. Present only in the
+    /// figures since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub awaited_time_ms: Option<f64>,
     /// Number of `getMore`s.
     pub count: u64,
-    /// Number of documents that the `getMore`s returned. Absent if the figures come from the
-    /// history.
+    /// Number of documents that the `getMore`s returned. Present only in the figures since Seawall
+    /// started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<u64>,
     /// Time of the `getMore`s, except the `getMore`s that waited for new data.
@@ -127,7 +128,7 @@ pub struct Bucket {
     pub le_seconds: f64,
 }
 
-/// The buckets of a distribution that are not empty, ascending.
+/// The non-empty buckets of a distribution, in ascending order.
 pub fn buckets(distribution: &Distribution) -> Vec<Bucket> {
     let buckets = distribution.buckets().map(|(bucket, count)| {
         let (gt_seconds, le_seconds) = Distribution::<8>::bounds_seconds(bucket);
@@ -147,13 +148,15 @@ pub fn distribution(buckets: &[Bucket], total_ms: f64, max_ms: f64) -> Distribut
     Distribution::from_parts(numbered, from_millis(total_ms), from_millis(max_ms))
 }
 
-/// A bucket's number, found by its upper bound. A bound that was rounded in JSON is still closer to
-/// the exact bound of its bucket than to any other bound.
+/// The index of a bucket in a [`Distribution`], found by the upper bound of the bucket. JSON may
+/// contain a rounded bound, but this bound is still closer to the exact bound of its bucket than to
+/// any other bound.
 fn number(bucket: &Bucket) -> usize {
     bucket_number(bucket.le_seconds)
 }
 
-/// The number of the bucket with this upper bound, which may be rounded.
+/// The index of the bucket in a [`Distribution`] whose upper bound is `le_seconds`, which may be
+/// rounded.
 pub(super) fn bucket_number(le_seconds: f64) -> usize {
     let bound = le_seconds * 0.99;
     let numbers = 0..Distribution::<8>::BUCKETS;

@@ -1,5 +1,5 @@
-//! The heat map of durations over time: `/api/v1/heatmap`, and the shapes in an area of the map:
-//! `/api/v1/heatmap/shapes`.
+//! The heat map of durations over time (`/api/v1/heatmap`), and the query shapes of the operations
+//! in an area of the map (`/api/v1/heatmap/shapes`).
 
 use serde::{Deserialize, Serialize};
 
@@ -34,12 +34,13 @@ pub struct HeatmapColumn {
     pub seconds: f64,
 }
 
-/// The shapes with operations in an area of a heat map.
+/// The query shapes (commands without their values) that have operations in an area of a heat map.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeatmapShapes {
-    /// True if the area belongs to the heat map of one server. The history has no figures by shape
-    /// and server, so all members of this reply cover the operations on all servers.
+    /// True if the request selects one server, but this reply covers the operations on all servers:
+    /// the history keeps the figures of each shape and of each server, but not the figures of each
+    /// shape on each server.
     pub all_servers: bool,
     /// Number of operations in the area.
     pub count: u64,
@@ -50,7 +51,7 @@ pub struct HeatmapShapes {
     pub shapes: Vec<HeatmapShape>,
 }
 
-/// A shape with operations in an area of a heat map.
+/// A query shape that has operations in an area of a heat map.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeatmapShape {

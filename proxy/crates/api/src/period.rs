@@ -1,13 +1,14 @@
-//! Converts a report, or one of two compared periods, to a [`Period`]: the type in which the
-//! history returns the figures of a period. The buckets of the distributions stay the same.
+//! Converts the figures in a reply (a report, or one of two compared periods) to a [`Period`]. This
+//! is also the type of the figures that the history of the statistics returns. The buckets of the
+//! distributions stay the same.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{Other, Report, Shape, Span, SpanFigures, TimelineStep, distribution, from_millis};
 use seawall_stats::{Figures, Label, Level, Period, float};
 
-/// Converts a part of a reply, such as a shape or a step, to [`Figures`]. The types of these parts
-/// all have the same names for the members that are read here.
+/// Converts a part of a reply, such as a shape or a step, to [`Figures`]. This is a macro because
+/// the parts have different types; the members that it reads have the same names in all of them.
 macro_rules! figures {
     ($of:expr) => {{
         let of = $of;
@@ -92,9 +93,9 @@ pub fn totals(report: &Report) -> (u64, u64) {
     }
 }
 
-/// The number of all operations of a report per second of its timeline: see [`totals`]. The first
-/// step of the timeline may begin before the report's period. In a report without a timeline, the
-/// rate is that of the report's period.
+/// The number of all operations of a report ([`totals`]), divided by the seconds of its timeline.
+/// The first step of the timeline may begin before the report's period. If the report has no
+/// timeline, the number is divided by the seconds of the report's period.
 pub fn operations_per_second(report: &Report) -> f64 {
     let (operations, _) = totals(report);
     let steps = report.timeline.steps.iter().map(|step| step.seconds);

@@ -63,8 +63,8 @@ pub struct Instance {
     /// The reason why the merged figures do not include this instance. Absent if they include it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The reason why the changes do not include this instance, although they include other
-    /// instances.
+    /// The reason why [`Report::changes`], the comparison of two periods, does not include this
+    /// instance, although it includes other instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incomparable: Option<String>,
     /// The number of operations since the instance started.

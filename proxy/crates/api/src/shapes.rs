@@ -50,14 +50,14 @@ pub(super) fn load_ms(listed: &[Shape], other: &Other) -> f64 {
 }
 
 /// The name and the figures of a shape. The figures of a period come from the history of the
-/// statistics; the figures since Seawall started come from the shape table.
+/// statistics. The figures since Seawall started come from the shape table: counters in memory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shape {
     /// The operations and `getMore`s since Seawall started, by application: at most eight
     /// applications, and `other` for the remaining applications. Clients without an application
-    /// name have an empty name. Present only in the reply about one shape, if the shape table has a
-    /// row for this shape.
+    /// name have an empty name. Present only in the reply about one shape, if Seawall keeps the
+    /// figures since its start for this shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applications: Option<Vec<Named>>,
     /// The collection; empty if there is none.
@@ -66,8 +66,8 @@ pub struct Shape {
     pub command: String,
     /// Operations that ended, without `getMore`s.
     pub count: u64,
-    /// The shape's cursors that were read to their end. Absent if the figures come from the
-    /// history.
+    /// The shape's cursors that were read to their end. Present only in the figures since Seawall
+    /// started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursors: Option<Cursors>,
     /// The database.
@@ -81,12 +81,12 @@ pub struct Shape {
     /// Operations that failed, `getMore`s included.
     pub errors: u64,
     /// The operations and `getMore`s with an error since Seawall started, by code. An operation
-    /// with several codes counts for each code. Present only in the reply about one shape, if the
-    /// shape table has a row for this shape.
+    /// with several codes counts for each code. Present only in the reply about one shape, if
+    /// Seawall keeps the figures since its start for this shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors_by_code: Option<Vec<CodeCount>>,
-    /// When the shape was first seen since Seawall started. If the shape table has no row for the
-    /// shape: when the shape was first seen in the period.
+    /// When the shape was first seen since Seawall started. If Seawall does not keep the figures
+    /// since its start for the shape: when the shape was first seen in the period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_seen: Option<Moment>,
     /// The shape's id: 16 hexadecimal digits.
@@ -103,7 +103,8 @@ pub struct Shape {
     pub load_ms: f64,
     /// The `getMore`s on cursors of the shape.
     pub more: More,
-    /// Operations by outcome, `getMore`s included. Absent if the figures come from the history.
+    /// Operations by outcome, `getMore`s included. Present only in the figures since Seawall
+    /// started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcomes: Option<BTreeMap<String, u64>>,
     /// The operations' time by phase.
@@ -121,16 +122,17 @@ pub struct Shape {
         serialize_with = "as_integer_if_some"
     )]
     pub since_seconds: Option<f64>,
-    /// The figures since Seawall started. Absent in three cases: in a list of shapes, if the other
-    /// members already cover this time, or if the shape table has no row for the shape.
+    /// The figures since Seawall started. Absent in a list of shapes, if the other members of the
+    /// reply already are the figures since the start, and if Seawall does not keep these figures
+    /// for the shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_start: Option<Box<SinceStart>>,
-    /// Number of statements of the writes: documents to insert, updates and deletes. Absent if the
-    /// figures come from the history.
+    /// Number of statements of the writes: documents to insert, updates and deletes. Present only
+    /// in the figures since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statements: Option<u64>,
-    /// Operations whose command Seawall forwarded before all of its bytes had arrived. Absent if
-    /// the figures come from the history.
+    /// Operations whose command Seawall forwarded before all of its bytes had arrived. Present only
+    /// in the figures since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streamed: Option<u64>,
     /// The figures of each step of the period. Absent in a list of shapes, and if the shape had no
@@ -258,14 +260,15 @@ impl Other {
     }
 }
 
-/// A time in seconds since the epoch. A time from the history is in whole seconds and written as an
-/// integer. A time from a row of the shape table has a fraction and is written as a float.
+/// A time in seconds since the epoch. The history of the statistics keeps whole seconds, which are
+/// written as an integer. The counters since Seawall started (the shape table) have times with a
+/// fraction, which are written as a float.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Moment {
-    /// Whole seconds, from the history.
+    /// Whole seconds, from the history of the statistics.
     Whole(u64),
-    /// Seconds with a fraction, from a row of the shape table.
+    /// Seconds with a fraction, from the counters since Seawall started.
     Exact(f64),
 }
 

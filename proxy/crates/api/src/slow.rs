@@ -50,8 +50,8 @@ pub struct SlowOperation {
     pub reply_bytes: u64,
     /// The server that replied.
     pub server: Option<String>,
-    /// The shape's text, without values; empty if the shape table no longer has the row that counts
-    /// the operation.
+    /// The shape's text, without values. Empty if Seawall has already removed the shape's counters,
+    /// and the text with them.
     pub shape: String,
     /// The id of the shape, or of the group of shapes, that `shape` describes.
     pub shape_id: String,

@@ -69,7 +69,8 @@ pub struct Episode {
     pub shapes: Vec<WaitingShape>,
     /// The start of the stall, in seconds since the epoch.
     pub started_at: f64,
-    /// Number of samples of the server during the stall that got no reply.
+    /// Number of Seawall's regular reads of the server's `serverStatus` that got no reply during
+    /// the stall.
     pub unanswered_pulses: u64,
     /// The usual 99th percentile of durations.
     pub usual_p99_ms: f64,
@@ -137,7 +138,8 @@ pub struct Recurring {
     pub server: Option<String>,
     /// Number of stalls.
     pub times: u64,
-    /// True if in most of the stalls at least one sample of the server got no reply.
+    /// True if, in most of the stalls, at least one of Seawall's regular reads of the server's
+    /// `serverStatus` got no reply.
     pub unanswered: bool,
 }
 

@@ -28,8 +28,8 @@ pub struct Namespaces {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Namespace {
-    /// The total time of operations that waited for an event; a part of `total_time_ms`. Absent if
-    /// the figures come from the history.
+    /// The total time of operations that waited for an event; a part of `total_time_ms`. Present
+    /// only in the figures since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub awaited_time_ms: Option<f64>,
     /// The collection; empty if there is none.
@@ -45,16 +45,16 @@ pub struct Namespace {
     pub distribution: Option<Vec<Bucket>>,
     /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
-    /// Error replies by code. Absent if the figures come from the history.
+    /// Error replies by code. Present only in the figures since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_codes: Option<BTreeMap<String, u64>>,
-    /// Operations that failed. Present only if the figures come from the history; otherwise see
-    /// `outcomes`.
+    /// Operations that failed. Present only in the figures of a requested period. For the figures
+    /// since Seawall started, see `outcomes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<u64>,
     /// The operations' durations.
     pub latency_ms: Latency,
-    /// Operations by outcome. Absent if the figures come from the history.
+    /// Operations by outcome. Present only in the figures since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcomes: Option<BTreeMap<String, u64>>,
     /// The operations' time by phase.
@@ -63,25 +63,25 @@ pub struct Namespace {
     pub reply_bytes: u64,
     /// Bytes of the requests.
     pub request_bytes: u64,
-    /// Retries: writes that the driver had already sent before. Absent if the figures come from the
-    /// history.
+    /// Retries: writes that the driver had already sent before. Present only in the figures since
+    /// Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u64>,
-    /// Operations whose command Seawall forwarded before all of its bytes had arrived. Absent if
-    /// the figures come from the history.
+    /// Operations whose command Seawall forwarded before all of its bytes had arrived. Present only
+    /// in the figures since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streamed: Option<u64>,
     /// The operations' total time.
     pub total_time_ms: f64,
-    /// Write concern errors by code. Absent if the figures come from the history.
+    /// Write concern errors by code. Present only in the figures since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_concern_error_codes: Option<BTreeMap<String, u64>>,
-    /// The failed writes that `write_errors` counts, by code. Absent if the figures come from the
-    /// history.
+    /// The failed writes that `write_errors` counts, by code. Present only in the figures since
+    /// Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_error_codes: Option<BTreeMap<String, u64>>,
-    /// Single writes, for example of a batch, that failed although the reply has `ok: 1`. Absent if
-    /// the figures come from the history.
+    /// Single writes, for example of a batch, that failed although the reply has `ok: 1`. Present
+    /// only in the figures since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_errors: Option<u64>,
 }
@@ -102,7 +102,7 @@ pub struct Server {
     /// Host and port.
     pub address: String,
     /// The time from the command's last byte to the reply's first byte. Absent in a report, because
-    /// the history does not keep this time.
+    /// the history, from which Seawall makes reports, does not keep this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_ms: Option<Latency>,
     /// Operations that ended.

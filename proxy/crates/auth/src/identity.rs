@@ -1,6 +1,6 @@
-//! Identities. An identity is a user as which Seawall's connections to servers authenticate: the
-//! user's name, its source (the database that defines the user), its user id, and the login of
-//! these connections.
+//! Identities. Seawall's connections to servers authenticate as users. An identity is such a user:
+//! its name, its source (the database that defines the user), its user id, and the [`Login`], the
+//! way in which the connections authenticate.
 
 use std::{
     fmt,
@@ -29,9 +29,9 @@ impl IdentityId {
 pub enum IdentityStatus {
     /// The identity is usable.
     Good,
-    /// The user was dropped, and may have been created again with another user id. The anonymous
-    /// identity is gone if a server requires a login. Clients of a gone identity get error 13
-    /// (Unauthorized).
+    /// The user was dropped, and may have been created again with another user id. The identity of
+    /// clients that have not logged in is gone if a server requires a login. Clients of a gone
+    /// identity get error 13 (Unauthorized).
     Gone,
     /// A server refused the user's keys, so the clients of this identity must log in again.
     Refused,

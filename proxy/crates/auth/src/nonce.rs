@@ -18,7 +18,8 @@ use seawall_locks::Mutex;
 #[error("the operating system returned no entropy")]
 pub struct SeedError(#[from] SysError);
 
-/// A cryptographically secure random number generator (ChaCha) for all conversations.
+/// A cryptographically secure random number generator (ChaCha), which all SCRAM conversations
+/// share.
 ///
 /// The lock is held only while bytes are generated, which takes some nanoseconds.
 pub struct NonceSource {

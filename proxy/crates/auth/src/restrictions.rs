@@ -28,13 +28,15 @@ use bson::{RawArray, RawDocument};
 /// user's roles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Restrictions {
-    /// The sets that are not empty. A user without sets is unrestricted.
+    /// The user's own set of restrictions, and the sets of the user's roles, except empty sets. A
+    /// client must meet at least one restriction of each set. A user without sets is unrestricted.
     sets: Vec<Vec<Restriction>>,
 }
 
 impl Restrictions {
-    /// Parses two arrays of a `usersInfo` reply: `authenticationRestrictions` (`own`), which is a
-    /// set, and `inheritedAuthenticationRestrictions` (`inherited`), which is an array of sets.
+    /// Parses two arrays of a `usersInfo` reply. `own` is `authenticationRestrictions`: one set of
+    /// restrictions. `inherited` is `inheritedAuthenticationRestrictions`: an array with one set
+    /// for each restricted role.
     pub fn parse(own: &RawArray, inherited: &RawArray) -> Result<Self, RestrictionsError> {
         let mut sets = vec![parse_set(own, OWN)?];
         for set in inherited {

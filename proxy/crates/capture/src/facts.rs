@@ -1,5 +1,5 @@
-//! The facts of a reply: the values that a capture records so that a replay can compare its replies
-//! with them.
+//! The facts of a reply: the values of the reply that a capture always records. A later replay
+//! compares the facts of its own replies with the recorded facts.
 
 use seawall_command::ReplyFacts;
 

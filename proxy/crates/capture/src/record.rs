@@ -39,7 +39,7 @@ pub enum Content {
     /// Operations were omitted from the capture at this point.
     #[prost(message, tag = "6")]
     Omitted(Omitted),
-    /// An event that helps to understand the captured traffic, such as a stall.
+    /// An event that helps to understand the captured traffic, such as a stall of a server.
     #[prost(message, tag = "7")]
     Event(Event),
     /// The last record of a part.
@@ -112,8 +112,8 @@ pub enum ReplyDetail {
 pub enum Redaction {
     /// Values are recorded unchanged.
     None = 0,
-    /// A value is replaced by a keyed pseudonym of the same type and length. Equal values have
-    /// equal pseudonyms.
+    /// Each value is replaced by a pseudonym: another value of the same type and length, computed
+    /// from the value with a secret key. Equal values have equal pseudonyms.
     Equality = 1,
     /// Like `Equality`. In addition, pseudonyms of numbers, of dates and of the times in ObjectIds
     /// are in the same order as the values, and strings with equal prefixes have pseudonyms with
@@ -205,7 +205,7 @@ pub struct Reply {
     #[prost(enumeration = "Outcome", tag = "3")]
     pub outcome: i32,
     /// Time from the command's last byte to the end of the operation, in microseconds. An operation
-    /// with a reply ends with the reply's last byte.
+    /// with a reply ends just before the client gets the reply's last byte.
     #[prost(uint64, tag = "4")]
     pub duration_us: u64,
     /// The size of the reply's message in bytes, not compressed; 0 if there is no reply.
@@ -263,16 +263,19 @@ pub struct Facts {
     pub write_concern_code: i32,
 }
 
-/// Operations, or the messages of replies, were omitted from the capture at this point.
+/// Operations, or only the messages of replies, were omitted from the capture at this point. If
+/// only a reply's message was omitted, the capture still has the [`Reply`] record with its facts.
 #[derive(Clone, PartialEq, Message)]
 pub struct Omitted {
-    /// The client's number in this capture; 0 if the omitted operations belong to several clients.
+    /// The client's number in this capture; 0 if the omitted operations belong to several clients,
+    /// or if only the messages of replies were omitted.
     #[prost(uint64, tag = "1")]
     pub client: u64,
     /// The time of this record, in microseconds since the capture began.
     #[prost(uint64, tag = "2")]
     pub at_us: u64,
-    /// Number of omitted operations; 0 if only messages of replies were omitted.
+    /// Number of omitted operations; 0 if the operations are in the capture and only the messages
+    /// of their replies were omitted.
     #[prost(uint64, tag = "3")]
     pub operations: u64,
     /// Total size of the omitted messages, in bytes.
@@ -299,15 +302,17 @@ pub enum OmissionReason {
     NotRedactable = 4,
 }
 
-/// An event that helps to understand the captured traffic, such as a stall.
+/// An event that helps to understand the captured traffic, such as a stall of a server.
 #[derive(Clone, PartialEq, Message)]
 pub struct Event {
     /// The time of the event, in microseconds since the capture began. Events that precede the
     /// capture have the time 0.
     #[prost(uint64, tag = "1")]
     pub at_us: u64,
-    /// The kind of the event: `storm`, `stall` or `change` if the event began the capture, or
-    /// `quiet` if no records arrived for some time.
+    /// The kind of the event. Seawall began this capture by itself because of a `storm` (very many
+    /// clients connected), a `stall` (operations took far longer than usual for some seconds) or a
+    /// `change` (operations became slower or faster, or are new). `quiet` means that no records
+    /// arrived for some time.
     #[prost(string, tag = "2")]
     pub kind: String,
     /// A short description of the event, without values from commands. Empty if the kind is

@@ -252,8 +252,9 @@ impl<'a> Command<'a> {
         first.and_then(|stage| stage_name(stage.value)) == Some(b"$changeStream")
     }
 
-    /// True if other operations may wait for this command: it ends other work, or continues a
-    /// transaction, which may hold locks.
+    /// True if other operations may wait for this command. Either it ends a transaction, a session,
+    /// a cursor or an operation (`CommandSpec::ends_work`), or it continues a transaction, which
+    /// may hold locks.
     pub fn may_unblock_others(&self) -> bool {
         self.spec.ends_work || (self.in_transaction && !self.starts_transaction)
     }
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_end_work_and_later_statements_of_transactions_may_unblock_others() {
+    fn commands_that_end_an_operation_or_session_or_continue_a_transaction_may_unblock_others() {
         // The commands that end work have no `autocommit` here. With it, they would be later
         // statements of a transaction, which may unblock others whatever their name is.
         let cases = [

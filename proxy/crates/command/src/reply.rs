@@ -134,7 +134,7 @@ impl Default for ReplyScanner {
 }
 
 impl ReplyScanner {
-    /// Creates a scanner for a reply of this form.
+    /// Creates a scanner for a reply that has its results in the fields of `form`.
     pub fn new(form: ReplyForm) -> Self {
         Self {
             form,
@@ -228,8 +228,8 @@ impl ReplyScanner {
         rest
     }
 
-    /// Applies the beginning of an element. Returns the number of bytes used; `None` if the
-    /// beginning is incomplete.
+    /// Moves the scanner past `head`. Returns the number of bytes that `head` occupies; `None` if
+    /// it is incomplete.
     #[inline(always)]
     fn apply(&mut self, head: Head) -> Option<usize> {
         match head {
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scanner_counts_documents_in_every_form_of_reply() {
+    fn the_scanner_counts_documents_in_replies_to_all_kinds_of_commands() {
         let documents: Vec<_> = replies()
             .iter()
             .map(|(_, _, facts)| facts.documents())

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_name_a_collection_by_uuid_and_replies_with_the_oplog_are_secret() {
+    fn admin_commands_with_a_collection_uuid_and_replies_with_oplog_entries_are_secret() {
         for (command, expected) in [
             (
                 doc! {"find": Uuid::from_bytes([7; 16]), "$db": "admin"},

@@ -1,5 +1,5 @@
-//! Counts the statements of a write command. A command with more statements costs the server more,
-//! but has the same shape.
+//! Counts the statements of a write command: the documents to insert, or the updates and deletes to
+//! run. More statements cost the server more, but do not change the command's fingerprint.
 
 use crate::CommandBytes;
 use crate::table::{self, Statements};

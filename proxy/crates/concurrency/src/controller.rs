@@ -71,7 +71,7 @@ const RECOVERY: Duration = Duration::from_secs(1);
 
 /// Late replies ([`Sample::late`]) and timely replies are counted for at least this time, and until
 /// the number of replies is at least the limit. If at least nine of ten replies were late, the
-/// limit is halved. In both cases the count then begins again.
+/// limit is then halved. Whether it is halved or not, the count begins again at 0.
 const LATE: Duration = Duration::from_millis(500);
 const MOST: u64 = 9;
 
@@ -111,8 +111,8 @@ pub struct Controller {
     search: Search,
     trial: Option<Trial>,
     slice: Slice,
-    /// The time at which `limit` last changed in this epoch, or at which the epoch began. `None`
-    /// until the first sample of the epoch.
+    /// The time at which `limit` last changed since the last reset; if it has not changed, the
+    /// start of the first window after the reset. `None` until the first sample after the reset.
     changed_at: Option<Duration>,
     /// The metric and the value of the last slice, if that slice was measured at the base limit.
     last_value: Option<(Metric, f64)>,
@@ -124,8 +124,8 @@ pub struct Controller {
     /// throughput.
     latency_trial_at: Duration,
     latency_interval: Duration,
-    /// The sum of the server times and the sum of their squares, in seconds and square seconds.
-    /// Older windows have less weight in both sums.
+    /// The sum of the server times (from sending a command to the end of its reply) and the sum of
+    /// their squares, in seconds and square seconds. Older windows have less weight in both sums.
     times: f64,
     squares: f64,
     /// Smoothed completed operations per second.
@@ -198,15 +198,17 @@ impl Controller {
         self.limit
     }
 
-    /// The current epoch. A sample belongs to the epoch in which its window began.
+    /// The current epoch. A new epoch begins at each [`Self::reset`]. A sample belongs to the epoch
+    /// in which its window began.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Starts again with a limit of 32. The owner calls this function after the pool was cleared,
-    /// after the server changed its type (for example from secondary to primary), and after the
-    /// configured kind of limit changed (for example from fixed to automatic). Everything learned
-    /// about the server is forgotten. Samples of earlier epochs are ignored from now on.
+    /// Starts again with a limit of 32, and forgets everything learned about the server. The caller
+    /// does this after the connection pool of the server was cleared, after the server changed its
+    /// type (for example from secondary to primary), and after the configured kind of limit changed
+    /// (for example from fixed to automatic). The controller then ignores samples of windows that
+    /// began before the reset.
     pub fn reset(&mut self) {
         let epoch = Epoch(self.epoch.0.wrapping_add(1));
         let random = self.random.clone();
@@ -227,7 +229,8 @@ impl Controller {
         }
     }
 
-    /// The base limit, which is in effect while no trial runs.
+    /// The best limit found so far (the base limit). It is in effect while no trial of another
+    /// limit runs.
     pub fn settled(&self) -> u32 {
         self.base
     }
@@ -462,7 +465,8 @@ impl Controller {
         variance.sqrt().max(LEAST_NOISE).max(slice.least_noise())
     }
 
-    /// Learns the noise from two consecutive values at the same limit.
+    /// Updates the noise of a metric: how much the values of slices at the same limit differ.
+    /// `before` and `value` are two consecutive values at the same limit.
     fn learn_noise(&mut self, metric: Metric, before: f64, value: f64) {
         let difference = value - before;
         let variance = match metric {
@@ -502,9 +506,10 @@ impl Controller {
         self.begin_trial(metric, value, slice.has_long_waits(), now)
     }
 
-    /// Updates the reference. `value` is the logarithm of the rate of a slice. Returns true if each
-    /// of the last `CHANGED_SLICES` values differed from the reference by at least `RATE_CHANGE`,
-    /// or by five times the noise if that is more.
+    /// Updates the average rate since the limit settled (`rate_reference`). `value` is the
+    /// logarithm of the rate of a slice. Returns true if each of the last `CHANGED_SLICES` values
+    /// differed from that average by at least `RATE_CHANGE`, or by five times the noise if that is
+    /// more.
     fn update_rate_reference(&mut self, value: f64) -> bool {
         if !self.search.is_settled() {
             self.rate_reference = RateReference::default();

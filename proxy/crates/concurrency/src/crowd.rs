@@ -18,13 +18,15 @@ use crate::{like::Slowdown, random::Random, rounded};
 const CROWDED: f64 = 8.0;
 
 /// The server has room if operations take less than this many times as long as without load. Either
-/// other clients have left, or other proxies have yielded after this proxy. The controller then
-/// raises the limit that it found by yielding, one step at a time. If all proxies raised their
-/// limits at once, the server would be crowded again.
+/// other clients have left, or other proxies have lowered their limits after this proxy. If this
+/// proxy lowered its limit because the server was crowded, it now raises the highest limit that it
+/// may try, one step at a time. If all proxies raised their limits at once, the server would be
+/// crowded again.
 const ROOMY: f64 = 3.0;
 
-/// The factor by which one step raises a limit that was found by yielding, and the mean time
-/// between two such steps. In this time, the effect of a step becomes visible to all proxies.
+/// After yielding (lowering the limit of a crowded server): the factor by which one step raises the
+/// highest limit that may be tried, and the mean time between two such steps. In this time, the
+/// effect of a step becomes visible to all proxies.
 const CAP_STEP: f64 = std::f64::consts::SQRT_2;
 const CAP_STEP_TIME: Duration = Duration::from_secs(1);
 
@@ -32,19 +34,20 @@ const CAP_STEP_TIME: Duration = Duration::from_secs(1);
 /// long, so a short stall does not lower the limit.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// While the controller yields: the mean time between two reductions of the limit, and the bounds
-/// of the factor of one reduction. Within these bounds, the factor is `CROWDED` divided by the
-/// crowding ([`Crowd::crowding`]).
+/// While the controller yields (lowers the limit of a crowded server): the mean time between two
+/// reductions of the limit, and the bounds of the factor by which one reduction multiplies the
+/// limit. Within these bounds, the factor is `CROWDED` divided by the crowding
+/// ([`Crowd::crowding`]).
 const STEP_TIME: Duration = Duration::from_millis(400);
 const LEAST_STEP: f64 = 0.85;
 const LARGEST_STEP: f64 = 0.5;
 
-/// While the controller yields, it checks the throughput at the end, and each time the limit has
-/// fallen to the share `CHECK_AT` of the limit at the last check. The controller continues only if
-/// at least the share `KEPT` of the throughput remains. This is the case if all clients of the
-/// server yield, or if this proxy alone fills the server. If other clients use the capacity that
-/// this proxy frees, or if the server is slow for another reason, only about the share `CHECK_AT`
-/// of the throughput remains.
+/// While the controller yields (lowers the limit of a crowded server), it checks the throughput at
+/// the end, and each time the limit has fallen to the share `CHECK_AT` of the limit at the last
+/// check. It continues only if the throughput is still at least the share `KEPT` of the throughput
+/// at the last check. This is the case if all clients of the server yield, or if this proxy alone
+/// fills the server. In other cases, only about the share `CHECK_AT` remains: other clients use the
+/// capacity that this proxy frees, or the server is slow for another reason.
 const CHECK_AT: f64 = 0.5;
 const KEPT: f64 = 0.7;
 
@@ -63,11 +66,12 @@ const MAX_BACKOFF: Duration = Duration::from_secs(600);
 const KEPT_WEIGHT: f64 = 0.7;
 
 /// Weight of a new window in the smoothed rate. With this weight, the smoothed rate is a mean over
-/// almost a second. A mean over a shorter time would vary too much, because proxies do not yield at
-/// the same moment.
+/// almost a second. A mean over a shorter time would vary too much, because several proxies do not
+/// lower their limits at the same moment.
 const RATE_SMOOTHING: f64 = 0.15;
 
-/// The highest limit that may be tried for some time after yielding.
+/// The highest limit that may be tried for some time after yielding (lowering the limit of a
+/// crowded server).
 #[derive(Clone, Copy, Debug)]
 struct Cap {
     limit: u32,
@@ -76,13 +80,14 @@ struct Cap {
     until: Duration,
 }
 
-/// The state while the controller yields: it lowers the limit step by step.
+/// The state while the controller yields: it lowers the limit step by step, because the server is
+/// crowded.
 #[derive(Clone, Copy, Debug)]
 struct Yielding {
-    /// The limit at the check before the last check. Before the second check, it is the limit
-    /// before the first step. If throughput was lost, the controller restores this limit. The limit
-    /// of the last check may be too low, because the smoothed rate showed only a part of the loss
-    /// at that check.
+    /// The limit that the controller restores if throughput is lost. After two or more checks of
+    /// the throughput, it is the limit at the check before the last one; until then, it is the
+    /// limit before the first step. The limit at the last check may be too low, because the
+    /// smoothed rate showed only a part of the loss at that check.
     earlier_limit: u32,
     /// The limit and the rate at the last check. Before the first check: the limit and the rate
     /// before the first step.
@@ -90,16 +95,18 @@ struct Yielding {
     from_rate: f64,
     next_at: Duration,
     /// True if throughput was lost at the last check. The check is then repeated once, because
-    /// other clients may yield a moment later.
+    /// other clients may lower their limits a moment later.
     has_lost: bool,
 }
 
 /// The next action of the controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Action {
-    /// Leave the limit unchanged: the server is not crowded, or yielding recently did not help.
+    /// Leave the limit unchanged: the server is not crowded, or not for long enough, or a lower
+    /// limit recently did not help.
     None,
-    /// Wait: the server is crowded, and the last step has not taken effect yet.
+    /// Wait: the last step has not taken effect yet, too few operations completed in the window, or
+    /// the throughput must be checked again.
     Wait,
     /// Set this lower limit.
     Lower(u32),
@@ -126,14 +133,16 @@ pub(crate) struct Crowd {
     recent: Slowdown,
     /// True if the last window changed `recent`.
     is_fresh: bool,
-    /// Smoothed amount of completed work per second.
+    /// Smoothed work per second. Work is the number of completed operations, weighted by their
+    /// usual server times.
     rate: f64,
     /// The time until a change of limit has taken effect.
     transit: Duration,
     crowded_since: Option<Duration>,
     yielding: Option<Yielding>,
     cap: Option<Cap>,
-    /// The limit is not lowered before this moment, because yielding did not help.
+    /// Before this moment, the limit is not lowered again because the server is crowded: the last
+    /// attempt did not help.
     not_before: Duration,
     backoff: Duration,
 }
@@ -280,8 +289,9 @@ impl Crowd {
         Action::Lower(rounded(f64::from(limit) * step).min(limit - 1).max(1))
     }
 
-    /// Ends yielding and forgets the recent slowdown. The controller also calls this function in a
-    /// stall, because the slowdown in a stall shows nothing about the limit.
+    /// Ends yielding (lowering the limit of a crowded server), and forgets the recent slowdown. The
+    /// controller also calls this function in a stall, because the slowdown in a stall shows
+    /// nothing about the limit.
     pub(crate) fn interrupt(&mut self) {
         self.recent = Slowdown::default();
         self.crowded_since = None;
@@ -295,8 +305,9 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_millis(100);
 
-    /// Simulates a server for `seconds`. `crowding` returns the crowding at a limit. Returns the
-    /// limit at the end, or the first limit that is restored.
+    /// Simulates a server for `seconds`. `crowding` returns, for a limit, how many times as long as
+    /// without load operations take. Returns the limit at the end, or the first limit that is
+    /// restored.
     fn run(crowd: &mut Crowd, mut limit: u32, seconds: u64, crowding: impl Fn(u32) -> f64) -> u32 {
         let mut random = Random::new(1);
         for window in 0..seconds * 10 {

@@ -21,7 +21,8 @@ pub enum Load {
 /// The reason why an update kept or changed the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The sample is of an earlier epoch, and was ignored.
+    /// The sample is of a window that began before the last reset of the controller, and was
+    /// ignored.
     EarlierEpoch,
     /// No operation waits.
     NothingWaits,
@@ -42,9 +43,9 @@ pub enum Reason {
     /// The raised limit had no effect, because something else bounds the number of operations in
     /// progress.
     BoundElsewhere,
-    /// The limit has settled. The next trial is scheduled.
+    /// The search has ended. The limit stays until the next trial of another limit.
     Settled,
-    /// The rate of completed operations has changed much since the limit settled, so the search
+    /// The rate of completed operations has changed much since the search ended, so the search
     /// begins again.
     RateChanged,
     /// No operation completes. The limit stays until the server replies.
@@ -58,7 +59,7 @@ pub enum Reason {
     Crowded,
     /// Lowering the limit of a crowded server cost throughput, so the earlier limit is used again.
     NotCrowded,
-    /// The owner has reset the controller ([`Controller::reset`](crate::Controller::reset)).
+    /// The caller has reset the controller ([`Controller::reset`](crate::Controller::reset)).
     /// [`Controller::update`](crate::Controller::update) never returns this reason.
     Reset,
 }
@@ -123,13 +124,15 @@ pub struct Inputs {
     pub completed_per_second: f64,
     /// Mean time that the completed operations waited because of the limit.
     pub mean_wait: Duration,
-    /// Mean server time of the completed operations.
+    /// Mean server time of the completed operations: from sending the command to the end of the
+    /// reply.
     pub mean_server_time: Duration,
     /// Smoothed server time of operations, as a multiple of their server time without load. 0 if it
     /// is unknown.
     pub crowding: f64,
     /// Relative gain that the last trial has measured so far, as a natural logarithm. For example,
-    /// 0.05 means 5 % more work or, in arrivals-bound load, 5 % less time.
+    /// 0.05 means that the server completed 5 % more work or, in arrivals-bound load, that
+    /// operations took 5 % less time.
     pub gain: f64,
     /// Standard error of `gain`.
     pub noise: f64,
@@ -146,7 +149,8 @@ pub struct Inputs {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
 pub struct Decision {
-    /// Maximum number of operations in progress, without exempt operations. At least 1.
+    /// Maximum number of operations in progress. Exempt operations (long operations that the limit
+    /// does not count) are not included. At least 1.
     pub limit: u32,
     /// The limit before this update.
     pub previous: u32,
@@ -154,9 +158,9 @@ pub struct Decision {
     pub settled: u32,
     /// The reason for the limit.
     pub reason: Reason,
-    /// True if long operations may become exempt while other operations complete
-    /// ([`Exemption`](crate::Exemption)). If false, one operation per fixed interval becomes exempt
-    /// while none completes.
+    /// True if long operations may become exempt from the limit while other operations complete
+    /// ([`Exemption`](crate::Exemption)). If false, long operations become exempt only while no
+    /// operation completes, one per fixed interval.
     pub may_exempt: bool,
     /// The measurements that led to the decision.
     pub inputs: Inputs,

@@ -15,11 +15,12 @@ use std::time::Duration;
 /// distributed exponentially, 1 in 256 takes longer.
 const LONG: f64 = 8.0;
 
-/// Minimum time after which an operation is long. A shorter operation delays the waiting operations
-/// too little to be worth an exemption.
+/// An operation is not long before it has run for this time, even if the median is short. A shorter
+/// operation delays the waiting operations only a little, so it stays within the limit.
 const MIN_LONG: Duration = Duration::from_millis(10);
 
-/// While nothing completes, one operation becomes exempt per interval.
+/// While no operation completes, one long operation per interval becomes exempt: the limit no
+/// longer counts it.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Number of buckets for server times: four per octave (factor of two), from 1 µs to 18 minutes.
@@ -94,7 +95,7 @@ fn upper_bound(bucket: usize) -> Duration {
     Duration::from_micros((quarters << (bucket / 4)).div_ceil(4))
 }
 
-/// The conditions under which running operations become exempt.
+/// The conditions under which running operations become exempt: the limit no longer counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exemption {
     /// An operation is long if it has run for at least this time.
@@ -105,13 +106,14 @@ pub struct Exemption {
     pub limit: u32,
     /// True if long operations may become exempt while other operations complete. False before the
     /// first operation has completed, and while
-    /// [`Decision::may_exempt`](crate::Decision::may_exempt) is false. Then only one operation per
-    /// fixed interval becomes exempt, and only while none completes.
+    /// [`Decision::may_exempt`](crate::Decision::may_exempt) is false. If false, long operations
+    /// become exempt only while no operation completes, one per fixed interval.
     pub is_open: bool,
 }
 
 impl Exemption {
-    /// The conditions for this limit and this bound. `may_exempt` is the value in the last decision
+    /// The conditions under which operations become exempt from `limit`. `bound` is the maximum
+    /// number of exempt operations. `may_exempt` is the value in the last decision
     /// ([`Decision::may_exempt`](crate::Decision::may_exempt)).
     pub fn new(times: &ServerTimes, may_exempt: bool, limit: u32, bound: u32) -> Self {
         let median = times.median();

@@ -1,4 +1,5 @@
-//! Assigns operations to groups by the usual server time of their shape.
+//! Assigns operations to groups by the usual server time of their shape (the command without its
+//! values).
 //!
 //! The usual times in a group differ by at most a factor of four. A shape stays in its group while
 //! its usual time changes by less than a factor of four. The reason: a trial of another limit
@@ -8,14 +9,15 @@ use std::time::Duration;
 
 use crate::sample::GROUPS;
 
-/// Number of entries in the table of shapes. A shape's number modulo `ENTRIES` selects its entry,
-/// so several shapes may share an entry.
+/// Number of entries in the table of shapes. The hash of a shape modulo `ENTRIES` selects its
+/// entry, so several shapes may share an entry.
 const ENTRIES: u64 = 1_024;
 
-/// Weight of a new server time in the mean of its shape.
+/// Weight of a new server time in the mean server time of all operations with the same shape.
 const SMOOTHING: f32 = 1.0 / 64.0;
 
-/// A shape gets a new group if the binary logarithm of its usual time has changed by this amount.
+/// A shape gets a new group if the binary logarithm of its mean server time has changed by this
+/// amount since it got its group.
 const MOVES_AT: f32 = 2.0;
 
 /// Upper bound of the first group, as a binary logarithm of seconds: 244 µs.
@@ -24,7 +26,8 @@ const FIRST_BOUND: f32 = -12.0;
 /// Binary logarithm of the factor between the bounds of a group.
 const WIDTH: f32 = 2.0;
 
-/// The usual server time of a shape, as binary logarithms of seconds.
+/// The usual server time of the operations with one shape (the command without its values), as
+/// binary logarithms of seconds.
 #[derive(Clone, Copy, Debug)]
 struct Usual {
     mean: f32,
@@ -32,8 +35,8 @@ struct Usual {
     reference: f32,
 }
 
-/// The groups of the shapes of one server. Recording an operation costs a few instructions and no
-/// memory.
+/// The group of each shape (the command without its values) at one server. Recording an operation
+/// costs a few instructions and no memory.
 #[derive(Clone, Debug)]
 pub struct ShapeGroups {
     entries: Box<[Option<Usual>]>,
@@ -48,9 +51,9 @@ impl Default for ShapeGroups {
 }
 
 impl ShapeGroups {
-    /// Adds the server time of one operation. Returns the group that its shape had before; for the
-    /// first operation of a shape, the group of this operation. `shape` is a hash of the shape, or
-    /// another number whose values are spread evenly.
+    /// Adds the server time of one operation. Returns the group that the operation's shape had
+    /// before this call; for the first operation of a shape, the group of `server_time`. `shape` is
+    /// a hash of the shape, or another number whose values are spread evenly.
     pub fn record(&mut self, shape: u64, server_time: Duration) -> usize {
         let index = usize::try_from(shape % ENTRIES).unwrap_or_default();
         let log = server_time.as_secs_f32().max(1e-7).log2();

@@ -23,9 +23,9 @@ const MIN_LOW_LOAD: f64 = 2.0;
 
 /// Weights of a new mean time of operations that began at low load: if this time is shorter than
 /// the known server time without load, and if it is longer. Other clients' load can make a time
-/// longer, but never shorter, so a shorter time has more weight. A longer time counts only if the
-/// proxy's own load was low. With a limit of 2, every operation begins at low load. A longer time
-/// then counts only if no operation waited.
+/// longer, but never shorter, so a shorter time has more weight. A longer time is ignored if this
+/// proxy's own load may be the reason. With a limit of 2, every operation begins at low load, so a
+/// longer time then counts only if no operation waited.
 const SHORTER: f64 = 0.25;
 const LONGER: f64 = 0.02;
 
@@ -38,7 +38,7 @@ const AGEING_PER_SECOND: f64 = 0.0014;
 struct Group {
     /// The recent mean server time.
     mean: Option<f64>,
-    /// The weight of a completed operation.
+    /// The work that one completed operation of this group counts as, in seconds.
     weight: Option<f64>,
     /// Mean logarithm of the server time without load.
     unloaded: Option<f64>,
@@ -77,7 +77,8 @@ impl Group {
 /// An amount of completed work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
-    /// The sum of the weights of the completed operations, in seconds.
+    /// The sum of the weights of the completed operations, in seconds. The weight of an operation
+    /// is the usual server time of its group.
     pub(crate) amount: f64,
     /// The sum of the squared weights.
     squares: f64,
@@ -89,8 +90,8 @@ impl Work {
         self.squares += other.squares;
     }
 
-    /// The number of operations of equal weight whose work would have the same relative variance.
-    /// It is small if a few heavy operations dominate.
+    /// The number of operations of equal weight with the same statistical accuracy as these
+    /// operations. It is small if a few operations have most of the weight.
     pub(crate) fn effective_count(&self) -> f64 {
         if self.squares > 0.0 {
             self.amount * self.amount / self.squares

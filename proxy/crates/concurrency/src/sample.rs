@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 /// Number of groups of operations. The caller assigns each operation to a group by the usual server
-/// time of its shape, for instance one group per factor of four. A change in the mix of groups then
-/// does not look like a change of the server.
+/// time of its shape (the command without its values), for instance one group per factor of four.
+/// If the share of long operations changes, the controller can then see that the server itself has
+/// not become slower or faster.
 pub const GROUPS: usize = 8;
 
 /// The time between two resets of a controller. The controller ignores samples of earlier epochs.
@@ -14,7 +15,8 @@ pub struct Epoch(pub(crate) u64);
 /// The completed operations of one group in one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GroupSample {
-    /// Number of operations whose reply arrived in time, including exempt operations.
+    /// Number of operations whose reply was not too late ([`Sample::late`]). Exempt operations
+    /// (long operations that the limit does not count) are included.
     pub completed: u64,
     /// Sum of the server times of these operations. A server time lasts from sending the command to
     /// the end of the reply.
@@ -30,8 +32,8 @@ pub struct GroupSample {
     pub low_load_log_sum: f64,
 }
 
-/// The measurements of one server in one window. The owner of the limit updates them when an
-/// operation begins to wait, begins to run and ends. Each update costs a few additions.
+/// The measurements of one server in one window. The code that enforces the limit updates them when
+/// an operation begins to wait, begins to run and ends. Each update costs a few additions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
     /// The epoch in which the window began ([`Controller::epoch`](crate::Controller::epoch)).
@@ -60,12 +62,14 @@ pub struct Sample {
     pub time_with_waiting: Duration,
     /// Number of operations that wait at the end of the window.
     pub waiting: u64,
-    /// Mean number of operations in progress during the window, without exempt operations: the
-    /// integral of the number over time, divided by the window.
+    /// Mean number of operations in progress during the window: the integral of the number over
+    /// time, divided by the window. Exempt operations (long operations that the limit does not
+    /// count) are not included.
     pub mean_in_progress: f64,
     /// Number of operations in progress at the end of the window, without exempt operations.
     pub in_progress: u64,
-    /// Number of exempt operations at the end of the window.
+    /// Number of exempt operations (long operations that the limit does not count) at the end of
+    /// the window.
     pub exempt: u64,
 }
 

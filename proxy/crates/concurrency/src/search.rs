@@ -108,7 +108,8 @@ impl Search {
         }
     }
 
-    /// Makes a trial of a higher limit due, because a higher limit has become possible.
+    /// Lets the search try a higher limit again, because a higher limit has become possible. After
+    /// the search has ended, the next trial begins now.
     pub(crate) fn try_higher(&mut self, now: Duration) {
         match self {
             Self::Searching { up_failed, .. } => *up_failed = false,

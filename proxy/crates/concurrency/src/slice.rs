@@ -54,8 +54,10 @@ impl Slice {
         self.wait_time > self.total_time / 2
     }
 
-    /// Natural logarithm of the work per second, or of the work per second of wait and server time
-    /// ([`Metric::Latency`]). A higher value is better. `None` if no operation completed.
+    /// The value of this slice in a trial, as a natural logarithm. For [`Metric::Throughput`], it
+    /// is the work divided by the length of the slice. For [`Metric::Latency`], it is the work
+    /// divided by the sum of the operations' wait and server times. A higher value is better.
+    /// `None` if no operation completed.
     pub(crate) fn value(&self, metric: Metric) -> Option<f64> {
         let work = self.work.amount;
         let per = match metric {

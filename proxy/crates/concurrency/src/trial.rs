@@ -17,15 +17,16 @@ const STANDARD_ERRORS: f64 = 2.5;
 /// to minute, so a smaller gain may disappear before it makes up for the cost of the trial.
 const MIN_GAIN: f64 = 0.01;
 
-/// The minimum gain per factor of e in the limit: 3.5 % for a doubling of the limit. A higher limit
-/// costs connections and memory on the server, so it needs a larger gain.
+/// The minimum gain for which a tried limit is kept, as a share of the change of the limit (both as
+/// natural logarithms): a doubling of the limit must gain 3.5 %. A higher limit costs connections
+/// and memory on the server, so it needs a larger gain.
 const MIN_ELASTICITY: f64 = 0.05;
 
-/// A gain of this size cannot come from a steady change of the server, so the trial ends without
-/// another value at the base limit. There are two exceptions. If operations did not wait all the
-/// time at the tried limit, the gain has another reason: for example, other clients yielded. A gain
-/// of more than `LARGEST_ELASTICITY` times the change of the limit cannot come from the limit
-/// either.
+/// A gain of this size cannot come from a steady change of the server, so the tried limit is kept
+/// at once, without another measurement at the base limit. There are two exceptions, in which the
+/// gain has another reason than the tried limit. In the first, operations did not wait all the time
+/// at the tried limit: for example, other clients have lowered their load. In the second, the gain
+/// is more than `LARGEST_ELASTICITY` times the change of the limit (both as logarithms).
 const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
 
@@ -53,7 +54,7 @@ pub(crate) enum Metric {
 /// The result of a trial so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The next value is needed.
+    /// The trial needs another measurement.
     Continue,
     /// The tried limit is better.
     Keep,
@@ -84,8 +85,8 @@ pub(crate) struct Trial {
     /// The limit that is compared with `base`.
     pub(crate) tried: u32,
     pub(crate) metric: Metric,
-    /// Values at the base limit and at the tried limit, alternately. The first is at the base
-    /// limit.
+    /// The measured values, alternately at the base limit and at the tried limit. The first value
+    /// is at the base limit.
     values: Vec<f64>,
     rounds: usize,
     restarts: u32,

@@ -125,8 +125,9 @@ fn limit_recovers_from_the_minimum_after_it_has_settled_there() {
     assert!(reached.iter().all(|limit| *limit >= 30), "{reached:?}");
 }
 
-/// The sample of one window at a server that can run 40 operations at a time at full speed.
-/// `others` is the number of operations of other clients.
+/// The measurements of one window of 100 ms at a server that several clients share. The server can
+/// run 40 operations at a time at full speed. `others` is the number of operations of the other
+/// clients.
 fn shared(bench: &Bench, others: u32) -> Sample {
     let limit = bench.controller.limit();
     let time = Duration::from_millis(1).mul_f64((f64::from(limit + others) / 40.0).max(1.0));
@@ -228,7 +229,7 @@ fn limit_stays_and_no_operation_becomes_exempt_while_the_server_stalls() {
 }
 
 #[test]
-fn no_long_operation_becomes_exempt_while_the_rate_is_below_half_of_the_usual_rate() {
+fn no_long_operation_becomes_exempt_while_operations_complete_at_less_than_half_the_usual_rate() {
     let mut bench = Bench::new(1);
     let usual = 1_000;
     bench.run(20, |_| usual);
@@ -285,7 +286,7 @@ fn arrivals_bound_load_does_not_raise_the_limit_of_a_slow_server() {
 }
 
 #[test]
-fn another_mix_of_operations_does_not_restart_the_search() {
+fn changed_share_of_long_operations_does_not_restart_the_search_for_the_best_limit() {
     let mut bench = Bench::new(1);
     let sample_of = |bench: &Bench, short: u64, long: u64| {
         let mut sample = bench.busy(short);
@@ -308,7 +309,7 @@ fn another_mix_of_operations_does_not_restart_the_search() {
 }
 
 #[test]
-fn controllers_with_different_seeds_begin_trials_at_different_times() {
+fn controllers_with_different_seeds_try_other_limits_at_different_times() {
     let limits = |seed| {
         let mut bench = Bench::new(seed);
         bench.run(60, |_| 1_000);
@@ -319,7 +320,7 @@ fn controllers_with_different_seeds_begin_trials_at_different_times() {
 }
 
 #[test]
-fn reasons_are_printed_as_sentences() {
+fn reason_of_a_decision_is_printed_as_readable_text() {
     assert_eq!(Reason::NothingWaits.to_string(), "no operation waits");
     let text = Reason::RaisedForThroughput.to_string();
     assert_eq!(text, "raised: the server completed more work");

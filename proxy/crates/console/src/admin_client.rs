@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_status_is_usage_for_unauthorized_and_unavailable_for_failed_requests() {
+    fn unauthorized_request_exits_with_status_usage_and_failed_request_with_status_unavailable() {
         let broken = ClientError::Broken(String::new());
         assert_eq!(exit(&broken), Exit::Unavailable);
         let refused = ClientError::Refused {

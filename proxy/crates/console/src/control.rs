@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_configuration_values_and_the_hash_are_shown() {
+    fn configuration_table_shows_values_after_a_restart_and_the_hash_of_all_values() {
         let configuration = Configuration {
             hash: "0123".to_owned(),
             values: vec![ConfigurationValue {

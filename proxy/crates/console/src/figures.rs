@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_printed_in_utc_and_uptimes_in_two_units() {
+    fn moments_are_printed_in_utc_and_uptimes_in_at_most_two_units() {
         assert_eq!(moment(0.0), "1970-01-01 00:00:00");
         assert_eq!(moment(951_782_399.9), "2000-02-28 23:59:59");
         assert_eq!(moment(951_782_400.0), "2000-02-29 00:00:00");

@@ -1,8 +1,8 @@
-//! Computes the two periods of a comparison. The earlier period is the baseline. The user gives its
-//! end as a name, as a duration before now, or as a time.
+//! Computes the two periods of a comparison. The earlier period is the baseline. The user gives the
+//! end of the baseline as a name (such as `yesterday`), as a duration before now, or as a time.
 //!
-//! This module reads no clock. The older a part of the history is, the longer are its steps. A
-//! baseline consists of whole steps.
+//! The history keeps the sums of steps: steps of 1 s for the last 10 minutes, and longer steps (up
+//! to 10 minutes) for older times. A baseline consists of whole steps. This module reads no clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,14 +13,14 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
-/// The length of the later period. The baseline has the same length, rounded up to whole steps of
-/// the history, and at least two steps.
+/// The length of the later period. The baseline has the same length, but at least two steps of the
+/// history (1 s to 10 minutes each, longer for older times), and is rounded up to whole steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BaselineWindow {
     /// Exactly this length. If that is impossible, the result is an error.
     Exactly(Duration),
     /// At most this length. The later period is shorter if the baseline ended less than this length
-    /// ago, or if too little history from before the end of the baseline is kept.
+    /// ago, or if the history does not reach back far enough for a baseline of this length.
     AtMost(Duration),
 }
 

@@ -29,7 +29,7 @@ mod tests;
 pub struct Change {
     /// The kind of the change.
     pub kind: ChangeKind,
-    /// The shape, or [`Label::Whole`].
+    /// The shape that changed, or [`Label::Whole`] for a change of all shapes at once.
     pub label: Arc<Label>,
     /// The sums of the earlier period; empty for a new shape.
     pub before: Figures,
@@ -93,8 +93,9 @@ impl ChangeKind {
 /// of the operations per second, this number in one of the periods is enough.
 const MIN_OPERATIONS: u64 = 30;
 
-/// The standard deviation of the shapes' ratios ([`spread`]) is computed only from shapes with at
-/// least this number of operations in each period.
+/// The ratio of a shape is its later divided by its earlier median duration. The standard deviation
+/// of these ratios ([`spread`]) is computed only from shapes with at least this number of
+/// operations in each period.
 const STEADY_OPERATIONS: u64 = 100;
 
 /// Minimum number of other shapes needed to compute the drift: the change that all shapes have in
@@ -109,8 +110,8 @@ const MIN_RATIO: f64 = 1.5;
 /// period and 30 % slower in the other causes a ratio of 1.9, which must not be reported.
 const MIN_DRIFT: f64 = 2.5;
 
-/// Minimum distance of a shape's ratio from the drift (the change that all shapes have in common),
-/// in standard deviations of the other shapes' ratios.
+/// Minimum distance of a shape's ratio (later divided by earlier median duration) from the drift
+/// (the change that all shapes have in common), in standard deviations of the other shapes' ratios.
 const SPREADS: f64 = 3.5;
 
 /// A slowdown that exceeds the drift by this factor is reported even if the other shapes' ratios
@@ -209,7 +210,8 @@ impl Pair<'_> {
     }
 }
 
-/// Logarithms of ratios, each with the index of its shape.
+/// For each shape, its index and the logarithm of a ratio: the later value divided by the earlier
+/// value.
 type Ratios = Vec<(usize, f64)>;
 
 struct Comparison<'a> {
@@ -378,11 +380,12 @@ impl<'a> Comparison<'a> {
             && cost >= COSTLY_SHARE * load_per_second(all, self.now)
     }
 
-    /// True if the shape may not really have changed: in the period with fewer operations,
-    /// [`Label::OtherShapes`] or a group row of the namespace (a row that counts several shapes)
-    /// may have counted the missing operations. Only the shapes with the greatest server load have
-    /// their own rows and series, so a shape that just got its own row must not be reported as new.
-    /// `is_more` is true if the earlier period has fewer operations.
+    /// True if the change of the shape's frequency may be only apparent. Only the shapes with the
+    /// greatest server load have their own rows and series. So in the period in which the shape
+    /// seems less frequent, [`Label::OtherShapes`] or a group row of the namespace (a row that
+    /// counts several shapes together) may have counted its other operations. For example, a shape
+    /// that just got its own row must not be reported as new. `is_more` is true if the shape seems
+    /// less frequent in the earlier period.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let ((less, lesser), (more, greater)) = match is_more {
             true => ((pair.before, self.before), (pair.now, self.now)),
@@ -402,9 +405,10 @@ impl<'a> Comparison<'a> {
             && (time(less) + time(&other)) * scale > time(more)
     }
 
-    /// True if a shape seems new or gone, but only its text changed. When Seawall learns that the
-    /// names below a prefix are data, the shapes that differed only in these names become one shape
-    /// with a new text.
+    /// True if a shape seems new or gone, but only its text changed. When Seawall learns that some
+    /// field names are data, such as the user names in `points.bob` and `points.alice`, it replaces
+    /// them by `*`. The shapes that differed only in these names then become one shape with a new
+    /// text.
     fn is_renamed(&self, pair: &Pair<'_>) -> bool {
         let is_new = |pair: &Pair<'_>| pair.before.count == 0;
         let is_gone = |pair: &Pair<'_>| pair.now.count == 0;
@@ -483,9 +487,10 @@ impl<'a> Comparison<'a> {
             .collect()
     }
 
-    /// True if a standard normal deviate is significant, corrected for the number of shapes. The
-    /// tail of the normal distribution is bounded by exp(-z²/2)/2. Bonferroni's correction makes
-    /// the probabilities so small that this bound is close.
+    /// True if `z` is too far from zero to be due to chance. Without a real change, `z` has a
+    /// standard normal distribution. The accepted probability ([`ALPHA`]) is divided by the number
+    /// of shapes (Bonferroni's correction). The probability of a greater `z` is not computed
+    /// exactly, but by its upper bound exp(-z²/2)/2, which is close at such small probabilities.
     fn is_significant(&self, z: f64) -> bool {
         let comparisons = float(u64::try_from(self.pairs.len()).unwrap_or(u64::MAX));
         z * z >= 2.0 * (comparisons / ALPHA).ln()
@@ -497,7 +502,8 @@ fn load_per_second(figures: &Figures, period: &Period) -> f64 {
     figures.load().as_secs_f64() / period.length.as_secs_f64()
 }
 
-/// True if the group row or series `others` may include operations of `shape`.
+/// True if `others` may include operations of `shape`, because it counts several shapes together:
+/// it is [`Label::OtherShapes`], or a group row of the shape's command and namespace.
 fn may_include(others: &Label, shape: &Label) -> bool {
     let namespace = |label: &Label| match label {
         Label::Shape {
@@ -528,7 +534,8 @@ fn allowed(drift: Option<f64>, change: f64) -> f64 {
     }
 }
 
-/// The drift: the median of the ratios of all shapes except the one with index `but`.
+/// The drift: the change that all shapes except the one with index `but` have in common. It is the
+/// median of their `ratios` (as logarithms).
 fn drift(ratios: &Ratios, but: usize) -> Option<f64> {
     let others = others(ratios, but);
     if others.len() < MIN_OTHERS {
@@ -537,8 +544,8 @@ fn drift(ratios: &Ratios, but: usize) -> Option<f64> {
     middle(others)
 }
 
-/// The spread of the other shapes' ratios: their standard deviation, estimated from the median
-/// absolute deviation.
+/// The standard deviation of the `ratios` (as logarithms) of all shapes except the one with index
+/// `but`. It is estimated from the median absolute deviation.
 fn spread(ratios: &Ratios, but: usize) -> f64 {
     let Some(drift) = drift(ratios, but) else {
         return 0.0;

@@ -1,4 +1,5 @@
-//! Packs periods into few bytes, so that a week of periods fits into memory.
+//! Packs periods into few bytes, so that a week of periods fits into memory. A period has the
+//! figures of all series in one step of the history.
 //!
 //! Numbers are LEB128, because most are small. zstd compresses the result. Labels are packed as
 //! numbers, which the caller assigns.
@@ -21,7 +22,7 @@ pub struct Damaged;
 pub(super) fn unpacked_bytes(figures: &Figures) -> usize {
     /// Maximum bytes of a number.
     const NUMBER: usize = 10;
-    /// Maximum bytes of the distance between two of the 256 buckets.
+    /// Maximum bytes of the distance from the previous bucket. There are 256 buckets.
     const DISTANCE: usize = 2;
     // A series has a number for its label, `NUMBERS` numbers, and a number for its bucket count.
     // Each bucket then has a distance and a count.
@@ -129,7 +130,8 @@ fn take_figures(bytes: &mut &[u8]) -> Result<Figures, Damaged> {
     })
 }
 
-/// Number of integers before the bucket count of a packed series: counts, phases and times.
+/// Number of integers between the label and the bucket count of a packed series: six counts, the
+/// times of the six phases, and three other times.
 const NUMBERS: usize = 6 + 6 + 3;
 
 fn skip_figures(bytes: &mut &[u8]) -> Result<(), Damaged> {

@@ -210,7 +210,7 @@ impl Store {
         Ok(Some((store, found)))
     }
 
-    /// Writes all changes of a delta in one transaction.
+    /// Writes all changes of the history that `delta` contains, in one transaction.
     ///
     /// # Errors
     /// If the database fails, for example because the disk is full.
@@ -390,7 +390,8 @@ fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
 }
 
 /// The first text that the file stores for a [`Label::Shape`]: its level. For a single shape, this
-/// text is "shape", as in the files of earlier versions, which had no group rows.
+/// text is "shape", as in the files of earlier versions. These versions had no group rows (rows
+/// that count several shapes together).
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::Fine => "shape",

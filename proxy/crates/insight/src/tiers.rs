@@ -127,7 +127,7 @@ pub struct History {
 
 impl History {
     /// Creates an empty history. `max_bytes` limits its memory. `max_shapes` limits the number of
-    /// shapes with a series of their own in each second.
+    /// shapes that have their own figures in each second; all other shapes are counted together.
     pub fn new(max_bytes: usize, max_shapes: usize) -> Self {
         Self {
             max_bytes,
@@ -162,7 +162,8 @@ impl History {
     }
 
     /// Closes the steps that have ended at `now`. Usually a step is closed when data of the next
-    /// step is added. After a pause, this data is missing, so the step is closed here.
+    /// step is added. If there is no such data, for example because Seawall was not running, the
+    /// step is closed here.
     fn close_steps(&mut self, now: u64) {
         for (tier, (length, _)) in TIERS.iter().enumerate() {
             let Some(place) = self.tiers.get_mut(tier) else {
@@ -445,11 +446,11 @@ impl History {
     }
 
     /// Selects the frames for steps of `step` seconds, from the step that contains `from` until
-    /// `to`. Uses the tier with the longest frames of at most `step` seconds. If this tier does not
-    /// reach back to `from`, a tier with longer steps that reaches back further is used. A frame of
-    /// the chosen tier that begins before the first step is omitted, so that two periods never
-    /// share a frame. After the last frame of the chosen tier, frames of the tiers with shorter
-    /// steps are used. Does not unpack the frames.
+    /// `to`. Chooses the tier with the longest frames of at most `step` seconds. If the data of
+    /// this tier begins after `from`, chooses a tier with longer frames whose data begins earlier.
+    /// A frame of the chosen tier that begins before the first step is omitted. So with steps of
+    /// one second, two adjacent periods never use the same frame. For the time after the last frame
+    /// of the chosen tier, the tiers with shorter frames are used. Does not unpack the frames.
     pub fn select(&self, from: u64, to: u64, step: u64) -> Selection {
         let step = step.max(1);
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= step);
@@ -502,8 +503,8 @@ impl History {
     }
 }
 
-/// True if a frame ends after `now`. False for the frame of the current second, because Seawall
-/// adds this second to the history before it exits.
+/// True if a frame ends after `now`. False for the frame of the current second: Seawall adds this
+/// second to the history before it exits, so after a quick restart the frame is valid.
 fn is_future(frame: &Frame, now: u64) -> bool {
     let length = TIERS.get(frame.tier).map_or(1, |(length, _)| *length);
     let is_running = length == 1 && frame.start == now;
@@ -650,9 +651,10 @@ impl Selection {
 }
 
 /// The series that the frame of a step gets: all series of the step, if their
-/// [`packed::unpacked_bytes`] are at most `max_bytes` together. Otherwise, the shapes and
-/// namespaces with the smallest server load get no series. The figures of these shapes are added to
-/// [`Label::OtherShapes`].
+/// [`packed::unpacked_bytes`] are at most `max_bytes` together. Otherwise, series of shapes and
+/// namespaces are removed until the rest is small enough, the series with the smallest server load
+/// first. The figures of removed shapes are added to [`Label::OtherShapes`]; the figures of removed
+/// namespaces are not kept.
 fn fitting(
     series: &BTreeMap<Arc<Label>, Figures>,
     max_bytes: usize,

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn operations_due_while_a_client_waits_for_a_reply_at_the_end_of_the_load_are_missed() {
+    async fn operations_due_while_a_client_waits_for_its_last_reply_are_counted_as_missed() {
         for (sent_before_end, expected) in [(1_000, (1, 9)), (50, (0, 0))] {
             let shared = shared().await;
             let sent_before_end = Duration::from_millis(sent_before_end);

@@ -1,4 +1,5 @@
-//! The results of a load, counted in the second in which each step ended.
+//! The results of each second of a load. A step of a client (connect, `hello`, log in or operation)
+//! counts in the second in which the step ended.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -121,8 +121,9 @@ impl Work {
         command
     }
 
-    /// Returns a command that inserts the missing ones of at most [`SEEDED_AT_A_TIME`] documents,
-    /// beginning with the `_id` `first`. Also returns the first `_id` of the next command.
+    /// Returns a command that inserts at most [`SEEDED_AT_A_TIME`] documents, beginning with the
+    /// `_id` `first`. Documents that already exist stay unchanged. Also returns the first `_id` of
+    /// the next command.
     pub(super) fn seed(&self, first: u32) -> (RawDocumentBuf, u32) {
         let end = self.documents.min(first + SEEDED_AT_A_TIME);
         let mut updates = bson::RawArrayBuf::new();

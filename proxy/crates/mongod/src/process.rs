@@ -276,8 +276,8 @@ impl Mongod {
 
     /// Waits until mongod listens and replies.
     ///
-    /// The log is checked before the connection: if mongod could not bind its port, another process
-    /// may reply on this port.
+    /// Waits for the line in mongod's log that says that it listens, and only then connects. If
+    /// mongod could not bind its port, another process may reply on this port.
     async fn ready(&self) -> Result<(), Error> {
         let deadline = Instant::now() + START_LIMIT;
         while !self.is_listening() {

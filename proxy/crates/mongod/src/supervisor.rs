@@ -31,18 +31,19 @@ use super::error::Error;
 pub(super) enum Run {
     Starting,
     Running(Pid),
-    /// The mongod has ended, with the status that the shell reported; `None` if the shell was
-    /// killed.
+    /// The mongod has ended, with the status that its parent process, a shell, reported; `None` if
+    /// the shell was killed.
     Ended(Option<i32>),
 }
 
-/// The shell and its mongod. Dropping the supervisor kills mongod, removes the directory and waits
-/// until both processes have ended.
+/// A mongod and its parent process, a shell that cleans up even if the process that started it is
+/// killed. Dropping the supervisor kills mongod, removes mongod's directory and waits until both
+/// processes have ended.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     shell: Child,
-    /// The writing end of the pipe to the shell. When it is closed (`None`), the shell ends the
-    /// run.
+    /// The writing end of the pipe to the shell. When it is closed (`None`), the shell kills
+    /// mongod, if mongod still runs, and then ends.
     input: Option<ChildStdin>,
     /// The state of the run. Tests with different runtimes may share a mongod, and this kind of
     /// channel depends on no runtime.
@@ -140,10 +141,12 @@ const SHELL: &str = "sh";
 /// program that only looks like a shell.
 const MAX_OUTPUT_BYTES: u64 = 256;
 
-/// The shell's script. `read` fails at the end of the input. A shell without job control gives
-/// commands in the background no input, so the watcher reads from descriptor 3. If the process that
-/// started the shell is dead, `echo` causes `SIGPIPE`; the shell ignores this signal, so that it
-/// can still remove the directory.
+/// The shell's script. Its watcher is a command in the background, which waits in `read` until the
+/// input ends, and then kills mongod. A shell without job control gives commands in the background
+/// no input, so the watcher reads from descriptor 3, a copy of the input. In the last line, `read`
+/// fails if the input has ended; then the directory is removed. If the process that started the
+/// shell is dead, `echo` causes `SIGPIPE`; the shell ignores this signal, so that it can still
+/// remove the directory.
 const SCRIPT: &str = r#"
 directory=$1
 shift

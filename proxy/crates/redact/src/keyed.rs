@@ -7,7 +7,7 @@ use sha2::Sha256;
 
 use crate::Mode;
 
-/// Output of the keyed function.
+/// Output of the keyed function (HMAC-SHA-256).
 pub(crate) type Block = [u8; 32];
 
 /// Number of rounds of the permutation of bytes. Four rounds of a Feistel network with a random

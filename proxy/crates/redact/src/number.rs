@@ -29,7 +29,8 @@ const EXPONENT_BIAS: i32 = 6176;
 /// A BSON value: its type and its bytes.
 pub(crate) type Encoded = (u8, Vec<u8>);
 
-/// The ordered pseudonym of a number; `None` if the number has none: zero, infinity and NaN.
+/// The pseudonym of a number in the ordered mode: it keeps the order of numbers. `None` for zero,
+/// infinity and NaN, which have no pseudonym.
 pub(crate) fn ordered_number(keyed: &Keyed, kind: u8, value: &[u8]) -> Option<Encoded> {
     let number = match kind {
         DOUBLE => of_double(f64::from_le_bytes(*value.first_chunk()?))?,
@@ -45,7 +46,8 @@ pub(crate) fn ordered_number(keyed: &Keyed, kind: u8, value: &[u8]) -> Option<En
     Some(encode(kind, &map.map(number)))
 }
 
-/// The ordered pseudonym of a date in milliseconds.
+/// The pseudonym of a date in the ordered mode: it keeps the order of dates. Both are in
+/// milliseconds.
 pub(crate) fn ordered_date(keyed: &Keyed, milliseconds: i64) -> i64 {
     let Some(number) = of_integer(milliseconds) else {
         return 0;
@@ -58,7 +60,8 @@ pub(crate) fn ordered_date(keyed: &Keyed, milliseconds: i64) -> i64 {
     }
 }
 
-/// The ordered pseudonym of an ObjectId. All times after 2038 share one pseudonym.
+/// The pseudonym of an ObjectId in the ordered mode: it keeps the order of the times in ObjectIds.
+/// All times after 2038 share one pseudonym.
 pub(crate) fn ordered_object_id(keyed: &Keyed, id: [u8; 12]) -> [u8; 12] {
     let [a, b, c, d, mut rest @ ..] = id;
     let time = [a, b, c, d];
@@ -278,11 +281,12 @@ fn double_of(pseudonym: &Pseudonym) -> f64 {
 }
 
 fn decimal_of(pseudonym: &Pseudonym) -> u128 {
-    /// Number of decimal digits of a part. The part has at most 44 bits, so its product with 10^24
-    /// fits into 128 bits.
+    /// Maximum number of digits after the decimal point. They are computed from `part`, which has
+    /// at most 44 bits, so its product with 10^24 fits into 128 bits.
     const MAX_PART_DIGITS: u32 = 24;
-    /// Number of decimal digits of a pseudonym below one. It has 53 bits, so its product with 10^22
-    /// fits into 128 bits.
+    /// Number of digits after the decimal point in the pseudonym of a number below one. The
+    /// pseudonym's `whole` and `part` together have 53 bits, so their product with 10^22 fits into
+    /// 128 bits.
     const SMALL_DIGITS: u32 = 22;
     let is_negative = pseudonym.is_negative;
     let exponent = |digits: u32| -i32::try_from(digits).unwrap_or(0);

@@ -19,10 +19,11 @@ const EXPONENTS: std::ops::RangeInclusive<i32> = -60..=100;
 /// Bits of precision of a number with a fraction.
 const PRECISION_BITS: u32 = 40;
 
-/// Additional bits of the pseudonym's fraction.
+/// Number of bits by which the fraction of a pseudonym is longer than the fraction of the number.
 const FRACTION_SPREAD_BITS: u32 = 4;
 
-/// Number of bits of a leaf's index that one level of the tree selects.
+/// Maximum number of bits of a leaf's index that one level of the tree selects. The tree is
+/// described at the top of this file: its leaves are the integers of one exponent.
 const LEVEL_BITS: u32 = 4;
 
 /// A number other than zero, NaN and infinity: `±2^exponent · (1 + fraction / 2^63)`.
@@ -119,8 +120,9 @@ impl OrderedMap<'_> {
         }
     }
 
-    /// The position of a leaf's pseudonym among `2^(bits + spread_bits)` positions. The tree has
-    /// `2^bits` leaves.
+    /// The position of the pseudonym of one integer among the `2^(bits + spread_bits)` possible
+    /// positions. `leaf` is the integer's index in the tree, whose `2^bits` leaves are the integers
+    /// of one exponent.
     fn leaf(&self, prefix: &Prefix, leaf: u128, bits: u32, spread_bits: u32) -> u128 {
         let mut position = 0;
         let mut range: u128 = 1 << (bits + spread_bits);
@@ -182,8 +184,9 @@ impl OrderedMap<'_> {
     }
 }
 
-/// Three sums of keyed weights: of the children before `child`, of `child` alone, and of all
-/// children.
+/// A node of the tree divides its range of pseudonyms among its children by weights, which come
+/// from the keyed function. Returns three sums of these weights: of the children before `child`, of
+/// `child` alone, and of all children.
 fn shares(weights: &[u8; 32], child: u128, level_bits: u32) -> (u128, u128, u128) {
     let (mut before, mut own, mut all) = (0, 0, 0);
     let children = 1_u128 << level_bits;

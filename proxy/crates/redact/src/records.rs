@@ -12,7 +12,8 @@ use seawall_wire::OpMsg;
 use crate::{Mode, Redactor};
 
 /// Maximum number of operations whose command has been read, but whose reply has not. Their reply
-/// forms are kept in memory, so further operations are omitted while the maximum is reached.
+/// forms (the fields in which a reply contains the results) are kept in memory, so further
+/// operations are omitted while the maximum is reached.
 const MAX_PENDING: usize = 100_000;
 
 /// Redacts the records of one capture, in their order. A command that cannot be redacted is
@@ -21,7 +22,8 @@ const MAX_PENDING: usize = 100_000;
 #[derive(Debug)]
 pub struct Records {
     redactor: Redactor,
-    /// The reply forms of operations whose reply has not been read.
+    /// For each operation whose reply has not been read: the fields in which this reply contains
+    /// the results.
     forms: BTreeMap<u64, ReplyForm>,
     /// Number of omitted operations.
     operations: u64,
@@ -91,7 +93,8 @@ impl Records {
         (Some(Content::Command(Command { message, ..command })), None)
     }
 
-    /// The form of the reply to a command, and the redacted command.
+    /// The redacted command, after the form of its reply (the fields in which the reply contains
+    /// the results). `None` if the command cannot be redacted.
     fn redacted(&self, message: &[u8]) -> Option<(ReplyForm, Vec<u8>)> {
         let form = reply_form(message)?;
         Some((form, self.redactor.command(message).ok()?))

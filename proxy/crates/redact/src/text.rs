@@ -3,20 +3,21 @@
 //! A string keeps its length in bytes. Each character is replaced by a character of the same class.
 //! The classes are the printable ASCII characters, the control characters, and the characters of
 //! two, three and four bytes in UTF-8. Within a class the replacement is a permutation, so
-//! different strings have different pseudonyms. The permutation depends on the preceding
-//! characters, so equal prefixes have equal pseudonyms. Without [`Mode::Ordered`], three passes in
-//! alternating directions make each character depend on all others.
+//! different strings have different pseudonyms. In [`Mode::Ordered`], the permutation depends on
+//! the preceding characters, so equal prefixes have equal pseudonyms. In [`Mode::Equality`], all
+//! characters are replaced three times, in alternating directions, so each character depends on all
+//! others.
 
 use seawall_shape::has_literal_prefix;
 
 use crate::Mode;
 use crate::keyed::{Block, Keyed, Purpose};
 
-/// The first characters of a string, up to this number, each form a group of their own. The
-/// permutation of a character depends on all groups before the group of this character.
+/// Number of characters at the beginning of a string that each form a group of their own. The
+/// permutation of a character depends on the characters of all earlier groups.
 const SINGLE_CHARACTERS: usize = 64;
 
-/// Number of characters in each of the later groups.
+/// Number of characters in each of the later groups, after the [`SINGLE_CHARACTERS`].
 const GROUP: usize = 8;
 
 /// The pseudonym of a string. Bytes that are not UTF-8 become characters of one byte.
@@ -56,7 +57,7 @@ pub(crate) fn pattern(keyed: &Keyed, mode: Mode, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Replaces each character. `first` is the index in `characters` of the first character of the
-/// original string.
+/// original string: it is the last index if `characters` is reversed.
 fn pass(keyed: &Keyed, domain: u8, characters: &mut [char], first: usize) {
     let mut block = Block::default();
     let mut earlier = Vec::new();

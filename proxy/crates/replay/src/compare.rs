@@ -22,12 +22,12 @@ use crate::{Exclusion, Report, ResultKind, ShapeResult};
 /// LockTimeout, NoSuchTransaction, SnapshotUnavailable.
 const CHANCE_CODES: [i32; 4] = [112, 24, 251, 246];
 
-/// The number of ignored additional errors is [`CHANCE_COUNT`], doubled until it is at least this
-/// share of the shape's operations.
+/// For a shape with many operations, [`CHANCE_COUNT`] is doubled until it is at least this share of
+/// the shape's operations in the later report.
 const CHANCE_SHARE: f64 = 0.01;
 
-/// Minimum number of additional errors that are ignored, for each shape and each of the
-/// [`CHANCE_CODES`].
+/// For each of the [`CHANCE_CODES`], a shape may have this many more errors in the later report
+/// than in the earlier report. Such a difference is not reported.
 const CHANCE_COUNT: u64 = 5;
 
 /// The error code Unauthorized: the account of the replay lacks a right.
@@ -37,7 +37,9 @@ const UNAUTHORIZED: i32 = 13;
 /// checked against the maximum slowdown.
 const MIN_OPERATIONS: u64 = 30;
 
-/// Minimum difference of the medians; a smaller difference never exceeds the maximum slowdown.
+/// Minimum difference between the median durations of a shape in the two reports. If the difference
+/// is smaller, the shape never exceeds the maximum slowdown, even if the ratio of the medians is
+/// large.
 const MIN_DIFFERENCE: Duration = Duration::from_micros(100);
 
 /// Accepted probability that any of the shapes is reported as too slow only by chance.
@@ -68,7 +70,7 @@ pub struct Names {
     pub db: String,
     /// The collection.
     pub collection: String,
-    /// The text of the shape.
+    /// The shape as readable text.
     pub text: String,
 }
 
@@ -79,7 +81,8 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The names of the shape.
     pub shape: Names,
-    /// The changed facts, one text per fact, without values from commands.
+    /// What has changed, with one text for each change, such as `errors: 0 → 3`. The texts
+    /// contain no values from commands.
     pub facts: Vec<String>,
     /// The median duration in the later report, divided by the median duration in the earlier
     /// report. For all shapes at once, the median of the shapes' ratios. `None` for `Failed` and
@@ -107,8 +110,8 @@ pub struct Missed {
 pub struct Comparison {
     /// The version of this format.
     pub seawall_replay_comparison: u32,
-    /// The changes, by kind and then by cost. Within a kind, a change of all shapes at once comes
-    /// last.
+    /// The changes, sorted by [`Change::kind`] and then by [`Change::cost`]. Within a kind, a
+    /// change that affects all shapes at once comes last.
     pub changes: Vec<Change>,
     /// Reasons why the comparison may be incomplete or may mislead the reader.
     pub caveats: Vec<String>,
@@ -447,7 +450,8 @@ fn whole(number: f64) -> i64 {
     number as i64
 }
 
-/// The exclusions that a comparison reports, each with a text about the excluded commands.
+/// The reasons for not comparing results that lead to a caveat, each with a text that completes
+/// "their commands ...".
 const EXCLUSIONS: [(Exclusion, &str); 3] = [
     (Exclusion::Volatile, "use the time or random numbers"),
     (

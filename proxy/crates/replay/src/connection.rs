@@ -27,8 +27,8 @@ pub(crate) struct Job {
     pub reply_form: ReplyForm,
     /// The time limit from sending the command to the end of its reply.
     pub reply_limit: Duration,
-    /// The digest excludes ObjectIds, dates and timestamps whose time is this time or later. In
-    /// seconds since 1970; `None` for no digest.
+    /// A time in seconds since 1970. The digest (a hash of the returned documents) excludes
+    /// ObjectIds, dates and timestamps of this time or later. `None` if no digest is wanted.
     pub digest_until_s: Option<u64>,
     /// Events to fetch before the command is sent, because the command closes the cursors that
     /// return these events.
@@ -42,7 +42,8 @@ pub(crate) struct Job {
 pub(crate) struct CatchUp {
     /// The captured id of the cursor.
     pub cursor: i64,
-    /// A `getMore` on the target's cursor, with the request id of the job.
+    /// A `getMore` on the cursor of the target server. Its request id must be the one that is
+    /// passed to [`catch_up`].
     pub message: Vec<u8>,
     /// The number of missing events.
     pub missing: u64,

@@ -17,8 +17,8 @@ use crate::{
     digest::{Exclusion, exclusion},
 };
 
-/// Maximum number of sessions, and of cursors, in each generation of the planner's maps
-/// ([`Recent`]).
+/// The planner remembers at most twice this number of sessions, and at most twice this number of
+/// cursors (see [`Recent`]).
 const MAX_REMEMBERED: usize = 50_000;
 
 /// Maximum number of cursors that the planner reads from one `killCursors`.
@@ -109,8 +109,8 @@ pub(crate) enum CursorUse {
 pub(crate) struct Planned {
     /// The shape of the command: equal for commands that differ only in their values.
     pub shape: ShapeId,
-    /// The operation that opened the command's cursor: for a `getMore`, an earlier command; for all
-    /// other commands, the command itself.
+    /// For a `getMore`: the earlier command that opened the cursor. For all other commands: the
+    /// command itself, which may open a cursor.
     pub origin: Origin,
     /// The captured id of the session; `None` if the command has no session.
     pub session: Option<[u8; 16]>,

@@ -13,8 +13,8 @@ use crate::{
     results::{Descriptions, ShapeResult},
 };
 
-/// Maximum number of commands that wait for their captured reply, in each generation of the map
-/// `open` ([`Recent`]).
+/// The map `open` remembers at most twice this number of commands whose reply has not been read
+/// from the capture yet (see [`Recent`]).
 const MAX_OPEN: usize = 65_536;
 
 /// A record that is ready for the replay.

@@ -57,8 +57,8 @@ pub struct Report {
     pub unexpected_errors: u64,
     /// How late commands were sent; empty if the pace is `max`.
     pub lag: Durations,
-    /// For each two consecutive commands on a connection: the difference between the interval at
-    /// which they were sent and the interval at which they were due.
+    /// For each two consecutive commands on a connection: how much the time between the two sends
+    /// differs from the time between the two due times.
     #[serde(default)]
     pub interval_error: Durations,
     /// The reason why the replay was stopped before its end; `None` if it reached its end.
@@ -105,7 +105,8 @@ pub struct ReplaySettings {
 /// The results of one shape.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShapeResult {
-    /// The id of the shape; `other` for the shapes without a row of their own.
+    /// The id of the shape. If there are too many shapes, the results of all further shapes are
+    /// added up under the id `other`.
     pub id: String,
     /// The command's name.
     pub command: String,
@@ -230,8 +231,8 @@ impl ShapeResult {
     }
 }
 
-/// Identifies the results of one shape, or the common results of all shapes without a row of their
-/// own.
+/// Identifies a [`Row`]: the results of one shape. If there are too many shapes, all further shapes
+/// share one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowId(usize);
 
@@ -313,9 +314,9 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// The row that counts an operation. `description` is set only for the first operation of a
-    /// shape; see [`Descriptions`]. The replies of awaiting cursors belong to the row of the
-    /// operation that opened the cursor.
+    /// The row of results in which an operation is counted: the row of its shape or, for a
+    /// `getMore` on an awaiting cursor, the row of the operation that opened the cursor.
+    /// `description` is set only for the first operation of a shape; see [`Descriptions`].
     pub(crate) fn row(
         &mut self,
         planned: &Planned,
@@ -343,7 +344,8 @@ impl Results {
         row
     }
 
-    /// The row of a shape; the common row if the shape has no row of its own.
+    /// The row with the results of a shape. If the shape has no row of its own, it is the row that
+    /// all further shapes share.
     pub(crate) fn row_of(&self, shape: ShapeId) -> RowId {
         self.by_shape
             .get(&shape)
@@ -374,7 +376,7 @@ impl Results {
         }
     }
 
-    /// Notes that a reply of a row had no digest, so the row gets no digest.
+    /// Notes that one reply had no digest. So the results in its row get no digest.
     pub(crate) fn without_digest(&mut self, row: RowId) {
         if let Some(row) = self.at(row) {
             row.lacks_digest = true;
@@ -498,7 +500,8 @@ impl Results {
 pub(crate) struct Descriptions(HashSet<ShapeId, RandomState>);
 
 impl Descriptions {
-    /// The description of the shape of an operation, if the shape is new and gets a row.
+    /// The description of the shape of an operation. `None` for a `getMore` on an awaiting cursor,
+    /// if the shape is not new, or if there are too many shapes to give it results of its own.
     pub(crate) fn of_new(&mut self, planned: &Planned, message: &[u8]) -> Option<Box<ShapeResult>> {
         if planned.is_await() || self.0.contains(&planned.shape) || self.0.len() >= MAX_SHAPES {
             return None;
@@ -557,7 +560,8 @@ mod tests {
     use super::*;
     use crate::{Choice, Decision, Planner};
 
-    /// The row of a command in results with these descriptions.
+    /// The row of `results` in which this command is counted. `descriptions` has the shapes that
+    /// are already in `results`.
     fn row_of(
         (results, descriptions): (&mut Results, &mut Descriptions),
         command: &Document,
@@ -571,7 +575,7 @@ mod tests {
         results.row(&planned, description)
     }
 
-    /// The row of a command, in results that contain no other shape.
+    /// The row of `results` in which this command is counted. `results` has no other shape.
     fn only_row(results: &mut Results, command: &Document) -> RowId {
         row_of((results, &mut Descriptions::default()), command)
     }

@@ -40,7 +40,8 @@ impl SessionKey {
     }
 }
 
-/// The multiplier of PCG's 128-bit generator.
+/// An odd number with which a multiplication mixes the bits well. It is the multiplier of the
+/// random number generator PCG with 128 bits of state.
 const ODD: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
 
 const BINARY: u8 = 0x05;
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_the_captured_deployment_are_replaced_and_its_times_are_removed() {
+    fn ids_of_the_captured_deployment_are_replaced_and_its_timestamps_and_tokens_are_removed() {
         let now = Timestamp {
             time: 5,
             increment: 1,
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_captured_session_always_becomes_the_same_session_and_keeps_only_the_field_id() {
+    fn a_captured_lsid_always_becomes_the_same_lsid_which_has_only_the_field_id() {
         let mut find = doc! {"find": "c", "lsid": lsid([4; 16]), "$db": "d"};
         let once = rewritten(&find, &CursorUse::Open);
         assert_eq!(once, rewritten(&find, &CursorUse::Open));

@@ -45,17 +45,17 @@ const HORIZON: Duration = Duration::from_secs(1);
 /// this time.
 const LEAD: Duration = Duration::from_millis(200);
 
-/// Maximum number of operations that wait for their captured reply after their end in the replay.
+/// Maximum number of operations that ended in the replay and whose captured reply was not read yet.
 const MAX_UNMATCHED: usize = 65_536;
 
-/// Maximum number of cursors in each generation of the map `cursors` ([`Recent`]).
+/// The map `cursors` remembers at most twice this number of cursors (see [`Recent`]).
 const MAX_CURSORS: usize = 50_000;
 
 /// Minimum number of ended operations before the share of errors can stop the replay.
 const MIN_FOR_ERROR_SHARE: u64 = 100;
 
-/// The [`Conductor`] takes about this many ended operations, or records, from their channel at
-/// once. Then it starts the commands that are due.
+/// The [`Conductor`] takes at most about this many items (ended operations, or records) from a
+/// channel. Then it starts the commands that are due, before it takes more items.
 const BATCH: usize = 256;
 
 /// What a replay sends, to which target, how fast, and within which limits.
@@ -217,8 +217,8 @@ struct Operation {
 /// The end of an operation in the replay.
 #[derive(Clone, Copy)]
 struct ReplayedEnd {
-    /// The error code of the reply; 0 if the reply is not an error; `None` if the operation failed
-    /// without a reply.
+    /// The error code of the reply; 0 if the reply is not an error; -1 if it is an error without a
+    /// code; `None` if the operation failed without a reply.
     code: Option<i32>,
     cursor_id: i64,
     documents: u64,
@@ -241,7 +241,7 @@ struct Conductor {
     /// The time of the first record, in microseconds since the capture began; `None` before this
     /// record.
     first_us: Option<u64>,
-    /// The records that were read and not accepted yet.
+    /// The records that were read ahead and are not processed yet (see [`Self::accept`]).
     read: VecDeque<Item>,
     shares: Shares,
     schedule: Schedule,
@@ -315,7 +315,7 @@ impl Conductor {
         self.last.is_some() && self.schedule.is_empty()
     }
 
-    /// True if the next record may be accepted: the capture has not ended, and all operations in
+    /// True if the next record may be processed: the capture has not ended, and all operations in
     /// the schedule are due at `horizon` or earlier.
     fn wants_more(&self, horizon: Duration) -> bool {
         self.last.is_none() && self.schedule.last_due().is_none_or(|due| due <= horizon)
@@ -332,7 +332,7 @@ impl Conductor {
         Some(self.began + due.min(Duration::from_hours(24 * 365)))
     }
 
-    /// Accepts the read records, until one operation is due later than [`HORIZON`] from now.
+    /// Processes the records in `read`, until an operation is due later than [`HORIZON`] from now.
     fn accept_all(&mut self) {
         let horizon = self.now() + HORIZON;
         while self.wants_more(horizon)
@@ -429,7 +429,7 @@ impl Conductor {
         self.match_ends(operation);
     }
 
-    /// Starts the connection of a slot if it has none.
+    /// Starts a connection for the slot, unless the slot already has a connection.
     fn connect(&mut self, slot: usize) {
         if self.connections.contains_key(&slot) {
             return;
@@ -759,8 +759,8 @@ fn waiting_only(waiting: usize, in_flight: u64) -> u64 {
         .saturating_sub(in_flight)
 }
 
-/// Counts an operation that ended in the replay. Returns the facts that are compared with its end
-/// in the capture.
+/// Counts an operation that ended in the replay. Returns the error code, the cursor id and the
+/// number of documents of its reply.
 fn record(results: &mut Results, entry: &Operation, done: &Done) -> ReplayedEnd {
     let Ok(received) = &done.result else {
         match entry.planned.is_await() {

@@ -63,11 +63,11 @@ struct Entry {
     /// The operations that wait for this operation.
     followers: Vec<OperationId>,
     is_due: bool,
-    /// Number of captured ends that were noted before this operation was added. In strict order,
-    /// this operation starts only after the operations of these ends have ended in the replay, too.
+    /// In strict order, this operation starts only after all operations that had ended before it in
+    /// the capture have ended in the replay, too: those whose `captured_end` is below this number.
     barrier: u64,
-    /// The number of captured ends that were noted before the captured end of this operation;
-    /// `None` if the end was not read yet, or if the order is not strict.
+    /// The number that [`Schedule::note_captured_end`] gave to the end of this operation in the
+    /// capture. `None` if this end was not read yet, or if the order is not strict.
     captured_end: Option<u64>,
 }
 
@@ -82,13 +82,13 @@ pub(crate) struct Schedule {
     later: VecDeque<(Duration, OperationId)>,
     /// The operations that may start.
     ready: VecDeque<OperationId>,
-    /// The operations that are due and wait only for the operations of their barrier
-    /// ([`Entry::barrier`]), each with its barrier.
+    /// The operations that are due and wait only for operations that had ended before them in the
+    /// capture. Each is stored with its [`Entry::barrier`].
     barred: BTreeSet<(u64, OperationId)>,
-    /// The numbers ([`Entry::captured_end`]) of the captured ends whose operations have not ended
-    /// in the replay.
+    /// The values of [`Entry::captured_end`] of the operations that have ended in the capture, but
+    /// not in the replay.
     open_ends: BTreeSet<u64>,
-    /// Number of captured ends that were noted ([`Self::note_captured_end`]).
+    /// Number of ends that [`Self::note_captured_end`] has numbered: the next number.
     ends: u64,
 }
 
@@ -136,7 +136,8 @@ impl Schedule {
         }
     }
 
-    /// Notes that an operation had ended in the capture before the next operation began.
+    /// Notes that an operation had ended in the capture before the next operation began. In strict
+    /// order, gives this end the next [`Entry::captured_end`].
     pub(crate) fn note_captured_end(&mut self, operation: OperationId) {
         if !self.is_strict {
             return;
@@ -220,7 +221,7 @@ impl Schedule {
         }
     }
 
-    /// True if all operations whose captured end has a number below `barrier` have ended in the
+    /// True if all operations whose [`Entry::captured_end`] is below `barrier` have ended in the
     /// replay.
     fn is_lifted(&self, barrier: u64) -> bool {
         self.open_ends.first().is_none_or(|open| *open >= barrier)

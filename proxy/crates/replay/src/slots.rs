@@ -8,9 +8,9 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-/// Maximum number of clients whose slots are remembered. A further client shares a slot that
-/// depends only on the client's number. Its slot can change when a remembered client leaves,
-/// because the client is then remembered at its next operation.
+/// Maximum number of clients whose slots are remembered. A further client shares a slot that is
+/// computed from the client's number and the number of slots. Its slot can change when a remembered
+/// client leaves, because the client is then remembered at its next operation.
 const MAX_CLIENTS: usize = 1_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,7 +67,8 @@ impl Slots {
         slot
     }
 
-    /// A slot that depends only on the client's number. The client shares it with other clients.
+    /// A slot that is computed from the client's number and the number of slots. The client shares
+    /// it with other clients.
     fn shared_slot(&mut self, client: u64) -> usize {
         self.shared += 1;
         let slots = u64::try_from(self.slots.len().max(1)).unwrap_or(u64::MAX);

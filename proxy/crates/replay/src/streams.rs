@@ -8,8 +8,7 @@ use bytes::Bytes;
 
 use crate::{CursorUse, Recent, Rewriter, connection::CatchUp, results::RowId};
 
-/// Maximum number of awaiting cursors in each of the two generations of the map in [`Streams`] (see
-/// [`Recent`]).
+/// The map in [`Streams`] remembers at most twice this number of awaiting cursors (see [`Recent`]).
 const MAX_STREAMS: usize = 10_000;
 
 #[derive(Debug)]

@@ -14,9 +14,8 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Compares this command with an earlier command (`before`) on the same connection. Returns the
-    /// difference between the interval at which they were sent and the interval at which they were
-    /// due.
+    /// Compares this command with an earlier command (`before`) on the same connection. Returns how
+    /// much the time between the two sends differs from the time between the two due times.
     fn interval_error(self, before: Self) -> Duration {
         let passed = self.at.saturating_duration_since(before.at);
         let captured = self.due.saturating_duration_since(before.due);

@@ -15,7 +15,8 @@ pub(super) struct Table {
     /// clause fast.
     heads: [u64; MAX_CLAUSES],
     clauses: &'static [Clause],
-    /// The clauses that a shape may have even if the field is absent, one bit per clause.
+    /// One bit per clause, set if an absent field does not always mean that the shape lacks the
+    /// clause.
     always: u16,
 }
 
@@ -51,11 +52,12 @@ pub(super) enum Content {
     Expression,
     Limit,
     Skip,
-    /// A boolean. The shape has the clause only if it is true.
+    /// A boolean. The shape contains the clause only if the boolean is true.
     Flag,
-    /// The `limit` of a delete statement. The shape has the clause unless the number is 1.
+    /// The `limit` of a delete statement. The shape contains `multi:true` unless the limit is 1.
     UnlessOne,
-    /// A value that is printed as `?`.
+    /// A value of any type. The shape shows only that the field is present: it prints `?` as the
+    /// value.
     Presence,
     /// An array of documents with their own clauses. A client may send it as a document sequence.
     Statements(&'static Table),
@@ -172,8 +174,8 @@ impl<F: Form> Walk<'_, F> {
         shape.close(Bracket::Document)
     }
 
-    /// The form of one clause, without its key; `None` if the shape lacks the clause. `depth` is
-    /// the depth of the value.
+    /// The text or hash of one clause's value in the shape; `None` if the shape does not contain
+    /// the clause. `depth` is the nesting level of the value in the command.
     fn clause(
         &mut self,
         content: Content,
@@ -205,7 +207,7 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The form of a clause whose value is a document with at least one field.
+    /// Like [`Walk::clause`], for a value that is a document with at least one field.
     fn document(
         &mut self,
         content: Content,
@@ -271,7 +273,8 @@ impl Content {
         )
     }
 
-    /// The form of a clause whose field is absent or invalid.
+    /// The text or hash of a clause's value in the shape, if the field is absent or invalid; `None`
+    /// if the shape does not contain the clause.
     fn without_field<F: Form>(self) -> Option<Node<F>> {
         match self {
             Self::Pipeline => Some(Ordered::new().close(Bracket::List)),

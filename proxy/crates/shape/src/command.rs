@@ -31,7 +31,8 @@ impl<F: Form> Walk<'_, F> {
         self.bounded(shaped)
     }
 
-    /// Replaces the shape by `{...}` if the command has more fields and elements than a walk reads.
+    /// Replaces the shape by `{...}` if the command has so many fields and elements that the limit
+    /// on them was reached before all were read.
     pub(super) fn bounded<'a>(&self, shaped: ShapedCommand<'a, F>) -> ShapedCommand<'a, F> {
         if self.is_spent() {
             return ShapedCommand {

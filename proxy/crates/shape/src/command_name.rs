@@ -1,4 +1,5 @@
-//! The known commands: their hashed names, and the clauses of their fields.
+//! The known commands: their hashed names, and which of their fields are part of a shape (the
+//! clauses).
 
 use super::bson::Field;
 use super::clause::{self, Table};
@@ -28,7 +29,7 @@ impl KnownCommand {
         }
     }
 
-    /// The clauses of the command's top-level fields.
+    /// The command's top-level fields that are part of its shape (the clauses).
     pub(super) fn clauses(&self) -> &'static Table {
         match self.syntax {
             Syntax::Find => &clause::FIND,

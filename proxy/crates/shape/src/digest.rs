@@ -1,18 +1,18 @@
 //! Builds the hash of a shape without heap memory.
 //!
-//! The hash covers the text of the shape, token by token. The hash of a leaf covers its bytes and,
-//! if they are quoted, the quotes. The hash of an entry covers key and value. The hash of a list or
-//! document covers its items and their number. Every token includes its length or count, so two
-//! different texts never give the same input to the hash function. Equal texts always give equal
-//! hashes.
+//! The hash covers the text of the shape, part by part. The hash of a name or word covers its bytes
+//! and, if they are quoted, the quotes. The hash of an entry (`key:value`) covers key and value.
+//! The hash of a list or document covers its items and their number. The hash of each part covers
+//! its length or number of items, so two different texts never give the same input to the hash
+//! function. Equal texts always give equal hashes.
 
 use super::form::{Bracket, Form, MAX_SET_ENTRIES, MemberStorage, Word};
 use super::hash::{Digest, Path, QUOTED, SET, close, combine, hash_bytes};
 use super::name::Name;
 
 impl Digest {
-    /// The hash of a name that may have several components, data, brackets or quotes: a name that
-    /// is not simple ([`Name::as_simple`]).
+    /// The hash of a name that is not simple (see [`Name::as_simple`]). Such a name may consist of
+    /// several components, need quotes, be in brackets, or contain data that is printed as `*`.
     #[inline(never)]
     fn of_rare_name(name: Name<'_>) -> Self {
         let brackets = name.brackets();

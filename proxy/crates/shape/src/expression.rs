@@ -42,8 +42,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The form of a string: a field path or a variable if it begins with `$`, otherwise a
-    /// constant.
+    /// The part of the shape for a string. The string is a field path or a variable if it begins
+    /// with `$`, otherwise a constant.
     fn expression_string(&self, string: &[u8]) -> Node<F> {
         match string {
             [b'$', b'$', _, ..] => Node::same(self.expression_path(string, 2)),
@@ -52,8 +52,9 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The form of an operator's arguments. An argument is dropped if its form equals the form of
-    /// the argument before it. So lists of constants with different lengths have the same form.
+    /// The part of the shape for an operator's array of arguments. An argument is dropped if it is
+    /// printed like the argument before it. So lists of constants with different lengths have the
+    /// same shape.
     fn expression_array(&mut self, array: Array<'_>, depth: u32) -> Node<F> {
         if array.is_empty() {
             return plain_value(&Value::Array(array));

@@ -14,7 +14,7 @@ impl<F: Form> Walk<'_, F> {
         Conjuncts::of(|conjuncts| self.gather(filter, depth, conjuncts))
     }
 
-    /// The form of a filter if the value is a document, otherwise `?`.
+    /// The part of the shape for a filter if the value is a document, otherwise `?`.
     pub(super) fn filter_or_value(&mut self, value: &Value<'_>, depth: u32) -> Node<F> {
         match *value {
             Value::Document(filter) => self.filter(filter, depth),
@@ -22,7 +22,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The form of an array of filters, as a set. Elements that are not documents are skipped.
+    /// The part of the shape for an array of filters. Their order does not matter, and equal
+    /// filters are printed once. Elements that are not documents are skipped.
     pub(super) fn filters(&mut self, filters: Array<'_>, depth: u32) -> Node<F> {
         self.list_of(filters, |walk, element| match *element {
             Value::Document(filter) => Some(walk.filter(filter, depth + 1)),
@@ -30,8 +31,9 @@ impl<F: Form> Walk<'_, F> {
         })
     }
 
-    /// The form of an operator document, such as `{$gt: 1}`: the set of its operators, each with
-    /// the form of its argument. Used below another operator, such as `$not` or `$pull`.
+    /// The part of the shape for an operator document, such as `{$gt: 1}`: its operators with their
+    /// arguments. The order of the operators does not matter. Used if the document is the argument
+    /// of another operator, such as `$not` or `$pull`.
     pub(super) fn operators(&mut self, operators: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
@@ -46,7 +48,8 @@ impl<F: Form> Walk<'_, F> {
         })
     }
 
-    /// Adds the conjuncts of a filter document to the conjuncts of the enclosing filter.
+    /// Adds the conditions in a filter document to the conditions of the enclosing filter (its
+    /// conjuncts: conditions that must all hold).
     fn gather(&mut self, filter: Document<'_>, depth: u32, conjuncts: &mut Conjuncts<'_, F>) {
         let mut fields = filter.fields();
         while let Some(field) = &self.visit(&mut fields) {
@@ -114,9 +117,10 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The [`Role`] of one operator, and the form of its argument at `depth`. `None` for
-    /// `$options`, because the form of the sibling `$regex` contains the options. `siblings` is the
-    /// document that contains the operator.
+    /// The [`Role`] of one operator in a filter, and the part of the shape for its argument.
+    /// `depth` is the nesting level of the argument. `None` for `$options`, because the shape shows
+    /// the options with the `$regex` in the same document. `siblings` is the document that contains
+    /// the operator.
     fn operator_argument(
         &mut self,
         field: &Field<'_>,
@@ -175,8 +179,8 @@ impl<F: Form> Walk<'_, F> {
         })
     }
 
-    /// The form of the argument of a geospatial operator: only the names of the operators in it.
-    /// All other content is data.
+    /// The part of the shape for the argument of a geospatial operator. It contains only the names
+    /// of the operators in the argument. All other content is data.
     fn geometry(&mut self, document: Document<'_>) -> Node<F> {
         let mut is_empty = true;
         let set = Set::of(Bracket::Document, |set| {
@@ -207,14 +211,15 @@ fn regex_operator<F: Form>(pattern: &Value<'_>, siblings: Document<'_>) -> Node<
     }
 }
 
-/// The form of a regular expression value.
+/// The part of the shape for a BSON regular expression.
 pub(super) fn regex_form<F: Form>(regex: Regex<'_>) -> Node<F> {
     let (pattern, options) = regex.pattern_and_options();
     pattern_form(pattern, options)
 }
 
-/// The form of a pattern with its flags: `/^?/` if the pattern has a literal prefix and the flags
-/// let the server use it for an index scan, otherwise `/?/`.
+/// The part of the shape for a regular expression: `/^?/` if the pattern begins with a literal
+/// prefix that the server can use for an index scan with these options, otherwise `/?/`. The
+/// options follow.
 fn pattern_form<F: Form>(pattern: &[u8], options: &[u8]) -> Node<F> {
     let narrows =
         !options.iter().any(|option| matches!(option, b'i' | b'm')) && has_literal_prefix(pattern);

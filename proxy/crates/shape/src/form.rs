@@ -307,7 +307,8 @@ impl<F: Form> Sequence<F> {
     }
 }
 
-/// The items added so far and, if repeated items are dropped, the last item.
+/// The items added so far. `last` is the item that [`Sequence::item_unless_repeated`] added last,
+/// if any.
 #[derive(Clone)]
 struct Items<F: Form> {
     items: F::Ordered,
@@ -376,8 +377,8 @@ struct ConjunctList<F: Form> {
 #[derive(Copy, Clone, Default)]
 struct Mark {
     role: Role,
-    /// True if an earlier conjunct has the same path. This conjunct is then part of the earlier
-    /// entry.
+    /// True if an earlier conjunct has the same path. The entry of the first conjunct of the path
+    /// then contains this conjunct too.
     is_later: bool,
     /// True if a later conjunct has the same path.
     has_later: bool,
@@ -488,8 +489,9 @@ impl<F: Form> ConjunctList<F> {
 }
 
 /// The fine and the coarse version of a set or filter while members are added. The coarse version
-/// is `None` until a member is added whose two versions differ; then it begins as a copy of the
-/// fine version. Both versions are borrowed, because moving them would copy large arrays.
+/// is `None` while it equals the fine version. The first member whose fine and coarse version
+/// differ creates it, as a copy of the fine version. Both versions are borrowed, because moving
+/// them would copy large arrays.
 struct Pair<'s, C> {
     fine: &'s mut C,
     coarse: &'s mut Option<C>,

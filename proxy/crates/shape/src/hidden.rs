@@ -1,8 +1,8 @@
 //! Prints field names as keyed hashes, for users whose field names may contain personal data.
 //!
-//! With one key, each name always has the same hash. So shapes stay distinguishable, and a user who
-//! knows the key can match the hashes with the names of a schema. MongoDB does the same in
-//! `$queryStats` (`transformIdentifiers`, HMAC-SHA-256).
+//! While the key is the same, a name always has the same hash. So shapes stay distinguishable, and
+//! a user who knows the key can match the hashes with the names of a schema. MongoDB does the same
+//! in `$queryStats` (`transformIdentifiers`, HMAC-SHA-256).
 
 use std::fmt::{self, Write as _};
 

@@ -18,21 +18,24 @@ use super::{Collection, NameKey, hash::Digest};
 /// Maximum number of names collected from one command. Only artificial commands have more.
 const MAX_COLLECTED: usize = 256;
 
-/// The first components of a path in a collection, as a hash.
+/// A hash of a database, a collection and the first components of a field path: `a.b` is a prefix
+/// of the path `a.b.c`.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct Prefix(u64);
 
-/// A name directly below a prefix, as a hash.
+/// A hash of the name that follows a prefix in a field path: `c` in the path `a.b.c` with the
+/// prefix `a.b`.
 pub type ChildName = u64;
 
-/// The prefixes below which all names count as data.
+/// The prefixes of field paths after which every name counts as data, and is printed as `*`.
 #[derive(Clone, Debug, Default)]
 pub struct LearnedNames {
     prefixes: HashSet<Prefix>,
 }
 
 impl LearnedNames {
-    /// Learns a prefix: from now on, the names directly below it count as data.
+    /// Learns a prefix: from now on, the names that follow it directly count as data, and are
+    /// printed as `*`.
     pub fn learn(&mut self, prefix: Prefix) {
         self.prefixes.insert(prefix);
     }
@@ -48,22 +51,22 @@ impl LearnedNames {
     }
 }
 
-/// The learned prefixes and the key for hashing names. One walk over a command uses one value of
-/// this type.
+/// The learned prefixes and the key for hashing names. Each pass over a command (a walk) has its
+/// own value of this type.
 #[derive(Debug)]
 pub(super) struct Names<'n> {
     learned: &'n LearnedNames,
     /// The key for hashing names; `None` if names are not hashed.
     key: Option<&'n NameKey>,
-    /// Each name that the walk has found directly below a prefix, with that prefix; `None` if names
-    /// are not collected.
+    /// Pairs of a prefix and a name that follows it in a path of the command; `None` if names are
+    /// not collected.
     collected: Option<RefCell<Vec<(Prefix, ChildName)>>>,
     /// A hash of the database and the collection to which the paths belong.
     scope: Cell<Prefix>,
 }
 
 impl<'n> Names<'n> {
-    /// Creates the value for a walk that prints names or, with a key, hashes of names.
+    /// For a pass over a command (a walk) that prints names or, if there is a key, hashes of names.
     pub(super) fn new(learned: &'n LearnedNames, key: Option<&'n NameKey>) -> Self {
         Self {
             learned,
@@ -73,7 +76,7 @@ impl<'n> Names<'n> {
         }
     }
 
-    /// Creates the value for a walk that collects the names directly below prefixes.
+    /// For a pass over a command (a walk) that collects each name that follows a prefix in a path.
     pub(super) fn collecting(learned: &'n LearnedNames) -> Self {
         Self {
             collected: Some(RefCell::default()),
@@ -97,13 +100,14 @@ impl<'n> Names<'n> {
         self.scope.set(Prefix(scope.as_u64()));
     }
 
-    /// True if the name below the prefix counts as data. Operators, such as the `$[]` of an update,
-    /// never count as data.
+    /// True if the name after this prefix counts as data: the prefix is learned, and the name is
+    /// not an operator, such as the `$[]` of an update.
     pub(super) fn is_data(&self, prefix: Prefix, name: &[u8]) -> bool {
         is_name(name) && self.learned.prefixes.contains(&prefix)
     }
 
-    /// Extends a prefix by one printed component. `prefix` is `None` for the first component of a
+    /// Extends a prefix by the next component of the path. `printed` is the component as the shape
+    /// prints it, without the `$` of an expression. `prefix` is `None` for the first component of a
     /// path. Also adds the component to the collected names, if names are collected.
     pub(super) fn descend(&self, prefix: Option<Prefix>, printed: &[u8]) -> Prefix {
         let child = Digest::of_bytes(printed).as_u64();

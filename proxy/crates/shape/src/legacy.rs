@@ -16,7 +16,7 @@ pub enum Legacy<'a> {
         /// `fullCollectionName`.
         namespace: &'a [u8],
     },
-    /// OP_UPDATE: one statement.
+    /// OP_UPDATE, which contains one update statement.
     Update {
         /// `fullCollectionName`.
         namespace: &'a [u8],
@@ -27,7 +27,7 @@ pub enum Legacy<'a> {
         /// The replacement or the modifiers.
         update: &'a [u8],
     },
-    /// OP_DELETE: one statement.
+    /// OP_DELETE, which contains one delete statement.
     Delete {
         /// `fullCollectionName`.
         namespace: &'a [u8],

@@ -114,9 +114,10 @@ impl<'a> Collection<'a> {
 pub struct ShapeId(u64);
 
 impl ShapeId {
-    /// The id under which statistics count together all fine shapes of this coarse shape. The id
-    /// differs from `self`, because the coarse shape may also be the fine shape of a command, which
-    /// is counted separately. Different coarse shapes give different ids.
+    /// Several fine shapes can have the same coarse shape (`self`). This is the id under which
+    /// statistics count them together. The id differs from `self`, because the coarse shape may
+    /// also be the fine shape of a command, which is counted separately. Different coarse shapes
+    /// give different ids.
     pub const fn of_coarse_row(self) -> Self {
         Self(self.0.wrapping_mul(ODD).rotate_left(32))
     }
@@ -179,24 +180,25 @@ pub fn describe(input: &CommandBytes<'_>) -> Description {
 }
 
 impl LearnedNames {
-    /// Like [`fingerprint`](fn@fingerprint), but names below learned prefixes (see [`Self::learn`])
-    /// are data.
+    /// Like [`fingerprint`](fn@fingerprint), but names directly after a learned prefix of a field
+    /// path (see [`Self::learn`]) count as data, and become `*`.
     pub fn fingerprint<'a>(&self, input: &CommandBytes<'a>) -> Fingerprint<'a> {
         let names = Names::new(self, None);
         let body = Document::at(input.body);
         Fingerprint::of(&Walk::<Digest>::with_names(&names).command(body, input.sequences, b""))
     }
 
-    /// Like [`describe`](fn@describe), but names below learned prefixes (see [`Self::learn`]) are
-    /// data. With a key, names are printed as hashes.
+    /// Like [`describe`](fn@describe), but names directly after a learned prefix of a field path
+    /// (see [`Self::learn`]) count as data, and become `*`. With a key, names are printed as
+    /// hashes.
     pub fn describe(&self, input: &CommandBytes<'_>, key: Option<&NameKey>) -> Description {
         let names = Names::new(self, key);
         let body = Document::at(input.body);
         Description::of(Walk::<Text>::with_names(&names).command(body, input.sequences, b""))
     }
 
-    /// Each name in a command that is directly below a prefix and does not count as data yet, with
-    /// that prefix.
+    /// Pairs of a prefix of a field path and the name that follows it, from the field paths in a
+    /// command. Names that already count as data are omitted.
     pub fn child_names(&self, input: &CommandBytes<'_>) -> Vec<(Prefix, ChildName)> {
         let names = Names::collecting(self);
         let body = Document::at(input.body);
@@ -265,7 +267,8 @@ impl Description {
     }
 }
 
-/// The multiplier is odd, so no two numbers have the same product modulo 2^64.
+/// The multiplier in [`ShapeId::of_coarse_row`]. It is odd, so no two ids have the same product
+/// modulo 2^64.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The version of the rules that turn a command into a shape. Every hash covers the version. After

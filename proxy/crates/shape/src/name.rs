@@ -145,7 +145,7 @@ pub(super) fn is_operator_name(name: &[u8]) -> bool {
             .all(|&byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$')
 }
 
-/// A component with `*` in place of data.
+/// One component of a path (a part between dots), with `*` in place of bytes that are data.
 struct NormalisedComponent {
     bytes: [u8; MAX_COMPONENT_BYTES + MAX_SIGILS],
     length: usize,
@@ -191,7 +191,8 @@ impl NormalisedComponent {
     }
 }
 
-/// The bytes of a component that are data: one bit per byte, the lowest bit for the first byte.
+/// A bit mask of the bytes of a component that look like data, such as the digits of an id or a
+/// date. The lowest bit is for the first byte.
 fn dynamic_bytes(name: &[u8]) -> u64 {
     if name.len() > MAX_COMPONENT_BYTES {
         return u64::MAX;
@@ -227,8 +228,10 @@ fn dynamic_bytes(name: &[u8]) -> u64 {
     )
 }
 
-/// Adds to `taken` the bytes of every run that qualifies as data. A run is a maximal sequence of
-/// digits and `separators` that are not in `taken`, trimmed to begin and end with a digit.
+/// Finds all runs of digits (see `is_digit`) in a name. A run contains only digits and
+/// `separators`, begins and ends with a digit, and is as long as possible. `taken` is a bit mask of
+/// bytes that cannot be part of a run. Returns `taken` with the bytes of those runs for which
+/// `qualifies` is true, because they are data.
 fn runs(
     name: &[u8],
     taken: u64,

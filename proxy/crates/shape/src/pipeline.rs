@@ -129,9 +129,9 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The form of a stage's argument that is a string. For some stages, the server accepts a
-    /// string in place of a document with one key, and this document is printed. For example, the
-    /// argument `"c"` of `$unionWith` is printed as `{coll:c}`.
+    /// The part of the shape for a stage's argument that is a string. For some stages, the server
+    /// accepts a string in place of a document with one key, and this document is printed. For
+    /// example, the argument `"c"` of `$unionWith` is printed as `{coll:c}`.
     fn short_form(&mut self, stage: KeyedStage, value: &Value<'_>, depth: u32) -> Node<F> {
         let (key, word) = match stage {
             KeyedStage::UnionWith | KeyedStage::Out => (b"coll".as_slice(), word!("coll")),
@@ -171,7 +171,7 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The form of a collection name, or of a document with database and collection.
+    /// The part of the shape for a collection name, or for a document with database and collection.
     fn namespace(&mut self, value: &Value<'_>) -> Node<F> {
         match *value {
             Value::String(name) => Node::name(Name::verbatim(name)),
@@ -206,8 +206,9 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The form of a `$search` argument, at any level. Search operators can contain each other at
-    /// any depth. Values are printed only under the few keys that hold names of fields or indexes.
+    /// The part of the shape for the argument of `$search`, or for a document inside this argument.
+    /// Search operators can contain each other at any depth. Values are printed only under the few
+    /// keys that hold names of fields or indexes.
     fn search(&mut self, document: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();

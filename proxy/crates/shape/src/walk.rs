@@ -12,7 +12,8 @@ use super::form::{Bracket, Form, Node, Sequence as Ordered, Set, word};
 use super::learned::Names;
 use super::name::{Name, is_operator_name};
 
-/// One walk, which builds forms of type `F`.
+/// One pass over a command, which builds the parts of its shape (see [`Form`]). `F` is the type of
+/// these parts: text or hashes.
 pub(super) struct Walk<'n, F> {
     visits_left: u32,
     is_spent: bool,
@@ -31,7 +32,8 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// A walk in which names below learned prefixes are data.
+    /// A walk in which names directly after a learned prefix of a field path count as data, and
+    /// become `*`.
     pub(super) fn with_names(known: &'n Names<'n>) -> Self {
         Self {
             known: Some(known),
@@ -47,19 +49,19 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// The form of a path, a field name or a variable name.
+    /// The part of the shape for a path, a field name or a variable name.
     #[inline]
     pub(super) fn path(&self, name: &[u8]) -> F {
         F::name(Name::path(name, self.known))
     }
 
-    /// The form of a path in an expression. The path begins with one or two `$`; `sigils` is their
-    /// number.
+    /// The part of the shape for a path in an expression. The path begins with one or two `$`;
+    /// `sigils` is their number.
     pub(super) fn expression_path(&self, name: &[u8], sigils: usize) -> F {
         F::name(Name::expression_path(name, sigils, self.known))
     }
 
-    /// The form of an operator if the name begins with `$`, otherwise of a path.
+    /// The part of the shape for an operator if the name begins with `$`, otherwise for a path.
     pub(super) fn operator_or_path(&self, name: &[u8]) -> F {
         if name.first() == Some(&b'$') {
             operator(name)
@@ -98,8 +100,8 @@ impl<'n, F: Form> Walk<'n, F> {
         field
     }
 
-    /// The form of a document as a set. `key` builds the forms of the names, and `value` builds the
-    /// forms of the values.
+    /// The part of the shape for a document in which the order of the fields does not matter. `key`
+    /// builds the part for a field name, and `value` builds the part for the field's value.
     pub(super) fn set_of(
         &mut self,
         document: Document<'_>,
@@ -115,8 +117,8 @@ impl<'n, F: Form> Walk<'n, F> {
         })
     }
 
-    /// The form of an array as a set. `item` builds the form of an element; `None` skips the
-    /// element.
+    /// The part of the shape for an array in which the order of the elements does not matter.
+    /// `item` builds the part for one element; `None` skips the element.
     pub(super) fn list_of(
         &mut self,
         array: Array<'_>,
@@ -132,12 +134,12 @@ impl<'n, F: Form> Walk<'n, F> {
         })
     }
 
-    /// The form of a document. Only the names of its fields are printed.
+    /// The part of the shape for a document of which only the field names are printed.
     pub(super) fn names_of(&mut self, document: Document<'_>) -> Node<F> {
         self.set_of(document, Self::operator_or_path, |_, _| Node::value())
     }
 
-    /// The form of a value that is one name or an array of names.
+    /// The part of the shape for a value that is one name or an array of names.
     pub(super) fn names(&mut self, value: &Value<'_>) -> Node<F> {
         match *value {
             Value::String(name) => Node::same(self.path(name)),
@@ -151,7 +153,8 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// The form of a sort or an index: the keys in their order, each with direction or index type.
+    /// The part of the shape for a sort or an index: the keys in their order, each with direction
+    /// or index type.
     pub(super) fn keys(&mut self, document: Document<'_>) -> Node<F> {
         let mut keys = Ordered::new();
         let mut fields = document.fields();
@@ -170,7 +173,7 @@ impl<'n, F: Form> Walk<'n, F> {
         keys.close(Bracket::Document)
     }
 
-    /// The form of a sort or an index if the value is a document, otherwise `?`.
+    /// The part of the shape for a sort or an index if the value is a document, otherwise `?`.
     pub(super) fn keys_or_value(&mut self, value: &Value<'_>) -> Node<F> {
         match *value {
             Value::Document(document) => self.keys(document),
@@ -178,7 +181,8 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// The form of the bounds of an index scan: the keys in their order, without their values.
+    /// The part of the shape for the bounds of an index scan: the keys in their order, without
+    /// their values.
     pub(super) fn bounds(&mut self, document: Document<'_>) -> Node<F> {
         let mut keys = Ordered::new();
         let mut fields = document.fields();
@@ -188,8 +192,8 @@ impl<'n, F: Form> Walk<'n, F> {
         keys.close(Bracket::Document)
     }
 
-    /// The form of a collation. Its values are printed because they decide which indexes a filter
-    /// can use.
+    /// The part of the shape for a collation. Its values are printed because they decide which
+    /// indexes a filter can use.
     pub(super) fn collation(&mut self, document: Document<'_>) -> Node<F> {
         self.set_of(
             document,
@@ -209,8 +213,9 @@ impl<'n, F: Form> Walk<'n, F> {
     }
 }
 
-/// The form of an operator or stage name, which begins with `$`. The name is printed only if it
-/// looks like one of the server's own names.
+/// The part of the shape for the name of an operator or stage, which begins with `$`. The name is
+/// printed only if it has the characters and the length of a name that servers use; otherwise `$?`
+/// is printed.
 pub(super) fn operator<F: Form>(name: &[u8]) -> F {
     if is_operator_name(name) {
         F::leaf(name)
@@ -219,7 +224,7 @@ pub(super) fn operator<F: Form>(name: &[u8]) -> F {
     }
 }
 
-/// The form of a value in a filter, where null differs from other values.
+/// The part of the shape for a value in a filter: null is printed as `null`, not as `?`.
 pub(super) fn filter_value<F: Form>(value: &Value<'_>) -> Node<F> {
     match value {
         Value::Null => Node::word(word!("null")),
@@ -227,7 +232,7 @@ pub(super) fn filter_value<F: Form>(value: &Value<'_>) -> Node<F> {
     }
 }
 
-/// The form of a value outside of filters.
+/// The part of the shape for a value outside of filters.
 pub(super) fn plain_value<F: Form>(value: &Value<'_>) -> Node<F> {
     Node::word(match value {
         Value::Document(_) => word!("{?}"),
@@ -236,7 +241,7 @@ pub(super) fn plain_value<F: Form>(value: &Value<'_>) -> Node<F> {
     })
 }
 
-/// The form of the argument of `$meta`.
+/// The part of the shape for the argument of `$meta`.
 pub(super) fn meta<F: Form>(value: &Value<'_>) -> F {
     match *value {
         Value::String(name) if META_NAMES.contains(&name) => F::leaf(name),
@@ -244,7 +249,7 @@ pub(super) fn meta<F: Form>(value: &Value<'_>) -> F {
     }
 }
 
-/// The form of a sort key's direction, or of an index key's type.
+/// The part of the shape for a sort key's direction, or for an index key's type.
 fn direction<F: Form>(value: &Value<'_>) -> F {
     match *value {
         Value::String(kind) if INDEX_TYPES.contains(&kind) => return F::leaf(kind),

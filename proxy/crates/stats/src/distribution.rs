@@ -11,11 +11,12 @@
 
 use std::{sync::OnceLock, time::Duration};
 
-/// Number of octaves. The first octave also counts all shorter durations, and the last octave all
-/// longer durations.
+/// Number of octaves. An octave is a range of durations from one power of two to the next, in
+/// seconds. The first octave also counts all shorter durations, and the last octave all longer
+/// durations.
 pub const OCTAVES: usize = 32;
 
-/// Buckets per octave of the finest scale.
+/// The largest number of buckets per octave that a distribution can have.
 const FINEST: usize = 32;
 
 /// The first octave begins at 2^`FIRST_OCTAVE` s and ends at 2^-20 s (just under 1 µs). The last
@@ -301,8 +302,8 @@ struct Scale {
     /// Upper bounds in whole nanoseconds, rounded down. Bounds are inclusive, so an integer is
     /// within the exact bound if and only if it is within the rounded bound.
     bounds_ns: [u64; OCTAVES * FINEST],
-    /// At index i: the number of buckets between a power of two (in nanoseconds) and this power
-    /// times 1 + i/64, rounded down.
+    /// Element i is the number of buckets that are between `p` and `p * (1 + i/64)` nanoseconds,
+    /// rounded down. The number is the same for every power of two `p`.
     steps: [usize; 64],
 }
 
@@ -319,8 +320,8 @@ fn scale() -> &'static Scale {
     })
 }
 
-/// Number of buckets from 1 ns to the lower bound of the first bucket, rounded up:
-/// 32 · (-21 - log2 10^-9) = 284.7.
+/// Number of buckets of the same relative width that would fit between 1 ns and the lower bound of
+/// the first bucket, rounded up: 32 · (-21 - log2 10^-9) = 284.7.
 const BUCKETS_BELOW: usize = 285;
 
 fn finest_bucket_of(ns: u64) -> usize {
@@ -481,7 +482,7 @@ mod tests {
     proptest! {
         #[expect(clippy::as_conversions, reason = "small numbers")]
         #[test]
-        fn quantiles_are_within_the_stated_error(
+        fn quantiles_differ_from_exact_values_by_at_most_half_a_bucket(
             mut values in prop::collection::vec(2_000u64..600_000_000_000, 1..200), q in 0.01f64..1.0,
         ) {
             let (coarse, fine) = (of::<8>(&values), of::<32>(&values));

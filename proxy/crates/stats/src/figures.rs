@@ -24,8 +24,8 @@ pub struct Figures {
     pub documents: u64,
     /// Number of `getMore`s on cursors that the operations opened.
     pub more_count: u64,
-    /// Time of the `getMore`s in `more_count`. The `getMore`s of awaiting cursors add no time: they
-    /// wait for an event, not for the server.
+    /// Time of the `getMore`s in `more_count`. A `getMore` on a change stream or on a tailable
+    /// cursor with `awaitData` adds no time: it waits for an event, not for the server.
     pub more_time: Duration,
 }
 
@@ -52,7 +52,8 @@ impl Figures {
 /// The sums of all series over a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Period {
-    /// The total time in the period for which figures exist.
+    /// The time that the figures cover. It is shorter than the period if figures are missing for a
+    /// part of the period.
     pub length: Duration,
     /// The series with at least one operation, by label.
     pub series: BTreeMap<Arc<Label>, Figures>,

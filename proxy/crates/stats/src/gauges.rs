@@ -47,7 +47,7 @@ gauges! {
     /// The sum of the servers' concurrency limits. Servers without a limit are omitted. Missing if
     /// no server has a limit.
     ConcurrencyLimit = "concurrency_limit";
-    /// Operations that count toward the concurrency limits.
+    /// Operations that run and count toward the concurrency limits.
     ConcurrencyInProgress = "concurrency_in_progress";
     /// Operations to which a concurrency limit applies, and that wait because of the limit or for a
     /// server connection.

@@ -51,8 +51,8 @@ pub enum Label {
 pub enum Level {
     /// One shape.
     Fine,
-    /// All shapes without a row of their own that have the same coarse shape: they differ only in
-    /// parts that select no documents, such as a projection.
+    /// All shapes that have the same coarse shape, and no row of their own. A coarse shape is a
+    /// shape without the parts of the command that select no documents, such as a projection.
     Coarse,
     /// The remaining shapes of a namespace: the shapes that no other row counts.
     Rest,

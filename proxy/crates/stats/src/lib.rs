@@ -1,6 +1,6 @@
-//! The basic types of statistics: distributions of durations, phases, outcomes, the sums of series
-//! with their labels, gauges, the connections of clients, samples of servers, and times as callers
-//! of the API write them.
+//! The basic types of statistics: distributions of durations, phases and outcomes of operations,
+//! sums over the operations of a labeled series, gauges, counts of client connections, samples of
+//! the counters of servers, and the durations and times that callers of the API write.
 //!
 //! The types are plain values. This crate has no clock and no I/O, and does not know the source of
 //! the values.

@@ -1,9 +1,10 @@
-//! The data points of one export, as a message of OTLP.
+//! Collects the data points of one export, and encodes them as one OTLP message.
 //!
 //! Counters and histograms are cumulative: each point has the sum since the start of its series, so
-//! the next export also contains the counts of a lost export. Distributions have buckets with
-//! bounds at powers of 2^(1/n), n being a power of two. These are exactly the buckets of an
-//! exponential histogram, so their counts are copied unchanged.
+//! the next export also contains the counts of a lost export. A distribution divides each range
+//! from one power of two to the next into n buckets, whose bounds are powers of 2^(1/n). The number
+//! n is a power of two (8 or 32). So these are exactly the buckets of an OTLP exponential
+//! histogram, and their counts are copied unchanged.
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otel/metrics/data-model/>.
 
@@ -159,8 +160,8 @@ impl Batch {
         }
     }
 
-    /// Adds a distribution of durations, in seconds. `started_at` is the start of the series if it
-    /// differs from the start of the batch.
+    /// Adds a distribution of durations, in seconds. `started_at` is the start of the series;
+    /// `None` if the series began at the time that was passed to [`Self::new`].
     pub fn add_distribution<const PER_OCTAVE: usize>(
         &mut self,
         of: Instrument<'_>,
@@ -240,9 +241,10 @@ impl Batch {
     }
 }
 
-/// Converts the buckets. A bucket of the message has the bounds (base^index, base^(index + 1)], and
-/// the message has all buckets from the first to the last bucket that is not empty. The first
-/// bucket of a distribution also counts all shorter durations.
+/// Converts the buckets of a distribution to the buckets of an OTLP exponential histogram. The OTLP
+/// bucket with the number `index` has the bounds (base^index, base^(index + 1)]. The OTLP message
+/// has all buckets from the first to the last bucket that is not empty. The first bucket of a
+/// distribution also counts all shorter durations.
 fn buckets<const PER_OCTAVE: usize>(
     distribution: &Distribution<PER_OCTAVE>,
 ) -> Option<exponential_histogram_data_point::Buckets> {
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn number_points_have_the_start_time_and_the_kind_of_their_metric() {
+    fn counter_points_have_a_start_time_and_each_metric_has_its_kind() {
         let mut batch = batch();
         for (name, kind) in [
             ("counter", PointKind::Counter),

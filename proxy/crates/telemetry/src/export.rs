@@ -72,8 +72,8 @@ impl Collector {
     }
 }
 
-/// Calls `send` until its response is final, or the wait for the next call would last until
-/// `until`.
+/// Calls `send` again after each [`Response::Retryable`]. Ends after any other response, or if the
+/// wait before the next call would end at `until` or later.
 async fn with_retries<F: Future<Output = Response>>(
     mut send: impl FnMut() -> F,
     until: Instant,

@@ -43,7 +43,8 @@ use seawall_locks::Mutex;
 const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A holder whose peer has sent or read no byte for this time counts as silent. A silent holder may
-/// be evicted, and loses the reserve if another message waits.
+/// be evicted. If it uses the reserve (memory beside the budget, for one message at a time) and
+/// another message waits, it loses the right to use more of the reserve.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// Error: Seawall evicted a holder (a message that holds memory), because other messages needed its
@@ -80,7 +81,8 @@ enum Grant {
 struct Holder {
     sharer: Sharer,
     bytes: usize,
-    /// The part of `bytes` that comes from the reserve.
+    /// The part of `bytes` that comes from the reserve: memory beside the budget, which only one
+    /// message at a time may use.
     reserve_bytes: usize,
     /// When the peer last sent or read bytes. After each pause by Seawall, this time is moved
     /// forward by the duration of the pause, so pauses do not count as silence.
@@ -98,7 +100,8 @@ struct Holder {
 
 impl Holder {
     /// True if the holder may be evicted for a waiting message. `holds_more` is true if the
-    /// holder's address holds more than the waiting message's address.
+    /// messages of the holder's address hold more memory than the messages of the waiting message's
+    /// address.
     fn may_be_evicted(&self, holds_more: bool, now: Instant) -> bool {
         if !self.progress.is_owing() || self.is_evicted {
             return false;
@@ -108,8 +111,9 @@ impl Holder {
     }
 }
 
-/// The messages that wait for memory, in the order in which they may use the reserve. The first
-/// message is found without a search, because thousands of messages may wait.
+/// The messages that wait for memory, in the order in which they may use the reserve (memory beside
+/// the budget, for one message at a time). The first message is found without a search, because
+/// thousands of messages may wait.
 #[derive(Debug, Default)]
 struct Waiting {
     /// The waiting messages of each [`Sharer`], ordered by the number of bytes that have not
@@ -158,15 +162,17 @@ impl Waiting {
 #[derive(Debug)]
 struct Inner {
     all: usize,
+    /// Size of the reserve: memory beside the budget, which only one message at a time may use.
     reserve: usize,
-    /// Number of used bytes of the budget and the reserve together.
+    /// Number of used bytes, including the used bytes of the reserve.
     used: usize,
     reserve_used: usize,
     next_id: u64,
     holders: HashMap<HolderId, Holder>,
     by_sharer: HashMap<Sharer, usize>,
     waiting: Waiting,
-    /// The message that may use the reserve now; `None` if no message uses it.
+    /// The message that may now use the reserve, so that it can finish; `None` if no message may
+    /// use the reserve.
     finisher: Option<HolderId>,
     /// When the last search for holders to evict began; `None` before the first search.
     evicted_at: Option<Instant>,

@@ -16,9 +16,9 @@ use tokio_rustls::rustls::{
 };
 use x509_parser::{parse_x509_certificate, parse_x509_crl};
 
-/// Maximum number of certificates of one file whose expiry is reported, and of revocation lists. A
-/// file may be a large bundle of authorities, and each entry is a series of a metric and may be a
-/// line of the log.
+/// Maximum number of certificates per file whose expiry is reported, and maximum number of
+/// revocation lists per file whose expiry is reported. A file may contain hundreds of authorities,
+/// and each reported expiry is a series of a metric and may be a line of the log.
 const MAX_EXPIRIES: usize = 64;
 
 /// The reason why the content of a PEM file is unusable.
@@ -253,8 +253,9 @@ pub struct AuthorityWithoutList {
 /// Finds the authorities without a current revocation list at the time `now`, in seconds since the
 /// Unix epoch. Without any list, revocation is not checked, so no authority needs a list.
 ///
-/// Only the issuers of the peers' own certificates need a list. So an authority that has issued the
-/// certificate of another authority in `authorities` is skipped.
+/// A peer's own certificate is checked for revocation, but the certificates of authorities are not.
+/// So an authority needs no list if it has issued the certificate of another authority in
+/// `authorities`. Such an authority is skipped.
 pub fn authorities_without_list(
     authorities: &[CertificateDer<'_>],
     lists: &[CertificateRevocationListDer<'_>],

@@ -46,25 +46,29 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Messages over this size, in bytes, are read without the scratch buffer, except for their first
-/// bytes. They are charged to the memory budget until they have been served.
+/// Messages over this size, in bytes, are large. Only their first bytes are read through the
+/// thread's scratch buffer; the rest is read directly into the buffer of the message. A large
+/// message stays charged to the memory budget until the caller drops the [`Message`].
 pub const LARGE_MESSAGE_BYTES: usize = SCRATCH_BYTES;
 
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// For `OP_MSG` messages over this size, in bytes, the reader first returns only the head.
+/// For `OP_MSG` messages over this size, in bytes, the reader first returns only the head: the
+/// first part of the message. The caller can then read the rest in pieces, or complete the message.
 pub const STREAMED_MESSAGE_BYTES: usize = 1024 * 1024;
 
-/// Minimum size of the head of a message over [`STREAMED_MESSAGE_BYTES`].
+/// Minimum size of the head (the first part) of a message over [`STREAMED_MESSAGE_BYTES`].
 const HEAD_BYTES: usize = SCRATCH_BYTES;
 
-/// Memory for a streamed message, in bytes: its head, the bytes read ahead, and one piece. The head
-/// may be almost twice as large as [`HEAD_BYTES`], because its last read may add [`SCRATCH_BYTES`].
+/// Memory for a message that is read in pieces, in bytes: its head (the first part), the bytes that
+/// the reader reads ahead, and one piece. The buffer of the head may be almost twice as large as
+/// [`HEAD_BYTES`], because a `Vec` that grows doubles its capacity.
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
 /// Maximum number of bytes that each reader may hold without charging them to the memory budget:
-/// the beginning of a message, or bytes sent ahead. Nearly all requests are smaller, and the
-/// readers of 18,000 connections together hold at most about 70 MiB without a charge.
+/// the beginning of an incomplete message, or bytes that the client has sent after a complete
+/// message. Nearly all requests are smaller, and the readers of 18,000 connections together hold at
+/// most about 70 MiB without a charge.
 pub(crate) const FREE_BYTES: usize = 4 * 1024;
 
 /// Maximum number of bytes that one read adds to a large message.
@@ -141,8 +145,8 @@ pub struct MessageReader {
     buffer: Vec<u8>,
     share: Option<MemoryShare>,
     ended: bool,
-    /// The unread rest of the message whose head was returned last: number of its bytes that the
-    /// reader has neither returned nor skipped yet.
+    /// After the reader has returned the head (the first part) of a large message: number of bytes
+    /// of this message that the reader has neither returned nor skipped yet. Otherwise 0.
     rest_bytes: usize,
     /// True if the current message must be returned whole, even if it is large.
     reads_whole: bool,
@@ -366,14 +370,16 @@ impl MessageReader {
         Poll::Ready(Ok(Filled::Read(ready!(read)?)))
     }
 
-    /// True if the reader returns only the head of this message at first.
+    /// True if the reader returns the head (the first part) of this message before the rest has
+    /// arrived. The caller then reads the rest separately.
     fn is_headed(&self, header: Header) -> bool {
         !self.reads_whole
             && header.op_code == OpCode::Msg
             && header.message_length > STREAMED_MESSAGE_BYTES
     }
 
-    /// Reads the rest of the message whose head was returned last, and returns the whole message.
+    /// Reads the rest of the message that begins with `head`, and returns the whole message. `head`
+    /// must be the value that [`Self::next`] returned last.
     ///
     /// # Errors
     /// See [`ReadError`]. After an error, the caller must close the stream.
@@ -495,7 +501,8 @@ impl MessageReader {
     }
 
     /// Reads at most `room` bytes. `expected` is the number of bytes that the buffer must contain
-    /// before the reader can return a message or a head, or parse a header.
+    /// before the reader can take the next step: parse a header, return a message, or return the
+    /// head (the first part) of a large message.
     fn poll_fill<S: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -527,8 +534,8 @@ impl MessageReader {
         })
     }
 
-    /// Removes the first message, which is complete, from the buffer and returns it. If no bytes
-    /// were sent ahead, the buffer is moved and not copied.
+    /// Removes the first message, which is complete, from the buffer and returns it. If the buffer
+    /// contains no bytes after this message, the buffer is moved and not copied.
     fn take(&mut self, header: Header) -> Message {
         let ahead = self.buffer.split_off(header.message_length);
         let bytes = std::mem::replace(&mut self.buffer, ahead);
@@ -737,7 +744,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn poll_gone_detects_a_closed_stream_even_after_a_request_was_sent_ahead() {
+    async fn poll_gone_detects_a_closed_stream_even_if_an_unread_request_arrived_before() {
         let (mut near, mut far) = tokio::io::duplex(1 << 16);
         far.write_all(&request(5, 30)).await.unwrap();
         let mut reader = MessageReader::default();

@@ -12,8 +12,8 @@ pub enum Sharer {
     /// All clients of one IPv4 address, or of one IPv6 /64 network, because one host may own a
     /// whole /64.
     Address(IpAddr),
-    /// All clients of one user behind an address that many users share. The number is the id of the
-    /// user's identity (`IdentityId`).
+    /// All logged-in clients of one user, if their address is one that many users share, such as
+    /// the address of a NAT gateway. The number is the id of the user's identity (`IdentityId`).
     User(u64),
 }
 
@@ -31,10 +31,9 @@ impl Sharer {
     }
 }
 
-/// A [`Sharer`] may get more of a resource while it holds less than the free amount times this
-/// factor.
-/// So one sharer gets at most eight ninths of a resource, and at least one ninth stays free for
-/// other sharers.
+/// A [`Sharer`] may get more of a resource only while it holds less than this many times the amount
+/// that is still free. So one sharer gets at most eight ninths of a resource, and at least one
+/// ninth stays free for other sharers.
 ///
 /// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
 /// switches", 1998.

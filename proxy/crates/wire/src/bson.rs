@@ -149,7 +149,8 @@ pub fn document_at(bytes: &[u8]) -> Result<&[u8], BsonError> {
     }
 }
 
-/// One element as bytes. All readers of documents find element boundaries with this type.
+/// One element as bytes. All code that iterates over a whole BSON document uses this type to find
+/// where each element begins and ends.
 #[derive(Clone, Copy, Debug)]
 pub struct RawElement<'a> {
     /// The type byte: the BSON type of the value.

@@ -101,7 +101,7 @@ impl MessageError {
         }
     }
 
-    /// The error's value of the label `reason` in metrics.
+    /// The value that the label `reason` has for this error in metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Empty => "empty_message",
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn op_msg_flags_are_read_independently() {
+    fn more_to_come_and_has_checksum_ignore_the_other_flag_bits() {
         for (flags, more_to_come) in [
             (0, false),
             (EXHAUST_ALLOWED, false),

@@ -58,7 +58,7 @@ impl DocumentWalk {
         }
     }
 
-    /// Number of documents that have begun.
+    /// Number of documents whose size field has arrived and is valid.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -134,7 +134,7 @@ impl SectionWalk {
         current.is_some_and(|name| self.counted.map(str::as_bytes) == Some(name))
     }
 
-    /// Number of documents of the counted sequence that have begun.
+    /// Number of documents of the counted sequence whose size field has arrived and is valid.
     pub fn documents(&self) -> u64 {
         self.documents.count()
     }

@@ -82,8 +82,8 @@ fn records() -> Vec<Content> {
     ]
 }
 
-/// Returns seeds for the target `recorder_file`: a file of each layout, and bytes that select
-/// messages.
+/// Returns seeds for the target `recorder_file`: one file for each layout that files of mongod's
+/// traffic recorder can have, and bytes that select messages.
 pub(super) fn recordings() -> Vec<Seed> {
     let files = Layout::ALL.iter().map(|layout| {
         let file = recording(*layout);

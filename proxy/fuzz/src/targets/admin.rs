@@ -85,8 +85,8 @@ thread_local! {
     static FIXTURE: ManuallyDrop<Fixture> = ManuallyDrop::new(Fixture::new());
 }
 
-/// Two routers, with and without a required token. They read the statistics of recorded operations,
-/// for a deployment without a running server.
+/// Two routers: one requires a token, the other does not. Their responses contain the statistics of
+/// some recorded operations. The deployment in the responses has no running server.
 struct Fixture {
     runtime: Runtime,
     with_token: Router,

@@ -2,9 +2,9 @@
 //!
 //! Input, in this order:
 //!
-//! - one byte that selects one of three forms;
-//! - bytes that select changes to a part that the target wrote, preceded by their number;
-//! - the input in that form: a part, the records of a part, or bytes that select records.
+//! - one byte that selects what the last item is;
+//! - one length byte, then that many bytes, which select changes to a part that the target wrote;
+//! - a part, the encoded records of a part, or bytes that select records.
 
 use prost::Message as _;
 use seawall_capture::{

@@ -3,8 +3,8 @@
 //! Input, in this order:
 //!
 //! - one byte that selects the source of the body;
-//! - bytes that select changes to the body, preceded by their number;
-//! - the body, or bytes that select a command from the grammar.
+//! - one length byte, then that many bytes, which select changes to the body;
+//! - the body, or bytes that select a command from the grammar in [`documents`].
 
 use bson::{Bson, Document, oid::ObjectId};
 use seawall_command::CommandBytes;

@@ -4,8 +4,9 @@
 //!
 //! - two bytes that select the compressor;
 //! - one byte that selects whether a message is received or compressed;
-//! - a received message; or bytes that select changes to the compressed bytes, preceded by their
-//!   number, and the content of a message to compress.
+//! - for a received message: the message;
+//! - for a message to compress: one length byte, then that many bytes, which select changes to the
+//!   compressed bytes, then the content of the message.
 
 use seawall_wire::{
     COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, HEADER_BYTES, Header, InflateError,

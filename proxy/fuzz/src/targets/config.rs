@@ -20,7 +20,8 @@ const MAX_TEXT_BYTES: usize = 16 * 1024;
 /// message and its reply.
 const LEAST_MESSAGE_MEMORY_BYTES: usize = 128 << 20;
 
-/// Checks that accepted settings keep their invariants, and that each problem is one line.
+/// Checks that accepted settings obey the rules in `check_settings`, such as unique
+/// addresses. If the text is refused, checks that each reported problem is one line.
 pub fn config(data: &[u8]) {
     let mut choices = Choices::new(data);
     let is_environment = choices.bool();

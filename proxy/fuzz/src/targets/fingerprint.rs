@@ -5,8 +5,8 @@
 //! - one byte that selects the source of commands;
 //! - one byte that selects the values of a changed command, the document sequence, and the legacy
 //!   opcode;
-//! - bytes that select changes to the body, preceded by their number;
-//! - a body, or bytes that select a command from the grammar.
+//! - one length byte, then that many bytes, which select changes to the body;
+//! - a body, or bytes that select a command from the grammar in [`documents`].
 
 use seawall_command::CommandBytes;
 use seawall_shape::{
@@ -20,7 +20,7 @@ use crate::{
     documents,
 };
 
-/// Maximum length of a shape's text.
+/// Maximum length of the text of a shape (a command without its values), in bytes.
 const MAX_TEXT_BYTES: usize = 4_096;
 
 /// Checks that values are neither printed nor hashed, and that the order of the members of a set
@@ -65,7 +65,8 @@ pub fn fingerprint(data: &[u8]) {
     check_pair(&one, &other);
 }
 
-/// The parts that identify a shape, and its text.
+/// What Seawall computes for a command: its database and collection, and the text and the hashes of
+/// its fine and its coarse shape. A shape is a command without its values.
 #[derive(Debug)]
 struct Shaped {
     target: (Vec<u8>, Vec<u8>),
@@ -149,7 +150,8 @@ fn check_grammar(choices: &[u8], change: u8) {
     }
 }
 
-/// Checks messages with legacy opcodes: text and hash agree on the operation and the namespace.
+/// Checks a message with a legacy opcode: its fingerprint and its text must name the same
+/// operation, database and collection.
 fn check_legacy(bytes: &[u8], kind: u8) {
     let (namespace, document) = bytes.split_at(bytes.len().min(usize::from(kind / 8)));
     let flags = u32::from(kind);

@@ -1,5 +1,6 @@
-//! One whole message with its header: `OP_MSG` with its sections, `OP_QUERY`, and the walk over the
-//! sections of a message that is forwarded before its end has arrived.
+//! One whole message with its header. The target parses it as `OP_MSG` with its sections and as
+//! `OP_QUERY`. It also parses the sections in pieces, like those of a large message, which Seawall
+//! forwards before its end has arrived.
 //!
 //! Input: one byte that selects how the message is split, then the message.
 

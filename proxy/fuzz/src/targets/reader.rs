@@ -102,8 +102,9 @@ impl Treatment {
     }
 }
 
-/// Only one in [`LARGE_SHARE`] of the inputs that select a large message gets the large message,
-/// because reading a large message takes a thousand times as long as reading a small message.
+/// An input can select that its stream begins with a large message. The target adds the message for
+/// only one of 16 such inputs, because reading a large message takes a thousand times as long as
+/// reading a small message.
 pub(crate) const LARGE_SHARE: u8 = 16;
 
 /// Puts a large message in front of some inputs, because small inputs cannot contain a large

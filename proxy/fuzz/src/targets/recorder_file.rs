@@ -3,9 +3,9 @@
 //!
 //! Input, in this order:
 //!
-//! - one byte that selects if the packets are read from a file or made from selected messages, and
-//!   the layout of made packets;
-//! - a file, or bytes that select messages.
+//! - one byte that selects what the rest is, and the layout of the file that the target writes if
+//!   the rest selects messages;
+//! - the rest: a file, or bytes that select messages.
 
 use bson::{Document, doc};
 use bytes::Bytes;
@@ -23,7 +23,8 @@ const MAX_PACKETS: usize = 40;
 
 /// Checks that reading a file never panics, and that writing the packets that were read gives the
 /// same bytes. Converts packets to records, and checks the order of the records. Checks that the
-/// records are equal after a conversion to a file and back, unless messages were omitted.
+/// records are equal after a conversion to a file and back. Skips this last check if the conversion
+/// to records has omitted messages, for example because they may contain a secret.
 pub fn recorder_file(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
@@ -100,8 +101,8 @@ fn convert(layout: Layout, packets: Vec<Packet>) {
 }
 
 /// Checks that clients and operations have the numbers 1, 2, 3 and so on in the order of their
-/// records. Checks that each other record names an earlier client or operation, and that each
-/// command is a valid `OP_MSG`.
+/// records. Checks that all other records refer to a client or an operation whose record came
+/// before, and that each command is a valid `OP_MSG`.
 fn check_records(records: &[Content]) {
     let (mut clients, mut operations) = (0, 0);
     for record in records {

@@ -20,9 +20,10 @@ use crate::{
 /// [`ReplyScanner`] keeps until the next piece arrives.
 const MAX_HEAD_BYTES: usize = 96;
 
-/// Checks that the scanner finds the same facts in the whole document and in its pieces, and that
-/// the `bson` crate decodes the same values. Checks that a rewritten reply no longer reports a
-/// state change.
+/// Checks that the scanner finds the same facts (such as `ok` and the error code) in the whole
+/// document and in its pieces, and that the `bson` crate decodes the same values. Checks that
+/// [`conceal_state_change`] leaves no error that reports a state change of the server, such as
+/// `NotWritablePrimary`.
 pub fn reply(data: &[u8]) {
     let mut choices = Choices::new(data);
     let form = match choices.byte() % 4 {
@@ -68,8 +69,8 @@ fn check_pieces(form: ReplyForm, document: &[u8], facts: &ReplyFacts, pieces: u8
     assert!(errors.sum::<u64>() <= u64::try_from(document.len()).unwrap_or(u64::MAX));
 }
 
-/// Compares the facts with the top-level fields that the `bson` crate decodes. Does nothing if a
-/// field name occurs twice.
+/// Compares the values that Seawall's scanner found in the reply (`facts`) with the top-level
+/// fields that the `bson` crate decodes. Does nothing if a field name occurs twice.
 fn check_against_bson(document: &[u8], facts: &ReplyFacts) {
     if !documents::check_walk(document) {
         return;

@@ -127,7 +127,7 @@ async fn a_session_ends_when_its_token_is_no_longer_valid() {
 }
 
 #[tokio::test]
-async fn a_session_begins_only_with_a_valid_token_on_a_page_of_this_address() {
+async fn a_dashboard_login_needs_a_valid_token_and_a_json_request_from_the_same_origin() {
     let state = guarded();
     let begin = (Method::POST, "/api/v1/session");
     let wrong = send(&state, begin.clone(), &[HOST, JSON], r#"{"token":"x"}"#).await;

@@ -1,5 +1,5 @@
-//! The live updates of all instances together: computed once a second for all pages, and only while
-//! a page shows them.
+//! The live updates of the dashboard with the figures of all instances together. They are computed
+//! once a second for all open dashboards, and only while a dashboard shows these figures.
 
 use std::sync::Arc;
 

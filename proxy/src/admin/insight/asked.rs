@@ -148,8 +148,9 @@ impl Parameters {
         self.limit.unwrap_or(default).min(MAX_LIMIT)
     }
 
-    /// The series of a heat map. If the request names a phase (a part of an operation's time), this
-    /// is the series of the phase.
+    /// Selects what a heat map shows: the durations of the operations that the request names. If
+    /// the request names a phase (a part of an operation's time), the heat map shows the times that
+    /// operations spent in this phase.
     pub(super) fn series_or_phase(mut self) -> Result<SeriesFilter, Refused> {
         let Some(name) = self.phase.take() else {
             return self.series();

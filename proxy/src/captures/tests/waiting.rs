@@ -4,7 +4,7 @@
 use super::*;
 
 #[test]
-fn records_kept_for_an_event_are_dropped_when_a_capture_starts_or_events_begin_no_captures() {
+fn operations_kept_in_memory_are_dropped_if_a_capture_starts_or_the_settings_name_no_event() {
     let folder = Folder::new("replaced");
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
     let mut client = CapturedClient::default();
@@ -25,7 +25,7 @@ fn records_kept_for_an_event_are_dropped_when_a_capture_starts_or_events_begin_n
 }
 
 #[test]
-fn a_tap_that_waits_for_an_event_is_replaced_if_its_limits_change() {
+fn the_recorder_of_operations_before_an_event_is_replaced_if_its_limits_change() {
     let folder = Folder::new("limits-of-lead");
     let waiting = || CaptureSettings {
         on: vec![EventKind::Storm],
@@ -54,7 +54,7 @@ fn a_tap_that_waits_for_an_event_is_replaced_if_its_limits_change() {
 }
 
 #[test]
-fn the_next_event_begins_a_capture_after_an_event_could_not_begin_one() {
+fn an_event_begins_a_capture_although_the_capture_of_an_earlier_event_could_not_begin() {
     let folder = Folder::new("failed-begin");
     // The capture directory is a symbolic link to a path that does not exist. So it has no
     // captures, and no capture can begin, because the directory cannot be created.

@@ -119,8 +119,9 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Two tables of connections and logins: first those that Seawall counted with its clients and with
-/// the server, then those that the mongod counted during each burst.
+/// Two tables with numbers of connections and logins. Seawall counted the numbers of the first
+/// table: from clients to Seawall, and from Seawall to the server. The mongod counted the numbers
+/// of the second table, during each burst.
 pub(super) fn connections(figures: &Figures, straight: &Burst, through: &Burst) -> Vec<String> {
     let row = |what: &str, left: &str, right: &str| format!("{what:<36} {left:>16} {right:>16}");
     let numbers =

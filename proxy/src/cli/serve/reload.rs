@@ -40,7 +40,8 @@ pub(super) struct Reloader {
 /// Decides if the contents of the configuration files, which a check has just read, must be loaded
 /// now.
 struct Watch<T> {
-    /// The contents that the last reload read, or that the start read if there was no reload.
+    /// The contents that the last reload read. Before the first reload: the contents that Seawall
+    /// read when it started.
     attempted: T,
     /// The contents that the last check for changes read.
     seen: T,
@@ -302,8 +303,9 @@ fn record(app: &App, reload: &api::Reload) {
 mod tests {
     use super::*;
 
-    /// Passes one content to each check, and returns the contents that were due for a reload. Each
-    /// of these contents counts as the content of the last reload.
+    /// Runs one check for each element of `checks`, which is the content that this check reads.
+    /// Returns the contents that must be reloaded, and treats each of them as reloaded before the
+    /// next check.
     fn due(checks: &[&'static str]) -> Vec<&'static str> {
         let mut watch = Watch::new("start");
         let mut due = Vec::new();

@@ -1,12 +1,12 @@
 //! Limits the number of first logins (logins that a server checks) that wait for their clients, and
 //! divides this number fairly between addresses.
 //!
-//! A conversation is the part of a first login between the server's challenge and the client's
-//! proof. It uses a server connection until the proof arrives, and a hostile client may never send
-//! a proof. Therefore the number of conversations is limited. One address may use all
-//! conversations. If another address needs a conversation, Seawall ends the oldest conversation of
-//! the address with the most conversations, but not before this conversation is half a second old.
-//! The client of the ended conversation may begin another login.
+//! A conversation is the part of a first login that ends when the client's proof arrives. It uses a
+//! server connection until then, and a hostile client may never send a proof. Therefore the number
+//! of conversations is limited. One address may use all conversations. If another address needs a
+//! conversation, Seawall ends the oldest conversation of the address with the most conversations,
+//! but not before this conversation is half a second old. The client of the ended conversation may
+//! begin another login.
 //!
 //! Each conversation holds a permit, its [`Turn`]. When a conversation ends, its permit passes to
 //! one waiting login. The addresses with waiting logins get permits one after another. So the end
@@ -20,15 +20,17 @@ use crate::limits::{Turn, Turns};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// A conversation younger than this is not ended to make room for another conversation.
+/// A conversation (a first login that waits for its client, see the module documentation) is not
+/// ended to make room for another conversation before it is this old.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Shortest time between two attempts of a waiting login to end another conversation. Thousands of
 /// logins may wait, and each attempt examines all conversations.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The conversations in progress. Each conversation can store one `T`, which is dropped when the
-/// conversation ends.
+/// The conversations in progress: first logins that wait for their clients (see the module
+/// documentation). Each conversation can store one `T`, which is dropped when the conversation
+/// ends.
 pub(super) struct Conversations<T> {
     /// Limits the number of conversations in progress: each conversation takes one of these turns.
     turns: Turns,
@@ -126,8 +128,9 @@ impl<T> Conversations<T> {
     }
 
     /// Ends a conversation of another address to make room for a conversation of `sharer`. Returns
-    /// the turn of the ended conversation. The error is the time from which a conversation may be
-    /// ended; `None` if none may be ended until the number of conversations of an address changes.
+    /// the turn of the ended conversation. The error contains the time from which a conversation
+    /// may be ended. It contains `None` if no other address has enough conversations (see
+    /// [`Open::to_end_for`]).
     fn end_another(&self, sharer: Sharer, now: Instant) -> Result<Turn, Option<Instant>> {
         let mut open = self.open.lock();
         let (number, grace_until) = open.to_end_for(sharer).ok_or(None)?;
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_with_one_conversation_ends_none_of_an_address_with_two() {
+    async fn an_address_with_one_conversation_must_wait_if_no_other_address_has_more_than_two() {
         let conversations = Conversations::new(3);
         let mut held = Vec::new();
         for (last, name) in [(1, "a"), (1, "b"), (2, "c")] {

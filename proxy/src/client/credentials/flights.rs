@@ -75,7 +75,7 @@ pub(super) struct Lead {
     resolved: Arc<Notify>,
 }
 
-/// A login's wait for a first login by another login.
+/// The wait of one login while another login is the first login of the same user.
 #[derive(Debug)]
 pub(super) struct Wait {
     notified: OwnedNotified,
@@ -93,9 +93,10 @@ struct Waiter {
 }
 
 impl Wait {
-    /// Returns when a first login of the user has ended and it is this login's turn to try again,
-    /// when the user has become known or unknown, when the login has waited long enough, or at
-    /// `deadline`. If this future is dropped, the turn passes to the next login of the address.
+    /// Returns when the login should try again to become the first login: a first login of the user
+    /// has ended and it is this login's turn, the user has become known or unknown, or the login
+    /// has waited long enough. Returns at `deadline` at the latest. If this future is dropped, the
+    /// turn passes to the next login of the address.
     pub(super) async fn wait(self, deadline: Instant) {
         let Self {
             notified,
@@ -151,8 +152,9 @@ impl Flights {
         })
     }
 
-    /// Records that a user has become known or unknown. First logins of this user that have not
-    /// begun yet become unnecessary, and all waiting logins of this user continue.
+    /// Records that Seawall has learned the user's keys, or that a server does not know the user.
+    /// Wakes all waiting logins of this user, and the logins that have a [`Lead`] but have not
+    /// begun their first login, because they no longer need one.
     pub(super) fn resolve(&self, user: &UserName) {
         let state = self.0.lock();
         let Some(flights) = state.users.get(user) else {
@@ -178,9 +180,9 @@ impl FlightsState {
 }
 
 impl UserFlights {
-    /// The notifications for the waiting logins, one for each address without a first login in
-    /// progress. The logins of an address with a first login in progress continue when this
-    /// first login ends.
+    /// Returns the [`Waiters::notify`] of each address that has waiting logins but no first login
+    /// in progress. If an address has a first login in progress, its waiting logins continue when
+    /// this first login ends.
     fn notifies_without_flight(&self) -> Vec<Arc<Notify>> {
         let waiting = self.waiting.iter();
         let waiting = waiting.filter(|(sharer, _)| !self.in_progress.contains_key(*sharer));
@@ -208,7 +210,8 @@ impl Lead {
         &self.user
     }
 
-    /// Ready when the user becomes known or unknown after this call.
+    /// Ready when, after this call, Seawall learns the user's keys (the user becomes known) or
+    /// learns that a server does not know the user (the user becomes unknown).
     pub(super) fn resolved(&self) -> Notified<'_> {
         self.resolved.notified()
     }
@@ -362,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_first_login_wakes_no_login_whose_address_has_its_own_first_login() {
+    async fn a_first_login_that_ends_wakes_no_login_of_an_address_with_its_own_first_login() {
         let flights = Arc::<Flights>::default();
         // These logins have waited for `OTHERS_LIMIT`, so their first logins begin at once.
         let began = Instant::now() - OTHERS_LIMIT;

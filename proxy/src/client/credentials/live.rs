@@ -1,9 +1,10 @@
 //! The identities that are in use, by user name. An [`Identity`] represents a user of the
 //! deployment, with its login at the servers.
 //!
-//! Keys expire and are evicted from their table, but clients and pools keep the identity of their
-//! user. A later login of the user must get the same identity, because limits, pins (the server of
-//! each transaction), and the refusal of a dropped user's operations apply to one identity.
+//! Cached keys of a user expire or are evicted, but clients and pools still use the user's
+//! identity. A later login of the user must get the same identity, because limits and pins (the
+//! server of each transaction) belong to one identity, and because the status of this identity
+//! decides if the user's operations are refused.
 
 use std::{
     collections::HashMap,

@@ -54,22 +54,23 @@ pub(super) use self::{
     store::{Known, Reading, UserName},
 };
 
-/// Shortest time between two readings of a user's keys. During this time, concurrent logins share a
-/// reading.
+/// Shortest time between two readings of a user's keys (each asks a server for the keys). Logins
+/// that begin during this time share the result of the next reading.
 const READING_PACE: Duration = Duration::from_millis(5);
 
-/// How long a login waits for a new reading if the cached keys are more than a second old. After
-/// that, the login uses the cached keys.
+/// How long a login waits until a server has returned the user's keys again, if the cached keys are
+/// more than a second old. After that, the login uses the cached keys.
 const FRESHEN_LIMIT: Duration = Duration::from_millis(20);
 
-/// How long a login waits for a new reading if the cached keys are at most a second old, but
-/// another login uses them. The limit is longer than [`FRESHEN_LIMIT`]: if the password has
-/// changed, the other login fails, and this login should get the new keys.
+/// How long a login waits until a server has returned the user's keys again, if the cached keys are
+/// at most a second old but another login uses them. The limit is longer than [`FRESHEN_LIMIT`]: if
+/// the password has changed, the other login fails with the cached keys, and this login should get
+/// the new keys instead.
 const CONTENDED_LIMIT: Duration = Duration::from_millis(250);
 
-/// How long a login waits for a new reading after a proof has failed against the cached keys. This
-/// limit is longer than [`FRESHEN_LIMIT`] and [`CONTENDED_LIMIT`], because the cached keys are
-/// probably outdated.
+/// How long a login waits until a server has returned the user's keys again, if the proof of an
+/// earlier login has failed against the cached keys. This limit is longer than [`FRESHEN_LIMIT`]
+/// and [`CONTENDED_LIMIT`], because the cached keys are probably outdated.
 const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
 
 /// How long a first login (see [`first_login`]) may take. The wait in the queue before the first
@@ -128,8 +129,8 @@ pub struct Credentials {
     nonces: Arc<NonceSource>,
     store: Mutex<Store>,
     first_logins: Arc<Flights>,
-    /// The readings in progress, by user. The value of a receiver becomes true when its reading has
-    /// ended.
+    /// The users whose keys are being read from a server again (a reading). The value of the
+    /// receiver becomes true when the reading of the user's keys has ended.
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
     /// Limits the number of exchanges with servers that run at the same time, for the first logins
     /// and lookups of all users together. A first login holds no permit while it waits for its
@@ -255,7 +256,8 @@ impl Credentials {
     }
 
     /// Returns a user's keys without waiting, if they are fresh ([`Known::is_fresh`]) and no other
-    /// login uses them. If the keys are known but not fresh, starts a reading and returns `None`.
+    /// login uses them. If the keys are known but not fresh, starts to read them from a server
+    /// again and returns `None`.
     pub(super) fn fresh(self: &Arc<Self>, user: &UserName, now: Instant) -> Option<Known> {
         if !self.may_be_known(user) {
             return None;
@@ -290,10 +292,10 @@ impl Credentials {
         }
     }
 
-    /// Returns the keys of a known user for a login that begins now. Returns fresh keys if no other
-    /// login uses them, or keys from a reading that was requested after the login began. If no
-    /// reading completes within a short limit, returns the cached keys. `None` if the user is not
-    /// known.
+    /// Returns the keys of a known user for a login that begins now. Returns the cached keys if
+    /// they are fresh and no other login uses them. Otherwise asks a server for the keys and
+    /// returns its reply to a request that was sent after the login began. If no such reply arrives
+    /// within a short limit, returns the cached keys. `None` if the user is not known.
     async fn freshened(self: &Arc<Self>, user: &UserName) -> Option<Known> {
         let began = Instant::now();
         let mut readings = 0;
@@ -360,9 +362,9 @@ impl Credentials {
         receiver
     }
 
-    /// Applies the result of a reading that was requested at `asked_at`. If the result is keys, the
-    /// user's waiting first logins use them. If the result ends the identity, the pools close the
-    /// identity's connections.
+    /// Applies the result of reading a user's keys, which was requested at `asked_at`. If the
+    /// result contains keys, the logins that wait for a first login of the user continue with these
+    /// keys. If the result ends the identity, the pools close the identity's connections.
     fn apply_reading(
         &self,
         user: &UserName,
@@ -448,8 +450,8 @@ impl Credentials {
         self.apply_reading(&user, identity, reading, Instant::now());
     }
 
-    /// Records that a server refused an identity's keys, but that the server's data about users may
-    /// be outdated. Waits until the keys have been read again on the primary or on a router, or
+    /// Handles the case that a server refused an identity's keys, but the server's data about users
+    /// may be outdated. Waits until the keys have been read again on the primary or on a router, or
     /// until `deadline`. If the primary or all routers refuse the keys too, the identity ends.
     pub(super) async fn keys_refused_by_lagging_server(
         self: &Arc<Self>,
@@ -462,8 +464,10 @@ impl Credentials {
     }
 
     /// Records that a server no longer knows the user of a connection, because the user was
-    /// dropped. The identity ends as gone at once. If a server refused the user's keys before that,
-    /// the identity would end as refused, and Seawall would close the user's clients.
+    /// dropped. Gives the identity the status [`IdentityStatus::Gone`] at once, so that the user's
+    /// clients get an error. If the identity were still usable, the next login to a server would
+    /// fail, the status would become [`IdentityStatus::Refused`], and Seawall would close the
+    /// user's clients.
     pub(super) fn user_unknown_on_connection(&self, identity: &Arc<Identity>) {
         let user = UserName::of(identity);
         self.apply_reading(&user, identity, Reading::Gone, Instant::now());
@@ -514,9 +518,9 @@ impl Credentials {
         }
     }
 
-    /// Waits for first logins of the user by other logins, until this login should try again.
-    /// Returns at once if the user became known or unknown just before `wait` was created, because
-    /// `wait` gets no notification of that.
+    /// Waits while first logins of the user by other clients are in progress, until this login
+    /// should try again to become the first login. Returns at once if the user became known or
+    /// unknown just before `wait` was created, because `wait` gets no notification of that.
     async fn wait_unless_known(
         &self,
         request: &KeyRequest<'_>,

@@ -99,7 +99,7 @@ pub struct CredentialSettings {
     pub mode: CredentialMode,
     /// The users that the configuration names.
     pub users: Vec<ConfiguredUser>,
-    /// How long keys are used after the last reading that confirmed them.
+    /// How long cached keys are used after the last time that a server confirmed them.
     pub max_stale: Duration,
     /// Maximum number of users whose keys are cached.
     pub max_users: usize,

@@ -73,10 +73,11 @@ impl Credentials {
         }
     }
 
-    /// Checks out a connection of a user to the primary or to a router. If a router refuses the
-    /// user's keys, tries another router, because the data about users on the first router may be
-    /// outdated. The error is the result of the reading. It is [`Reading::RefusedSoFar`] if all
-    /// usable routers refuse the keys, but a router that has just failed may accept them.
+    /// Checks out a connection of a user to the primary or to a router, to read the user's keys. If
+    /// a router refuses the user's keys, tries another router, because the data about users on the
+    /// first router may be outdated. The error is the [`Reading`] that the caller returns if it
+    /// gets no connection, for example [`Reading::RefusedSoFar`] if all usable routers refuse the
+    /// keys, but a router that has just failed may accept them.
     async fn check_out_to_read(&self, identity: &Arc<Identity>) -> Result<Checkout, Reading> {
         let deadline = Instant::now() + QUESTION_LIMIT;
         let preference = ReadPreference::PRIMARY;
@@ -207,8 +208,8 @@ fn may_succeed_elsewhere(error: &mongodb::error::Error) -> bool {
     }
 }
 
-/// The result of a reading by the service account that got no keys of the user. `error` is `None`
-/// if no reply arrived.
+/// The result of reading a user's keys if the service account got no keys. `error` is `None` if no
+/// reply arrived.
 fn reading_without_keys(error: Option<&UsersInfoError>, login_version: u64) -> Reading {
     match error {
         None | Some(UsersInfoError::CommandFailed { .. }) => Reading::Unavailable,
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_is_repeated_only_if_its_connection_failed_or_its_server_changed_its_state() {
+    fn a_key_reading_is_repeated_only_after_a_connection_failure_or_a_server_state_change() {
         let closed = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         assert!(may_succeed_elsewhere(&closed.into()));
         // 10107 is NotWritablePrimary, 13 Unauthorized.

@@ -69,19 +69,19 @@ pub(in crate::client) struct Known {
     /// When a login's proof last failed against these keys; `None` if no proof has failed since
     /// `confirmed_at`.
     doubted_at: Option<Instant>,
-    /// Set only in the copy that [`Store::claim_cached`] returns to a login: the right to use these
-    /// keys without a new reading. Only one login at a time has this right. It ends when the login
-    /// drops the claim.
+    /// The right of one login to use the cached keys although no server has confirmed them since
+    /// the login began. Set only in the copy that [`Store::claim_cached`] returns to the login.
+    /// Only one login at a time has this right. It ends when the login drops the claim.
     claim: Option<Arc<()>>,
-    /// A weak reference to the `claim` in the copy of the last login that claimed these keys. It
-    /// can be upgraded only while this login has the claim.
+    /// A weak reference to the `claim` of the login that claimed these keys last. It can be
+    /// upgraded only as long as this login has not dropped its claim.
     claimed: Weak<()>,
     /// When a login last claimed these keys.
     claimed_at: Option<Instant>,
 }
 
 impl Known {
-    /// True if a proof failed against these keys and no later reading has confirmed them.
+    /// True if a proof failed against these keys and no server has confirmed them since then.
     pub(in crate::client) fn is_doubted(&self) -> bool {
         self.doubted_at.is_some()
     }
@@ -112,8 +112,8 @@ impl Known {
         Some(self.clone())
     }
 
-    /// True if the keys were confirmed so recently that one login at a time may use them without a
-    /// new reading.
+    /// True if a server confirmed the keys so recently that one login at a time may use them
+    /// without asking a server again.
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.confirmed_at);
         !self.is_doubted() && age < FRESH_FOR
@@ -136,8 +136,9 @@ pub(in crate::client) enum Reading {
     Unavailable,
 }
 
-/// The reading that ended a user's identity. Seawall remembers this reading, because a reading that
-/// was requested earlier may arrive later and must not restore the identity.
+/// The result of a key reading (a request for a user's keys) that ended the user's identity.
+/// Seawall remembers this result, because the reply to an earlier request may arrive later and must
+/// not restore the identity.
 #[derive(Debug)]
 pub(super) struct EndedIdentity {
     asked_at: Instant,
@@ -146,8 +147,8 @@ pub(super) struct EndedIdentity {
 }
 
 impl EndedIdentity {
-    /// True if a reading of `credentials` that was requested at `asked_at` must not restore the
-    /// identity.
+    /// True if `credentials`, which a server returned to a request sent at `asked_at`, must not
+    /// restore the identity.
     fn outdates(&self, credentials: &seawall_auth::Credentials, asked_at: Instant) -> bool {
         let refused = self.refused.as_deref();
         self.asked_at > asked_at && refused.is_none_or(|refused| refused == credentials)
@@ -157,8 +158,8 @@ impl EndedIdentity {
 /// Entries that were evicted from a table.
 pub(super) type Evicted<V> = Retired<NameHash, V>;
 
-/// Entries that were evicted when a reading was applied. The caller drops them after it has
-/// released the store's lock, because dropping them takes time.
+/// Entries that were evicted when [`Store::confirm`] applied the result of reading a user's keys.
+/// The caller drops them after it has released the store's lock, because dropping them takes time.
 #[derive(Debug, Default)]
 #[must_use = "drop this value after the lock is released"]
 pub(super) struct Confirmed {
@@ -228,10 +229,10 @@ impl Store {
         Some(known.clone())
     }
 
-    /// Returns the cached keys for a login that uses them without a new reading; `None` if another
-    /// login of the user uses them now. So if the user's password has changed, only one login
-    /// fails. After this failure, the other logins wait for new keys. Dropping the result releases
-    /// the claim.
+    /// Returns the cached keys for a login that uses them without asking a server again; `None` if
+    /// another login of the user uses them now. So if the user's password has changed, only one
+    /// login fails. After this failure, the other logins wait for new keys. The login drops the
+    /// result to let other logins use the cached keys.
     pub(super) fn claim_cached(&mut self, user: &UserName, now: Instant) -> Option<Known> {
         let mut lent = self.known(user, now)?;
         if lent.claimed.strong_count() > 0 {
@@ -282,9 +283,10 @@ impl Store {
 
     /// Stores a user whose keys were requested at `asked_at`. `login` is set if a client has proved
     /// that it knows the ClientKey. If the user's id has not changed, the user keeps its identity.
-    /// Returns the stored user, and entries that were evicted. The user is `None` in two cases:
-    /// after the request, the user was dropped or a server refused these keys; or newer keys are
-    /// known, and `login` is missing or does not fit the newer keys.
+    /// Returns the stored user, and entries that were evicted. The user is `None` if Seawall has
+    /// learned since `asked_at` that the user was dropped or that a server refuses these keys. The
+    /// user is also `None` if newer keys are known, unless `login` is set and the newer keys have
+    /// the same user id and are equal for the mechanism of `login`.
     pub(super) fn learn(
         &mut self,
         user: &UserName,
@@ -449,7 +451,7 @@ impl Store {
         }
     }
 
-    /// True if a proof failed and no later reading has confirmed the keys.
+    /// True if a proof failed against the known keys and no server has confirmed them since then.
     pub(super) fn is_doubted(&self, user: &UserName) -> bool {
         let known = self.known.get(&self.hash(user));
         known.is_some_and(Known::is_doubted)
@@ -759,7 +761,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_claim_on_cached_keys_ends_when_keys_that_were_requested_after_the_claim_arrive() {
+    async fn keys_requested_after_a_login_claimed_the_cached_keys_end_the_claim() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);

@@ -1,4 +1,5 @@
-//! Records operations in the running capture.
+//! Records operations in the running capture: a recording of the messages of some clients (see
+//! [`crate::captures`]).
 
 use tokio::time::Instant;
 

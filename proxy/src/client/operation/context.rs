@@ -31,7 +31,7 @@ pub(super) struct Operation<'a> {
     /// The address or user towards which the client counts when Seawall divides limited resources.
     pub(super) sharer: Sharer,
     pub(super) reply_to: ReplyTo,
-    /// Set if the operation is recorded in a capture.
+    /// Set if the operation is recorded in a capture (a recording of some clients' messages).
     pub(super) recording: Option<&'a Recording>,
 }
 

@@ -195,8 +195,9 @@ impl Operation<'_> {
         )))
     }
 
-    /// Sends the request. Returns the number of statements in a streamed request. Returns 0 for a
-    /// request that was read whole, because its statements were counted before it was sent.
+    /// Sends the request. If the request is streamed (its bytes are forwarded as they arrive),
+    /// returns the number of its statements. Returns 0 for a request that was read whole, because
+    /// its statements were counted before it was sent.
     async fn send_request(
         &self,
         end: &mut ClientEnd<'_>,

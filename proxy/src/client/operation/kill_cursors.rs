@@ -127,8 +127,9 @@ impl Operation<'_> {
         Some(reply)
     }
 
-    /// Ends the operation with a server's error. Reports a state-change error to the topology. With
-    /// `repeats`, also conceals it from the client.
+    /// Ends the operation with a server's error. Reports a state-change error (such as
+    /// `NotWritablePrimary`) to the topology. If the setting `repeats` is true, replaces this error
+    /// by error 6 (`HostUnreachable`) for the client.
     fn pass_error(
         &self,
         pool: &Arc<ServerPool>,
@@ -167,7 +168,8 @@ fn list_without_server(error: &CheckOutError) -> &'static CStr {
     }
 }
 
-/// Returns the reply with its state-change error concealed. Returns other replies unchanged.
+/// Replaces a state-change error (such as `NotWritablePrimary`) in a reply by error 6
+/// (`HostUnreachable`). Returns other replies unchanged.
 fn concealed(reply: RawDocumentBuf) -> RawDocumentBuf {
     let concealed = conceal_state_change(reply.as_bytes());
     let concealed = concealed.and_then(|bytes| RawDocumentBuf::from_bytes(bytes).ok());

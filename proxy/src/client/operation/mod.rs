@@ -392,8 +392,8 @@ pub(super) fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; seawall_wire::
     sequences
 }
 
-/// Returns the parts of the command from which its fingerprint is computed. `all` are the
-/// [`sequences`] of the message.
+/// Returns the bytes of the command in a message: its body and its document sequences. `all` are
+/// the [`sequences`] of the message.
 pub(super) fn input<'a>(
     parsed: &OpMsg<'a>,
     all: &'a [Sequence<'a>; seawall_wire::MAX_SEQUENCES],

@@ -44,8 +44,9 @@ impl Operation<'_> {
         );
     }
 
-    /// Attributes a `getMore` to the shape of the operation that opened its cursor. If the cursor
-    /// is unknown, counts and logs the `getMore` instead.
+    /// In the statistics, counts a `getMore` under the shape (the command without its values) of
+    /// the operation that opened its cursor. If the cursor is unknown, counts and logs the
+    /// `getMore` as an operation on an unknown cursor.
     pub(super) fn note_origin(&self, observation: &mut Observation<'_>) {
         if self.command.class != Class::GetMore {
             return;

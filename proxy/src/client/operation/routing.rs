@@ -24,7 +24,8 @@ const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
 /// Pause between two attempts to check out after a login at a server has failed.
 const PAUSE_AFTER_FAILED_LOGIN: Duration = Duration::from_millis(100);
 
-/// Time between two checks of the user's keys while an operation waits for another router.
+/// Used while an operation waits for another router: the time between two checks if the user's keys
+/// have been replaced or the client has to log in again.
 const KEYS_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long a `getMore` on a change stream waits for an unavailable server. The wait is short,
@@ -40,8 +41,8 @@ pub(super) enum CheckOutFailure {
     /// A server refused the user's keys, so the client has to log in again.
     KeysRefused,
     /// A server whose data about users may be outdated refused the user's keys, and the operation
-    /// cannot use another server. The primary or another router accepts the keys, or did not reply
-    /// in time.
+    /// cannot use another server. The client need not log in again, because the primary or another
+    /// router accepts the keys or did not reply in time.
     LoginRefused,
     /// The client has not logged in, but the server requires a login.
     Unauthenticated,
@@ -59,8 +60,9 @@ struct CheckOutAttempt {
 
 impl Operation<'_> {
     /// Selects a server and checks out a connection to it. After a failure, tries again until the
-    /// time limit, as long as another attempt can succeed. `is_slice` is true if the connection is
-    /// for one slice of a wait for data. Such a slice has a [`crate::pool::LanePermit`].
+    /// time limit, as long as another attempt can succeed. Seawall splits the wait of a `getMore`
+    /// for data into slices (see [`super::slices`]). `is_slice` is true if the connection is for
+    /// one slice. Such a slice already has a [`crate::pool::LanePermit`].
     pub(super) async fn check_out(
         &self,
         observation: &Observation<'_>,
@@ -218,8 +220,8 @@ impl Operation<'_> {
         sleep_until(deadline.min(now + PAUSE_AFTER_FAILED_LOGIN)).await;
     }
 
-    /// Handles a server's refusal of the keys of `login_version`. Fails if the client has to log in
-    /// again.
+    /// Handles a server's refusal of the user's keys. `login_version` is the
+    /// [`Identity::login_version`] of the refused keys. Fails if the client has to log in again.
     async fn handle_refused_keys(
         &self,
         pool: &ServerPool,

@@ -137,7 +137,8 @@ impl<'a> Relay<'a> {
         self.watch.lock().login_overdue()
     }
 
-    /// The stage that the client had reached when the relay ended.
+    /// What the client was doing when the relay ended, for example logging in or waiting for the
+    /// reply to an operation.
     pub(super) fn stage(&self) -> Stage {
         self.watch.lock().stage()
     }

@@ -8,10 +8,11 @@ use seawall_wire::Elements;
 /// server would check Seawall's certificate instead of the client's.
 const X509: &str = "MONGODB-X509";
 
-/// True if a server might run a command that the first field of this legacy query does not name. A
-/// server removes `$queryOptions` before it looks for the command's name. It also unwraps `$query`
-/// and `query`, whose values may have any type. Any other first field that begins with `$` is not
-/// the name of a command, so the query is ambiguous too.
+/// True if the first field of a legacy query might not name the command that a server would run. A
+/// server uses the value of a first field `$query` or `query` as the command, whatever its type.
+/// The query is then ambiguous unless this value is a document whose first field can be a command's
+/// name. The names `query` and `$...` are no command's name: for example, a server removes
+/// `$queryOptions` before it looks for the command's name.
 pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     let Some(Ok(first)) = Elements::of(query).next() else {
         return true;

@@ -244,8 +244,9 @@ fn close(shared: &Shared, connected: &mut ConnectedClient, reason: &'static str)
     shared.recorder.unobserved(reason);
 }
 
-/// Relays until the client or the server ends the connection, the relays move to another server,
-/// the client's login is overdue, or the client is idle in a drain.
+/// Relays until the client or the server ends the connection, the client's login is overdue, or the
+/// client is idle in a drain. Also ends if the relay must leave its server, because another server
+/// is now the primary or the selected router.
 pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target) {
     let Target {
         server,

@@ -86,7 +86,8 @@ impl Replies {
 
     /// Parses bytes up to the next event. Returns the number of parsed bytes, and the event, if
     /// there was one. The caller then calls this function again with the remaining bytes.
-    /// `expected` returns the facts about the reply to a request, by the request's id.
+    /// `expected` gets the id of a request, and returns what Seawall knows about the reply before
+    /// it arrives.
     pub(super) fn feed(
         &mut self,
         bytes: &[u8],

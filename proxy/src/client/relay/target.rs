@@ -25,7 +25,7 @@ pub(in crate::client) struct Target {
     pub(super) server: Stream,
     pub(super) counted: Relayed,
     /// The server's address in the deployment. `None` if the server is the client's original
-    /// destination. The relay then never moves to another server.
+    /// destination. Such a relay keeps its server, even if another server becomes the primary.
     pub(super) address: Option<ServerAddress>,
     /// True if the server requires a login. Seawall asks on this connection, because the reply can
     /// depend on the connection.

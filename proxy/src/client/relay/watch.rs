@@ -95,7 +95,8 @@ pub(super) struct Watch<'a> {
     is_authenticated: bool,
     /// True if the server has replied to a request.
     has_replied: bool,
-    /// The stage that the client had reached when one side ended the relay; `None` before that.
+    /// What the client was doing when one side ended the relay (for example, logging in); `None`
+    /// before that.
     last_stage: Option<Stage>,
     admission: Admission<'a>,
 }
@@ -126,7 +127,8 @@ impl<'a> Watch<'a> {
         self.admission.requires_login() && !self.is_authenticated
     }
 
-    /// The stage that the client has reached, or had reached when [`Self::keep_stage`] was called.
+    /// What the client is doing now (for example, logging in), or what it was doing when
+    /// [`Self::keep_stage`] was called.
     pub(super) fn stage(&self) -> Stage {
         let waits_for = |kinds: &[RequestKind]| {
             let mut pending = self.pending.iter();
@@ -190,7 +192,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Records the number of statements in a streamed request that has passed completely.
+    /// Records the number of statements in a streamed request (its bytes are forwarded as they
+    /// arrive), after all its bytes have been forwarded.
     pub(super) fn set_statements(&mut self, request_id: i32, statements: u64) {
         let mut pending = self.pending.iter_mut().rev();
         // The request is missing if the server replied before it received the whole request.
@@ -207,8 +210,8 @@ impl<'a> Watch<'a> {
         Verdict::Close(reason)
     }
 
-    /// Decides if a message with a legacy or unknown opcode and without a command is forwarded:
-    /// only if the client need not log in.
+    /// Decides about a message that contains no command, because its opcode is legacy or unknown.
+    /// Seawall forwards such a message only if the client need not log in.
     fn legacy(&self) -> Verdict {
         match self.has_to_log_in() {
             true => self.close_unparsed("relay_opcode"),
@@ -285,7 +288,7 @@ impl<'a> Watch<'a> {
     /// may pass.
     ///
     /// # Errors
-    /// The reason if Seawall must close the client connection.
+    /// Seawall must close the client connection. The error is the reason.
     fn refusal(&mut self, command: &Command<'_>) -> Result<Option<ErrorReply>, &'static str> {
         let has_to_log_in = self.has_to_log_in();
         let refusal = guard::refusal(command, has_to_log_in);

@@ -2,8 +2,8 @@
 //!
 //! With TLS 1.3, a client may send commands before Seawall refuses its certificate, and a client
 //! without TLS sends a whole command. If Seawall closed the connection at once, the kernel would
-//! reset it because of these bytes, and the client might lose the alert. So Seawall first ends only
-//! its own direction.
+//! reset it because of these bytes, and the client might lose the alert. So Seawall first closes
+//! only its sending direction, and still reads the bytes of the client.
 
 use std::{io, time::Duration};
 
@@ -13,8 +13,8 @@ use tokio_rustls::rustls::{self, InvalidMessage};
 /// Maximum time for which a connection stays open after its handshake has failed.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Number of bytes of a refused client after which its connection is closed. A command of the
-/// handshake has at most this size.
+/// If a refused client still sends more than this number of bytes, its connection is closed at
+/// once. Seawall accepts commands of a MongoDB handshake, such as `hello`, up to the same size.
 const MAX_DROPPED_BYTES: usize = 64 * 1024;
 
 /// A handshake that has failed.
@@ -54,9 +54,10 @@ impl FailedHandshake {
 pub(crate) struct NotTls(rustls::Error);
 
 impl NotTls {
-    /// Returns the error of a client's first message. It is a [`NotTls`] if the message does not
-    /// have the content type and the major version of a TLS record (RFC 8446, section 5.1). In
-    /// later messages, the same error of rustls is a violation of the protocol.
+    /// Gets the error that rustls returned for a client's first message. Replaces this error with a
+    /// [`NotTls`] if the message does not have the content type and the major version of a TLS
+    /// record (RFC 8446, section 5.1). For later messages, the same error of rustls means that the
+    /// client violates the TLS protocol, so it must not be replaced.
     pub(crate) fn of_first_message(error: io::Error) -> io::Error {
         let cause = error.get_ref();
         let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());

@@ -5,7 +5,8 @@
 //! session. So tickets, with which clients resume sessions, belong to a *generation*: all TLS
 //! configurations that verify clients in the same way. A ticket of another generation leads to a
 //! full handshake, and so does a ticket whose client certificate has expired. When a session is
-//! resumed, Seawall verifies the certificate again, because its revocation list may be outdated.
+//! resumed, Seawall verifies the client's certificate again: the revocation list of its issuer may
+//! have expired since the full handshake, and then the client must be refused.
 
 mod certificates;
 mod failure;
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_that_are_not_a_tls_record_after_the_first_message_do_not_count_as_no_tls() {
+    async fn after_a_valid_first_message_bytes_that_are_not_a_tls_record_are_a_protocol_error() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let resumption = Resumption::new().unwrap();
@@ -494,7 +495,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_whose_resumed_session_is_refused_reads_the_end_of_the_session() {
+    async fn a_client_whose_resumed_session_is_refused_gets_the_alert_close_notify() {
         for version in [&TLS12, &TLS13] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();

@@ -30,7 +30,8 @@ const MAX_SESSIONS: usize = 1_024;
 const NEVER: i64 = i64::MAX;
 
 /// The keys of tickets, and the stored sessions. A client resumes a session by a ticket or by a
-/// stored session. All configurations of one generation share the keys and the stored sessions.
+/// stored session. All TLS configurations that verify clients in the same way (a *generation*)
+/// share the keys and the stored sessions.
 #[derive(Clone, Debug)]
 pub(super) struct Resumption {
     pub(super) tickets: Arc<dyn ProducesTickets>,
@@ -55,7 +56,7 @@ impl Resumption {
 pub(super) struct ExpiringSessions {
     verifier: Arc<dyn ClientCertVerifier>,
     resumption: Resumption,
-    /// When the first certificate of the client's chain expires, in seconds since the Unix epoch.
+    /// The earliest expiry of a certificate in the client's chain, in seconds since the Unix epoch.
     /// [`NEVER`] while no chain is known.
     expiry: AtomicI64,
 }
@@ -75,9 +76,9 @@ impl ExpiringSessions {
         [expiry.as_slice(), session].concat()
     }
 
-    /// Returns the bytes of a session from those of [`Self::seal`], and keeps the expiry for the
-    /// next sessions of the client. `None` if the session has expired. `now` is in seconds since
-    /// the Unix epoch.
+    /// Reverses [`Self::seal`]: returns the bytes of the session without the expiry. Stores the
+    /// expiry in this value, so that the new sessions of this handshake get the same expiry. `None`
+    /// if the session has expired. `now` is in seconds since the Unix epoch.
     fn open(&self, mut sealed: Vec<u8>, now: i64) -> Option<Vec<u8>> {
         let (expiry, _) = sealed.split_first_chunk()?;
         let expiry = i64::from_be_bytes(*expiry);
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_and_the_sessions_after_its_resumption_end_with_the_certificate() {
+    fn a_session_and_the_sessions_after_its_resumption_expire_when_the_certificate_expires() {
         let resumption = Resumption::new().unwrap();
         let sealed = sessions(&resumption, 1_000).seal(b"first");
         let resumed = sessions(&resumption, NEVER);
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_expires_with_the_first_certificate_of_the_chain() {
+    fn a_session_expires_when_any_certificate_of_the_chain_expires() {
         let is_ca = || IsCa::Ca(BasicConstraints::Unconstrained);
         let [root_key, intermediate_key, key] = [(); 3].map(|()| KeyPair::generate().unwrap());
         let root = params("root", 2_048, is_ca());

@@ -181,7 +181,7 @@ fn a_heavy_new_shape_replaces_the_lightest_row_of_a_full_table() {
 }
 
 #[test]
-fn a_new_row_is_kept_after_a_short_operation_and_evicted_shapes_can_return() {
+fn a_new_row_keeps_the_weight_of_its_shape_and_an_evicted_shape_can_get_a_row_again() {
     let mut table = Table::new(10);
     for field in 0..9 {
         table.run(&find("orders", field, 0), MS * 10);
@@ -212,7 +212,7 @@ fn a_new_row_is_kept_after_a_short_operation_and_evicted_shapes_can_return() {
 }
 
 #[test]
-fn a_heavy_shape_replaces_a_light_shape_with_the_same_coarse_shape() {
+fn a_heavy_shape_takes_the_row_of_a_lighter_shape_with_the_same_coarse_shape() {
     let mut table = Table::new(1_000);
     for projected in 0..64 {
         table.run(&find("orders", 1, projected), MS);

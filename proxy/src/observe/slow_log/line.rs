@@ -131,8 +131,9 @@ fn write_document(out: &mut Bounded, document: &RawDocument) -> io::Result<()> {
     Ok(serde_json::to_writer(out, &document)?)
 }
 
-/// True if documents and arrays are nested more than `max_depth` levels deep; `document` is level
-/// 1. The function is not recursive, so a deep document cannot exhaust the stack.
+/// True if documents and arrays are nested more than `max_depth` levels deep. The outermost level,
+/// `document` itself, counts as one level. The function is not recursive, so a deep document cannot
+/// exhaust the stack.
 fn is_nested_deeper_than(document: &RawDocument, max_depth: usize) -> bool {
     let mut levels = vec![document.iter()];
     while let Some(level) = levels.last_mut() {

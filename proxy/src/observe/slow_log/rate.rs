@@ -11,8 +11,9 @@ use std::{
 const GROUPS: usize = 1 << GROUP_BITS;
 const GROUP_BITS: u32 = 8;
 
-/// In each second, a user may write another line only while the number of lines of the user's group
-/// is below `SHARE` times the number of lines that all users may still write.
+/// A user may write another line only if the number of lines that the user's group has written in
+/// this second is below `SHARE` times the number of lines that are left until the limit. So one
+/// user can write only about eight ninths of the lines of a second.
 const SHARE: u64 = 8;
 
 /// Limits the number of lines per second, of all users together and of each group of users.
@@ -36,9 +37,9 @@ impl Rate {
     }
 
     /// True if a line is allowed for an operation of this user that ended at `at`. An allowed line
-    /// is counted in the current second. A later `at` begins a new second. If `at` is in the second
-    /// before the current one, the line counts in the current second. An even earlier `at` means
-    /// that the clock was set back, and begins a new second too.
+    /// is counted. If `at` is in the current second or in the second before it, the line counts in
+    /// the current second. If `at` is later, a new current second begins, and counting starts again
+    /// from 0. If `at` is earlier, the clock was set back, and counting starts again too.
     pub(in crate::observe) fn admits(&self, user: u64, at: SystemTime) -> bool {
         let Some(max_lines) = self.max_lines else {
             return true;
@@ -67,8 +68,8 @@ fn group_of(user: u64) -> usize {
 struct Lines(AtomicU64);
 
 impl Lines {
-    /// Returns the number of lines counted in the current second. Returns 0 if [`Self::add`] would
-    /// begin a new second for a line of `second`.
+    /// Returns the number of lines counted in the current second. Returns 0 if `second` is neither
+    /// the current second nor the second before it: [`Self::add`] then starts counting again.
     fn count(&self, second: u64) -> u64 {
         let (current, lines) = halves(self.0.load(Ordering::Relaxed));
         match is_same(second, current) {

@@ -8,8 +8,8 @@ use super::{super::demand::Need, HandOver, Inner, PoolState, Todo};
 use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
 
-/// A search for users that may exceed the concurrency limit (see `Slots::may_exceed`) examines at
-/// most this number of users for each need.
+/// While all slots are taken, `Slots::may_exceed` still allows some users to run an operation. A
+/// search for such users examines at most this number of users for each need.
 const MAX_USERS_TRIED: usize = 8;
 
 /// The needs whose waiters are in the lists of `Inner::ready`.
@@ -17,8 +17,9 @@ const LIMITED: [Need; 2] = [Need::SlotOrReserve, Need::Slot];
 
 impl Inner {
     /// Returns true if an operation that has just arrived may begin, provided that a connection is
-    /// available. If this call makes long operations exempt from the concurrency limit, waiters get
-    /// the freed slots before the new operation.
+    /// available. To make room, this call may exempt operations that have run for long from the
+    /// concurrency limit. Their slots are then free. Waiters get these slots before the new
+    /// operation.
     pub(super) fn admit(
         &mut self,
         id: IdentityId,
@@ -77,8 +78,9 @@ impl Inner {
     }
 
     /// Returns the need of the user's next waiter that needs no slot; `None` if no such waiter can
-    /// get a connection now. A command of Seawall itself comes first. A waiter with a permit of the
-    /// lane comes next, unless a waiter for a slot is older.
+    /// get a connection now. A command of Seawall itself comes first. An operation that waits for
+    /// data and has its permit ([`Need::LanePermit`]) comes next, unless a waiter for a slot is
+    /// older.
     fn next_without_slot(&self, id: IdentityId) -> Option<Need> {
         let user = self.users.get(&id)?;
         if user.is_ready(Need::Nothing, &self.limits) {
@@ -111,8 +113,8 @@ impl Inner {
         }
     }
 
-    /// Gives free slots to the users in `ready` in turn. Then serves users that may exceed the
-    /// concurrency limit (see `Slots::may_exceed`).
+    /// Gives free slots to the users in `ready` in turn. Then serves the users that are allowed to
+    /// run an operation although all slots are taken (see `Slots::may_exceed`).
     pub(super) fn fill_slots(&mut self, now: Instant, todo: &mut Todo) {
         while let Some(need) = self.next_need(now) {
             self.serve_ready(need, 0, now, todo);

@@ -27,10 +27,11 @@ const MAX_USERS_TRIED: usize = 8;
 
 impl Inner {
     /// Decides if `connection`, which user `id` no longer uses, is closed so that another user can
-    /// get a connection. Rotates `turns` to this other user. A connection is closed only at
-    /// `max_server_connections`, or if at most one more connection may be used by operations with
-    /// `Need::Slot` (see [`Limits::max_for_slots`]). `need` is the need of the operation that used
-    /// the connection; `None` if no operation used it.
+    /// get a connection. Rotates `turns` to this other user. The connection is closed only in two
+    /// cases. In the first case, the server has `max_server_connections` connections. In the second
+    /// case, operations with `Need::Slot` may use at most one connection more than now (see
+    /// [`Limits::max_for_slots`]). `need` is the need of the operation that used the connection;
+    /// `None` if no operation used it.
     pub(super) fn decide_to_give_way(
         &mut self,
         id: IdentityId,
@@ -86,8 +87,9 @@ impl Inner {
         user.is_some_and(|user| user.wants_more(&self.limits, room))
     }
 
-    /// Returns the next user in `turns` that needs another connection, may have one by its own
-    /// limits, and for which `waits_since` returns a time. Also returns this time.
+    /// Returns the next user in `turns` that needs another connection and whose own limits allow
+    /// one. Skips users for which `waits_since` returns `None`. Also returns the time that
+    /// `waits_since` returned for the user: the arrival of the user's oldest relevant waiter.
     fn next_to_grow(
         &mut self,
         waits_since: impl Fn(&User) -> Option<Instant>,
@@ -180,10 +182,11 @@ impl Inner {
     }
 
     /// Makes room for a connection of user `id`: closes an available connection that belongs to
-    /// another user and that no waiter can use. If the connection is for an operation that may use
-    /// the reserve, also closes a connection that a waiter can use only later, because this waiter
-    /// may itself have to wait until that operation ends. Of several such connections, closes the
-    /// connection that has been unused for longest. Returns false if there is no such connection.
+    /// another user and that no waiter can use. If user `id` needs the connection for an urgent
+    /// operation, such as a commit, the closed connection may also be one that a waiter of the
+    /// other user can use later, but not now: this waiter may itself have to wait until the urgent
+    /// operation ends. Of several such connections, closes the connection that has been unused for
+    /// longest. Returns false if there is no such connection.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
         let user = self.users.get(&id);
         let is_urgent = user.is_some_and(User::lacks_urgent_connection);

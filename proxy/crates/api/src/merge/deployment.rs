@@ -76,8 +76,8 @@ impl Merge for PoolUser {
 }
 
 impl Merge for Concurrency {
-    /// Adds the limits, because each instance applies its own limit. Removes the reason of the last
-    /// decision, because several instances have no common decision.
+    /// Adds the limits, because each instance applies its own limit. Removes the reason for the
+    /// limit, because each instance has its own reason.
     fn merge(&mut self, other: Self) {
         add!(self, other: exempt, in_progress, reserved, waiting);
         add_limit(&mut self.limit, other.limit);

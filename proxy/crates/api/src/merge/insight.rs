@@ -1,4 +1,5 @@
-//! Merges the storms, stalls, changes and reports of several instances.
+//! Merges the reconnect storms, the stalls, the changes between two periods, and the reports of
+//! several instances.
 
 use super::{
     Merge, add, add_known, combine, deployment::merge_pools, merge_by, merge_known, merge_text,
@@ -65,8 +66,8 @@ impl Merge for Pulse {
     }
 }
 
-/// The mean time until a server's reply, over the samples of both instances. Samples without a
-/// reply do not count.
+/// The mean time until a server's reply, over the samples of both instances (regular reads of
+/// `serverStatus`). Samples without a reply do not count.
 fn mean_ms(a: &Pulse, b: &Pulse) -> Option<f64> {
     let sum = |of: &Pulse| Some((of.mean_ms?, seawall_stats::float(of.answered?)));
     match (sum(a), sum(b)) {
@@ -82,8 +83,9 @@ impl Merge for Changes {
         spans.all(|span| span.figures.as_ref().is_some_and(Merge::is_mergeable))
     }
 
-    /// Merges the figures of the two periods and removes all changes: the caller compares the
-    /// merged figures. An instance that could not compare its periods is skipped.
+    /// Merges the figures of the two compared periods, without an instance that could not compare
+    /// its periods. Empties the list of changes, because the caller computes it again from the
+    /// merged figures.
     fn merge(&mut self, other: Self) {
         if other.comparable == Some(true) {
             if self.comparable == Some(true) {

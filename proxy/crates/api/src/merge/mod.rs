@@ -22,8 +22,9 @@ use super::{Bucket, Latency, More, Phases, buckets, distribution};
 
 /// A reply that can be merged with the replies of other instances to the same request.
 pub trait Merge {
-    /// Sets the instance's address in each entry, such as a storm, that a merge only lists and does
-    /// not combine with an entry of another instance.
+    /// Sets the instance's address in the entries that a merge does not combine with entries of
+    /// other instances. For example, a merged reply lists each storm with the address of its
+    /// instance.
     fn set_instance(&mut self, _address: &str) {}
 
     /// True if the reply has all distributions that a merge needs. Versions of Seawall that do not
@@ -441,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_differs_between_instances_is_replaced_by_mixed() {
+    fn text_that_differs_between_instances_becomes_the_word_mixed() {
         let mut text = String::new();
         merge_text(&mut text, "pooled".to_owned());
         merge_text(&mut text, "pooled".to_owned());

@@ -21,9 +21,9 @@ fn start_of_step(at: f64, seconds: f64) -> f64 {
 }
 
 impl Merge for Heatmap {
-    /// Adds the counts of equal buckets. An instance has longer steps if its history has too little
-    /// memory for short steps. The steps of the other instance are then combined into steps of the
-    /// same length.
+    /// Adds the counts of the same bucket in the same step. An instance has longer steps if its
+    /// memory for the statistics of past periods is too small for short steps. The steps of the
+    /// other instance are then combined into steps of the same length.
     fn merge(&mut self, other: Self) {
         let columns = self.columns.iter().chain(&other.columns);
         let longest = columns.map(|column| column.seconds).fold(0.0, f64::max);
@@ -63,7 +63,7 @@ impl Merge for Heatmap {
 }
 
 impl Heatmap {
-    /// The counts of a column, each with the number of its bucket in a [`Distribution`].
+    /// The counts of a column, each with the index of its bucket in a [`Distribution`].
     fn numbered<'a>(
         &'a self,
         column: &'a HeatmapColumn,
@@ -230,8 +230,8 @@ impl Merge for Tick {
         self.second.as_ref().is_none_or(is_complete)
     }
 
-    /// Merges the latest seconds of the two instances, even if these seconds have different times:
-    /// the instances' clocks may differ.
+    /// Merges the figures of each instance's latest second, even if these seconds have different
+    /// times: the instances' clocks may differ.
     fn merge(&mut self, other: Self) {
         add!(self, other: clients, in_progress, wait_queue, waiting);
         add_limit(&mut self.concurrency_limit, other.concurrency_limit);

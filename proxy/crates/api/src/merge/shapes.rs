@@ -16,7 +16,8 @@ fn is_complete(count: u64, distribution: Option<&Vec<Bucket>>) -> bool {
     count == 0 || distribution.is_some()
 }
 
-/// Merges the members that all types with figures of operations have.
+/// Merges the members that `Shape`, `Server` and the other types with figures of operations have in
+/// common.
 macro_rules! merge_figures {
     ($this:ident, $other:ident) => {
         durations!($this).merge(durations!($other));
@@ -313,9 +314,9 @@ impl Merge for Timeline {
         self.steps.iter().all(Merge::is_mergeable)
     }
 
-    /// Merges the steps that begin at the same time. An instance has longer steps if its history
-    /// has too little memory for short steps. The steps of the other instance are then combined
-    /// into steps of the same length.
+    /// Merges the steps that begin at the same time. An instance has longer steps if its memory for
+    /// the statistics of past periods is too small for short steps. The steps of the other instance
+    /// are then combined into steps of the same length.
     fn merge(&mut self, other: Self) {
         let requested = self.step_seconds.max(other.step_seconds);
         self.step_seconds = merge_steps(&mut self.steps, other.steps).max(requested);

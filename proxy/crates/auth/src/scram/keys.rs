@@ -294,7 +294,8 @@ pub struct DerivedKeys {
 }
 
 impl DerivedKeys {
-    /// Derives the keys. `password` is the password in the form that the mechanism hashes.
+    /// Derives the keys. The caller has already prepared `password` as the mechanism requires (see
+    /// the variants of [`Mechanism`]).
     pub(super) fn from_prepared(
         mechanism: Mechanism,
         password: &[u8],

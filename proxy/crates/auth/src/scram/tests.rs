@@ -142,8 +142,9 @@ fn forged_keys(keys: &ScramKeys) -> DerivedKeys {
     .unwrap()
 }
 
-/// Returns copies of `payload`. In each copy, a different character of the last attribute's base64
-/// value is replaced. The values are still valid base64.
+/// Returns one copy of `payload` for each character of the last attribute's base64 value, except
+/// the value's last character. In each copy, this one character is replaced. The values are still
+/// valid base64.
 fn tampered(payload: &str) -> Vec<String> {
     let start = payload.rfind(['p', 'v']).unwrap() + 2;
     let (head, value) = payload.split_at(start);

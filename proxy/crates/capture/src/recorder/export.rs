@@ -16,29 +16,32 @@ use crate::record::{ClientBegan, Content, Header, Outcome, Reply, ReplyDetail};
 /// operations are not exported.
 const MAX_PENDING: usize = 100_000;
 
-/// The reason why a capture cannot be converted to a recorder's file.
+/// The reason why a capture cannot be converted to a file of mongod's traffic recorder.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ExportError {
     /// The capture has only some values of each reply ([`ReplyDetail::Facts`]), not the whole
     /// reply.
-    #[error("the capture has no whole replies, but a recorder's file needs them")]
+    #[error("the capture has no whole replies, but a file of mongod's traffic recorder needs them")]
     NoReplies,
 }
 
-/// Counts of the exported operations, and of those that were not exported, by reason.
+/// Numbers of the exported operations, of the operations without an exported reply, and of the
+/// operations that were missing in the capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportCounts {
     /// Operations whose command is in the file.
     pub operations: u64,
-    /// Operations whose reply is not in the file: the client got no reply from a server, the reply
-    /// was too large, or the operation exceeded the limit `MAX_PENDING`.
+    /// Operations whose reply is not in the file: the client got no reply from a server, the
+    /// capture lacks the reply's message, or the operation exceeded the limit `MAX_PENDING`.
+    /// Operations whose client requested no reply (`moreToCome`) do not count.
     pub without_reply: u64,
     /// Operations that are already missing from the capture (see
     /// [`Omitted`](crate::record::Omitted)).
     pub omitted: u64,
 }
 
-/// A conversion from records to packets.
+/// A conversion from the records of a capture to the packets of a file of mongod's traffic
+/// recorder.
 #[derive(Debug)]
 pub struct Export {
     layout: Layout,

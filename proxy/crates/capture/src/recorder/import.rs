@@ -1,4 +1,4 @@
-//! Converts the packets of a recorder's file to the records of a capture.
+//! Converts the packets of a file of mongod's traffic recorder to the records of a capture.
 //!
 //! A packet does not say whether its message is a command or a reply. Only replies have the field
 //! `ok`, so this field decides. `responseTo` of a reply is the `requestID` of its command in the
@@ -58,7 +58,8 @@ pub struct ImportCounts {
     pub unmatched_replies: u64,
 }
 
-/// A conversion from packets to records.
+/// A conversion from the packets of a file of mongod's traffic recorder to the records of a
+/// capture.
 #[derive(Debug)]
 pub struct Import {
     layout: Layout,
@@ -248,8 +249,8 @@ impl Import {
         }
     }
 
-    /// Records a reply of an exhaust cursor for which the recording has no `getMore`. `command` is
-    /// the cursor's first `getMore`; a copy of it is recorded before the reply.
+    /// Records a reply of an exhaust cursor. The recording has no `getMore` for this reply, so a
+    /// copy of `command`, an earlier `getMore` of the cursor, is recorded before the reply.
     fn exhaust_reply(
         &mut self,
         session: u64,
@@ -442,10 +443,11 @@ impl Parsed {
         Some(Self { header, message })
     }
 
-    /// True for an `OP_REPLY`, and for an `OP_MSG` whose body has the field `ok`; no command has
-    /// this field. `responseTo` does not distinguish replies from commands. It is 0 in the reply to
-    /// a command with the `requestID` 0. It is not 0 in the `getMore`s that a server records for an
-    /// exhaust cursor: there it is the `requestID` of the first command.
+    /// True for an `OP_REPLY`, and for an `OP_MSG` whose body has the field `ok`, which no command
+    /// has. The field `responseTo` does not show whether a message is a reply. A reply to a command
+    /// with the `requestID` 0 has the `responseTo` 0. And for an exhaust cursor, servers record
+    /// additional `getMore`s, whose `responseTo` is the `requestID` of the cursor's first
+    /// `getMore`.
     fn is_reply(&self) -> bool {
         match self.header.op_code {
             OpCode::Reply => true,

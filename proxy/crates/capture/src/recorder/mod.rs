@@ -37,7 +37,7 @@ pub use self::{
     writer::RecorderWriter,
 };
 
-/// The layout of a recorder's packets.
+/// The layout of the packets in a file of mongod's traffic recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// The head has two addresses, and the time in milliseconds since 1970.
@@ -70,7 +70,7 @@ pub enum PacketEvent {
     SessionEnded,
 }
 
-/// One packet of a recorder's file.
+/// One packet of a file of mongod's traffic recorder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The event that the packet records.

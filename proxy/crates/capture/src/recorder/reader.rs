@@ -1,4 +1,4 @@
-//! Reads the packets of a recorder's file.
+//! Reads the packets of a file of mongod's traffic recorder.
 
 use std::io::{self, Read};
 
@@ -8,7 +8,7 @@ use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES};
 use super::{Layout, MAX_HEAD_BYTES, MAX_PACKET_BYTES, MAX_SESSION, Packet, PacketEvent};
 use crate::reader::fill;
 
-/// The reason why a recorder's file cannot be read to its end.
+/// The reason why a file of mongod's traffic recorder cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RecorderError {
     /// Reading from the source failed.
@@ -204,5 +204,5 @@ fn take_text(rest: &mut Bytes) -> Result<String, &'static str> {
     text.map_err(|_| "an address is not UTF-8")
 }
 
-/// Size of the field with the packet's size, in bytes.
+/// Number of bytes of the field that contains the packet's size.
 const SIZE_BYTES: usize = 4;

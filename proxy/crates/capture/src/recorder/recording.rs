@@ -10,8 +10,8 @@ use crate::record::{Content, End, Header};
 /// The name of the program in the header of a converted recording.
 const PROGRAM: &str = concat!("seawall ", env!("CARGO_PKG_VERSION"), ", from a recording");
 
-/// Converts a recorder's file to records while reading it. Memory use is limited to one packet and
-/// to the limits of [`Import`].
+/// Converts a file of mongod's traffic recorder to the records of a capture while reading it.
+/// Memory use is limited to one packet and to the limits of [`Import`].
 #[derive(Debug)]
 pub struct Recording<R> {
     reader: RecorderReader<R>,

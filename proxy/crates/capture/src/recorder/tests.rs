@@ -69,8 +69,8 @@ fn session_event(event: PacketEvent, session: u64, order: u64) -> Packet {
     }
 }
 
-/// Changes a packet of the layout `Addresses` to the packet that a reader of another layout
-/// returns.
+/// Changes a packet of the layout `Addresses` to the packet that a reader returns if the same event
+/// was written in `layout`.
 fn in_layout(layout: Layout, mut packet: Packet) -> Packet {
     if !layout.has_dates() {
         packet.at_us -= BEGAN_AT_US;
@@ -151,7 +151,7 @@ fn the_layout_is_detected_from_the_first_packet_and_packets_are_read_unchanged()
 }
 
 #[test]
-fn a_file_that_is_cut_off_at_any_byte_is_reported() {
+fn a_file_that_is_cut_off_within_a_packet_is_reported() {
     let packets = [
         packet(3, 1, request(7, &find(1))),
         packet(3, 2, reply(1, 7, &batch(0))),
@@ -421,7 +421,7 @@ fn number_of_remembered_commands_is_limited_in_a_file_without_replies() {
 }
 
 #[test]
-fn the_client_ended_record_of_a_forgotten_session_precedes_the_next_client_began_record() {
+fn the_client_of_a_forgotten_session_ends_before_the_next_client_begins() {
     let sessions = (1..=50_001).map(|session| (session, request(1, &find(1))));
     let (records, _) = import(sessions);
     let is_end = |record: &Content| matches!(record, Content::ClientEnded(_));

@@ -1,4 +1,4 @@
-//! Writes the packets of a recorder's file.
+//! Writes the packets of a file of mongod's traffic recorder.
 
 use std::io::{self, Write};
 

@@ -9,14 +9,15 @@ pub struct CommandSpec {
     pub aliases: &'static [&'static str],
     /// How Seawall serves the command.
     pub class: Class,
-    /// The fields of the command that are part of its shape.
+    /// The syntax of the command. It decides which fields are part of the command's shape (the
+    /// command without its values, under which statistics count it).
     pub syntax: Syntax,
     /// The kind of value that the first field of the command may have. Redaction hides every other
     /// value in this field.
     pub first_field: FirstField,
     /// Where the command lists its statements (the writes that it contains).
     pub statements: Statements,
-    /// The form of the server's reply to the command.
+    /// The fields of the server's reply that contain the results of the command.
     pub reply_form: ReplyForm,
     /// When Seawall can forward a large command before all of its bytes have arrived.
     pub streaming: Streaming,
@@ -35,7 +36,8 @@ pub struct CommandSpec {
     /// False for commands that carry credentials: the compression specification forbids compressing
     /// them.
     pub may_be_compressed: bool,
-    /// False if the command is counted under the name of [`UNKNOWN`](super::UNKNOWN).
+    /// False if statistics count the command under the name of [`UNKNOWN`](super::UNKNOWN) instead
+    /// of its own name.
     pub is_counted: bool,
     /// True for the command `seawall`, which asks Seawall about itself. If the configuration
     /// switches this command off, it is forwarded like an unknown command.
@@ -91,7 +93,8 @@ pub enum Handshake {
     WhatsMyUri,
 }
 
-/// The syntax of a command: it decides which fields are part of the command's shape.
+/// The syntax of a command. It decides which fields are part of the command's shape (the command
+/// without its values, under which statistics count it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syntax {
     /// `find`.
@@ -118,9 +121,11 @@ pub enum Syntax {
     BulkWrite,
     /// `explain`: the value of its first field is another command.
     Explain,
-    /// A command with a collection. Its shape is empty.
+    /// A command on a collection. None of its fields is part of its shape, so all calls have the
+    /// same shape.
     OnCollection,
-    /// A command without a collection. Its shape is empty.
+    /// A command without a collection. None of its fields is part of its shape, so all calls have
+    /// the same shape.
     Plain,
 }
 
@@ -230,7 +235,8 @@ pub enum ReplyBeforeLogin {
     GetLastError,
 }
 
-/// The row of a command with default properties: Seawall forwards it, and its shape is empty.
+/// The row of a command with default properties: Seawall forwards the command, and none of its
+/// fields is part of its shape.
 pub(super) const fn command(name: &'static str) -> CommandSpec {
     CommandSpec {
         name,

@@ -1,4 +1,5 @@
-//! Compares the controller with the best fixed limit in simulated scenarios.
+//! Compares the controller, which adapts the limit for operations in progress at a server, with the
+//! best fixed limit in simulated scenarios.
 
 #![allow(
     clippy::unwrap_used,
@@ -46,7 +47,8 @@ fn seeds() -> Range<u64> {
     first..first + SEEDS
 }
 
-/// Compares the scenarios of a group. Fails if scenarios miss their goals, and names all of them.
+/// In each scenario of a group, compares the controller with the best fixed limit, once for each
+/// seed. Fails if the results of a scenario miss its goals, and names all such scenarios.
 fn check(group: usize) {
     let mut misses = Vec::new();
     for scenario in &all()[group] {
@@ -102,7 +104,7 @@ fn controller_is_as_good_as_the_best_fixed_limit_for_one_server_in_a_closed_loop
 }
 
 #[test]
-fn controller_is_as_good_as_the_best_fixed_limit_for_operations_with_delays() {
+fn controller_is_as_good_as_the_best_fixed_limit_if_the_network_or_the_server_delays_replies() {
     check(1);
 }
 

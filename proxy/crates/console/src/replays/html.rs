@@ -1,5 +1,6 @@
-//! A comparison of replays as one HTML page, with the distributions of both replays on top of each
-//! other. The page needs no script and loads nothing.
+//! A comparison of replays as one HTML page. For each change, the page shows how the durations of
+//! the operations are distributed in both replays, as two histograms on top of each other. The page
+//! needs no script and loads nothing.
 
 use seawall_replay::{Comparison, ShapeResult};
 use seawall_stats::{Distribution, float};
@@ -72,8 +73,9 @@ pub(crate) fn comparison(comparison: &Comparison) -> String {
     page + "</body></html>\n"
 }
 
-/// Draws the distributions of a shape's durations in both reports, on top of each other. The height
-/// of a bar is proportional to the bucket's share of the operations.
+/// Draws the histograms of a shape's durations in both reports, on top of each other. A shape is a
+/// command without its values. The height of a bar is proportional to the bucket's share of the
+/// shape's operations.
 fn plot(results: [Option<&ShapeResult>; 2]) -> String {
     let sides = results.map(|shape| {
         shape.map_or_else(Distribution::default, |shape| shape.latency.distribution())
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_shapes_are_shown_with_both_distributions_and_escaped_names() {
+    fn page_shows_changed_shapes_with_the_durations_in_both_replays_and_escapes_their_names() {
         let changes = Comparison::new(report(10, 5), report(40, 6), None);
         let page = comparison(&changes);
         for text in [

@@ -25,7 +25,7 @@ pub fn json(document: &impl Serialize) -> serde_json::Result<String> {
 }
 
 /// True if the path is a capture: a directory, standard input, or a file that begins like a file of
-/// a capture or like a recording of mongod.
+/// a capture or like a file of mongod's traffic recorder.
 pub(crate) fn is_capture(path: &Path) -> bool {
     path.is_dir()
         || path.as_os_str() == "-"

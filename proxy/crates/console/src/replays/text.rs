@@ -4,7 +4,8 @@ use seawall_replay::{Change, ChangeKind, Comparison, Names, Report, ResultKind, 
 
 use crate::figures::{bytes, exact, float, millis, namespace, printable, table};
 
-/// Maximum number of shapes in a summary. The JSON format contains all shapes.
+/// Maximum number of shapes (commands without their values) in a summary. The JSON format contains
+/// all shapes.
 const SHOWN_SHAPES: usize = 50;
 
 /// Formats the results of a replay or of a dry run as text.
@@ -110,7 +111,8 @@ fn row(shape: &ShapeResult) -> Vec<String> {
     ]
 }
 
-/// The name of a shape in one line.
+/// The name of a shape in one line: the command, the namespace, and the text of the shape (the
+/// command without its values).
 pub(super) fn name(names: &Names) -> String {
     let parts = [
         names.command.clone(),

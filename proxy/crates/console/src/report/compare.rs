@@ -142,7 +142,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn caveats_name_unlisted_shapes_and_reports_in_reversed_order() {
+    fn caveats_mention_unlisted_shapes_and_a_first_report_that_is_later_than_the_second() {
         let mut cut = report();
         cut.other.count = 5;
         let comparison = compared(report(), cut);
@@ -186,7 +186,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn operations_of_unlisted_shapes_form_one_series() {
+    fn operations_of_shapes_that_a_report_does_not_list_are_counted_in_one_series() {
         let mut cut = report();
         cut.other = Other {
             count: 7,

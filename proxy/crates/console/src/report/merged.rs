@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn instance_without_a_baseline_is_named_only_if_other_instances_have_a_baseline() {
+    fn report_mentions_an_instance_without_a_baseline_only_if_another_instance_has_one() {
         let report = |comparable| {
             let mut report = complete();
             report.changes.comparable = Some(comparable);

@@ -26,7 +26,8 @@ use crate::{
 use seawall_api::{AdminClient, Report, ReportError, percent_encode};
 use seawall_stats::{Against, TimeError};
 
-/// Maximum number of shapes in the text format. The JSON format contains all shapes.
+/// Maximum number of shapes (commands without their values) in the text format. The JSON format
+/// contains all shapes.
 const SHOWN_SHAPES: usize = 50;
 
 /// The arguments of `seawall report`.

@@ -32,7 +32,7 @@ impl Tab {
     ];
 }
 
-/// The figure by which shapes are sorted, in descending order.
+/// The figure by which shapes (commands without their values) are sorted, in descending order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(super) enum Sort {

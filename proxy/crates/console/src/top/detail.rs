@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn response_about_another_shape_than_the_opened_shape_is_not_shown() {
+    fn detail_of_a_shape_that_is_no_longer_selected_is_not_shown() {
         let mut model = opened();
         assert!(model.opened().is_some());
         model.select(|row, _| row + 1);

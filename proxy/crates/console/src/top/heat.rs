@@ -7,7 +7,8 @@ use seawall_api::Heatmap;
 
 const SECONDS_A_DAY: f64 = 86_400.0;
 
-/// Number of shades. Each character is used for two shades, which differ only in color.
+/// Number of shades that show how many operations a cell has. The characters of the cells show only
+/// half as many levels: two shades share each character and differ only in color.
 pub(super) const SHADES: usize = 8;
 
 /// A heat map as a grid of cells. Every operation is in exactly one cell.
@@ -298,7 +299,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn cells_have_the_counts_of_their_steps_and_buckets() {
+    fn each_cell_counts_the_operations_of_its_time_steps_and_latency_buckets() {
         let grid = Grid::new(&heatmap(), period(), 120, 100).unwrap();
         assert_eq!(
             (grid.from, grid.cell_seconds, grid.columns),
@@ -332,7 +333,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn shades_are_logarithmic_and_the_legend_has_their_lowest_counts() {
+    fn shades_are_logarithmic_and_lowest_counts_returns_the_lowest_count_of_each_used_shade() {
         let of = |most| Grid {
             most,
             ..Grid::default()

@@ -138,7 +138,8 @@ pub(super) fn logarithmic(buckets: &[Bucket], most_bins: usize) -> Histogram {
     }
 }
 
-/// Returns the logarithm of a duration: the number of eighths of an octave above one second.
+/// Returns the logarithm of a duration, in eighths of an octave (a doubling): 0 for one second, 8
+/// for two seconds, -8 for half a second.
 pub(super) fn eighth(seconds: f64) -> f64 {
     (seconds.max(1e-12).log2() * PER_OCTAVE).round()
 }
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn logarithmic_histogram_has_at_most_the_requested_number_of_bins_or_two() {
+    fn logarithmic_histogram_has_at_most_the_requested_number_of_bins_but_may_always_have_two() {
         let wide: Vec<Bucket> = (-160..80).map(|number| bucket(number, 1)).collect();
         for most in [1, 2, 7, 30, 500] {
             let histogram = logarithmic(&wide, most);

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn instance_without_a_baseline_is_named_only_if_other_instances_have_a_baseline() {
+    fn error_names_an_instance_without_a_baseline_only_if_another_instance_has_one() {
         let bucket = Bucket {
             count: 1_000,
             gt_seconds: 0.0,

@@ -12,7 +12,8 @@ use seawall_api::{
     Annotation, Changes, Heatmap, Pools, Shape, Shapes, Stalls, Status, Storms, percent_encode,
 };
 
-/// Maximum number of shapes to request. Users do not scroll through more shapes.
+/// Maximum number of shapes (commands without their values) to request. Users do not scroll through
+/// more shapes.
 const LIMIT: usize = 200;
 
 /// The requests needed for the current view. A string is the path of a request. A `bool` is true if

@@ -1,4 +1,5 @@
-//! Storms, stalls, changes and pools as lines, for the terminal and for the text report.
+//! Connection storms, stalls of servers, changes since the baseline, and connection pools as lines
+//! of text, for the terminal and for the text report.
 
 use crate::figures::{
     bytes, count, float, millis, moment, namespace, percent, printable, ratio, seconds, table,
@@ -210,7 +211,8 @@ pub(crate) fn moved(episode: &Episode) -> String {
     moved.chain(unanswered).collect::<Vec<_>>().join(", ")
 }
 
-/// The shapes whose operations waited during a stall, each with the number of these operations.
+/// The shapes (commands without their values) with the most delayed operations during a stall, each
+/// with the number of these operations.
 pub(crate) fn affected_shapes(episode: &Episode) -> String {
     let shapes = episode.shapes.iter().take(SHOWN_NAMES).map(|shape| {
         let namespace = namespace(&shape.db, &shape.collection);

@@ -1,5 +1,6 @@
-//! Detects that two texts describe the same shape. The older text is from the time before Seawall
-//! learned that some names in the shape are data.
+//! Detects that two texts describe the same shape, although only one of them has certain field
+//! names. When Seawall learns that these names are data, such as the user names in `points.bob` and
+//! `points.alice`, it replaces them by `*`. The older text still has the names.
 
 use seawall_stats::Label;
 
@@ -29,10 +30,11 @@ pub(super) fn covers(general: &Label, special: &Label) -> bool {
         && is_like(text, its_text)
 }
 
-/// True if replacing each `*` of `pattern` by a path component can give `text`. Quotes are ignored,
-/// because the replaced name may have needed quotes. The members of a set, such as the fields of a
-/// filter, are sorted by their text, and a replaced name changes this order. So shapes with several
-/// replaced names in one set may not be recognized.
+/// True if replacing each `*` of `pattern` by a path component (a name between dots) can give
+/// `text`. Quotes are ignored, because a text may need quotes only for the name that `*` replaces.
+/// The members of a set, such as the fields of a filter, are sorted by their text, so they may be
+/// in another order after names were replaced by `*`. So shapes with several replaced names in one
+/// set may not be recognized.
 fn is_like(pattern: &str, text: &str) -> bool {
     let unquoted = |character: &char| *character != '"';
     let mut pattern = pattern.chars().filter(unquoted).peekable();

@@ -69,7 +69,8 @@ const MEMORY: usize = 120;
 /// Minimum number of calm seconds with operations before stalls are detected.
 const LEARNING: usize = 20;
 
-/// Number of past seconds whose operation counts are kept, to detect that few operations ended.
+/// Number of past seconds whose operation counts are kept, to detect that fewer operations ended
+/// than usual (see [`FALLEN_SHARE`]).
 const RECENT: usize = 60;
 
 /// Minimum duration of a slow operation, as a multiple of the usual 99th percentile. The conditions
@@ -84,8 +85,8 @@ const SPREADS: f64 = 4.0;
 /// Minimum duration of a slow operation, in seconds.
 const FLOOR_SECONDS: f64 = 0.02;
 
-/// During an episode (a detected stall), the limit for slow operations is reduced to this share,
-/// but not below [`FLOOR_SECONDS`].
+/// During an episode (a detected stall), the duration from which an operation is slow is reduced to
+/// this share, but not below [`FLOOR_SECONDS`].
 const CALM_SHARE: f64 = 0.5;
 
 /// A second with at least this many slow operations may be part of a stall.
@@ -107,8 +108,8 @@ const NOTABLE_SECONDS: f64 = 0.25;
 /// few slow operations.
 const NOTABLE_FACTOR: f64 = 10.0;
 
-/// Minimum ratio of the longest operation's duration to the limit for slow operations, in a stall
-/// of few slow operations.
+/// Minimum duration of the longest operation in a stall of few slow operations, as a multiple of
+/// the duration from which an operation is slow.
 const NOTABLE_LIMITS: f64 = 2.0;
 
 /// In a stall of few slow operations, at least one operation in this many must be slow. All

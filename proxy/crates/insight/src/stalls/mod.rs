@@ -68,7 +68,8 @@ pub struct RecurringStall {
     /// The counter that changes most during these stalls; `None` if no counter changes
     /// significantly, or if `is_unanswered` is true.
     pub counter: Option<Moved>,
-    /// True if in most of the server's stalls at least one sample got no reply.
+    /// True if in most of the server's stalls at least one request for a sample of its counters got
+    /// no reply.
     pub is_unanswered: bool,
 }
 

@@ -28,8 +28,8 @@ pub struct Moved {
     /// The counter's average during the episode. For several episodes, the median of these
     /// averages.
     pub during: f64,
-    /// The counter's usual value: the median of its averages over calm times. Each of these times
-    /// is as long as the episode.
+    /// The counter's usual value: the median of its averages over calm times (times without a
+    /// stall). Each of these times is as long as the episode.
     pub otherwise: f64,
     /// Distance between `during` and `otherwise` in standard deviations, at most 100.
     pub score: f64,
@@ -58,14 +58,16 @@ const MIN_CHANGE: f64 = 0.3;
 /// value.
 const MIN_DEVIATION: f64 = 0.05;
 
-/// A counter is reported only if at most one in this many averages over calm times differs as much
-/// from the usual value as the average during the episode.
+/// A counter is reported only if its average during the episode is rare at calm times (times
+/// without a stall): at most one in this many averages over calm times may differ as much from the
+/// usual value.
 const AS_EXTREME_OF: usize = 20;
 
 /// The counters with unusual values during the episodes. `episodes` has the start and the end of
-/// each episode. The highest score is first. Empty if the server did not reply in at least half of
-/// the episodes ([`is_silent`]): the rates in these episodes are unknown, because the first reply
-/// after a gap has averages over the whole gap.
+/// each episode. The highest score is first. Empty if at least half of the episodes are silent: the
+/// server did not reply to most requests for samples ([`is_silent`]). The rates in a silent episode
+/// are unknown, because the first reply after it gives only averages over the whole time since the
+/// last reply.
 pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     let is_seen = |episode: &&(f64, f64)| samples.iter().any(|s| is_within(s, **episode));
     let seen: Vec<_> = episodes.iter().filter(is_seen).copied().collect();
@@ -155,8 +157,9 @@ fn is_calm(sample: &Sample, episodes: &[(f64, f64)]) -> bool {
     !episodes.iter().any(|episode| is_within(sample, *episode))
 }
 
-/// True if at least half of the samples within the episode have no reply, or more than half of the
-/// samples within the episode and its margins.
+/// True if the server did not reply to at least half of the requests for samples within the
+/// episode, or to more than half of the requests within the episode and [`MARGIN_SECONDS`] around
+/// it.
 fn is_silent(samples: &[Sample], episode: (f64, f64)) -> bool {
     let within = samples.iter().filter(|s| is_within(s, episode));
     let proper = |s: &&Sample| s.at >= episode.0 && s.at <= episode.1;

@@ -61,13 +61,14 @@ const ONE_MISSING_IN: u64 = 3;
 /// Chains with fewer episodes than this must have episodes of similar lengths.
 const LONG_CHAIN: u64 = 5;
 
-/// An episode is an "other" episode if it started during a chain, or in the time before it
-/// ([`ALONE_PERIODS`]), but is not part of the chain. If there are other episodes, the chain must
-/// have at least this many episodes more than there are other episodes.
+/// An "other" episode is not part of the chain, but started after the chain began or shortly before
+/// it. "Shortly before" means [`ALONE_PERIODS`] periods for a chain of three episodes, and less for
+/// a longer chain. If there are other episodes, the chain must have at least this many episodes
+/// more than there are other episodes.
 const FEWER_OTHERS: u64 = 4;
 
-/// Maximum share of other episodes (see [`FEWER_OTHERS`]) among all episodes since the start of
-/// the time before the chain.
+/// Maximum number of other episodes (see [`FEWER_OTHERS`]), as a share of the other episodes and
+/// the episodes of the chain together.
 const MAX_OTHERS: f64 = 0.4;
 
 /// Number of periods without an episode before a chain of three episodes. Longer chains need fewer
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn all_episodes_at_the_shortest_interval_form_one_recurrence() {
+    fn six_episodes_15_s_apart_form_one_recurrence_with_a_period_of_15_s() {
         let found = recurrence(&at(&[0.0, 15.0, 30.0, 45.0, 60.0, 75.0])).unwrap();
         assert_eq!((found.period, found.times), (Duration::from_secs(15), 6));
     }

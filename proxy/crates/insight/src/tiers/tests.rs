@@ -225,7 +225,7 @@ fn history_stays_within_its_memory_limit_and_counts_frames_dropped_before_their_
 }
 
 #[test]
-fn steps_that_have_not_ended_leave_at_least_half_of_the_memory_limit_to_frames() {
+fn frames_keep_memory_even_if_steps_that_have_not_ended_exceed_the_memory_limit() {
     const MAX_BYTES: usize = 80_000;
     let mut history = History::new(MAX_BYTES, 200);
     for at in 0..600 {

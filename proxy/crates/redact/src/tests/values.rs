@@ -83,7 +83,7 @@ fn redaction_keeps_only_names_and_options_in_the_first_field() {
 }
 
 #[test]
-fn the_first_field_is_an_option_or_a_command_or_sessions_only_for_the_listed_commands() {
+fn only_the_expected_commands_have_an_option_a_command_or_session_ids_in_the_first_field() {
     let names = |first_field| {
         let rows = COMMANDS.iter().filter(|row| row.first_field == first_field);
         rows.map(|row| row.name).collect::<Vec<_>>()
@@ -238,7 +238,7 @@ const OTHERS: [&str; 33] = [
 ];
 
 #[test]
-fn redaction_keeps_only_names_and_options_of_the_expected_type_after_the_first_field() {
+fn redaction_keeps_only_names_and_options_of_the_expected_type_in_fields_after_the_first() {
     // The syntax of a command decides which values of these fields are kept, so one command of each
     // syntax is enough.
     let mut rows: Vec<&CommandSpec> = Vec::new();

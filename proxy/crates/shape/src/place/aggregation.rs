@@ -1,4 +1,4 @@
-//! The parts of pipelines and expressions, and the treatment of the elements in them.
+//! How redaction treats the elements of pipelines and expressions: which ones are values of users.
 
 use super::{
     Inner, Treatment, filter, flag, inside_array, inside_document, kept_number, names, numbers,
@@ -12,17 +12,18 @@ use crate::walk::META_NAMES;
 /// elements in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
-    /// A document whose names are operators.
+    /// A document whose field names are operators.
     Operators,
-    /// A document whose names are paths or names of arguments, and whose values are expressions.
+    /// A document whose field names are paths or names of arguments, and whose values are
+    /// expressions.
     Object,
     /// An array of expressions.
     List,
     /// The named arguments of an operator in [`OPTION_OPERATORS`]. Some of them are options, such
     /// as `unit`.
     Options,
-    /// The array of an operator's arguments. Numbers at this index and after it are positions or
-    /// counts, and not values.
+    /// The array of an operator's arguments. From the index in this variant on, numbers are
+    /// positions or counts, and not values.
     Positions(u8),
     /// The argument of `$slice` in a projection: an array of numbers.
     Counts,
@@ -122,7 +123,8 @@ impl Part {
         }
     }
 
-    /// The treatment of an element in the argument of `$setWindowFields`, `$fill` or `$densify`.
+    /// How redaction treats an element in the argument of `$setWindowFields`, `$fill` or
+    /// `$densify`.
     fn of_stage(self, name: &[u8], value: &Value<'_>) -> Treatment {
         match self {
             Self::WindowOutput => inside(value, Self::WindowField),
@@ -152,7 +154,7 @@ impl Part {
     }
 }
 
-/// The treatment of a stage's argument.
+/// How redaction treats the argument of the stage `name`.
 pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
     match (Stage::named(name), value) {
         (Stage::Match, _) => filter(value),
@@ -181,7 +183,7 @@ pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of the value of the key `name` in a stage's argument.
+/// How redaction treats the value of the key `name` in the argument of `stage`.
 pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatment {
     match (stage, name) {
         (KeyedStage::Out, b"timeseries") => {
@@ -208,8 +210,8 @@ pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatm
     }
 }
 
-/// The treatment of an operator's option. A document or an array is an expression that computes the
-/// option.
+/// How redaction treats an operator's option. A document or an array is an expression that computes
+/// the option.
 fn option(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) | Value::Array(_) => expression(value),
@@ -218,7 +220,8 @@ fn option(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Keeps the argument of `$meta` if the server defines it, such as `textScore`.
+/// How redaction treats the argument of `$meta`. It keeps a word that the server defines, such as
+/// `textScore`.
 fn meta(value: &Value<'_>) -> Treatment {
     match value {
         Value::String(_) => word_of(&META_NAMES, value),
@@ -226,8 +229,8 @@ fn meta(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of an operator's argument `sortBy`, or of `$sort` in a `$push`. The argument is a
-/// document of sort keys, or one direction.
+/// How redaction treats an operator's argument `sortBy`, or `$sort` in a `$push`. The argument is a
+/// document of sort keys, or only a direction (1 or -1).
 fn sort_by(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) => inside_document(value, Inner::Keys),
@@ -235,7 +238,8 @@ fn sort_by(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of an expression: field paths and variables are kept, constants are values.
+/// How redaction treats an expression. It keeps field paths and variables. Constants are values of
+/// users.
 pub(super) fn expression(value: &Value<'_>) -> Treatment {
     match *value {
         Value::String([b'$', _, ..]) => Treatment::Keep,
@@ -250,7 +254,7 @@ pub(super) fn expression(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of the argument of an operator in an expression.
+/// How redaction treats the argument of the operator `name` in an expression.
 fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
     match (name, value) {
         (b"$function" | b"$accumulator", _) => Treatment::Value,
@@ -282,7 +286,7 @@ fn searched(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of an operator's argument `regex`: a string, a regular expression, or an
+/// How redaction treats an operator's argument `regex`: a string, a regular expression, or an
 /// expression that computes one of them.
 fn pattern(value: &Value<'_>) -> Treatment {
     match expression(value) {

@@ -58,7 +58,7 @@ enum Inner {
     Text,
     /// A document or an array whose numbers are kept, such as `{batchSize: 100}`.
     Numbers,
-    /// An array of names, or a document of names.
+    /// An array or a document whose strings are all names, for example of collections or fields.
     Names,
     /// The options of a command, and documents in them.
     Option(option::Part),
@@ -92,13 +92,14 @@ impl Place {
         Self(Inner::Command(known))
     }
 
-    /// The role of the body of a reply to a command with this reply form.
+    /// The role of a reply's body. `form` says in which fields the reply contains the results,
+    /// which depends on the command.
     pub fn reply(form: ReplyForm) -> Self {
         Self(Inner::Reply(form, reply::Part::Body))
     }
 
-    /// The treatment of a command's document sequence: the same as that of an array with the same
-    /// name and the same documents.
+    /// How redaction treats a document sequence of a command: like an array with the same name and
+    /// the same documents.
     pub fn sequence(self, identifier: &[u8]) -> Treatment {
         let empty = Value::Array(Document::default().into());
         match self.0 {
@@ -107,7 +108,7 @@ impl Place {
         }
     }
 
-    /// The treatment of an element of this document or array. `is_first` is true for the first
+    /// How redaction treats an element of this document or array. `is_first` is true for the first
     /// element.
     pub fn treatment(self, element: &RawElement<'_>, is_first: bool) -> Treatment {
         let Some(value) = Value::of(*element) else {
@@ -148,8 +149,8 @@ impl Place {
     }
 }
 
-/// The treatment of a command's first field. The kind of its value ([`FirstField`]) depends on the
-/// command.
+/// How redaction treats a command's first field. The kind of its value ([`FirstField`]) depends on
+/// the command.
 fn first_field(known: &'static KnownCommand, value: &Value<'_>) -> Treatment {
     match (known.first_field, value) {
         (FirstField::Command, &Value::Document(inner)) => {
@@ -164,7 +165,7 @@ fn first_field(known: &'static KnownCommand, value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of a command's field after the first field.
+/// How redaction treats a field of a command, except the first field.
 fn of_field(known: &'static KnownCommand, name: &[u8], kind: u8, value: &Value<'_>) -> Treatment {
     if let Some(content) = known.clauses().content_of(name) {
         return of_clause(content, value);
@@ -225,7 +226,7 @@ fn pipeline(value: &Value<'_>) -> Treatment {
     inside_array(value, Inner::Pipeline)
 }
 
-/// The treatment of an element of a filter.
+/// How redaction treats an element of a filter.
 fn in_filter(name: &[u8], value: &Value<'_>) -> Treatment {
     match (name, value) {
         (b"$and" | b"$or" | b"$nor", Value::Array(_)) => inside_array(value, Inner::Filters),
@@ -241,7 +242,7 @@ fn in_filter(name: &[u8], value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of the argument of an operator in a filter.
+/// How redaction treats the argument of the operator `name` in a filter.
 fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
     match (name, value) {
         (b"$options", _) => regex_options(value),
@@ -272,7 +273,7 @@ fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of a sort key's direction, or of an index key's type.
+/// How redaction treats a sort key's direction, or an index key's type.
 fn direction(value: &Value<'_>) -> Treatment {
     match *value {
         Value::String(kind) => kept_unless(!INDEX_TYPES.contains(&kind)),
@@ -309,7 +310,7 @@ fn update(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of the argument of a modifier (such as `$push`) in an update.
+/// How redaction treats the argument of a modifier (such as `$push`) in an update.
 fn changes(modifier: &[u8], value: &Value<'_>) -> Treatment {
     let modifier = match modifier {
         b"$rename" => return names(value),
@@ -355,7 +356,7 @@ fn kept_number(value: &Value<'_>) -> Treatment {
     kept_unless(!is_flag && value.number().is_none())
 }
 
-/// Keeps numbers, also in documents and arrays.
+/// Redaction keeps a number, and all numbers in a document or an array.
 fn numbers(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) | Value::Array(_) => Treatment::Inside(Place(Inner::Numbers)),
@@ -363,7 +364,7 @@ fn numbers(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Keeps 1, 0, -1, booleans and null, because they hardly reveal a value of a user.
+/// Redaction keeps 1, 0, -1, booleans and null, because they hardly reveal a value of a user.
 fn flag(value: &Value<'_>) -> Treatment {
     match value.number() {
         Some(Number::Zero | Number::One | Number::MinusOne) => Treatment::Keep,
@@ -372,12 +373,13 @@ fn flag(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Keeps a string, which here is always a name: of a collection, a field or an index, for example.
+/// Redaction keeps a string, which here is always a name, for example of a collection, a field or
+/// an index.
 fn name_only(value: &Value<'_>) -> Treatment {
     kept_unless(!matches!(value, Value::String(_)))
 }
 
-/// Keeps one name, or the names in an array or document.
+/// Redaction keeps one name, or the names in an array or document.
 fn names(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) | Value::Array(_) => Treatment::Inside(Place(Inner::Names)),
@@ -385,7 +387,8 @@ fn names(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Keeps a string that is in `words`, the words that the server defines here. Keeps any number.
+/// Redaction keeps a string that is in `words`, the words that the server accepts here. It keeps
+/// any number.
 fn word_of(words: &[&[u8]], value: &Value<'_>) -> Treatment {
     match value {
         Value::String(word) => kept_unless(!words.contains(word)),
@@ -393,7 +396,7 @@ fn word_of(words: &[&[u8]], value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Keeps the options of a regular expression.
+/// Redaction keeps the options of a regular expression if all of them are valid.
 fn regex_options(value: &Value<'_>) -> Treatment {
     match value {
         Value::String(options) => kept_unless(!options.iter().all(|c| b"imsuxl".contains(c))),
@@ -401,7 +404,8 @@ fn regex_options(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Keeps the name or the number of a BSON type. In an array, keeps each name and number of a type.
+/// Redaction keeps the name or the number of a BSON type, and the names and numbers of types in an
+/// array.
 fn types(value: &Value<'_>) -> Treatment {
     match value {
         Value::Array(_) => inside_array(value, Inner::Option(option::Part::Types)),

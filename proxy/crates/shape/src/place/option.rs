@@ -100,8 +100,9 @@ impl Part {
     }
 }
 
-/// The treatment of a command's field that is neither the first field nor a clause. Unknown fields
-/// are values, because new versions of the server may add fields.
+/// How redaction treats a command's field that is neither the first field nor a clause (a field
+/// that is part of the shape). Unknown fields are values, because new versions of the server may
+/// add fields.
 pub(super) fn of_command(name: &[u8], kind: u8, value: &Value<'_>) -> Treatment {
     match name {
         name if NUMBERS.contains(&name) => kept_number(value),
@@ -152,8 +153,8 @@ fn part_of(name: &[u8]) -> Option<Part> {
     })
 }
 
-/// The treatment of a field in an element of `indexes` of `createIndexes`, if the field is not a
-/// clause.
+/// How redaction treats a field in an element of `indexes` of `createIndexes`, if the field is not
+/// a clause (a field that is part of the shape).
 pub(super) fn of_index(name: &[u8], value: &Value<'_>) -> Treatment {
     match name {
         b"name" | b"ns" | b"default_language" | b"language_override" => name_only(value),

@@ -1,4 +1,4 @@
-//! The parts of replies, and the treatment of the elements in them.
+//! How redaction treats the elements of replies: which ones are values of users.
 
 use super::{Inner, Treatment, inside_array, inside_document, kept_unless};
 use crate::bson::Value;

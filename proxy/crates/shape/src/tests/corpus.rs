@@ -194,8 +194,9 @@ impl<'a> Dice<'a> {
         self.shuffled(operators)
     }
 
-    /// A filter without operators, so that it is not an operator document in any order of its
-    /// fields.
+    /// A filter whose field names are all paths, not operators. If a document has both, its first
+    /// field decides whether it is a filter or an operator document, so the order of its fields
+    /// would matter.
     fn path_filter(&mut self) -> Document {
         self.set(|dice| (dice.name(), dice.value()))
     }

@@ -46,7 +46,7 @@ proptest! {
     }
 
     #[test]
-    fn hashes_are_equal_if_and_only_if_texts_are_equal_after_prefixes_were_learned(
+    fn hashes_are_equal_if_and_only_if_texts_are_equal_when_learned_names_count_as_data(
         seeds in vec(vec(any::<u8>(), 0..40), 12),
     ) {
         let bodies: Vec<_> =

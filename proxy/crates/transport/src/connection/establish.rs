@@ -121,8 +121,8 @@ pub enum EstablishError {
 }
 
 impl EstablishError {
-    /// True if the identity has no SCRAM keys, if the server refuses its keys, or if the server has
-    /// newer keys. The client must then log in again.
+    /// True if Seawall has no SCRAM keys of the user, if the server refuses the keys, or if the
+    /// keys that the server has for the user have changed. The client must then log in again.
     pub fn refuses_keys(&self) -> bool {
         match self {
             Self::Refused {
@@ -172,8 +172,9 @@ impl EstablishError {
         matches!(self, Self::RequiresAuthentication { .. })
     }
 
-    /// The error of the first command of a connection. If the connection failed, its cause may be
-    /// that Seawall has no client certificate.
+    /// Returns the error of a connection's first command. If reading or writing failed after the
+    /// server had asked for a client certificate, the returned error also says that Seawall has
+    /// none.
     fn explained_by(self, without_certificate: WithoutCertificate) -> Self {
         match self {
             Self::Exchange {
@@ -611,9 +612,9 @@ async fn requires_authentication(
     }
 }
 
-/// Like [`requires_authentication`], for a connection that relays the messages of one client.
-/// Returns true if the server's reply does not show if the server requires a login, so Seawall then
-/// treats the client as one that must log in.
+/// Like [`requires_authentication`], for a connection that relays the messages of one client. Also
+/// returns true if the server replies with another error: such a reply does not show if the server
+/// requires a login, so Seawall treats the client as one that must log in.
 async fn may_require_authentication(
     address: &ServerAddress,
     connection: &mut Connection,

@@ -231,8 +231,9 @@ impl ServerTls {
 
 task_local! {
     /// True if the server has asked for a client certificate in the handshake that the current task
-    /// performs. All handshakes share one [`NoCertificate`], because rustls resumes a TLS session
-    /// only with the resolver of its full handshake.
+    /// performs. This is no field of [`NoCertificate`], because all handshakes share one
+    /// [`NoCertificate`]: rustls resumes a TLS session only with the same resolver object as in the
+    /// first handshake.
     static WAS_ASKED: Cell<bool>;
 }
 
@@ -283,9 +284,10 @@ impl WithoutCertificate {
         }
     }
 
-    /// Explains an error of the handshake or of the first command. With TLS 1.3, a server refuses a
-    /// missing certificate only after the client has completed the handshake, and a mongod does so
-    /// with all versions.
+    /// If the server has asked for a client certificate, adds to an error of the handshake or of
+    /// the first command that Seawall has no certificate. The first command can fail for this
+    /// reason because, with TLS 1.3, a server refuses a missing certificate only after the client
+    /// has completed the handshake. A mongod also does so with older versions of TLS.
     pub(super) fn explain(self, error: io::Error) -> io::Error {
         let were_made = self.requests.were_made.load(Ordering::Relaxed);
         let are_optional = self.requests.are_optional.load(Ordering::Relaxed);
@@ -313,7 +315,8 @@ fn may_be_refusal(error: &io::Error) -> bool {
     }
 }
 
-/// The error of a connection whose server has asked for a client certificate in vain.
+/// The error of a connection whose server has asked for a client certificate that Seawall does not
+/// have.
 #[derive(Debug, thiserror::Error)]
 #[error("the server asked for a client certificate, and Seawall has none ({0})")]
 struct MissingCertificate(io::Error);
@@ -359,8 +362,9 @@ fn roots(
     }
 }
 
-/// Accepts certificates that are valid except for the host name or, without a `verifier`, any
-/// certificate. [`WebPkiServerVerifier`] would refuse these certificates.
+/// Verifies certificates less strictly than [`WebPkiServerVerifier`]. With a `verifier`, accepts a
+/// certificate whose only fault is a wrong host name. Without a `verifier`, accepts any
+/// certificate.
 #[derive(Debug)]
 struct LenientVerifier {
     /// Verifies the certificate. Its error about a wrong host name is ignored. If this is `None`,

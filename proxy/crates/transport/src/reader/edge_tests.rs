@@ -126,7 +126,7 @@ async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
 }
 
 #[tokio::test]
-async fn the_buffer_of_a_small_or_streamed_message_grows_only_while_bytes_arrive() {
+async fn the_buffer_grows_only_as_bytes_arrive_for_messages_up_to_64_kib_or_over_1_mib() {
     for bytes in [LARGE_MESSAGE_BYTES, 3 << 20] {
         let (mut near, mut far) = duplex(1 << 16);
         far.write_all(&request_of(bytes)[..1_000]).await.unwrap();
@@ -186,7 +186,7 @@ async fn a_large_inflated_message_counts_towards_the_memory_budget() {
 }
 
 #[tokio::test]
-async fn memory_for_the_inspection_of_a_compressed_message_counts_towards_the_budget() {
+async fn memory_for_the_copy_and_inner_message_of_an_inspected_message_counts_towards_the_budget() {
     let noisy = encode_request(1, &noise(100_000));
     let compressed = deflate(&noisy, Compressor::Zstd).unwrap();
     let budget = budget();
@@ -418,7 +418,7 @@ async fn with_messages_sent_ahead() -> (MessageReader, DuplexStream, DuplexStrea
 }
 
 #[tokio::test]
-async fn bytes_sent_ahead_count_towards_the_budget_while_a_message_is_served() {
+async fn bytes_after_the_current_message_count_towards_the_budget() {
     let budget = budget();
     let (mut reader, mut near, _far) = with_messages_sent_ahead().await;
     for (bytes, charged) in [(100, 23_000), (20_000, 0), (3_000, 0)] {
@@ -438,7 +438,7 @@ async fn bytes_sent_ahead_count_towards_the_budget_while_a_message_is_served() {
 }
 
 #[tokio::test]
-async fn a_message_is_returned_only_when_there_is_memory_for_the_bytes_sent_ahead() {
+async fn a_message_is_returned_only_when_there_is_memory_for_the_bytes_after_it() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut full = budget.open(Sharer::User(2));
     full.grow(1 << 20, 1).await.unwrap();
@@ -454,7 +454,7 @@ async fn a_message_is_returned_only_when_there_is_memory_for_the_bytes_sent_ahea
 }
 
 #[tokio::test]
-async fn bytes_sent_ahead_are_read_only_up_to_a_limit() {
+async fn poll_gone_reads_bytes_of_later_requests_only_up_to_a_limit() {
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::default();
     for (bytes, kept) in [(1_000, 1_000), (9_000, READ_AHEAD_BYTES)] {
@@ -488,7 +488,7 @@ async fn messages_that_arrive_whole_need_only_one_poll() {
 }
 
 #[tokio::test]
-async fn a_message_that_one_poll_does_not_complete_is_read_by_next() {
+async fn a_message_that_poll_small_cannot_return_is_returned_by_next() {
     // The cases are: a part of a header, a part of a message, a large message, and a message whose
     // head is returned first.
     let cases = [

@@ -118,7 +118,7 @@ pub struct Inflating {
 }
 
 /// Reads the head of a compressed message. If the inner message is large, reserves memory for it
-/// and for a copy of `copied_bytes` bytes.
+/// and `copied_bytes` bytes more, for a copy of the compressed message (0 if no copy is made).
 async fn reserve(
     compressed: &[u8],
     copied_bytes: usize,
@@ -141,8 +141,8 @@ impl Inflating {
         self.head.inner.message_length
     }
 
-    /// Inflates the message and returns its inner message. For a large message this takes too long
-    /// for a thread that serves clients.
+    /// Inflates the message and returns its inner message. For a large message this takes long, so
+    /// the caller should not do this on a thread that serves clients.
     ///
     /// # Errors
     /// [`InflateError::Bytes`]. The caller must close the stream.

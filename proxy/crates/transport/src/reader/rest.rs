@@ -37,8 +37,9 @@ pub struct RestOfMessage<'a> {
 }
 
 impl<'a> RestOfMessage<'a> {
-    /// Begins to read the rest of the message whose head was returned last. `is_wanted` returns
-    /// true if other clients wait for the resource that the message holds.
+    /// Prepares to read the rest of the message that begins with `head`. `head` must be the message
+    /// that the reader returned last. `is_wanted` returns true if other clients wait for the
+    /// resource that the message holds.
     pub fn of(head: &'a Message, is_wanted: &'a (dyn Fn() -> bool + Send + Sync)) -> Self {
         let now = Instant::now();
         Self {

@@ -203,7 +203,7 @@ async fn a_login_does_not_wait_if_its_user_became_known_just_before_the_wait() {
 }
 
 #[tokio::test]
-async fn logins_stop_waiting_for_a_free_conversation_when_their_user_becomes_known() {
+async fn logins_waiting_because_of_the_first_login_limit_continue_when_their_user_becomes_known() {
     let scene = Scene::new().await;
     // These first logins reach the limit of conversations with servers, so the next one waits.
     let mut conversations = Vec::new();
@@ -236,7 +236,7 @@ fn credentials_of_u(keys: &ScramKeys) -> Credentials {
 }
 
 #[tokio::test]
-async fn logins_stop_waiting_for_a_free_conversation_when_a_reading_makes_their_user_known() {
+async fn logins_waiting_because_of_the_first_login_limit_continue_when_their_keys_are_read() {
     let scene = Scene::new().await;
     let (u, keys) = (user("u"), keys_of(SHA_256, "u", "secret").keys);
     let store = || scene.credentials.store.lock();
@@ -261,7 +261,7 @@ async fn logins_stop_waiting_for_a_free_conversation_when_a_reading_makes_their_
 }
 
 #[tokio::test]
-async fn a_login_that_waits_for_its_client_does_not_count_towards_the_limit_of_exchanges() {
+async fn a_first_login_that_waits_for_its_client_does_not_count_as_an_exchange_with_a_server() {
     let scene = Scene::new().await;
     for name in ["a", "b", "c"] {
         scene.server.set_password(name, "secret");

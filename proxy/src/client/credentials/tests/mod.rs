@@ -130,7 +130,7 @@ impl Scene {
         Ok(known)
     }
 
-    /// Returns a user if its keys are known, without a new reading.
+    /// Returns a user if its keys are cached. Does not read the keys from the server.
     fn known(&self, name: &str) -> Option<Known> {
         let mut store = self.credentials.store.lock();
         store.known(&user(name), Instant::now())

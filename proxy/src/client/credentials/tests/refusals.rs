@@ -1,5 +1,5 @@
-//! Tests of logins that end without an identity: the time of the refusal, and clients that
-//! disconnect.
+//! Tests of logins that do not succeed: when Seawall sends the refusal of a login, and how a login
+//! ends when its client disconnects.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +26,8 @@ use seawall_auth::ClientConversation;
 use seawall_command::AUTHENTICATION_FAILED;
 use seawall_transport::{MessageReader, Sharer, Stream};
 
-/// The connection of a client, and all other parts that its login uses except the credentials.
+/// The connection of a client, and the other parts of a [`LoginContext`] that are not in the
+/// [`Scene`].
 struct Connected {
     limits: Limits,
     recorder: Arc<Recorder>,
@@ -140,7 +141,7 @@ async fn a_login_with_a_configured_password_makes_its_user_known_after_the_clien
 }
 
 #[tokio::test]
-async fn a_login_with_configured_keys_stops_waiting_when_its_client_disconnects() {
+async fn a_waiting_login_with_configured_keys_ends_when_its_client_disconnects() {
     let secret = UserSecret::Keys {
         sha1: None,
         sha256: Some(stored_keys("u", "secret")),

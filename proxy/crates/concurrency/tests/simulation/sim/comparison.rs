@@ -1,4 +1,5 @@
-//! Compares the controller with the best fixed limit.
+//! Compares the controller, which adapts the limit for operations in progress at a server, with the
+//! best fixed limit.
 
 use super::{
     Policy,

@@ -1,4 +1,4 @@
-//! Runs one scenario with one policy.
+//! Runs one scenario with one policy: a fixed limit, or limits that the controller selects.
 
 use seawall_concurrency::Controller;
 

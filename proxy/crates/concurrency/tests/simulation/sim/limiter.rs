@@ -31,7 +31,7 @@ pub(crate) struct Limiter {
     long: Vec<Running>,
     times: ServerTimes,
     exemption: Option<Exemption>,
-    /// When an operation last completed or became exempt.
+    /// When an operation last completed or became exempt (the limit no longer counts it).
     unchanged_since: f64,
     sample: Sample,
     integral: f64,
@@ -136,8 +136,8 @@ impl Limiter {
         self.sample.record(end.group, time, end.at_low_load);
     }
 
-    /// Returns the operations that become exempt now. `is_running` returns true if an operation is
-    /// still in progress.
+    /// Returns the long operations that become exempt now: the limit no longer counts them.
+    /// `is_running` returns true if an operation is still in progress.
     pub(crate) fn exempt_long(
         &mut self,
         now: f64,

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settling_time_and_swing_are_those_of_the_worst_limiters() {
+    fn settling_time_and_swing_of_a_run_are_the_largest_of_all_limiters() {
         let sample = Sample {
             window: Duration::from_millis(100),
             ..Sample::default()

@@ -22,8 +22,8 @@ pub(crate) enum Goal {
 pub(crate) struct Least {
     /// Minimum result, as a share of the best fixed limit's result.
     pub(crate) ratio: f64,
-    /// Maximum difference of the limit of any limiter from its median, relative to this median, in
-    /// the measurement that begins 10 s after `steady_at`.
+    /// Maximum relative difference between the limit of a limiter and the median of its limits. The
+    /// difference is measured for each limiter, from 10 s after the conditions stop changing.
     pub(crate) swing: f64,
     /// Maximum time until all limiters have settled, in seconds. If it is infinite, they need not
     /// settle.
@@ -50,8 +50,8 @@ pub(crate) struct Scenario {
     pub(crate) users: usize,
     pub(crate) mixes: Vec<Vec<Kind>>,
     pub(crate) network_ms: f64,
-    /// The clients' timeout. A client disconnects after its operation has waited this long because
-    /// of the limit. A reply that takes this long counts as late.
+    /// The clients' timeout. If an operation has waited this long because of the limit, its client
+    /// disconnects. A reply that takes this long counts as late.
     pub(crate) timeout_ms: f64,
     /// Changes of the conditions, each with its time in seconds.
     pub(crate) changes: Vec<(f64, Change)>,
@@ -64,9 +64,9 @@ pub(crate) struct Scenario {
     pub(crate) steady_at: f64,
     /// Time for which the controller is measured, in seconds.
     pub(crate) auto_s: f64,
-    /// Time for which a fixed limit is measured, in seconds. Because of noise, the best of seven
-    /// results looks better than the true result of the best limit. Scenarios with few or very
-    /// different operations have more noise, so they need a longer time.
+    /// Time for which each of the seven fixed limits is measured, in seconds. Because of noise, the
+    /// best of the seven results is usually better than the true result of the best limit.
+    /// Scenarios with few or very different operations have more noise, so they need a longer time.
     pub(crate) fixed_s: f64,
 }
 

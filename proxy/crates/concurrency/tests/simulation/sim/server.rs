@@ -50,9 +50,9 @@ pub(crate) enum Contention {
     /// The CPU time of an operation depends on the number of runnable operations as measured with
     /// mongod ([`COST_US`]).
     Mongod,
-    /// A lock convoy: the cost grows with the square of the number of runnable operations. If 8
-    /// operations are runnable, each of the other 7 adds this share of the best cost to the cost of
-    /// an operation.
+    /// A lock convoy: the cost of an operation grows with the square of the number `n` of runnable
+    /// operations. Each of the `n - 1` other operations adds `n / 8` times this share of the best
+    /// cost.
     Convoy(f64),
 }
 
@@ -62,8 +62,8 @@ pub(crate) struct Server {
     is_stalled: bool,
     /// Cost relative to the best cost, by number of runnable operations.
     factors: Vec<f64>,
-    /// The CPU time that an operation would have received if it had run since the beginning of the
-    /// simulation, in µs at best cost.
+    /// The work that an operation would have completed if it had run since the beginning of the
+    /// simulation. The unit is the work that takes 1 µs of CPU time at the best cost.
     received: f64,
     updated_at: f64,
     /// Runnable operations by the value of `received` at which they end.
@@ -116,7 +116,8 @@ impl Server {
             .collect();
     }
 
-    /// Makes an operation runnable. `cpu_us` is the CPU time that it needs at best cost.
+    /// Makes an operation runnable. `cpu_us` is the CPU time that the operation needs at the best
+    /// cost: with the number of runnable operations at which it needs the least CPU time.
     pub(crate) fn begin(&mut self, operation: u32, cpu_us: f64, now: f64) {
         self.advance(now);
         self.runnable

@@ -31,9 +31,9 @@ impl Dice {
 pub(crate) struct Kind {
     /// Share of a user's operations.
     pub(crate) share: f64,
-    /// Mean CPU time of an operation, in µs, while the server runs the number of operations that
-    /// costs the least CPU time. The times are distributed uniformly from 0.5 to 1.5 times the
-    /// mean.
+    /// Mean CPU time of an operation, in µs, at the best cost: with the number of runnable
+    /// operations at which an operation needs the least CPU time. The times are distributed
+    /// uniformly from 0.5 to 1.5 times the mean.
     pub(crate) cpu_us: f64,
     /// Time, in µs, in which the operation waits on the server without using CPU: for a disk, a
     /// lock or replication.
@@ -41,7 +41,8 @@ pub(crate) struct Kind {
     /// True if the operation waits in the queue of a slow shard, which runs `SHARD_SLOTS`
     /// operations at a time.
     pub(crate) is_slow_shard: bool,
-    /// The group of the operation. Times are comparable within a group.
+    /// The index of the operation's group in the sample that the controller gets. Normally, the
+    /// operations of a group have similar server times.
     pub(crate) group: usize,
 }
 
@@ -521,7 +522,7 @@ impl World {
         }
     }
 
-    /// Exempts long operations. The simulation calls this function every 10 ms.
+    /// Exempts long operations from the limit. The simulation calls this function every 10 ms.
     fn exempt(&mut self) {
         for index in 0..self.limiters.len() {
             let operations = &self.operations;

@@ -75,8 +75,8 @@ impl Workload {
         episodes.collect()
     }
 
-    /// The seconds of the load. Clients start operations at random times, without waiting for
-    /// earlier operations.
+    /// The operations that end in each of the first `seconds` seconds of the load. Clients start
+    /// operations at random times, without waiting for earlier operations.
     fn beats(&mut self, seconds: u32) -> Vec<EndedOperations> {
         let mut beats: Vec<EndedOperations> = (1..=u64::from(seconds) + 60)
             .map(|second| EndedOperations {

@@ -157,7 +157,7 @@ async fn tls_sessions_resume_only_within_one_configuration_and_servers_receive_t
 }
 
 #[tokio::test]
-async fn a_resumed_session_is_refused_if_its_certificate_is_no_longer_valid() {
+async fn a_resumed_tls_session_is_refused_if_the_server_certificate_is_no_longer_valid() {
     let authority = Authority::generate("authority");
     let foreign = Authority::generate("foreign");
     for version in [&TLS12, &TLS13] {
@@ -223,7 +223,7 @@ fn connector(tls: ServerTls) -> Connector {
 }
 
 #[tokio::test]
-async fn each_failed_attempt_names_the_missing_certificate_if_the_server_asked_for_one() {
+async fn each_connection_error_names_the_missing_client_certificate_if_it_is_the_cause() {
     let authority = Authority::generate("authority");
     let foreign = Authority::generate("foreign");
     for version in [&TLS12, &TLS13] {
