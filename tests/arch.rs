@@ -719,12 +719,7 @@ fn no_two_types_have_the_same_general_word_as_their_name() {
         "Kind", "Place", "Session", "Settings", "State", "Step", "Turn", "Window",
     ];
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let folders = ["proxy/src", "config/src"].map(|src| root().join(src));
-    let mut files = Vec::new();
-    for folder in folders.into_iter().chain(crates().into_values()) {
-        sources(&folder, &mut files);
-    }
-    for file in files {
+    for file in all_sources() {
         let text = fs::read_to_string(&file).unwrap();
         let general = declared_types(&text).into_iter();
         for name in general.filter(|name| GENERAL.contains(name)) {

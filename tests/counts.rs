@@ -80,7 +80,7 @@ const LOCKS_OF_FIND: [(&str, u64); 3] = [
 
 #[test]
 fn a_find_takes_five_locks() {
-    let scene = Scene::start(&[Kind::Standalone]);
+    let scene = Scene::start(&[ServerKind::Standalone]);
     let mut client = scene.connect();
     let find = find_by_id(1);
     let locks = scene.lowest(async || client.exchange(&find).await);
@@ -89,7 +89,7 @@ fn a_find_takes_five_locks() {
 
 #[test]
 fn selection_between_two_servers_takes_two_additional_locks() {
-    let scene = Scene::start(&[Kind::Router, Kind::Router]);
+    let scene = Scene::start(&[ServerKind::Router, ServerKind::Router]);
     let mut client = scene.connect();
     let find = find_by_id(1);
     let locks = scene.lowest(async || client.exchange(&find).await);
@@ -100,7 +100,7 @@ fn selection_between_two_servers_takes_two_additional_locks() {
 
 #[test]
 fn waiting_for_a_connection_does_not_change_the_number_of_locks() {
-    let scene = Scene::start(&[Kind::Standalone]);
+    let scene = Scene::start(&[ServerKind::Standalone]);
     let [mut first, mut second] = [scene.connect(), scene.connect()];
     let [held, find] = [HELD_ID, 1].map(find_by_id);
     let locks = scene.lowest(async || {
@@ -118,7 +118,7 @@ fn waiting_for_a_connection_does_not_change_the_number_of_locks() {
 
 #[test]
 fn a_find_allocates_three_times() {
-    let scene = Scene::start(&[Kind::Standalone]);
+    let scene = Scene::start(&[ServerKind::Standalone]);
     let mut client = scene.connect();
     let find = find_by_id(1);
     let allocations = (0..RUNS).map(|_| {
@@ -199,7 +199,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn start(kinds: &[Kind]) -> Self {
+    fn start(kinds: &[ServerKind]) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let servers: Vec<_> = kinds.iter().map(|kind| Server::start(*kind)).collect();
         let addresses = servers.iter().map(|server| server.address.to_string());
@@ -289,7 +289,7 @@ impl Client {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ServerKind {
     Standalone,
     Router,
 }
@@ -308,7 +308,7 @@ struct HeldReplies {
 }
 
 impl Server {
-    fn start(kind: Kind) -> Self {
+    fn start(kind: ServerKind) -> Self {
         let mut builder = Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -342,7 +342,7 @@ impl Server {
 }
 
 /// Replies to the commands on a connection until the connection ends.
-async fn reply_to_all(mut stream: TcpStream, kind: Kind, held: Arc<HeldReplies>) {
+async fn reply_to_all(mut stream: TcpStream, kind: ServerKind, held: Arc<HeldReplies>) {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut reader = MessageReader::default();
     while let Ok(Some(message)) = reader.next(&mut stream, MAX_MESSAGE_BYTES, &budget).await {
@@ -372,7 +372,7 @@ async fn reply_to_all(mut stream: TcpStream, kind: Kind, held: Arc<HeldReplies>)
     }
 }
 
-fn reply_to(command: &RawDocument, kind: Kind) -> Document {
+fn reply_to(command: &RawDocument, kind: ServerKind) -> Document {
     let (name, _) = command.iter().next().unwrap().unwrap();
     if name.as_str() == "find" {
         let cursor = doc! { "id": 0_i64, "ns": "shop.users", "firstBatch": [{ "_id": 1 }] };
@@ -384,7 +384,7 @@ fn reply_to(command: &RawDocument, kind: Kind) -> Document {
         "minWireVersion": 0, "maxWireVersion": 17, "maxBsonObjectSize": 16_777_216,
         "maxMessageSizeBytes": 48_000_000, "maxWriteBatchSize": 100_000, "ok": 1.0,
     };
-    if kind == Kind::Router {
+    if kind == ServerKind::Router {
         hello.insert("msg", "isdbgrid");
     }
     hello

@@ -182,10 +182,7 @@ async fn a_stalled_first_login_is_ended_and_delays_the_next_login_of_its_user_on
     let user = writer().await;
     let mut leader = connect(&seawall).await;
     stall(&mut leader, &user).await;
-    let began = Instant::now();
     logged_in(&seawall, &user.login()).await;
-    let elapsed = began.elapsed();
-    assert!(elapsed < Duration::from_secs(3), "{elapsed:?}");
     let connection = first_logins(&recorder, &user.name)[0].0;
     let is_closed = || async { !recorder.connections()[connection].is_open };
     eventually(LIMIT, is_closed).await.unwrap();

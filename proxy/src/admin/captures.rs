@@ -76,9 +76,9 @@ fn start_planned(captures: &Captures, plan: Plan) -> Result<CaptureState, Captur
         replies,
         redact = started.redaction,
         sample = selection.sample,
-        namespaces = ?selection.namespaces,
-        users = ?selection.users,
-        applications = ?selection.applications,
+        namespaces = selection.namespaces.join(","),
+        users = selection.users.join(","),
+        applications = selection.applications.join(","),
         "capture started"
     );
     Ok(started)

@@ -103,7 +103,7 @@ pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
         written_bytes: figures.written_bytes,
         kept_bytes: figures.kept_bytes,
     });
-    if shared.captures.is_cleaning_due() {
+    if shared.captures.take_cleaning_turn() {
         let captures = Arc::clone(&shared.captures);
         // Delete on a thread where blocking is allowed, because the directory may be slow.
         drop(tokio::task::spawn_blocking(move || {

@@ -85,7 +85,7 @@ pub(super) fn fault(fault: &config::Fault) -> Fault {
         command,
         namespace,
         share_percent,
-        ?delay,
+        delay_ms = delay.as_millis(),
         error_code,
         close,
         "fault injection is enabled"

@@ -593,9 +593,9 @@ impl Captures {
         self.running_id().as_ref() == Some(id)
     }
 
-    /// True once per [`CLEANING_INTERVAL`] while captures are on: the caller then deletes expired
-    /// captures.
-    pub(crate) fn is_cleaning_due(&self) -> bool {
+    /// Returns true once per [`CLEANING_INTERVAL`] while captures are on: the caller then deletes
+    /// expired captures.
+    pub(crate) fn take_cleaning_turn(&self) -> bool {
         let now = Instant::now();
         let mut cleaned_at = self.cleaned_at.lock();
         let is_due = cleaned_at.is_none_or(|at| now - at >= CLEANING_INTERVAL);

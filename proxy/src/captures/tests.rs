@@ -342,7 +342,7 @@ fn every_action_is_refused_while_captures_are_off() {
     assert!(matches!(captures.list(), Err(CaptureError::Off)));
     assert!(matches!(captures.delete(&id), Err(CaptureError::Off)));
     assert!(matches!(captures.part(&id, 0), Err(CaptureError::Off)));
-    assert!(!captures.is_cleaning_due());
+    assert!(!captures.take_cleaning_turn());
 }
 
 /// A destination whose writes fail, because its disk is full.

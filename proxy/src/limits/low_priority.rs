@@ -25,12 +25,8 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::turns::Turns;
-use crate::runtime::Plane;
+use crate::runtime::{Plane, become_idle, become_nice};
 use seawall_locks::Mutex;
-
-/// The nice value of the fallback threads. While operations use all cores, the fallback threads
-/// together get about a tenth of the CPU time of one thread that serves clients.
-const NICE: i32 = 10;
 
 /// If the idle threads make no progress within this time, tasks that have not begun move to the
 /// fallback threads.
@@ -208,40 +204,6 @@ impl Threads {
     }
 }
 
-/// Lets this thread run only while a core has nothing else to do.
-#[cfg(target_os = "linux")]
-fn become_idle() {
-    use thread_priority::{
-        NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
-        set_thread_priority_and_policy, thread_native_id,
-    };
-
-    let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-    let this = thread_native_id();
-    if let Err(error) = set_thread_priority_and_policy(this, ThreadPriority::Min, policy) {
-        tracing::debug!(?error, "could not set the scheduling policy of a thread");
-        become_nice();
-    }
-}
-
-/// Lowers the priority of this thread.
-#[cfg(target_os = "linux")]
-fn become_nice() {
-    // On Linux, this call changes only the priority of this thread. It fails if the process already
-    // has a lower priority.
-    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-        tracing::debug!(%error, "could not lower the priority of a thread");
-    }
-}
-
-/// Does nothing: the policy exists only on Linux.
-#[cfg(not(target_os = "linux"))]
-fn become_idle() {}
-
-/// Does nothing: on other systems, the nice value belongs to the whole process.
-#[cfg(not(target_os = "linux"))]
-fn become_nice() {}
-
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::{panic::AssertUnwindSafe, sync::mpsc::sync_channel};
@@ -256,6 +218,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::runtime::NICE;
 
     fn policy() -> ThreadSchedulePolicy {
         thread_schedule_policy().expect("Linux has scheduling policies")

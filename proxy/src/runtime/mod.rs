@@ -1,6 +1,6 @@
 //! Seawall's two tokio runtimes: their threads, when these threads sleep, periodic tasks, and how
-//! late each runtime runs its tasks. The module also raises the limit on file descriptors, and
-//! limits how often frequent events are logged.
+//! late each runtime runs its tasks. The module also sets the priorities of threads, raises the limit
+//! on file descriptors, and limits how often frequent events are logged.
 
 mod activity;
 mod descriptors;
@@ -9,6 +9,7 @@ mod lateness;
 mod occasional;
 mod parking;
 mod planes;
+mod priority;
 
 pub use self::occasional::OccasionalLog;
 pub use self::{
@@ -18,4 +19,10 @@ pub use self::{
     lateness::Lateness,
     planes::{Plane, Planes},
 };
-pub(crate) use self::{activity::TICK, lateness::measure_lateness};
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use self::priority::NICE;
+pub(crate) use self::{
+    activity::TICK,
+    lateness::measure_lateness,
+    priority::{become_idle, become_nice},
+};

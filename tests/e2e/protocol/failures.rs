@@ -318,11 +318,7 @@ async fn operation_without_a_free_server_connection_waits_and_then_gets_an_error
         "{}",
         hurried.body
     );
-    assert!(
-        (Duration::from_millis(100)..WAIT).contains(&began.elapsed()),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() >= Duration::from_millis(100));
 
     let began = Instant::now();
     let held = plain.command("test", doc! {"find": "c"}).await.unwrap();

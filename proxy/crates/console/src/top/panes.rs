@@ -138,7 +138,7 @@ pub(crate) fn pulse(pulse: &Pulse) -> String {
     let state = match pulse.state.as_str() {
         "" => "unknown".to_owned(),
         "on" => format!(
-            "on, {} replies, {} on average, {} unanswered, {} refused",
+            "on, {} replies, {} on average, {} without a reply, {} refused",
             count(float(pulse.answered.unwrap_or_default())),
             millis(pulse.mean_ms.unwrap_or_default()),
             count(float(pulse.unanswered.unwrap_or_default())),
@@ -204,11 +204,11 @@ pub(crate) fn moved(episode: &Episode) -> String {
             printable(&moved.counter)
         )
     });
-    let unanswered = match episode.unanswered_pulses {
+    let without_reply = match episode.unanswered_pulses {
         0 => None,
-        many => Some(format!("{many} pulses unanswered")),
+        many => Some(format!("{many} pulses without a reply")),
     };
-    moved.chain(unanswered).collect::<Vec<_>>().join(", ")
+    moved.chain(without_reply).collect::<Vec<_>>().join(", ")
 }
 
 /// The shapes (commands without their values) with the most delayed operations during a stall, each
@@ -413,7 +413,7 @@ mod tests {
         assert!(
             lines
                 .iter()
-                .any(|line| line.contains("2 pulses unanswered"))
+                .any(|line| line.contains("2 pulses without a reply"))
         );
     }
 

@@ -2,7 +2,7 @@
 
 use super::{
     server::Contention,
-    world::{Change, Kind},
+    world::{Change, OperationKind},
 };
 
 /// The value by which the controller is compared with the best fixed limit.
@@ -48,7 +48,7 @@ pub(crate) struct Scenario {
     pub(crate) servers: usize,
     pub(crate) proxies: usize,
     pub(crate) users: usize,
-    pub(crate) mixes: Vec<Vec<Kind>>,
+    pub(crate) mixes: Vec<Vec<OperationKind>>,
     pub(crate) network_ms: f64,
     /// The clients' timeout. If an operation has waited this long because of the limit, its client
     /// disconnects. A reply that takes this long counts as late.
@@ -75,7 +75,7 @@ pub(crate) struct Scenario {
 /// then complete at most 11,111 operations per second.
 const SMALL_US: f64 = 180.0;
 
-const SMALL: Kind = Kind {
+const SMALL: OperationKind = OperationKind {
     share: 1.0,
     cpu_us: SMALL_US,
     delay_us: 0.0,
@@ -114,8 +114,8 @@ fn open(name: &'static str, rate: f64) -> Scenario {
     }
 }
 
-fn cpu(share: f64, cpu_us: f64, group: usize) -> Kind {
-    Kind {
+fn cpu(share: f64, cpu_us: f64, group: usize) -> OperationKind {
+    OperationKind {
         share,
         cpu_us,
         group,
@@ -123,8 +123,8 @@ fn cpu(share: f64, cpu_us: f64, group: usize) -> Kind {
     }
 }
 
-fn delay(share: f64, delay_us: f64, group: usize) -> Kind {
-    Kind {
+fn delay(share: f64, delay_us: f64, group: usize) -> OperationKind {
+    OperationKind {
         share,
         delay_us,
         group,
@@ -134,7 +134,7 @@ fn delay(share: f64, delay_us: f64, group: usize) -> Kind {
 }
 
 /// 90 % of the operations take 1 ms, and 10 % take 200 ms.
-fn bimodal(group: usize) -> Vec<Vec<Kind>> {
+fn bimodal(group: usize) -> Vec<Vec<OperationKind>> {
     vec![vec![delay(0.9, 900.0, 0), delay(0.1, 200_000.0, group)]]
 }
 
@@ -194,7 +194,7 @@ fn one_server() -> Vec<Scenario> {
 }
 
 fn delays() -> Vec<Scenario> {
-    let slow_shard = Kind {
+    let slow_shard = OperationKind {
         is_slow_shard: true,
         ..delay(0.25, 10_000.0, 0)
     };
@@ -204,7 +204,7 @@ fn delays() -> Vec<Scenario> {
             ..closed("5 ms of network", 2.0, 1_000)
         },
         Scenario {
-            mixes: vec![vec![Kind {
+            mixes: vec![vec![OperationKind {
                 delay_us: 10_000.0,
                 ..SMALL
             }]],
@@ -246,7 +246,7 @@ fn delays() -> Vec<Scenario> {
         },
         Scenario {
             mixes: vec![vec![
-                Kind {
+                OperationKind {
                     share: 0.75,
                     ..SMALL
                 },

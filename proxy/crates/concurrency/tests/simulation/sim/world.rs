@@ -28,7 +28,7 @@ impl Dice {
 
 /// A kind of operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct OperationKind {
     /// Share of a user's operations.
     pub(crate) share: f64,
     /// Mean CPU time of an operation, in µs, at the best cost: with the number of runnable
@@ -106,7 +106,7 @@ enum Event {
 
 /// The load: the mixes of operations, the users, the clients' timeout and the network's delay.
 pub(crate) struct Load {
-    pub(crate) mixes: Vec<Vec<Kind>>,
+    pub(crate) mixes: Vec<Vec<OperationKind>>,
     pub(crate) users: usize,
     pub(crate) timeout_us: f64,
     pub(crate) network_us: f64,
@@ -414,7 +414,7 @@ impl World {
         }
     }
 
-    fn kind(&self, operation: &Operation) -> Kind {
+    fn kind(&self, operation: &Operation) -> OperationKind {
         let KindIndex(mix, kind) = operation.kind.expect("`kind` is not called for a login");
         self.load.mixes[mix][kind]
     }
