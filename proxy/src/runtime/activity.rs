@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn ticks_are_rare_while_the_proxy_is_idle() {
+    async fn periodic_tasks_run_rarely_while_the_proxy_is_idle() {
         let activity = Activity::default();
         let mut ticks = activity.ticks();
         let begin = Instant::now();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_arrival_of_a_client_ends_an_idle_time_at_once() {
+    async fn periodic_tasks_run_often_again_as_soon_as_a_client_arrives() {
         let activity = Activity::default();
         let mut ticks = activity.ticks();
         while ticks.next(false, |due| due).await.elapsed == TICK {}

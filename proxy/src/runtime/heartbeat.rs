@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_blocked_runtime_makes_no_progress_until_it_is_released() {
+    fn the_heartbeat_reports_no_progress_while_a_runtime_is_blocked() {
         let runtime = || {
             let mut builder = Builder::new_multi_thread();
             builder.worker_threads(1).build().unwrap()

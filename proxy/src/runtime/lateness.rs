@@ -102,8 +102,9 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    /// A *tick* is one run of the periodic task that measures the lateness of the runtime.
     #[test]
-    fn an_overdue_tick_counts_as_late_before_it_arrives() {
+    fn an_overdue_tick_of_the_runtime_counts_as_late_even_before_it_comes() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         assert_eq!(lateness.now(begin + 500 * MS), Duration::ZERO);
@@ -118,8 +119,9 @@ mod tests {
         assert_eq!(lateness.now(begin + 200 * MS), Duration::ZERO);
     }
 
+    /// In an idle time, ticks are rare, so an older tick does not show the current lateness.
     #[test]
-    fn a_late_tick_is_reported_for_at_most_40_ms_while_the_proxy_is_idle() {
+    fn while_the_proxy_is_idle_the_lateness_of_a_tick_is_reported_for_at_most_40_ms() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         lateness.record(70 * MS, begin);
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_is_late_if_no_tick_follows_the_arrival_of_a_client() {
+    fn a_runtime_is_late_if_its_periodic_task_does_not_run_soon_after_a_client_arrives() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         lateness.expect(begin + 500 * MS);

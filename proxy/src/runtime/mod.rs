@@ -1,6 +1,6 @@
 //! Seawall's two tokio runtimes: their threads, when these threads sleep, periodic tasks, and how
-//! late each runtime runs its tasks. The module also sets the priorities of threads, raises the limit
-//! on file descriptors, and limits how often frequent events are logged.
+//! late each runtime runs its tasks. The module also sets the priorities of threads, raises the
+//! limit on file descriptors, and limits how often frequent events are logged.
 
 mod activity;
 mod descriptors;
@@ -12,6 +12,8 @@ mod planes;
 mod priority;
 
 pub use self::occasional::OccasionalLog;
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use self::priority::NICE;
 pub use self::{
     activity::Activity,
     descriptors::raise_descriptor_limit,
@@ -19,8 +21,6 @@ pub use self::{
     lateness::Lateness,
     planes::{Plane, Planes},
 };
-#[cfg(all(test, target_os = "linux"))]
-pub(crate) use self::priority::NICE;
 pub(crate) use self::{
     activity::TICK,
     lateness::measure_lateness,

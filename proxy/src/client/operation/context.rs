@@ -14,10 +14,10 @@ use crate::{
     pins::SessionKey,
 };
 use seawall_auth::Identity;
-use seawall_command::{Class, Command, ErrorReply, ReadPreference, Target};
+use seawall_command::{Class, Command, CommandBytes, ErrorReply, ReadPreference, Target};
 use seawall_stats::Outcome;
 use seawall_transport::{Message, Sharer};
-use seawall_wire::{Elements, OpMsg};
+use seawall_wire::{Elements, OpMsg, Sequence};
 
 /// One operation: its command, its client and its user, borrowed by all functions that serve it.
 pub(super) struct Operation<'a> {
@@ -169,5 +169,36 @@ impl Operation<'_> {
             announces_backpressure: self.announces_backpressure,
         };
         error_reply(&command, failure)
+    }
+}
+
+/// Returns the document sequences of a message. Unused entries at the end of the array are empty.
+pub(in crate::client) fn sequences<'a>(
+    parsed: &OpMsg<'a>,
+) -> [Sequence<'a>; seawall_wire::MAX_SEQUENCES] {
+    const NONE: Sequence<'_> = Sequence {
+        identifier: &[],
+        documents: &[],
+    };
+    let mut sequences = [NONE; seawall_wire::MAX_SEQUENCES];
+    for (entry, sequence) in sequences.iter_mut().zip(parsed.sequences()) {
+        *entry = Sequence {
+            identifier: sequence.identifier,
+            documents: sequence.documents,
+        };
+    }
+    sequences
+}
+
+/// Returns the bytes of the command in a message: its body and its document sequences. `all` are
+/// the [`sequences`] of the message.
+pub(in crate::client) fn input<'a>(
+    parsed: &OpMsg<'a>,
+    all: &'a [Sequence<'a>; seawall_wire::MAX_SEQUENCES],
+) -> CommandBytes<'a> {
+    let count = parsed.sequences().count();
+    CommandBytes {
+        body: parsed.body,
+        sequences: all.get(..count).unwrap_or_default(),
     }
 }

@@ -217,16 +217,18 @@ mod tests {
     use crate::pool::Overload;
     use seawall_transport::connection::{EstablishError, Generation};
 
+    /// State-change errors, such as `NotWritablePrimary`, report that a server changed its role.
     #[test]
-    fn state_change_errors_are_concealed_and_other_replies_are_unchanged() {
+    fn concealed_replaces_state_change_errors_by_error_6_and_keeps_other_replies() {
         let failed = rawdoc! { "ok": 0.0, "errmsg": "not primary", "code": 10_107 };
         assert_eq!(concealed(failed).get_i32("code").ok(), Some(6));
         let other = rawdoc! { "ok": 0.0, "errmsg": "unauthorized", "code": 13 };
         assert_eq!(concealed(other.clone()), other);
     }
 
+    /// If the server has left the deployment, its cursors are listed as not found.
     #[test]
-    fn cursors_of_an_unreachable_server_are_reported_alive_unless_it_left_the_deployment() {
+    fn kill_cursors_lists_cursors_as_alive_if_their_server_could_not_be_reached() {
         for alive in [
             CheckOutError::Overload(Overload::QueueFull),
             CheckOutError::Overload(Overload::TimedOut),

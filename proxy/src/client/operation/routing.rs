@@ -438,8 +438,9 @@ mod tests {
         (topology, identity, refusals)
     }
 
+    /// The other router has refused the user's keys, so the operation needs the failed router.
     #[tokio::test(start_paused = true)]
-    async fn a_wait_for_a_failed_router_ends_when_the_router_is_usable_again() {
+    async fn an_operation_waits_for_a_failed_router_until_the_router_is_usable_again() {
         let (topology, identity, refusals) = refused_at_a_router();
         let deadline = Instant::now() + LIMIT;
         let mut waiting = pin!(other_router(&topology, &identity, &refusals, deadline));
@@ -451,8 +452,9 @@ mod tests {
         assert_eq!(other.address(), topology.snapshot().pools[1].address());
     }
 
+    /// The other router has refused the old keys of the user, but may accept the new keys.
     #[tokio::test(start_paused = true)]
-    async fn a_wait_for_a_failed_router_ends_when_the_user_has_new_keys() {
+    async fn an_operation_stops_waiting_for_a_failed_router_when_its_user_has_new_keys() {
         let (topology, identity, refusals) = refused_at_a_router();
         let deadline = Instant::now() + LIMIT;
         let mut waiting = pin!(other_router(&topology, &identity, &refusals, deadline));
@@ -465,8 +467,9 @@ mod tests {
         assert!(matches!(waiting.await, Ok(None)));
     }
 
+    /// After the refusal of the user's keys, the clients of this user have to log in again.
     #[tokio::test(start_paused = true)]
-    async fn a_wait_for_a_failed_router_ends_when_the_client_has_to_log_in_again() {
+    async fn an_operation_that_waits_for_a_failed_router_fails_if_its_keys_are_refused() {
         let (topology, identity, refusals) = refused_at_a_router();
         let deadline = Instant::now() + LIMIT;
         let mut waiting = pin!(other_router(&topology, &identity, &refusals, deadline));
@@ -477,7 +480,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_for_a_failed_router_ends_at_its_deadline() {
+    async fn an_operation_that_waits_for_a_failed_router_fails_at_its_deadline() {
         let (topology, identity, refusals) = refused_at_a_router();
         let deadline = Instant::now() + LIMIT;
         let failed = other_router(&topology, &identity, &refusals, deadline).await;

@@ -1,0 +1,74 @@
+//! The end of an operation that reaches no server: an error reply, or a closed client connection.
+
+use std::pin::pin;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    context::{AttemptEnd, Operation},
+    failure::Failure,
+    routing::CheckOutFailure,
+};
+use crate::{client::client_end::ClientEnd, observe::Observation, topology::TopologyType};
+use seawall_stats::Outcome;
+
+impl Operation<'_> {
+    /// Ends an operation that got no permit or no connection. Does not send an overload error
+    /// before `wait_queue_timeout` is over.
+    pub(super) async fn refuse(
+        &self,
+        end: &mut ClientEnd<'_>,
+        failure: CheckOutFailure,
+        observation: &Observation<'_>,
+    ) -> AttemptEnd {
+        let recorder = &self.shared.recorder;
+        if self
+            .time_limit()
+            .is_some_and(|limit| observation.began().elapsed() >= limit)
+        {
+            recorder.shed("max_time_ms");
+            return AttemptEnd::Error(self.error(&Failure::TimeLimit), Outcome::Refused);
+        }
+        let failure = match failure {
+            CheckOutFailure::KeysRefused => return self.close_in_turn(end).await,
+            CheckOutFailure::LoginRefused => Failure::LoginRefused,
+            CheckOutFailure::Unauthenticated => Failure::Unauthenticated,
+            CheckOutFailure::NoServer => {
+                recorder.shed("no_server");
+                self.no_server()
+            }
+            CheckOutFailure::Overload(overload) => {
+                // The error is delayed even if the pool refused at once, because some drivers retry
+                // without a pause.
+                let held_until = observation.began() + self.shared.settings().wait_queue_timeout;
+                let until = self.within_time_limit(observation, held_until);
+                if end.unless_gone(pin!(sleep_until(until))).await.is_none() {
+                    return AttemptEnd::Gone;
+                }
+                recorder.shed(overload.as_str());
+                Failure::Overload
+            }
+        };
+        AttemptEnd::Error(self.error(&failure), Outcome::Refused)
+    }
+
+    fn no_server(&self) -> Failure {
+        let snapshot = self.shared.routing.topology.snapshot();
+        let description = &snapshot.description;
+        Failure::NoServer {
+            mode: self.read_preference().mode,
+            set_name: description.set_name.clone(),
+            has_primary: description.topology_type == TopologyType::ReplicaSetWithPrimary,
+        }
+    }
+
+    /// Waits until Seawall may close the client connection. Closes are spread over time, so that
+    /// they cause no reconnect storm.
+    pub(super) async fn close_in_turn(&self, end: &mut ClientEnd<'_>) -> AttemptEnd {
+        let turn = self.shared.limits.closing_turn(Instant::now());
+        match end.unless_gone(pin!(sleep_until(turn))).await {
+            Some(()) => AttemptEnd::Close(Outcome::Refused),
+            None => AttemptEnd::Gone,
+        }
+    }
+}

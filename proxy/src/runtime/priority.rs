@@ -1,0 +1,40 @@
+//! The scheduling policy and the priority of a thread.
+
+/// The nice value of threads of low priority. While operations use all cores, these threads
+/// together get about a tenth of the CPU time of one thread that serves clients.
+#[cfg(target_os = "linux")]
+pub(crate) const NICE: i32 = 10;
+
+/// Lets this thread run only while a core has nothing else to do.
+#[cfg(target_os = "linux")]
+pub(crate) fn become_idle() {
+    use thread_priority::{
+        NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
+        set_thread_priority_and_policy, thread_native_id,
+    };
+
+    let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+    let this = thread_native_id();
+    if let Err(error) = set_thread_priority_and_policy(this, ThreadPriority::Min, policy) {
+        tracing::debug!(%error, "could not set the scheduling policy of a thread");
+        become_nice();
+    }
+}
+
+/// Lowers the priority of this thread.
+#[cfg(target_os = "linux")]
+pub(crate) fn become_nice() {
+    // On Linux, this call changes only the priority of this thread. It fails if the process already
+    // has a lower priority.
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::debug!(%error, "could not lower the priority of a thread");
+    }
+}
+
+/// Does nothing: the policy exists only on Linux.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn become_idle() {}
+
+/// Does nothing: on other systems, the nice value belongs to the whole process.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn become_nice() {}
