@@ -52,7 +52,7 @@ fn one_allocation_is_counted_as_one() {
 }
 
 #[test]
-fn inspection_and_fingerprint_allocate_nothing() {
+fn parsing_a_message_and_computing_the_fingerprint_of_its_command_allocate_nothing() {
     let many: Vec<i32> = (0..10_000).collect();
     let commands = [
         doc! {"find": "users", "filter": {"_id": 1234}, "limit": 1, "$db": "shop"},
@@ -95,7 +95,7 @@ fn a_small_message_is_read_with_one_allocation() {
 }
 
 #[test]
-fn statistics_of_a_known_shape_allocate_nothing() {
+fn recording_the_statistics_of_an_operation_allocates_nothing_if_its_shape_is_known() {
     let observer = observer();
     let command = doc! {"find": "users", "filter": {"_id": 1}, "$db": "shop"};
     let (command, reply) = (command.to_vec().unwrap(), doc! {"n": 1, "ok": 1});

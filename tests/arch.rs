@@ -159,7 +159,7 @@ fn uses(module: &[String], source: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn used_modules_are_found_in_all_forms_of_a_path() {
+fn modules_that_a_source_uses_are_found_in_nested_use_statements_and_in_other_code() {
     let source = "use crate::{a::{b, c}, d,\n    e::F,\n}; // crate::no\nuse super::super::i::J;\nuse super::k;\nfn f() { crate::g::h(); super::super::l::m() } type T = crate::U;";
     let module = ["x", "y"].map(str::to_owned);
     let found: Vec<_> = uses(&module, source).into_iter().collect();
@@ -201,7 +201,7 @@ fn sources_by_row() -> BTreeMap<String, Vec<PathBuf>> {
 }
 
 #[test]
-fn crates_and_modules_use_only_what_their_table_row_allows() {
+fn crates_and_modules_use_only_what_docs_architecture_md_allows() {
     let table = table();
     let by_row = sources_by_row();
     let crates = crates();
@@ -241,14 +241,14 @@ fn crates_and_modules_use_only_what_their_table_row_allows() {
 }
 
 #[test]
-fn crates_that_a_source_names_are_found() {
+fn crates_that_a_source_file_uses_are_found() {
     let source = "use seawall_wire::{A, B}; // seawall_no\nfn f() { seawall_shape::g() }\nuse seawall_config::C;";
     let found: Vec<_> = used_crates(source).into_iter().collect();
     assert_eq!(found, ["shape", "wire"]);
 }
 
 #[test]
-fn the_table_allows_only_uses_of_modules_of_lower_levels() {
+fn in_docs_architecture_md_a_module_may_use_only_modules_of_lower_levels() {
     let table = table();
     for (module, row) in &table {
         for used in row.may_use.iter().filter(|used| *used != module) {
@@ -386,7 +386,7 @@ fn folders_in_the_configuration_of_the_mutation_tests_exist() {
 }
 
 #[test]
-fn public_functions_and_constants_are_found() {
+fn public_functions_and_constants_of_a_source_file_are_found() {
     let source = "#[cfg(test)]\nmod x;\npub fn a() {}\n    pub const fn b(&self)\npub(crate) fn c()\npub const D: u8 = 1;\npub struct E;\n    pub async fn f<T>()\n#[cfg(test)]\nmod tests {\npub fn g() {}\n";
     assert_eq!(public_functions_and_constants(source), ["a", "b", "D", "f"]);
 }
@@ -668,7 +668,7 @@ fn crate_and_super_paths_are_found_also_outside_of_use_statements() {
 }
 
 #[test]
-fn paths_are_converted_to_paths_from_the_root() {
+fn module_paths_are_converted_to_paths_from_the_crate_root() {
     let module = ["a", "b"].map(str::to_owned);
     for (path, expected) in [
         ("crate::c::D", Some("c::D")),
@@ -745,7 +745,7 @@ fn questions_with_side_effects(source: &str) -> Vec<&str> {
 }
 
 #[test]
-fn questions_with_side_effects_are_found() {
+fn the_search_finds_functions_that_are_named_as_questions_but_borrow_self_mutably() {
     // The other test of these functions also reads this file, so `MUT` stands for the borrow.
     let source = "fn is_a(&self) -> bool;\nfn b(MUT) {}\nfn must_c(\n    MUT,\n) {}\nfn can_d(MUT) -> bool;\nfn may_e() {}\n";
     let source = source.replace("MUT", "&mut self");

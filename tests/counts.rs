@@ -99,7 +99,7 @@ fn selection_between_two_servers_takes_two_additional_locks() {
 }
 
 #[test]
-fn waiting_for_a_connection_does_not_change_the_number_of_locks() {
+fn a_find_that_waits_for_a_connection_takes_as_many_locks_as_any_other_find() {
     let scene = Scene::start(&[ServerKind::Standalone]);
     let [mut first, mut second] = [scene.connect(), scene.connect()];
     let [held, find] = [HELD_ID, 1].map(find_by_id);

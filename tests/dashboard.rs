@@ -253,7 +253,7 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
 /// The browser script starts its own servers, because it stops one of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Node and Chromium; run by .ci/run"]
-async fn dashboard_shows_reconnect_storms_server_stalls_and_traffic_changes_like_the_api() {
+async fn dashboard_shows_reconnect_storms_stalls_and_traffic_changes_as_the_api_reports_them() {
     tokio::task::block_in_place(install);
     let mongod = find_or_fetch(|_| {}).await.unwrap();
     let variables = [

@@ -115,7 +115,7 @@ async fn shop(seawall: &Seawall) {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_sorts_filters_and_opens_query_shapes_and_restores_the_terminal_at_its_end() {
+async fn seawall_top_sorts_filters_and_opens_query_shapes_and_restores_the_terminal_when_it_ends() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
@@ -196,7 +196,7 @@ async fn top_shows_heat_maps_without_colors() {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_has_a_key_per_sort_order_and_shows_the_histogram_and_timeline_of_a_query_shape() {
+async fn seawall_top_sorts_by_the_column_of_a_pressed_key_and_shows_a_query_shape_histogram() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
@@ -247,7 +247,7 @@ async fn top_has_a_key_per_sort_order_and_shows_the_histogram_and_timeline_of_a_
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn reports_are_printed_saved_and_compared() {
+async fn seawall_report_prints_and_saves_reports_and_seawall_report_compare_compares_them() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;

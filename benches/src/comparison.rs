@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn value_is_worse_only_if_the_change_exceeds_the_noise_of_both_runs() {
+    fn value_is_worse_only_if_the_change_exceeds_the_sum_of_the_noise_of_both_runs() {
         // The noise of each run is 1.
         let before = value([9.0, 9.0, 10.0, 11.0, 11.0], Better::Less);
         let later = |median: f64| {
@@ -593,8 +593,10 @@ mod tests {
         }
     }
 
+    /// The relay is a process that only copies bytes. The kernel counts CPU time in ticks of 10 ms,
+    /// so a CPU time may be wrong by one tick.
     #[test]
-    fn cpu_time_relative_to_the_relay_has_at_least_the_noise_of_one_tick() {
+    fn ratio_of_seawalls_cpu_time_to_the_relays_has_at_least_the_noise_of_one_tick() {
         let medians = medians(200, 400);
         let values = medians.cases.get("small 1 Seawall").unwrap();
         let ratio = values.cpu_to_relay.unwrap();
@@ -608,8 +610,10 @@ mod tests {
         assert!(!medians.cases.contains_key("small 1 direct"));
     }
 
+    /// The relay is a process that only copies bytes. The kernel counts CPU time in ticks of 10 ms,
+    /// so a shorter CPU time counts as zero.
     #[test]
-    fn cpu_time_relative_to_the_relay_is_unknown_if_the_relay_used_less_than_one_tick() {
+    fn ratio_of_cpu_times_is_unknown_if_the_relay_used_less_than_one_tick_of_cpu_time() {
         let medians = medians(0, 400);
         let values = medians.cases.get("small 1 Seawall").unwrap();
         assert!(values.cpu_to_relay.is_none());
@@ -630,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn comparison_names_the_previous_run_and_a_change_of_the_machine() {
+    fn comparison_shows_date_and_commit_of_the_previous_run_and_tells_if_the_machine_has_changed() {
         let before = medians(200, 400);
         let mut now = before.clone();
         let lines = now.compare_with(&before);
@@ -642,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_values_and_system_calls_that_became_worse_are_reported() {
+    fn cpu_and_memory_of_an_idle_proxy_and_system_calls_that_became_worse_are_reported() {
         let with = |cpu_percent: f64, bytes_per_client: f64, all: f64| {
             let mut medians = medians(200, 400);
             let windows = [-0.02, -0.01, 0.0, 0.0, 0.01, 0.02];
@@ -680,8 +684,10 @@ mod tests {
         assert_eq!(before.worse_than(&noisy), Vec::<String>::new());
     }
 
+    /// Earlier versions of the bench did not measure an idle proxy (`idle`) and system calls
+    /// (`calls`).
     #[test]
-    fn results_of_a_version_without_idle_values_and_system_calls_can_be_read() {
+    fn result_file_of_an_earlier_version_can_be_read_without_the_fields_idle_and_calls() {
         let text = serde_json::to_string(&medians(200, 400)).unwrap();
         let mut results: serde_json::Value = serde_json::from_str(&text).unwrap();
         let fields = results.as_object_mut().unwrap();

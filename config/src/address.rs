@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_peers_are_urls_without_a_user_or_a_path() {
+    fn peer_address_is_host_and_port_or_an_http_url_without_user_and_path() {
         for (text, url) in [
             ("seawall-2:9909", Some("http://seawall-2:9909")),
             ("http://[::1]:9909/", Some("http://[::1]:9909")),
@@ -259,8 +259,10 @@ mod tests {
         }
     }
 
+    /// An admin address is *private* if no other machine can reach it. `off` means that Seawall
+    /// does not serve metrics, health and the API.
     #[test]
-    fn only_loopback_addresses_and_the_word_off_are_private() {
+    fn admin_address_is_private_only_if_it_is_a_loopback_address_or_off() {
         for (text, is_private) in [
             ("off", true),
             ("127.0.0.1:9909", true),

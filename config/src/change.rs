@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reloaded_value_that_contradicts_a_value_that_needs_a_restart_is_a_problem() {
+    fn a_reload_has_a_problem_if_a_new_value_contradicts_a_value_that_changes_only_at_a_restart() {
         // `admin.address` changes only at a restart. So the running address stays public and needs
         // the token, which `newer` does not have.
         let running = settings(&format!(
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn each_listener_adopts_its_own_values_that_need_no_restart() {
+    fn a_reload_applies_the_new_values_of_each_listener_that_need_no_restart() {
         let running =
             listener("a:1", "backlog = 1") + &listener("b:2", "max_client_connections = 3");
         let newer = listener("a:1", "backlog = 2") + &listener("b:2", &with_tls("listeners.tls"));
@@ -383,8 +383,10 @@ mod tests {
         assert_eq!(changes, [("listeners[2]".to_owned(), Change::Restart)]);
     }
 
+    /// Seawall applies the new section only at the next start. Until then, the running listener
+    /// must not lose its TLS settings.
     #[test]
-    fn a_change_from_the_section_listen_to_listeners_keeps_tls_until_the_restart() {
+    fn a_listener_keeps_tls_if_a_reload_replaces_the_section_listen_by_listeners_without_tls() {
         let running = with_tls("listen.tls");
         let (changes, settings) = reload(&running, &listener("127.0.0.1:27018", ""));
         let expected = ["listen", "listeners"].map(|path| (path.to_owned(), Change::Restart));

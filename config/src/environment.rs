@@ -119,8 +119,10 @@ mod tests {
         }
     }
 
+    /// The caller has replaced bytes that are not UTF-8 with U+FFFD, so a value with this character
+    /// is reported.
     #[test]
-    fn a_value_that_is_not_utf8_is_a_problem() {
+    fn a_variable_whose_value_was_not_utf8_is_a_problem() {
         let name = "SEAWALL_HISTORY__DIRECTORY";
         let mut problems = Problems::default();
         let table = table(&[(name.to_owned(), "/a\u{fffd}".to_owned())], &mut problems);

@@ -196,18 +196,20 @@ mod tests {
     }
 
     #[test]
-    fn a_shown_text_is_short_and_on_one_line() {
+    fn a_long_text_is_shortened_and_line_breaks_are_escaped_in_an_error_message() {
         assert_eq!(shown_text("two\nlines"), r#""two\nlines""#);
         assert!(shown_text(&"x".repeat(10_000)).chars().count() < 100);
     }
 
+    /// A user may write a connection string with a password into a key for which it is not meant,
+    /// such as `uri_file`.
     #[test]
-    fn a_connection_string_in_the_wrong_key_is_hidden() {
+    fn a_text_that_may_be_a_connection_string_is_hidden_in_an_error_message() {
         assert_eq!(shown_text("mongodb://app:hunter2@host/"), HIDDEN);
     }
 
     #[test]
-    fn a_syntax_error_has_line_and_column_but_not_the_text() {
+    fn a_syntax_error_shows_line_and_column_but_not_the_text_of_the_line() {
         let text = "[deployment]\nuri = \"mongodb://app:hunter2@host/\" trailing\n";
         let error = text.parse::<toml::Table>().unwrap_err();
         let problem = Problem::syntax("seawall.toml", text, &error);

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn default_limits_let_every_client_have_one_waiting_operation() {
+    fn default_limits_let_every_client_have_one_operation_in_flight_or_waiting_for_a_connection() {
         let Settings {
             listen,
             pool,
@@ -321,8 +321,10 @@ mod tests {
         assert!(bytes < limits.message_memory_bytes);
     }
 
+    /// A capture with `redact = "ordered"` replaces values by pseudonyms that depend on a secret
+    /// key.
     #[test]
-    fn ordered_redaction_needs_a_key_of_at_least_16_bytes() {
+    fn capture_with_redact_ordered_needs_a_redact_key_file_of_at_least_16_bytes() {
         let capture = |keys: &str| {
             let toml = format!("deployment.uri = \"mongodb://server/\"\n[capture]\n{keys}");
             let problems = Settings::from_toml(&toml).err();
@@ -343,8 +345,10 @@ mod tests {
         assert_eq!(problem, Some(expected));
     }
 
+    /// `capture.on` lists the events at which Seawall begins to record traffic, for example a storm
+    /// of reconnecting clients.
     #[test]
-    fn captures_that_begin_at_events_are_refused_in_relay_mode() {
+    fn the_key_capture_on_is_refused_in_relay_mode() {
         let start = "deployment.uri = \"mongodb://server/\"\ncapture.on = \"storm\"\n";
         assert!(Settings::from_toml(start).is_ok());
         let relay = format!("{start}deployment.mode = \"relay\"\n");

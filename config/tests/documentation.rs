@@ -159,6 +159,8 @@ fn comment(text: &str) -> String {
     format!("{}\n", lines.join("\n"))
 }
 
+/// The slow log is on if its section exists, even if the section contains only default values. By
+/// default, the section does not exist.
 #[test]
 fn a_file_with_all_defaults_except_those_of_the_slow_log_gives_the_default_settings() {
     let is_of_slow_log = |key: &&Key| key.path.starts_with(SLOW_LOG);
@@ -168,8 +170,9 @@ fn a_file_with_all_defaults_except_those_of_the_slow_log_gives_the_default_setti
     );
 }
 
+/// The slow log is on if its section exists, even if the section is empty.
 #[test]
-fn a_file_with_all_defaults_equals_a_file_with_an_empty_slow_log_section() {
+fn a_file_with_all_defaults_and_a_file_with_an_empty_slow_log_section_give_equal_settings() {
     let of_section = Settings::from_toml(&format!("{DEPLOYMENT}[slow_log]\n")).unwrap();
     assert!(of_section.slow_log.is_some());
     assert_eq!(

@@ -274,8 +274,10 @@ fn slow_log_is_off_unless_its_section_or_one_of_its_variables_is_given() {
     );
 }
 
+/// The file has thresholds for two query shapes, which are identified by hexadecimal ids. The
+/// environment variable has a threshold for only one of them.
 #[test]
-fn a_variable_replaces_only_the_thresholds_of_the_shapes_that_it_names() {
+fn a_variable_with_the_threshold_of_one_query_shape_does_not_change_thresholds_of_other_shapes() {
     let scratch = Scratch::new("thresholds");
     let file = scratch.file(
         "seawall.toml",

@@ -228,7 +228,7 @@ fn proxy_networks_are_required_with_proxy_protocol_accept_and_refused_without_it
 }
 
 #[test]
-fn each_certificate_needs_a_key_and_client_certificates_need_an_authority() {
+fn listen_tls_needs_a_key_per_certificate_and_a_ca_file_if_it_requests_client_certificates() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let file = file.display();
     let problems = |toml: &str| {

@@ -104,7 +104,7 @@ fn batch(reply: &RawReply) -> Vec<Document> {
 }
 
 #[tokio::test]
-async fn a_get_more_with_a_long_wait_is_split_into_short_get_mores_and_its_client_gets_one_reply() {
+async fn a_get_more_with_a_long_max_time_ms_is_sent_as_several_short_ones_and_gets_one_reply() {
     let scene = Scene::start(8).await;
     let mut client = scene.client().await;
     let cursor = watch(&mut client, doc! {}).await;
@@ -145,7 +145,7 @@ async fn a_get_more_with_a_long_wait_is_split_into_short_get_mores_and_its_clien
 }
 
 #[tokio::test]
-async fn awaiting_a_tailable_cursor_works_until_the_cursor_ends() {
+async fn get_mores_on_a_tailable_cursor_wait_for_new_documents_until_the_cursor_ends() {
     let scene = Scene::start(8).await;
     let client = scene.set.client().await.unwrap();
     let create = doc! {"create": "log", "capped": true, "size": 1 << 20};

@@ -278,8 +278,10 @@ async fn run(client: &mut RawClient, db: &str, commands: &[Document]) -> Result<
     Ok(())
 }
 
+/// The test drops the future that serves a client. A permit counts towards a limit, for example one
+/// of [`LOW_LIMITS`].
 #[tokio::test]
-async fn a_cancelled_login_or_operation_releases_all_permits_and_connections() {
+async fn dropping_a_clients_future_during_a_login_or_operation_releases_permits_and_connections() {
     let seawall = seawall(LOW_LIMITS).await;
     let user = writer().await;
     let script = async |mut client: RawClient| {
@@ -300,8 +302,10 @@ async fn a_cancelled_login_or_operation_releases_all_permits_and_connections() {
     );
 }
 
+/// The test drops the future that serves a client. A permit counts towards a limit, for example one
+/// of [`LOW_LIMITS`].
 #[tokio::test]
-async fn a_cancelled_operation_with_a_large_message_releases_all_permits_and_connections() {
+async fn dropping_a_clients_future_during_a_large_message_releases_permits_and_connections() {
     let seawall = seawall(LOW_LIMITS).await;
     let user = writer().await;
     let text = "x".repeat(1_500_000);
@@ -320,8 +324,10 @@ async fn a_cancelled_operation_with_a_large_message_releases_all_permits_and_con
     );
 }
 
+/// The test drops the future that serves a client. A permit counts towards a limit, for example one
+/// of [`LOW_LIMITS`].
 #[tokio::test]
-async fn a_cancelled_wait_for_a_connection_releases_all_permits_and_connections() {
+async fn dropping_a_clients_future_in_the_wait_queue_of_a_pool_releases_permits_and_connections() {
     let scene = OneConnection::start().await;
     let holder = Mutex::new(connect(&scene.seawall).await);
     let script = async |mut client: RawClient| {
@@ -333,8 +339,9 @@ async fn a_cancelled_wait_for_a_connection_releases_all_permits_and_connections(
     scene.cancel_finds("waits", script).await;
 }
 
+/// The next operation must not get the rest of the reply that was meant for the dropped future.
 #[tokio::test]
-async fn an_operation_that_waits_for_a_cancelled_operation_gets_its_own_reply() {
+async fn after_a_clients_future_is_dropped_the_next_operation_gets_its_own_reply() {
     let scene = OneConnection::start().await;
     let mut waiter = connect(&scene.seawall).await;
     // The reply is so large that it is forwarded in several pieces.
@@ -351,8 +358,10 @@ async fn an_operation_that_waits_for_a_cancelled_operation_gets_its_own_reply() 
     scene.cancel_finds("held", script).await;
 }
 
+/// The test drops the future that serves a client. A permit counts towards a limit, for example one
+/// of [`LOW_LIMITS`].
 #[tokio::test]
-async fn a_cancelled_server_selection_releases_all_permits_and_connections() {
+async fn dropping_a_clients_future_during_server_selection_releases_permits_and_connections() {
     let set = shared_replica_set().await.unwrap();
     let toml = format!("{LOW_LIMITS}deployment.server_selection_timeout_ms = 200\n");
     let seawall = seawall_at(&set.uri(), &toml).await;
@@ -371,8 +380,9 @@ async fn a_cancelled_server_selection_releases_all_permits_and_connections() {
     assert!(cancelled.await > 8);
 }
 
+/// Seawall forwards the first login of a user to a server, on a connection outside of the pools.
 #[tokio::test]
-async fn a_cancelled_first_login_of_a_new_user_releases_all_permits_and_connections() {
+async fn dropping_a_clients_future_during_a_users_first_login_releases_permits_and_connections() {
     let toml =
         format!("{LOW_LIMITS}limits.introductions = 2\nlimits.introduction_conversations = 2\n");
     let seawall = seawall(&toml).await;
@@ -391,8 +401,10 @@ async fn a_cancelled_first_login_of_a_new_user_releases_all_permits_and_connecti
     );
 }
 
+/// The test drops the future that serves a client. A permit counts towards a limit, for example one
+/// of [`LOW_LIMITS`].
 #[tokio::test]
-async fn a_cancelled_client_in_relay_mode_releases_all_permits_and_connections() {
+async fn dropping_a_relayed_clients_future_releases_permits_and_connections() {
     let seawall = seawall(&format!("{LOW_LIMITS}deployment.mode = \"relay\"\n")).await;
     let user = writer().await;
     let text = "x".repeat(1_500_000);

@@ -411,7 +411,7 @@ async fn relay_mode_refuses_captures_and_gives_the_reason() {
 }
 
 #[tokio::test]
-async fn only_admin_tokens_with_the_role_act_can_control_and_read_captures() {
+async fn the_token_in_read_token_file_can_list_captures_but_not_start_stop_read_or_delete_them() {
     let scratch = Scratch::create().unwrap();
     let act = scratch.write("act", "act-token").unwrap();
     let read = scratch.write("read", "read-token").unwrap();
@@ -677,7 +677,7 @@ pub(super) fn fs_entries(folder: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_running_capture_is_complete_after_seawall_has_ended() {
+async fn if_seawall_ends_during_a_capture_the_files_of_the_capture_are_complete() {
     let scratch = Scratch::create().unwrap();
     let mut process = process(&scratch).await;
     let user = scene::writer().await;

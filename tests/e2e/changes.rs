@@ -37,8 +37,9 @@ async fn refused(seawall: &Seawall, login: &Login) -> usize {
     refused
 }
 
+/// Seawall verifies logins with cached SCRAM keys. After a failed login, it reads the keys again.
 #[tokio::test]
-async fn after_a_password_change_at_most_one_login_is_refused_and_the_old_password_fails() {
+async fn at_most_one_login_with_a_new_password_is_refused_and_the_old_password_no_longer_works() {
     let seawall = seawall("").await;
     let root = root().await;
     for mechanism in Mechanism::ALL {
@@ -65,8 +66,9 @@ async fn after_a_password_change_at_most_one_login_is_refused_and_the_old_passwo
     }
 }
 
+/// Seawall verifies logins with cached SCRAM keys. After a failed login, it reads the keys again.
 #[tokio::test]
-async fn after_a_password_change_at_most_one_of_many_concurrent_logins_is_refused() {
+async fn at_most_one_of_many_concurrent_logins_with_a_new_password_is_refused() {
     let seawall = seawall("").await;
     let root = root().await;
     for start in [Start::Command, Start::SpeculativeHello] {
@@ -96,6 +98,8 @@ async fn after_a_password_change_at_most_one_of_many_concurrent_logins_is_refuse
     }
 }
 
+/// A server then stores new SCRAM keys, because it chooses a new salt. Seawall may still have the
+/// old keys in its cache.
 #[tokio::test]
 async fn after_the_same_password_is_set_again_at_most_one_login_is_refused() {
     let seawall = seawall("").await;
@@ -120,7 +124,7 @@ async fn an_old_password_is_refused_even_before_a_login_with_the_new_one() {
 }
 
 #[tokio::test]
-async fn if_a_server_refuses_cached_scram_keys_the_clients_of_their_user_are_disconnected() {
+async fn if_a_server_refuses_the_cached_scram_keys_of_a_user_all_its_clients_are_disconnected() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut connected = logged_in(&seawall, &user.login()).await;
@@ -189,8 +193,9 @@ async fn cached_scram_keys_are_used_while_the_server_replies_to_users_info_with_
     }
 }
 
+/// Seawall logs in as the user of its clients on each server connection that it opens for them.
 #[tokio::test]
-async fn clients_stay_connected_if_a_secondary_refuses_a_login_of_their_user() {
+async fn clients_of_a_user_stay_connected_if_a_secondary_refuses_a_login_of_seawall_as_this_user() {
     let set = ReplicaSet::start(2, Options::with_auth()).await.unwrap();
     let user = NewUser::new("admin", "app", "secret").role("readWrite", "app");
     create_user(&set.administrator().await.unwrap(), &user)

@@ -266,8 +266,9 @@ async fn only_clients_with_a_valid_certificate_are_served_if_a_certificate_is_re
 /// Number of refused clients that send commands.
 const REFUSED: usize = 20;
 
+/// If the commands reset the connection, the client could not read the alert.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_sends_commands_reads_the_alert_that_refuses_its_certificate() {
+async fn a_client_with_a_refused_certificate_can_read_the_tls_alert_although_it_sends_commands() {
     let scene = Scene::start(REQUIRED).await;
     let other = Authority::generate("other").unwrap();
     let config = scene.config(Some(&other.client("foreign", YEAR).unwrap()));
@@ -303,7 +304,7 @@ async fn operations(seawall: &Seawall) -> u64 {
 /// Seawall logs each cause at most once a minute, and two cases have the same cause. So each case
 /// has a process of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_has_the_cause_of_each_refused_certificate_and_no_operation_or_login_is_counted() {
+async fn a_refused_certificate_is_logged_with_its_cause_and_counts_as_no_operation_or_login() {
     let scene = Scene::new();
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);
@@ -424,7 +425,7 @@ async fn clients_may_connect_with_or_without_tls_in_mode_prefer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_sessions_are_resumed_unless_the_verification_of_clients_has_changed() {
+async fn tls_sessions_are_resumed_unless_a_reload_changed_how_client_certificates_are_verified() {
     let scene = Scene::start(REQUIRED).await;
     let config = scene.config(Some(&scene.client("client")));
     let kind = async || {
@@ -516,7 +517,7 @@ async fn no_client_certificate_is_accepted_while_the_revocation_list_is_outdated
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn log_and_command_seawall_check_warn_of_authorities_without_current_revocation_list() {
+async fn the_log_and_seawall_check_warn_of_each_authority_that_has_no_current_revocation_list() {
     let scene = Scene::new();
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);
@@ -647,7 +648,7 @@ async fn each_authority_and_revocation_list_in_one_file_has_its_own_expiry() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn if_reload_watch_is_true_new_handshakes_get_a_replaced_certificate() {
+async fn if_reload_watch_is_true_handshakes_get_the_new_certificate_after_its_file_was_replaced() {
     let scene = Scene::new();
     let [first, second] = [(); 2].map(|()| scene.servers.server(&["localhost"], &ECDSA).unwrap());
     scene.write_server("server", &first);
@@ -676,7 +677,7 @@ async fn if_reload_watch_is_true_new_handshakes_get_a_replaced_certificate() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn if_reload_watch_is_true_new_handshakes_use_a_replaced_authority_and_revocation_list() {
+async fn if_reload_watch_is_true_handshakes_use_the_new_authorities_and_revocation_list() {
     let scene = Scene::new();
     scene.write_list(&[]);
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
@@ -720,7 +721,7 @@ const CLIENTS: usize = 500;
 const ROTATIONS: usize = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_operation_of_500_clients_fails_while_all_files_are_replaced() {
+async fn no_operation_of_500_clients_fails_while_all_tls_files_are_replaced() {
     let toml = format!("{REQUIRED}listen.tls.close_revoked = true\n");
     // The server has no access control, so that the clients need no login. In a debug build, a
     // client computes for 100 ms to prove that it knows its password.

@@ -205,7 +205,7 @@ async fn errors_that_seawall_creates_or_rewrites_are_counted_by_the_code_that_th
 }
 
 #[tokio::test]
-async fn refused_operations_are_counted_by_error_code() {
+async fn operations_that_seawall_refuses_are_counted_by_error_code() {
     let scene = Scene::start("deployment.server_selection_timeout_ms = 300").await;
     let mut client = scene.client().await;
     let find = doc! { "find": "c", "$readPreference": { "mode": "secondary" } };
@@ -359,8 +359,9 @@ async fn write_statements_in_bodies_and_document_sequences_are_counted_by_query_
     }
 }
 
+/// Seawall lets the server reply to an unacknowledged write, and does not forward the reply.
 #[tokio::test]
-async fn documents_and_errors_of_unacknowledged_writes_are_counted_as_the_server_reports_them() {
+async fn documents_and_errors_of_unacknowledged_writes_are_counted_from_a_discarded_reply() {
     let scene = Scene::start("").await;
     let mut client = scene.client().await;
     let unacknowledged = |command: Document| OpMsg::new(command).flags(MORE_TO_COME);
@@ -436,7 +437,7 @@ async fn a_repeated_commit_or_abort_counts_as_a_retry() {
 }
 
 #[tokio::test]
-async fn relayed_operations_are_counted_for_their_server_and_logged_with_their_client() {
+async fn relayed_operations_are_counted_per_server_and_logged_with_their_client_and_application() {
     let scratch = Scratch::create().unwrap();
     let file = scratch.path().join("slow.json");
     let toml =

@@ -42,8 +42,9 @@ async fn service_uri(address: std::net::SocketAddr) -> String {
     format!("mongodb://{name}:service@{address}/?authSource=admin&directConnection=true")
 }
 
+/// With `auth.credentials = "lookup"`, Seawall reads the users' SCRAM keys with a service account.
 #[tokio::test]
-async fn lookup_mode_logs_users_in_without_a_login_at_the_server() {
+async fn with_credentials_lookup_seawall_verifies_logins_itself_and_forwards_none_to_a_server() {
     let recorder = Recorder::start(server().await.address()).await.unwrap();
     let seawall = seawall_at(&service_uri(recorder.address()).await, "").await;
     assert_eq!(mode(&seawall).await, "lookup");
@@ -64,8 +65,9 @@ async fn lookup_mode_logs_users_in_without_a_login_at_the_server() {
     }
 }
 
+/// With `auth.credentials = "lookup"`, Seawall reads the users' SCRAM keys with a service account.
 #[tokio::test]
-async fn credential_mode_lookup_refuses_unknown_users_dropped_users_and_forbidden_addresses() {
+async fn credentials_lookup_refuses_unknown_users_dropped_users_and_forbidden_client_addresses() {
     let seawall = seawall_at(&service_uri(server().await.address()).await, "").await;
     let root = root().await;
     let unknown = NewUser::new("admin", &unique_name("nobody"), "p");
@@ -100,7 +102,7 @@ async fn credential_mode_lookup_refuses_unknown_users_dropped_users_and_forbidde
 }
 
 #[tokio::test]
-async fn a_lookup_of_a_users_keys_succeeds_right_after_an_election() {
+async fn seawall_can_look_up_the_scram_keys_of_a_user_right_after_an_election() {
     let set = ReplicaSet::start(3, Options::with_auth()).await.unwrap();
     let root = set.administrator().await.unwrap();
     let users = ["early", "late"].map(|name| NewUser::new("admin", name, "secret"));
@@ -231,8 +233,10 @@ async fn a_server_without_users_gives_clients_of_seawall_no_rights() {
     logged_in(&seawall, &NewUser::new("admin", "first", "p").login()).await;
 }
 
+/// With the credentials `none`, clients need no login. With `self`, Seawall reads the keys of a
+/// user from a server with the rights of this user.
 #[tokio::test]
-async fn the_credential_mode_changes_from_none_to_self_after_access_control_is_switched_on() {
+async fn credentials_change_from_none_to_self_after_access_control_is_switched_on() {
     let seawall = seawall("[auth]\ncredentials = \"none\"\n").await;
     assert_eq!(mode(&seawall).await, "none");
     let mut early = connect(&seawall).await;

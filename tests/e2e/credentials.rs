@@ -74,8 +74,10 @@ async fn replica_set_users_log_in_with_every_mechanism_and_sasl_start_or_specula
     log_in_in_every_way(&seawall, &set.administrator().await.unwrap()).await;
 }
 
+/// Code 13 (Unauthorized) may also mean that the user of the connection was dropped. Only then,
+/// Seawall closes the connection.
 #[tokio::test]
-async fn a_reply_with_code_13_closes_no_pooled_connection() {
+async fn code_13_for_a_user_that_still_exists_closes_no_pooled_connection() {
     let seawall = seawall("").await;
     let user = writer().await;
     let mut client = logged_in(&seawall, &user.login()).await;
@@ -95,6 +97,7 @@ async fn a_reply_with_code_13_closes_no_pooled_connection() {
     assert_eq!(seawall.metric(name, &[]).await, created);
 }
 
+/// Seawall forwards the first login of a user to a server, and verifies later logins itself.
 #[tokio::test]
 async fn only_the_first_login_of_a_user_reaches_the_server() {
     let seawall = seawall("").await;
@@ -148,7 +151,7 @@ async fn hello_lists_the_mechanisms_of_a_user_as_a_server_does() {
 }
 
 #[tokio::test]
-async fn speculative_authentication_works_only_for_users_whose_keys_were_read_recently() {
+async fn speculative_authentication_works_only_for_users_whose_scram_keys_seawall_has_cached() {
     let seawall = seawall("").await;
     let user = writer().await;
     let login = user.login().start(Start::SpeculativeHello);
@@ -169,8 +172,9 @@ async fn speculative_authentication_works_only_for_users_whose_keys_were_read_re
     }
 }
 
+/// Seawall forwards the first login of a user to a server, and verifies later logins itself.
 #[tokio::test]
-async fn client_source_restrictions_of_users_and_roles_apply_to_first_and_later_logins() {
+async fn client_source_restrictions_of_users_and_roles_apply_to_the_first_and_to_later_logins() {
     let seawall = seawall("").await;
     let root = root().await;
     let source = doc! { "clientSource": ["127.0.0.1"] };

@@ -108,7 +108,7 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn disturbed_server_connections_cause_no_wrong_reply() {
+async fn no_client_gets_a_wrong_reply_while_server_connections_stall_or_break_at_random() {
     let _turn = crowd::turn().await;
     let operations = std::env::var("SEAWALL_CHAOS_OPERATIONS").ok();
     let operations = operations.map_or(CHAOS_OPERATIONS, |count| count.parse().unwrap());

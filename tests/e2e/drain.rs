@@ -153,7 +153,7 @@ async fn no_operation_fails_in_a_rolling_restart_under_load() {
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_the_drain_and_closed_clients_are_counted() {
+async fn a_second_sigterm_ends_the_drain_and_the_log_has_the_number_of_closed_clients() {
     let scratch = Scratch::create().unwrap();
     let patient = configuration(&scratch, "127.0.0.1:0", 600_000).await;
     let mut process = Process::serve(&patient).await;
@@ -366,7 +366,7 @@ async fn a_relayed_client_that_sends_a_request_slowly_is_not_closed_in_a_drain()
 }
 
 #[tokio::test]
-async fn a_drain_waits_for_replies_to_operations_of_relayed_clients_but_not_to_their_hellos() {
+async fn a_drain_waits_for_relayed_operations_but_not_for_replies_to_hellos() {
     let server = shared_standalone().await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());

@@ -40,7 +40,7 @@ struct Profiled {
 }
 
 #[tokio::test]
-async fn counts_equal_the_profiler_counts_and_times_are_at_least_the_profiler_times() {
+async fn seawall_counts_as_many_operations_as_the_profiler_and_its_times_are_at_least_as_long() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let user = NewUser::new("admin", "app", "secret").role("readWrite", DB);
     let db = prepare(&server, &user).await;

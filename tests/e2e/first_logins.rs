@@ -60,8 +60,9 @@ async fn users_of(client: &mut RawClient) -> Vec<String> {
         .collect()
 }
 
+/// Seawall forwards the first login of a user to a server, and verifies later logins itself.
 #[tokio::test]
-async fn seawall_forwards_only_the_scram_payloads_of_first_logins() {
+async fn when_seawall_forwards_a_first_login_it_omits_all_fields_that_the_login_does_not_need() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut client = connect(&seawall).await;
@@ -107,7 +108,7 @@ async fn seawall_forwards_only_the_scram_payloads_of_first_logins() {
 }
 
 #[tokio::test]
-async fn concurrent_first_logins_of_a_user_share_one_login_at_the_server() {
+async fn of_concurrent_logins_of_a_new_user_seawall_forwards_one_and_verifies_the_others_itself() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let began = Instant::now();
@@ -131,8 +132,10 @@ async fn concurrent_first_logins_of_a_user_share_one_login_at_the_server() {
     );
 }
 
+/// Seawall forwards the first login of a user to a server. Such a login is unfinished until the
+/// client has sent its proof. `limits.introduction_conversations` limits the unfinished logins.
 #[tokio::test]
-async fn at_the_limit_of_first_logins_that_wait_for_their_client_the_oldest_is_ended() {
+async fn at_the_limit_of_unfinished_first_logins_seawall_ends_the_oldest_one() {
     let toml = "[limits]\nintroductions = 1\nintroduction_conversations = 2\n";
     let (seawall, recorder) = recorded(toml).await;
     let mut stalled = Vec::new();
@@ -161,8 +164,9 @@ async fn at_the_limit_of_first_logins_that_wait_for_their_client_the_oldest_is_e
     assert!(outcome.is_authenticated(), "{outcome:?}");
 }
 
+/// Seawall forwards the first login of a user to a server, and verifies later logins itself.
 #[tokio::test]
-async fn a_login_succeeds_while_first_logins_of_other_users_are_stalled() {
+async fn a_user_can_log_in_while_clients_of_other_users_do_not_finish_their_first_login() {
     let (seawall, recorder) = recorded("[limits]\nintroductions = 1\n").await;
     let (first, second, user) = (writer().await, writer().await, writer().await);
     let mut stalled = connect(&seawall).await;
@@ -176,8 +180,9 @@ async fn a_login_succeeds_while_first_logins_of_other_users_are_stalled() {
     assert_eq!(first_logins(&recorder, &user.name).len(), 1);
 }
 
+/// Seawall forwards the first login of a user to a server. Other logins of this user wait for it.
 #[tokio::test]
-async fn a_stalled_first_login_is_ended_and_delays_the_next_login_of_its_user_only_briefly() {
+async fn seawall_ends_an_unfinished_first_login_so_the_next_login_of_the_user_waits_only_briefly() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut leader = connect(&seawall).await;
@@ -193,7 +198,7 @@ async fn a_stalled_first_login_is_ended_and_delays_the_next_login_of_its_user_on
 }
 
 #[tokio::test]
-async fn a_stalled_second_login_of_a_logged_in_client_does_not_block_other_logins() {
+async fn an_unfinished_second_login_of_a_logged_in_client_does_not_block_other_logins() {
     let (seawall, _recorder) = recorded("[limits]\nintroduction_conversations = 1\n").await;
     let mut client = logged_in(&seawall, &writer().await.login()).await;
     stall(&mut client, &writer().await).await;
@@ -335,7 +340,7 @@ async fn conversation_codes(client: &mut RawClient, users: &[NewUser; 3]) -> Vec
 }
 
 #[tokio::test]
-async fn errors_in_a_login_conversation_have_the_codes_of_a_server() {
+async fn errors_in_a_scram_conversation_have_the_same_codes_as_on_a_server() {
     let seawall = seawall("").await;
     let other_db = NewUser::new(&unique_name("db"), "other", "p");
     create_user(&root().await, &other_db).await.unwrap();

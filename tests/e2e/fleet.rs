@@ -76,7 +76,7 @@ fn report(json: &[u8]) -> Report {
 }
 
 #[tokio::test]
-async fn top_and_report_merge_the_figures_of_several_instances() {
+async fn the_commands_top_and_report_merge_the_statistics_of_several_instances() {
     let fleet = Fleet::start(2).await;
     fleet.finds(0, "both", 30).await;
     fleet.finds(1, "both", 12).await;
@@ -200,7 +200,7 @@ async fn open_cursor(client: &mut RawClient, db: &str, preference: &str) -> i64 
 /// One connection to each of two instances in front of the same replica set, as if a load balancer
 /// had distributed the connections of a client that does not use `loadBalanced=true`.
 #[tokio::test]
-async fn a_get_more_at_another_instance_is_counted_and_fails_if_the_cursor_is_on_a_secondary() {
+async fn get_mores_at_another_instance_count_as_foreign_and_fail_for_cursors_on_a_secondary() {
     let set = shared_replica_set().await.unwrap();
     let first = Seawall::start(&set.uri()).await;
     let second = Seawall::start(&set.uri()).await;

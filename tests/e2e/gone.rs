@@ -170,8 +170,9 @@ async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept
     );
 }
 
+/// Seawall sends `killOp` on an extra server connection, and keeps the connection for later reads.
 #[tokio::test]
-async fn several_abandoned_reads_are_killed_with_one_additional_server_login() {
+async fn seawall_kills_several_reads_of_disconnected_clients_with_one_extra_server_login() {
     let scene = Scene::start(1).await;
     for _ in 0..4 {
         scene.read_and_leave().await;

@@ -245,7 +245,7 @@ async fn each_listener_offers_its_own_compressors() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn until_a_restart_a_changed_listener_keeps_tls_and_the_api_shows_pending_values() {
+async fn until_a_restart_a_changed_listener_requires_tls_as_before_and_its_changes_are_pending() {
     let files = Files::new();
     files.issue("server");
     let toml = listener(1, "") + &listener(2, &files.tls("server", ""));

@@ -100,7 +100,7 @@ async fn the_address_in_the_proxy_header_is_used_as_the_address_of_the_client() 
 }
 
 #[tokio::test]
-async fn restrictions_of_users_apply_to_the_address_in_the_proxy_header() {
+async fn client_source_restrictions_of_users_apply_to_the_address_in_the_proxy_header() {
     let server = shared_standalone().await.unwrap();
     let name = unique_name("proxied");
     // The server sees Seawall's address, 127.0.0.1, so the restriction also allows that address.

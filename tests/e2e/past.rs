@@ -144,7 +144,7 @@ fn in_heat_map(heatmap: &Heatmap) -> u64 {
 }
 
 #[tokio::test]
-async fn heat_maps_and_gauges_show_the_last_minute() {
+async fn a_heat_map_of_the_last_minute_has_all_its_operations_and_the_gauges_have_values() {
     let scene = Scene::start("").await;
     scene.finds(120).await;
     let is_reported = async || scene.counted("?since=10m").await == 120;
@@ -199,7 +199,7 @@ async fn heat_maps_and_gauges_show_the_last_minute() {
 }
 
 #[tokio::test]
-async fn slow_operations_are_listed_with_their_client_and_without_values() {
+async fn slow_operations_are_listed_with_their_client_but_without_the_values_in_their_filter() {
     let scene = Scene::start("slow_log.threshold_ms = 0\nslow_log.file = \"/dev/null\"\n").await;
     let address = scene.seawall.address().parse().unwrap();
     let mut client = RawClient::connect(address).await.unwrap();
@@ -308,7 +308,7 @@ async fn a_timeline_can_be_requested_for_one_namespace() {
 }
 
 #[tokio::test]
-async fn shapes_beyond_the_limit_are_summed_as_other() {
+async fn query_shapes_beyond_the_requested_limit_are_summed_in_the_field_other() {
     let scene = Scene::start("").await;
     scene.finds(9).await;
     for since in ["", "&since=10m"] {
@@ -338,7 +338,7 @@ async fn shapes_beyond_the_limit_are_summed_as_other() {
 }
 
 #[tokio::test]
-async fn the_api_reports_operation_times_and_reply_times_for_each_server() {
+async fn the_servers_api_has_the_latencies_of_the_report_and_the_time_to_the_first_reply_byte() {
     let scene = Scene::start("").await;
     scene.finds(50).await;
     let both = async || {
@@ -357,7 +357,7 @@ async fn the_api_reports_operation_times_and_reply_times_for_each_server() {
 }
 
 #[tokio::test]
-async fn the_changes_api_reports_both_time_ranges_and_why_they_cannot_be_compared() {
+async fn a_comparison_with_yesterday_reports_that_there_is_no_data_for_yesterday() {
     let scene = Scene::start("").await;
     scene.finds(40).await;
     let changes: Changes = scene.seawall.api("/api/v1/changes?against=yesterday").await;
@@ -409,8 +409,9 @@ async fn requests_for_past_data_return_404_if_the_history_is_disabled() {
     assert_eq!(status.history.on, Some(false));
 }
 
+/// Seawall keeps the counts of past operations in `history.directory`.
 #[tokio::test]
-async fn history_continues_after_a_restart() {
+async fn after_a_restart_reports_include_the_operations_before_the_restart() {
     let scratch = Scratch::create().unwrap();
     let directory = scratch.path().join("kept");
     let toml = format!("history.directory = {directory:?}");
@@ -487,7 +488,7 @@ async fn error_codes_failed_writes_and_retries_are_counted() {
 }
 
 #[tokio::test]
-async fn the_slow_log_has_every_operation_and_has_values_only_if_redact_is_false() {
+async fn with_threshold_0_all_operations_are_in_the_slow_log_but_values_only_if_redact_is_false() {
     let scratch = Scratch::create().unwrap();
     for redact in [true, false] {
         let file = scratch.path().join(format!("slow-{redact}.json"));
@@ -524,8 +525,10 @@ fn lines_of(path: &std::path::Path) -> Vec<Value> {
         .collect()
 }
 
+/// With `redact = false`, the slow log has the values of commands, but not of commands that may
+/// contain passwords.
 #[tokio::test]
-async fn values_in_the_slow_log_include_document_sequences_and_exclude_secrets() {
+async fn the_slow_log_shows_values_in_document_sequences_but_not_in_user_or_unknown_commands() {
     let scratch = Scratch::create().unwrap();
     let file = scratch.path().join("slow.json");
     let toml = format!(
@@ -563,8 +566,9 @@ async fn values_in_the_slow_log_include_document_sequences_and_exclude_secrets()
     assert!(!text.contains("hunter2"));
 }
 
+/// The slow log omits operations over `max_lines_per_second`, and later writes how many it omitted.
 #[tokio::test]
-async fn the_slow_log_counts_all_omitted_operations_before_the_process_ends() {
+async fn when_the_process_ends_the_slow_log_has_the_count_of_all_operations_over_its_line_limit() {
     let server = shared_standalone().await.unwrap();
     let name = unique_name("past");
     let user = NewUser::new("admin", &name, "secret").role("readWrite", &name);
@@ -639,7 +643,7 @@ async fn the_subcommands_top_and_report_show_the_operations_of_a_running_proxy()
 }
 
 #[tokio::test]
-async fn a_shape_reports_the_number_of_its_cursors_and_how_long_they_were_open() {
+async fn a_query_shape_reports_how_many_cursors_were_exhausted_and_how_long_they_were_open() {
     let scene = Scene::start("").await;
     let mut client = scene.client().await;
     let db = &scene.user.name;

@@ -98,7 +98,7 @@ async fn combined(instances: &[Seawall], id: &str) -> Latency {
 /// The first instance has its own address among its peers, as if all instances used the same
 /// configuration file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn merged_counts_and_latencies_include_the_operations_of_all_instances() {
+async fn counts_and_latencies_merged_from_all_instances_include_each_operation_once() {
     let server = shared_standalone().await.unwrap();
     let name = unique_name("peers");
     let user = NewUser::new("admin", &name, "secret").role("readWrite", &name);
@@ -386,7 +386,7 @@ async fn serve(mut stream: TcpStream, replies: Replies) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failed_peers_are_reported_with_their_errors_and_other_replies_are_merged() {
+async fn if_peers_fail_their_errors_are_reported_and_the_replies_of_other_instances_are_merged() {
     let server = shared_standalone().await.unwrap();
     let files = Scratch::create().unwrap();
     let token = files.write("token", "the right token").unwrap();
@@ -455,8 +455,9 @@ async fn failed_peers_are_reported_with_their_errors_and_other_replies_are_merge
     assert!(!values.contains("the right token"));
 }
 
+/// The names in the reply of the peer, which contain HTML, are not changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_cannot_claim_to_be_another_instance_and_the_texts_it_sends_are_not_changed() {
+async fn a_peer_that_names_another_instance_in_its_reply_is_listed_under_its_own_address() {
     let server = shared_standalone().await.unwrap();
     let name = "<img src=x onerror=alert(1)>";
     let body = serde_json::json!({
@@ -479,7 +480,7 @@ async fn a_peer_cannot_claim_to_be_another_instance_and_the_texts_it_sends_are_n
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_with_tls_is_verified_and_gets_the_client_certificate() {
+async fn seawall_verifies_the_certificate_of_a_peer_and_presents_its_own_client_certificate() {
     let server = shared_standalone().await.unwrap();
     let certificates = Certificates::generate().unwrap();
     let (ca, own, client) = (

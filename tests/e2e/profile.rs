@@ -8,7 +8,7 @@ use seawall_tests::{
 };
 
 #[tokio::test]
-async fn only_one_profile_runs_at_a_time_and_its_reply_is_a_flame_graph() {
+async fn the_profile_api_returns_a_cpu_flame_graph_and_refuses_a_second_profile_at_the_same_time() {
     let server = shared_standalone().await.unwrap();
     let options = Options {
         toml: "admin.profile = true\n".to_owned(),

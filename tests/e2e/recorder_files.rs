@@ -274,7 +274,7 @@ fn part(number: u32, reason: EndReason) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn all_parts_of_a_joined_capture_are_converted_and_a_missing_part_is_reported() {
+async fn all_parts_of_a_capture_in_one_file_are_converted_and_a_missing_part_is_reported() {
     let scratch = Scratch::create().unwrap();
     let parts = [part(0, EndReason::NextPart), part(1, EndReason::Stopped)];
     let joined = scratch.write("joined.swc", parts.concat()).unwrap();

@@ -17,8 +17,9 @@ use seawall_wire::{OpMsg, encode_request};
 
 const KEY: &str = "a key with more than sixteen bytes";
 
+/// Redaction replaces values by pseudonyms, in the copied data and in the query.
 #[tokio::test]
-async fn a_redacted_command_on_a_copy_returns_the_redacted_documents() {
+async fn a_redacted_query_on_redacted_data_returns_the_redacted_results_of_the_original_query() {
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
     let from = Standalone::start(Options::default()).await.unwrap();
@@ -50,7 +51,7 @@ async fn a_redacted_command_on_a_copy_returns_the_redacted_documents() {
 }
 
 #[tokio::test]
-async fn load_copy_creates_the_indexes_of_the_source_and_refuses_a_target_that_has_documents() {
+async fn seawall_load_copy_creates_the_indexes_of_the_source_and_refuses_a_target_with_documents() {
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
     let from = Standalone::start(Options::default()).await.unwrap();
@@ -101,7 +102,7 @@ async fn load_copy_creates_the_indexes_of_the_source_and_refuses_a_target_that_h
 }
 
 #[tokio::test]
-async fn a_copy_uses_tls_and_logs_in_at_both_servers() {
+async fn seawall_load_copy_uses_tls_and_logs_in_to_the_source_server_and_the_target_server() {
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
     let secured = || Options {
@@ -119,7 +120,7 @@ async fn a_copy_uses_tls_and_logs_in_at_both_servers() {
 }
 
 #[tokio::test]
-async fn a_copy_refuses_a_target_on_another_machine() {
+async fn seawall_load_copy_refuses_a_target_on_another_machine_without_the_option_yes_i_own_this() {
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
     let key = key.to_str().unwrap();

@@ -35,7 +35,7 @@ const PAGE: &str = include_str!("../../docs/replay.md");
 const STEPS: &str = "\n## Rehearse an upgrade\n";
 
 #[tokio::test]
-async fn replays_with_redacted_captures_and_data_show_the_same_changes_as_without_redaction() {
+async fn a_replay_of_redacted_traffic_on_redacted_data_finds_the_same_differences_as_unredacted() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::empty());
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
@@ -101,7 +101,7 @@ async fn running_capture(folder: &Path, admin: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn the_documented_steps_of_a_rehearsal_compare_both_servers_and_find_a_missed_objective() {
+async fn the_documented_upgrade_rehearsal_finds_an_operation_that_is_slower_on_the_new_server() {
     let [capture, dry_run, on_present, on_new, compare, page] = &documented()[..] else {
         panic!("{:?}", documented())
     };

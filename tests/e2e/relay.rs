@@ -327,8 +327,9 @@ async fn relay_forwards_no_command_after_a_logout() {
     assert!(!sent.collect::<String>().contains("mallory"));
 }
 
+/// Otherwise the server could run a command that Seawall must not relay.
 #[tokio::test]
-async fn a_message_that_a_server_might_read_differently_than_seawall_is_refused() {
+async fn a_message_that_a_server_could_parse_differently_than_seawall_is_refused() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", server.address());
     let seawall = relaying(&uri, "").await;
@@ -419,8 +420,10 @@ async fn client_connections_that_are_relayed_to_a_former_primary_are_closed() {
     assert!(client.command("relay", write).await.unwrap().is_ok());
 }
 
+/// With `deployment.relay_encrypted`, Seawall may relay TLS between a client and a server without
+/// decrypting it.
 #[tokio::test]
-async fn tls_from_a_client_to_the_server_itself_is_not_relayed_if_the_server_is_on_the_same_host() {
+async fn tls_between_client_and_server_is_not_relayed_if_the_server_is_on_the_host_of_seawall() {
     let options = Options {
         tls: true,
         ..Options::default()
@@ -462,7 +465,7 @@ fn external(query: Document) -> OpQuery {
 }
 
 #[tokio::test]
-async fn legacy_queries_that_a_server_reads_differently_than_seawall_are_not_relayed() {
+async fn legacy_queries_that_a_server_parses_differently_than_seawall_are_not_relayed() {
     let set = shared_replica_set().await.unwrap();
     let recorder = Recorder::start(set.primary().await.unwrap().address())
         .await

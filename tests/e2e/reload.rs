@@ -72,7 +72,7 @@ fn keys(reload: &Reload, needs_restart: bool) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fault_that_a_reload_configures_affects_connected_clients() {
+async fn after_a_reload_with_an_injected_fault_connected_clients_get_its_error_code() {
     let seawall = start("").await;
     let mut client = logged_in(seawall.address()).await;
     assert_eq!(find(&mut client).await, None);
@@ -84,7 +84,7 @@ async fn a_fault_that_a_reload_configures_affects_connected_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_smaller_pool_closes_server_connections_and_a_larger_one_serves_waiting_operations() {
+async fn a_reload_can_shrink_a_pool_or_enlarge_it_so_that_waiting_operations_are_served() {
     // `pool.min_pool_size` makes the larger pool open its connections before operations need them.
     let limits = |size: usize, min: usize| {
         format!(
@@ -311,7 +311,7 @@ async fn each_token_allows_only_what_its_role_allows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_of_an_admin_action_names_the_token_file_before_and_after_a_token_change() {
+async fn admin_actions_are_logged_with_the_file_of_their_token_even_if_they_remove_the_token() {
     let scratch = Scratch::create().unwrap();
     let [old, new, monitoring] = ["old", "new", "monitoring"].map(|name| {
         let file = scratch.write(name, format!("{name} token\n")).unwrap();
@@ -347,7 +347,7 @@ async fn the_log_of_an_admin_action_names_the_token_file_before_and_after_a_toke
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_stream_of_a_capture_ends_when_the_token_of_its_request_is_removed() {
+async fn a_download_of_a_capture_ends_when_a_reload_removes_the_token_of_the_download() {
     let scratch = Scratch::create().unwrap();
     let [old, new] = ["old", "new"].map(|name| {
         let file = scratch.write(name, format!("{name} token\n")).unwrap();

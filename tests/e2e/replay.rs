@@ -552,7 +552,7 @@ async fn output(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[tokio::test]
-async fn the_command_line_can_replay_and_compare_but_refuses_the_captured_deployment_as_target() {
+async fn load_replay_refuses_the_captured_deployment_and_report_compare_finds_slower_operations() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
     let scratch = Scratch::create().unwrap();
     let file = captured_reads(&source, scratch.join("capture")).await;

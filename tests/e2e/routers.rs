@@ -388,7 +388,7 @@ async fn a_slow_router_gets_few_of_the_reads() {
 }
 
 #[tokio::test]
-async fn a_router_that_drains_under_load_causes_no_error() {
+async fn a_client_gets_no_error_while_a_router_shuts_down_gracefully() {
     let sharded = Sharded::start("deployment.heartbeat_frequency_ms = 500").await;
     let mut client = connect(&sharded.seawall).await;
     let find = doc! {"find": "things"};
@@ -524,7 +524,7 @@ async fn many_transactions(sharded: &Sharded, count: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_cursors_and_transactions_stay_with_their_router() {
+async fn ten_thousand_cursors_and_transactions_stay_on_their_router_on_any_client_connection() {
     let _turn = crowd::turn().await;
     let toml = format!(
         "{BOTH_ROUTERS}\ndeployment.heartbeat_frequency_ms = 500\n\

@@ -200,7 +200,7 @@ async fn topology(seawall: &Seawall) -> Topology {
 }
 
 #[tokio::test]
-async fn each_read_preference_uses_the_members_that_the_specification_picks() {
+async fn each_read_preference_uses_the_members_that_the_server_selection_specification_allows() {
     let profiled = Profiled::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let members = async || {
@@ -324,7 +324,7 @@ async fn without_a_primary_reads_are_served_only_if_they_allow_a_secondary() {
 }
 
 #[tokio::test]
-async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
+async fn a_secondary_whose_staleness_exceeds_max_staleness_seconds_gets_no_reads() {
     let profiled = Profiled::alone().await;
     let stop = |mode: &str| doc! {"configureFailPoint": "rsSyncApplyStop", "mode": mode};
     let lagging = profiled.members[2].database("admin");

@@ -176,7 +176,7 @@ async fn clears(seawall: &Seawall) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn server_connections_are_replaced_after_a_new_certificate_and_no_operation_fails() {
+async fn a_reload_with_a_new_client_certificate_replaces_server_connections_without_errors() {
     let scene = Scene::new().await;
     let seawall = scene.start("127.0.0.1", FILES).await;
     let mut client = logged_in(&seawall).await.unwrap();
@@ -203,7 +203,7 @@ async fn server_connections_are_replaced_after_a_new_certificate_and_no_operatio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn if_reload_watch_is_true_a_new_tls_file_replaces_server_connections_and_no_find_fails() {
+async fn with_reload_watch_a_changed_tls_file_causes_new_server_connections_but_no_failed_find() {
     let scene = Scene::new().await;
     // The settings contain only the paths of the files that the connection string names.
     for (options, toml, file) in [
@@ -389,7 +389,7 @@ async fn check_refusal(process: &Process, cause: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_server_certificate_is_an_error_on_both_ends_and_no_login_is_sent() {
+async fn seawall_logs_why_it_refuses_a_server_certificate_and_sends_a_tls_alert_but_no_login() {
     let scratch = Scratch::create().unwrap();
     let authority = Authority::generate("servers").unwrap();
     let foreign = Authority::generate("foreign").unwrap();
@@ -459,7 +459,7 @@ async fn host_names_of_servers_are_verified_unless_allow_invalid_hostnames_is_tr
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changed_files_of_the_connection_string_are_used_after_a_reload() {
+async fn a_reload_uses_the_new_content_of_tls_files_that_the_connection_string_names() {
     let scene = Scene::new().await;
     let file = scene.scratch.path().join("client.pem");
     let ca = scene.scratch.path().join("ca.pem");
@@ -484,7 +484,7 @@ async fn changed_files_of_the_connection_string_are_used_after_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reload_that_enables_tls_to_servers_applies_the_other_changed_keys() {
+async fn a_reload_applies_other_keys_at_once_although_enabling_tls_to_servers_needs_a_restart() {
     let scene = Scene::new().await;
     let scratch = &scene.scratch;
     let configuration = |uri: &str, toml: &str| {

@@ -177,7 +177,7 @@ async fn check_with_connect_trusts_the_authorities_that_a_running_seawall_trusts
 }
 
 #[tokio::test]
-async fn check_warns_about_ssl_cert_dir_unless_a_file_with_authorities_is_named() {
+async fn check_warns_that_ssl_cert_dir_is_not_read_unless_ssl_cert_file_or_tls_ca_file_is_set() {
     let certificates = Certificates::generate().unwrap();
     let file = certificates.ca_file();
     let uri = "mongodb://127.0.0.1:1/?tls=true";
@@ -222,7 +222,7 @@ async fn without_a_ca_file_seawall_trusts_the_authorities_of_the_operating_syste
 }
 
 #[tokio::test]
-async fn config_schema_prints_json_with_the_default_of_a_key() {
+async fn the_command_config_schema_prints_a_json_schema_with_the_default_value_of_max_pool_size() {
     let printed = run(&["config", "schema"]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     let schema: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
@@ -591,7 +591,7 @@ fn is_waiting(stream: &TcpStream) -> bool {
 }
 
 #[tokio::test]
-async fn slow_requests_for_dashboard_sessions_do_not_block_other_requests() {
+async fn dashboard_login_requests_with_an_incomplete_body_do_not_block_other_requests() {
     let process = process_with("").await;
     let slow = slow_session_requests(&process, 1, 24).await;
     for path in ["/api/v1/session", "/metrics"] {
@@ -611,10 +611,10 @@ async fn slow_requests_for_dashboard_sessions_do_not_block_other_requests() {
     );
 }
 
-/// Seawall closes the oldest connections from the address of the slow requests, so that it can
+/// Seawall closes the oldest connections from the address of these requests, so that it can
 /// accept connections from another address.
 #[tokio::test]
-async fn slow_requests_for_dashboard_sessions_do_not_lock_out_another_address() {
+async fn dashboard_login_requests_with_an_incomplete_body_do_not_block_another_address() {
     let process = process_with("").await;
     let slow = slow_session_requests(&process, 2, 60).await;
     let mut others = Vec::new();

@@ -103,7 +103,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn seawall_absorbs_a_storm_caused_by_a_suspended_server() {
+async fn reconnecting_clients_of_a_suspended_server_cause_few_server_connections_and_logins() {
     let scene = Scene::start().await;
     let storm = scene.storm(100).await;
     scene.wait_until_served().await;
@@ -115,7 +115,7 @@ async fn seawall_absorbs_a_storm_caused_by_a_suspended_server() {
 
 /// The clients time out after 40 to 500 ms, and each reply takes 600 ms.
 #[tokio::test]
-async fn seawall_absorbs_a_storm_caused_by_a_slow_server() {
+async fn reconnecting_clients_of_a_slow_server_cause_few_server_connections_and_logins() {
     let scene = Scene::start().await;
     let control = scene.server.client().unwrap();
     let storm = scene.storm(100).await;
@@ -129,8 +129,9 @@ async fn seawall_absorbs_a_storm_caused_by_a_slow_server() {
     scene.assert_withstood(storm).await;
 }
 
+/// In a reconnect storm, many clients time out and reconnect at once.
 #[tokio::test]
-async fn a_storm_begins_a_capture_that_contains_the_operations_before_the_storm() {
+async fn a_reconnect_storm_starts_a_capture_that_contains_the_operations_before_the_storm() {
     let scratch = Scratch::create().unwrap();
     let folder = scratch.join("captures");
     let toml = format!("capture.directory = {folder:?}\ncapture.on = \"storm\"\n");
@@ -192,8 +193,9 @@ impl Scene {
     }
 }
 
+/// In a reconnect storm, many clients time out and reconnect at once.
 #[tokio::test]
-async fn a_storm_report_names_the_clients_and_counts_the_logins_that_did_not_reach_servers() {
+async fn the_report_of_a_reconnect_storm_names_clients_and_counts_logins_kept_from_servers() {
     let scene = Scene::start().await;
     let has_learned = async || !scene.storms().await.learning;
     eventually(LIMIT, has_learned).await.unwrap();
@@ -231,7 +233,7 @@ async fn a_storm_report_names_the_clients_and_counts_the_logins_that_did_not_rea
 }
 
 #[tokio::test]
-async fn the_load_harness_reports_its_operations_and_checks_objectives() {
+async fn the_load_generator_counts_the_same_operations_as_seawall_and_reports_missed_objectives() {
     let scene = Scene::start().await;
     let uri = format!("mongodb://shop:secret@{}/", scene.seawall.address());
     let plan = |behaviour, clients| {

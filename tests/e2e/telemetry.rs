@@ -310,7 +310,7 @@ async fn exported_counts_equal_the_operations_performed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_export_at_the_end_of_a_drain_has_all_operations() {
+async fn the_export_at_the_end_of_a_graceful_shutdown_has_the_counts_of_all_operations() {
     let receiver = Receiver::accepting().await;
     let toml = receiver.toml("").replace("interval_ms = 100", "");
     let seawall = seawall(toml).await;
@@ -322,7 +322,7 @@ async fn the_last_export_at_the_end_of_a_drain_has_all_operations() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failed_exports_are_counted_and_the_next_receiver_gets_all_operations() {
+async fn after_a_failed_export_the_next_receiver_gets_the_counts_of_all_operations() {
     // The socket keeps its port, and refuses connections because it does not listen.
     let bound = TcpSocket::new_v4().unwrap();
     bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();

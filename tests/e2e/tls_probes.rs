@@ -360,8 +360,9 @@ async fn a_tls_session_without_a_certificate_is_not_resumed_after_a_certificate_
     }
 }
 
+/// A reload removes the authority that signed the client certificate from the trusted authorities.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tls_session_is_not_resumed_after_its_authority_is_no_longer_trusted() {
+async fn a_tls_session_is_not_resumed_if_its_client_certificate_is_no_longer_trusted() {
     let scene = Scene::start(REQUIRED).await;
     let other = Authority::generate("other").unwrap();
     let identity = scene.clients.client("client", YEAR).unwrap();

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_with_a_masked_name_is_replaced_by_its_type_at_any_depth() {
+    fn a_mask_for_a_field_name_replaces_its_values_at_any_depth_by_the_names_of_their_types() {
         let outcome = json!({"value": [{"at": {"$date": "now"}}, {"at": 1, "on": {"at": null}}]});
         let left = json!({"value": [
             {"at": "masked $date"},
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_masked_only_in_the_step_that_its_path_names() {
+    fn a_mask_with_a_full_path_applies_only_to_that_path_in_the_named_step() {
         let outcome = json!({"value": {"a": {"b": 1}, "b": 2}});
         let left = json!({"value": {"a": {"b": "masked number"}, "b": 2}});
         assert_eq!(masked("a step.value.a.b", outcome.clone()), left);

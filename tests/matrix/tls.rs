@@ -32,7 +32,7 @@ async fn python_and_node_connect_only_with_valid_certificates() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the languages' tool chains: cargo test --test matrix -- --include-ignored"]
-async fn other_drivers_connect_only_with_valid_certificates() {
+async fn java_go_and_old_python_and_node_drivers_connect_only_with_valid_certificates() {
     let scene = Scene::start().await;
     for language in [
         Language::PythonWith("3.13.0"),

@@ -105,14 +105,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_of_a_drawn_scenario_exists_in_the_simulation() {
+    fn the_simulation_has_every_scenario_that_the_bench_draws_as_a_picture() {
         let all = sim::all().concat();
         let exists = |name: &&str| all.iter().any(|scenario| scenario.name == *name);
         assert!(DRAWN.iter().all(exists));
     }
 
+    /// A quick run (`true`) simulates two seconds, so its trace has four samples.
     #[test]
-    fn trace_has_a_sample_each_half_second() {
+    fn trace_of_a_simulated_scenario_has_one_sample_per_half_second() {
         let (name, trace) = traces(true).next().unwrap();
         assert!(trace.title.ends_with(name));
         assert_eq!(trace.samples.len(), 4);

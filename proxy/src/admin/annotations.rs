@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_recent_deploys_with_a_short_text_are_added() {
+    fn only_deploy_annotations_of_the_last_eight_days_with_a_short_text_are_accepted() {
         let now = UNIX_EPOCH + Duration::from_secs(1_795_200_000);
         let new = |text: &str, at, kind: Option<&str>| NewAnnotation {
             at,

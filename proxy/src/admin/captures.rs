@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stopping_a_capture_with_unwritten_records_is_not_an_error() {
+    fn stopping_a_capture_succeeds_although_its_files_are_not_complete_yet() {
         assert!(refused(&CaptureError::StillRunning).0.is_success());
         assert!(refused(&CaptureError::Unknown).0.is_client_error());
     }

@@ -523,8 +523,9 @@ mod tests {
         assert_eq!(refused, Err(Refusal::Token));
     }
 
+    /// The rule applies to the `Host` header and prevents DNS rebinding.
     #[test]
-    fn without_a_token_only_known_hosts_are_admitted() {
+    fn without_a_token_only_ip_addresses_localhost_and_allowed_host_names_are_admitted() {
         let guard = without_token();
         assert_eq!(admit(&guard, &[]), Ok(()));
         for host in [
@@ -556,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_other_origins_are_refused() {
+    fn without_a_token_requests_from_web_pages_of_another_origin_are_refused() {
         let guard = without_token();
         let host = ("host", "localhost:9909");
         for header in [
@@ -624,8 +625,9 @@ mod tests {
         assert_eq!(refused.unwrap_err(), Refusal::Token);
     }
 
+    /// The host name is the name in the `Host` header of the request.
     #[test]
-    fn dashboard_files_need_a_known_host_unless_tokens_are_configured() {
+    fn dashboard_files_are_sent_to_unknown_host_names_only_if_tokens_are_configured() {
         let uri = "/".parse().unwrap();
         let foreign = [(header::HOST, HeaderValue::from_static("evil.example"))];
         let foreign = Presented {

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn history_continues_and_closes_while_the_start_of_a_capture_hangs() {
+    async fn metrics_history_is_recorded_and_closed_while_the_start_of_a_capture_hangs() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = Arc::new(feed(&observer, &now));
@@ -449,8 +449,9 @@ mod tests {
         fs::remove_dir_all(directory).unwrap();
     }
 
+    /// While the task of an earlier event runs, the capture of a new event must wait.
     #[tokio::test]
-    async fn an_event_begins_a_capture_if_an_earlier_event_has_begun_none() {
+    async fn a_storm_begins_a_capture_after_the_task_of_an_earlier_event_has_begun_none() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = feed(&observer, &now);
@@ -495,8 +496,9 @@ mod tests {
         }
     }
 
+    /// In a stall, the operations of a server take much longer than usual.
     #[test]
-    fn gauge_of_recurring_stalls_rises_with_the_third_stall_and_falls_after_the_last_stall() {
+    fn recurring_stalls_gauge_is_1_from_the_third_stall_until_three_minutes_after_the_last() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = feed(&observer, &now);

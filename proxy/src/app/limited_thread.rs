@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_that_hangs_is_reported_as_late_and_only_one_thread_hangs() {
+    async fn hanging_work_is_reported_as_late_and_later_work_does_not_start_a_second_thread() {
         let mut thread = LimitedThread::default();
         let (release, released) = mpsc::channel::<()>();
         let hanging = thread.run_within(Duration::ZERO, move || released.recv().is_err());

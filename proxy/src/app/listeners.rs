@@ -193,8 +193,9 @@ mod tests {
         by_listener(&settings.listeners(), sockets.collect())
     }
 
+    /// A service manager such as systemd passes named sockets to Seawall.
     #[test]
-    fn sockets_belong_to_the_listener_with_their_name() {
+    fn inherited_sockets_belong_to_the_listener_with_the_same_name() {
         let several = "[[listeners]]\naddress = \"a:1\"\nname = \"one\"\n\
                        [[listeners]]\naddress = \"b:1\"\n\
                        [[listeners]]\naddress = \"c:1\"\nname = \"three\"\n";
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_listener_gets_all_sockets() {
+    fn a_single_listener_gets_all_sockets_of_the_service_manager() {
         let one = "[[listeners]]\naddress = \"a:1\"\nname = \"one\"\n";
         for toml in ["", one] {
             assert_eq!(assigned(toml, &["x", ""]), Ok(vec![vec![0, 1]]));

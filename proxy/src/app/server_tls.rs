@@ -544,8 +544,9 @@ mod tests {
         }
     }
 
+    /// Seawall reads the file with the authorities of the system, but never the directory.
     #[test]
-    fn an_authority_directory_counts_as_unread_only_if_the_system_has_no_file_with_authorities() {
+    fn a_system_directory_of_authorities_is_reported_as_not_read_only_if_there_is_no_file() {
         let directory = Directory::create();
         // OpenSSL finds authorities only by hashed names.
         directory.write("authority.pem");
@@ -556,8 +557,9 @@ mod tests {
         assert_eq!(unread_directory(&directory.system(Some("ca.pem"))), None);
     }
 
+    /// Seawall reads authorities from files, but never from a directory.
     #[test]
-    fn an_unread_authority_directory_is_reported_only_if_server_certificates_are_verified() {
+    fn a_directory_of_authorities_that_is_not_read_is_reported_only_if_servers_are_verified() {
         let directory = Directory::create();
         directory.write("3513523f.0");
         for (verification, is_found) in [
@@ -570,8 +572,9 @@ mod tests {
         }
     }
 
+    /// OpenSSL reads the authorities in the directories of `SSL_CERT_DIR`, but Seawall does not.
     #[test]
-    fn the_value_of_ssl_cert_dir_is_unread_even_if_the_operating_system_has_a_file() {
+    fn a_directory_in_ssl_cert_dir_is_reported_as_not_read_even_if_a_system_file_is_read() {
         let directory = Directory::create();
         directory.write("ca.pem");
         let file = directory.0.join("ca.pem");
@@ -590,7 +593,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_name_in_an_unread_directory_of_authorities_is_no_change_of_the_files() {
+    async fn a_new_file_in_a_directory_that_seawall_does_not_read_is_no_change_of_authorities() {
         let uri = "mongodb://localhost/?tls=true";
         let deployment = DeploymentOptions::parse(uri, Duration::from_secs(10)).await;
         let deployment = deployment.unwrap();

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_new_entries_of_a_replaced_file_are_logged() {
+    fn after_a_file_is_replaced_only_its_new_certificates_are_logged() {
         let [first, second, third] =
             ["1", "2", "3"].map(|serial| expiry(ExpiryKind::Certificate, serial, 100));
         let earlier = [first.clone(), second];
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_number_of_a_revocation_list_begins_no_new_series() {
+    fn a_revocation_list_with_a_new_number_keeps_its_time_series_in_the_metric() {
         let [first, second] = ["1", "2"].map(|number| {
             let list = expiry(ExpiryKind::RevocationList, number, 100);
             series(vec![list])

@@ -114,8 +114,9 @@ mod tests {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
+    /// If namespaces are listed too, a client is captured from its first operation on one of them.
     #[test]
-    fn client_must_match_each_list_that_is_not_empty() {
+    fn a_client_must_be_in_each_list_of_users_or_applications_that_is_not_empty() {
         let client = Described {
             application: "shop".to_owned(),
             driver: String::new(),
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_selects_its_share_of_the_clients_and_depends_on_the_seed() {
+    fn a_sample_of_25_percent_selects_a_quarter_of_the_clients_and_another_seed_other_clients() {
         let selection = Selection {
             sample: 0.25,
             ..Selection::default()

@@ -262,7 +262,7 @@ fn client_is_captured_from_its_first_operation_on_a_selected_namespace() {
 }
 
 #[test]
-fn full_part_is_followed_by_another_part_and_the_disk_limit_ends_the_capture() {
+fn a_full_capture_file_is_followed_by_another_file_until_the_disk_limit_ends_the_capture() {
     let folder = Folder::new("limits");
     let captures = folder.captures(|settings| {
         settings.max_bytes = 2_500_000;
@@ -456,7 +456,7 @@ fn a_full_disk_ends_the_capture_while_operations_continue() {
 }
 
 #[test]
-fn large_batch_exceeds_the_limit_of_bytes_by_less_than_a_block() {
+fn a_capture_exceeds_its_limit_of_bytes_by_less_than_one_block_of_compressed_records() {
     const MAX_BYTES: u64 = 1 << 20;
     let capture = written(1 << 30);
     let Tap { queue, totals, .. } = &*capture.tap;
@@ -549,7 +549,7 @@ impl Write for InMemory {
 }
 
 #[test]
-fn an_event_of_kind_quiet_is_written_if_no_record_arrives() {
+fn if_no_record_arrives_for_a_time_the_event_quiet_is_written_to_the_capture_file() {
     let capture = written(1 << 20);
     capture.tap.queue.end(EndReason::Stopped);
     let limits = FileLimits {
@@ -713,8 +713,9 @@ fn captures_begun_by_an_operator_or_an_event_contain_pseudonyms_instead_of_value
     }
 }
 
+/// From weak to strong: `none`, `ordered`, `equality`. Only `ordered` needs a key.
 #[test]
-fn redaction_weaker_than_configured_and_ordered_redaction_without_a_key_are_refused() {
+fn a_capture_with_weaker_redaction_than_configured_or_with_a_missing_key_is_refused() {
     use Redaction::{Equality, None as Plain, Ordered};
     let folder = Folder::new("weaker");
     let starts = |configured, has_key: bool, wanted| {

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_a_hello_is_parsed() {
+    fn each_hello_field_that_seawall_uses_is_parsed_and_unknown_fields_are_ignored() {
         let hello = parse(doc! {
             "hello": 1, "helloOk": true, "backpressure": "2", "saslSupportedMechs": "admin.a.b",
             "speculativeAuthenticate": {"saslStart": 1}, "client": metadata(), "foo": 1,
@@ -515,8 +515,9 @@ mod tests {
         }
     }
 
+    /// A signature with the key id 0 means that the cluster time is unsigned.
     #[test]
-    fn an_unsigned_cluster_time_is_sent_only_where_no_login_is_required() {
+    fn a_hello_reply_has_an_unsigned_cluster_time_only_if_clients_need_not_log_in() {
         let sends = |key_id: i64, is_open: bool| {
             let timestamp = bson::Timestamp {
                 time: 1,
@@ -550,8 +551,9 @@ mod tests {
         assert!(!sends(0, false));
     }
 
+    /// Seawall adds the field `$client` to a command. With more than 1024 bytes, it is omitted.
     #[test]
-    fn the_client_element_has_the_clients_address_and_is_omitted_above_1024_bytes() {
+    fn the_client_field_for_a_server_contains_the_client_address_unless_it_is_too_long() {
         let metadata = RawDocumentBuf::try_from(&metadata()).unwrap();
         let element = client_element(&metadata, "h:1", "p:2").unwrap();
         assert!(element.starts_with(b"\x03$client\0"));

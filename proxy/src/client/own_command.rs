@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn only_privileges_on_the_cluster_or_on_any_resource_grant_an_action() {
+    fn only_privileges_on_the_resource_cluster_or_any_resource_grant_an_action() {
         let reply = |resource: bson::Document, actions: &[&str]| {
             let privilege = doc! { "resource": resource, "actions": actions };
             let reply =

@@ -31,8 +31,9 @@ pub(super) fn refusal_time(began: Instant, arrived: Instant, now: Instant) -> In
 mod tests {
     use super::*;
 
+    /// It is sent at least 25 ms after the refused message arrived. The delays hide the reason.
     #[tokio::test(start_paused = true)]
-    async fn refusals_are_sent_at_multiples_of_50_ms_at_least_25_ms_after_the_message() {
+    async fn a_refusal_is_sent_at_a_multiple_of_50_ms_after_the_login_began() {
         let began = Instant::now();
         let at = |ms| began + Duration::from_millis(ms);
         for (arrived, known, sent) in [

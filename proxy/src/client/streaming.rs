@@ -152,8 +152,9 @@ mod tests {
         fingerprint(&input).shape
     }
 
+    /// Seawall can forward such a request before its end has arrived.
     #[tokio::test]
-    async fn a_streamed_request_has_the_same_shape_as_the_same_request_read_whole() {
+    async fn the_head_of_a_large_request_has_the_same_query_shape_as_the_whole_request() {
         let pad = "x".repeat(2000);
         let documents: Vec<_> = (0..1000).map(|n| doc! {"_id": n, "pad": &pad}).collect();
         let updates: Vec<_> = (0..1000)

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_waiter_of_a_user_is_served_first_and_the_oldest_every_fourth_time() {
+    fn of_every_four_waiters_of_a_user_the_first_served_is_the_oldest_the_others_the_newest() {
         let mut waiters = Waiters::default();
         (0..10).for_each(|n| waiters.push(Origin::default(), n));
         assert!(!waiters.is_empty());
@@ -401,8 +401,9 @@ mod tests {
         assert_eq!(left, [1, 3]);
     }
 
+    /// The first argument of `pop_if` is the number of keys that it examines.
     #[test]
-    fn pop_if_skips_keys_whose_oldest_waiter_is_not_ready() {
+    fn pop_if_examines_only_the_oldest_waiter_of_each_of_the_next_keys() {
         let mut queue = TurnQueue::default();
         (0..6).for_each(|n| queue.push(n % 3, n));
         assert_eq!(queue.pop_if(2, |n| *n == 2), None);

@@ -418,8 +418,9 @@ mod tests {
         }
     }
 
+    /// While operations wait too long for connections, the gate limits the rate of logins.
     #[tokio::test(start_paused = true)]
-    async fn gate_stays_open_while_operations_do_not_wait_for_long() {
+    async fn a_login_gate_stays_open_while_operations_get_their_connections_fast() {
         let gate = Gate::of_logins();
         for _ in 0..10_000 {
             assert!(gate.try_pass());
@@ -429,8 +430,9 @@ mod tests {
         assert!(gate.try_pass());
     }
 
+    /// While operations wait too long for connections, the gate limits the rate of logins.
     #[test]
-    fn gate_closes_after_100_ms_of_long_waits() {
+    fn a_login_gate_closes_after_operations_have_waited_too_long_for_100_ms() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 4);
         assert!(is_open(&gate));
@@ -442,8 +444,9 @@ mod tests {
         assert!(!is_open(&gate));
     }
 
+    /// While operations wait too long for connections, the gate limits the rate of logins.
     #[test]
-    fn gate_stays_open_if_waits_equal_the_target_and_closes_if_they_exceed_it() {
+    fn a_login_gate_closes_only_if_operations_wait_longer_than_operations_target() {
         let gate = Gate::of_logins();
         tick(&gate, OPERATIONS_TARGET, 50);
         assert!(is_open(&gate));
@@ -451,8 +454,9 @@ mod tests {
         assert!(!is_open(&gate));
     }
 
+    /// While operations wait too long for connections, the gate limits the rate of logins.
     #[test]
-    fn a_gate_that_closes_starts_with_the_recent_average_rate_of_logins() {
+    fn a_login_gate_that_closes_at_first_allows_the_recent_average_rate_of_logins() {
         let gate = Gate::of_logins();
         for wait in [Duration::ZERO, BUSY] {
             for _ in 0..5 {
@@ -465,8 +469,9 @@ mod tests {
         assert_eq!((0..100).take_while(|_| gate.try_pass()).count(), 13);
     }
 
+    /// While operations wait too long for connections, the gate limits the rate of logins.
     #[test]
-    fn a_closed_gate_opens_gradually_after_the_long_waits_end() {
+    fn a_closed_login_gate_opens_gradually_when_operations_no_longer_wait() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 5);
         tick(&gate, Duration::ZERO, 1);
@@ -479,8 +484,9 @@ mod tests {
         assert!(is_open(&gate));
     }
 
+    /// Logins wait at a closed gate. A waiting login is dropped when its client disconnects.
     #[test]
-    fn a_tick_removes_waiters_that_have_left_only_if_too_many_waiters_are_queued() {
+    fn if_more_than_purge_beyond_logins_wait_a_tick_removes_the_dropped_ones() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 5);
         while gate.try_pass() {}
@@ -507,7 +513,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_newest_waiter_passes_a_gate_first_and_the_oldest_every_fourth_time() {
+    async fn of_every_four_logins_that_pass_a_gate_the_first_is_the_oldest_the_others_the_newest() {
         let gate = Arc::new(Gate::of_logins());
         tick(&gate, BUSY, 6);
         while gate.try_pass() {}
@@ -517,8 +523,9 @@ mod tests {
         assert_eq!(*order.lock(), [0, 9, 8, 7, 1, 6, 5, 4, 2, 3]);
     }
 
+    /// Each token lets one login pass a closed gate.
     #[tokio::test(start_paused = true)]
-    async fn a_waiter_that_has_left_uses_no_token_of_the_gate() {
+    async fn a_login_dropped_while_it_waits_at_a_gate_uses_no_token_of_the_gate() {
         let gate = Arc::new(Gate::of_logins());
         tick(&gate, BUSY, 6);
         while gate.try_pass() {}
@@ -535,8 +542,9 @@ mod tests {
         assert_eq!(gate.state.lock().waiting.len(), 0);
     }
 
+    /// Each token lets one login pass a closed gate.
     #[test]
-    fn a_waiter_that_leaves_right_after_a_tick_has_admitted_it_gives_its_token_back() {
+    fn a_login_that_is_dropped_after_a_tick_has_admitted_it_gives_its_token_back() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 6);
         while gate.try_pass() {}
@@ -558,8 +566,9 @@ mod tests {
         assert!(!gate.try_pass());
     }
 
+    /// While operations wait too long for connections, the gate limits the rate of logins.
     #[tokio::test(start_paused = true)]
-    async fn logins_pass_at_the_minimum_rate_until_the_long_waits_end() {
+    async fn logins_pass_at_the_minimum_rate_as_long_as_operations_wait_too_long() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 500);
         let mut passed = 0;
@@ -578,7 +587,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_for_connections_of_one_user_delay_only_the_logins_of_this_user() {
+    async fn if_the_operations_of_one_user_wait_only_the_logins_of_that_user_are_delayed() {
         let gates = LoginGates::default();
         let (busy, other) = (("busy", "admin"), ("other", "admin"));
         for _ in 0..10 {
@@ -598,8 +607,9 @@ mod tests {
         assert!(gates.users.lock().is_empty());
     }
 
+    /// A login must pass two gates: the gate of its user and the common gate of all users.
     #[test]
-    fn a_login_stopped_by_the_common_gate_uses_no_token_of_the_gate_of_its_user() {
+    fn a_login_that_cannot_pass_the_gate_of_all_users_uses_no_token_of_its_users_gate() {
         let gates = LoginGates::default();
         let busy = ("busy", "admin");
         for _ in 0..10 {
@@ -613,8 +623,9 @@ mod tests {
         assert_eq!(turns().to_bits(), before.to_bits());
     }
 
+    /// A login must pass two gates: the gate of its user and the common gate of all users.
     #[test]
-    fn a_login_dropped_at_the_common_gate_returns_the_token_of_its_users_gate() {
+    fn a_login_dropped_at_the_gate_of_all_users_gives_the_token_of_its_users_gate_back() {
         let gates = LoginGates::default();
         let busy = ("busy", "admin");
         for _ in 0..10 {

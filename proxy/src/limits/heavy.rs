@@ -174,8 +174,9 @@ mod tests {
         }
     }
 
+    /// A walk is a pass over all bytes of a message.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn other_tasks_run_during_a_pass_over_a_message_of_more_than_1_mib() {
+    async fn while_walk_reads_more_than_1_mib_another_thread_runs_the_other_tasks() {
         let walks = async {
             let work = HeavyWork::new(1);
             let (ran, other) = mpsc::channel();
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn heavy_work_runs_on_at_most_half_of_the_cores() {
+    async fn work_on_large_messages_runs_on_at_most_half_of_the_worker_threads() {
         let work = HeavyWork::new(4);
         let [running, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
         // Each run waits for a second run, so that two runs overlap.

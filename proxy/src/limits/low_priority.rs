@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tasks_run_on_idle_threads_and_other_threads_keep_their_policy() {
+    async fn low_priority_tasks_run_with_sched_idle_and_other_threads_keep_their_policy() {
         let threads = LowPriority::new(2);
         let low = threads.run(|_| async { policy() }).await;
         assert_eq!(low, ThreadSchedulePolicy::Normal(Idle));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tasks_run_on_fallback_threads_while_the_idle_threads_are_blocked() {
+    async fn low_priority_tasks_run_on_nice_threads_while_the_sched_idle_threads_are_blocked() {
         let threads = LowPriority::new(1);
         let ((begun, has_begun), (go, wait)) = (oneshot::channel(), sync_channel::<()>(0));
         // The task occupies the only idle thread. It is not started by `run`, which would move it
@@ -257,8 +257,9 @@ mod tests {
         assert!(was_blocked.unwrap());
     }
 
+    /// A long wait in the queue alone does not move a task to the threads with a nice value.
     #[tokio::test]
-    async fn tasks_that_wait_long_stay_on_the_idle_threads_while_the_idle_threads_make_progress() {
+    async fn tasks_stay_on_the_sched_idle_threads_as_long_as_these_threads_make_progress() {
         // These threads have the usual policy, so other tests cannot take all CPU time from them.
         let threads = LowPriority(Arc::new(Inner {
             idle: Threads::new(1, || {}),

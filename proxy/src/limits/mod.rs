@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn monitor_keeps_its_permit_for_ten_minutes_after_its_hello() {
+    async fn a_monitoring_connection_keeps_its_permit_for_ten_minutes_after_its_last_hello() {
         let limits = Limits::new(
             LimitNumbers {
                 monitors: 2,
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn monitors_of_one_address_do_not_lock_out_monitors_of_another_address() {
+    async fn monitoring_connections_of_one_address_leave_permits_for_those_of_other_addresses() {
         let limits = Limits::new(LimitNumbers::of_each(10), OperationPermits::new(9));
         let [hostile, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let admit = |from| limits.admit_monitor(from, &Eviction::default(), Instant::now());
@@ -474,8 +474,9 @@ mod tests {
         assert_eq!((logins(&unlimited), logins(&limited)), (9, 2));
     }
 
+    /// Heavy jobs process all bytes of a large message, for example to compress it.
     #[tokio::test]
-    async fn more_worker_threads_allow_more_forwarding_and_heavy_work_at_a_time() {
+    async fn with_four_workers_four_forwarding_turns_and_two_heavy_jobs_are_taken_at_a_time() {
         let limits =
             Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1)).with_workers(4);
         let take = || limits.forwarding().take(Sharer::Local).now_or_never();
@@ -494,8 +495,9 @@ mod tests {
         assert_eq!(both, (true, true));
     }
 
+    /// A relay passes the bytes of one client to a server connection of its own.
     #[test]
-    fn clients_handshakes_monitors_and_relays_have_separate_limits() {
+    fn the_limits_of_clients_handshakes_and_relays_are_separate() {
         let limits = Limits::new(
             LimitNumbers {
                 handshakes: 1,
@@ -547,8 +549,9 @@ mod tests {
         assert!(!idle.iter().any(is_evicted));
     }
 
+    /// At the limit of unauthenticated clients, Seawall closes a silent client for a new client.
     #[tokio::test(start_paused = true)]
-    async fn no_client_is_closed_if_the_limit_of_all_clients_refuses_the_new_client() {
+    async fn if_the_limit_of_all_clients_refuses_a_new_client_no_silent_client_is_closed_for_it() {
         let limits = Limits::new(
             LimitNumbers {
                 handshakes: 2,
@@ -608,8 +611,9 @@ mod tests {
         assert_eq!(turns, [Duration::ZERO, CLOSE_INTERVAL, CLOSE_INTERVAL * 2]);
     }
 
+    /// Clients that Seawall closes for other reasons do not wait for these closes.
     #[tokio::test(start_paused = true)]
-    async fn clients_that_are_idle_in_a_drain_are_closed_one_by_one_and_delay_no_other_closes() {
+    async fn while_seawall_drains_idle_clients_are_closed_one_after_another() {
         let limits = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
         let began = Instant::now();
         let clients = [true, false, false, true];

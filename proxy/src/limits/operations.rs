@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_may_unblock_others_have_a_reserve_of_permits() {
+    fn operations_for_which_others_may_wait_such_as_commits_have_a_reserve_of_permits() {
         let permits = OperationPermits::new(2);
         let user = User::new(1);
         let mut held = user.admit_all(&permits);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_no_longer_waits_gets_no_permit() {
+    fn an_operation_that_was_dropped_while_it_waited_gets_no_permit() {
         let permits = OperationPermits::new(1);
         let user = User::new(1);
         let held = user.admit_all(&permits);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_no_longer_wait_are_removed_from_the_queue() {
+    fn operations_that_were_dropped_while_they_waited_are_removed_from_the_queue() {
         let permits = OperationPermits::new(1);
         let user = User::new(1);
         let held = user.admit_all(&permits);

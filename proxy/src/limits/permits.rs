@@ -460,8 +460,9 @@ pub(super) mod tests {
         check(&permits);
     }
 
+    /// A connection that waits for a reply, or is exempt, is not evicted.
     #[tokio::test(start_paused = true)]
-    async fn only_silent_connections_are_evicted_for_a_new_client() {
+    async fn only_connections_that_sent_nothing_lately_are_evicted_for_a_new_client() {
         let permits = EvictablePermits::new(3);
         let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();
         let [active, silent, busy] = &crowd[..] else {
@@ -494,7 +495,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_connection_of_an_address_is_examined_first_for_eviction() {
+    async fn of_several_silent_connections_of_an_address_the_oldest_is_evicted() {
         let permits = EvictablePermits::new(4);
         let oldest = client(&permits, 2);
         let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();

@@ -84,8 +84,9 @@ fn drop_after_lock<K>(
 mod tests {
     use super::*;
 
+    /// At 10 events per second, 10 events may come at once, then one event in each 100 ms.
     #[tokio::test(start_paused = true)]
-    async fn the_events_of_one_second_may_come_at_once_and_later_events_are_limited_to_the_rate() {
+    async fn a_burst_may_have_as_many_events_as_one_second_allows_and_then_the_rate_applies() {
         let (rates, now) = (Rates::new(10), Instant::now());
         let admitted =
             |at: Instant, times: usize| (0..times).filter(|_| rates.admit("a", at)).count();

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recent_map_never_exceeds_its_maximum_size_and_keeps_rewritten_entries() {
+    fn a_full_recent_map_drops_old_entries_but_keeps_an_entry_that_is_written_often() {
         let mut map = RecentMap::new(10);
         for n in 0..1000 {
             drop(map.insert(n, n));
@@ -112,8 +112,9 @@ mod tests {
         assert_eq!(map.get(&0), None);
     }
 
+    /// A recent map has a younger and an older generation of entries. Here, both are in use.
     #[test]
-    fn entries_of_a_recent_map_can_be_changed_and_removed_in_both_generations() {
+    fn each_entry_of_a_recent_map_can_be_changed_and_removed() {
         let mut map = RecentMap::new(4);
         for n in 0..3 {
             drop(map.insert(n, 0));

@@ -265,8 +265,9 @@ mod tests {
         assert_eq!((turns.taken(), turns.free()), (0, 2));
     }
 
+    /// Waiters that have left are skipped.
     #[test]
-    fn newest_first_serves_the_newest_waiter_except_at_every_fourth_turn() {
+    fn newest_first_serves_the_oldest_waiter_once_and_then_the_newest_waiter_three_times() {
         let turns = Turns::newest_first(1);
         let held = take_now(&turns, from(1)).unwrap();
         let mut waiters: Vec<_> = (0..4).map(|_| Box::pin(turns.take(from(1)))).collect();
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stepwise_turn_is_kept_until_it_is_released() {
+    fn a_task_with_many_steps_keeps_its_turn_until_the_task_releases_it() {
         let turns = Turns::new(1);
         let mut first = turns.stepwise(from(1));
         let mut second = turns.stepwise(from(1));

@@ -194,8 +194,9 @@ mod tests {
         assert_eq!(Cause::of(&left), None);
     }
 
+    /// Invalid bytes after the first message are a violation of the protocol.
     #[test]
-    fn only_a_first_message_that_is_not_a_tls_record_has_the_cause_no_tls() {
+    fn a_handshake_fails_with_no_tls_only_if_its_first_message_is_not_a_tls_record() {
         for (error, cause) in [
             (InvalidMessage::InvalidContentType, Cause::NoTls),
             (InvalidMessage::UnknownProtocolVersion, Cause::NoTls),

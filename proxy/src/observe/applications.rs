@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_applications_are_counted_separately_and_no_operation_is_lost() {
+    fn the_first_eight_applications_are_counted_separately_and_all_others_together() {
         let mut names = SharedNames::default();
         let many: Vec<_> = (0..20).map(|n| (format!("app{n}"), n + 1)).collect();
         let many: Vec<_> = many.iter().map(|(name, count)| (&**name, *count)).collect();

@@ -672,8 +672,9 @@ mod tests {
     use crate::observe::{Observer, ObserverSettings};
     use seawall_command::CommandBytes;
 
+    /// For example, a `getMore` on a tailable cursor waits at the server for new documents.
     #[test]
-    fn times_of_operations_that_wait_for_data_are_counted_but_not_exported() {
+    fn an_operation_that_waits_for_an_event_is_counted_but_its_time_is_not_exported() {
         let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 10,

@@ -122,8 +122,9 @@ mod tests {
         doc! {"update": "games", "updates": [{"q": {"_id": 1}, "u": {"$set": {path: 1}}}], "$db": "d"}
     }
 
+    /// For example, an application may use user ids as field names. Seawall learns such names.
     #[test]
-    fn field_names_below_a_prefix_are_treated_as_data_once_there_are_65() {
+    fn the_field_names_below_a_field_are_data_once_65_different_names_were_seen() {
         let table = NameTable::default();
         for number in 0..64 {
             let path = format!("scores.{}", word(number));
@@ -138,8 +139,9 @@ mod tests {
         assert_eq!(table.learned().unwrap().len(), 1);
     }
 
+    /// After 65 different field names below a field, Seawall counts these names as data.
     #[test]
-    fn commands_that_differ_only_in_learned_names_have_the_same_shape() {
+    fn commands_that_differ_only_in_field_names_that_are_data_have_the_same_shape() {
         let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 1_000,
@@ -180,8 +182,9 @@ mod tests {
         counts.collect()
     }
 
+    /// Seawall learns that field names are data after 65 different names below one field.
     #[test]
-    fn top_level_fields_and_names_that_look_like_data_are_never_learned() {
+    fn top_level_names_and_names_that_already_look_like_data_are_never_learned_as_data() {
         let table = NameTable::default();
         for number in 0..200 {
             let name = word(number);
@@ -196,8 +199,9 @@ mod tests {
         assert!(table.learned().is_none());
     }
 
+    /// Seawall counts different field names below a field, to learn which names are data.
     #[test]
-    fn the_number_of_prefixes_whose_names_are_counted_is_limited() {
+    fn the_number_of_fields_whose_child_names_are_counted_is_limited() {
         let table = NameTable::default();
         for number in 0..3_000 {
             add(&table, &set(&format!("{}.one", word(number))));

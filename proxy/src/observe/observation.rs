@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_code_of_a_reply_is_not_counted_if_the_operation_is_repeated() {
+    fn the_error_code_of_a_reply_is_not_counted_if_seawall_repeats_the_operation() {
         let observer = observer();
         let command = doc! {"find": "c", "$db": "d"}.to_vec().unwrap();
         let input = CommandBytes {

@@ -132,7 +132,7 @@ mod tests {
     const BUSY: &str = "seawall-busy";
 
     #[test]
-    fn cpu_time_of_an_ended_thread_is_kept() {
+    fn the_total_cpu_time_includes_threads_that_have_ended() {
         let (stop, wait) = std::sync::mpsc::channel::<()>();
         let busy = std::thread::Builder::new().name(BUSY.to_owned());
         let thread = busy.spawn(move || {

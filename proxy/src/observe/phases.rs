@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_distributions_of_all_operations_include_the_operations_at_every_server() {
+    fn the_times_of_all_operations_include_the_times_of_the_operations_at_each_server() {
         let mut tally = PhaseTally::default();
         let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
         let servers = [None, Some(0), Some(2), Some(2)];
@@ -143,8 +143,9 @@ mod tests {
         assert!(again.servers.iter().all(Option::is_none));
     }
 
+    /// Only an operation whose server has sent the first byte of a reply has a reply time.
     #[test]
-    fn operations_without_a_reply_count_in_the_server_phase_but_not_in_the_reply_times() {
+    fn an_operation_without_a_reply_has_a_time_at_the_server_but_no_reply_time() {
         let mut tally = PhaseTally::default();
         let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
         for has_reply in [true, false, false] {

@@ -387,7 +387,7 @@ mod tests {
     use seawall_stats::Outcome;
 
     #[test]
-    fn finds_of_clients_that_have_not_logged_in_share_one_namespace_row() {
+    fn finds_without_a_login_are_counted_together_and_not_by_collection() {
         let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 100,

@@ -220,8 +220,9 @@ mod tests {
         sums
     }
 
+    /// `heavy` has its own metric series. `light` is counted in the series of all other shapes.
     #[tokio::test(start_paused = true)]
-    async fn series_without_updates_is_removed() {
+    async fn a_metric_series_of_shapes_is_removed_ten_minutes_after_its_last_update() {
         let mut series = ShapeSeries::new().unwrap();
         let (heavy, light) = (shape(1), shape(2));
         series.choose(std::slice::from_ref(&heavy));
@@ -244,8 +245,9 @@ mod tests {
         assert_eq!(series.bytes(), before / 2);
     }
 
+    /// Only the shapes that took the most time are chosen. `former` is no longer chosen.
     #[tokio::test(start_paused = true)]
-    async fn series_of_an_exported_shape_is_created_and_kept_without_operations() {
+    async fn a_shape_chosen_for_export_has_a_metric_series_even_without_operations() {
         let mut series = ShapeSeries::new().unwrap();
         let (idle, former) = (shape(1), shape(2));
         series.choose(&[idle.clone(), former]);
@@ -264,8 +266,9 @@ mod tests {
         assert_eq!(kept, [idle.id.to_string()]);
     }
 
+    /// `heavy` has its own metric series. `light` is counted in the series of all other shapes.
     #[tokio::test(start_paused = true)]
-    async fn time_of_getmores_is_exported_for_the_shape_that_opened_their_cursors() {
+    async fn the_time_of_a_getmore_is_added_to_the_metrics_of_the_shape_that_opened_its_cursor() {
         let mut series = ShapeSeries::new().unwrap();
         let (heavy, light) = (shape(1), shape(2));
         series.choose(std::slice::from_ref(&heavy));

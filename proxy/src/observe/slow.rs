@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_getmore_is_logged_as_the_shape_that_opened_its_cursor() {
+    fn the_slow_log_line_of_a_getmore_has_the_shape_of_the_operation_that_opened_its_cursor() {
         let find = Command::find("a");
         let (observer, written) = observer(SlowLogSettings {
             threshold: Duration::from_secs(3_600),
@@ -298,8 +298,10 @@ mod tests {
         assert_eq!(field("collection"), [Some(&"orders".into()); 3]);
     }
 
+    /// If the table of shapes is full, a row named `other` counts the operations of further shapes.
+    /// The log names the row that counts a slow operation.
     #[test]
-    fn an_operation_counted_in_the_row_named_other_is_logged_with_the_id_of_that_row() {
+    fn a_slow_operation_whose_shape_has_no_row_is_logged_with_the_id_of_the_row_other() {
         let (observer, written) = observer(every_operation());
         let (first, folded) = (Command::find("a"), Command::find("b"));
         run(&observer, &first);
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_is_logged_as_evicted_if_its_row_was_evicted() {
+    fn an_operation_is_logged_as_evicted_if_its_shape_lost_its_row_while_the_operation_ran() {
         let (observer, written) = observer(every_operation());
         let (light, heavy) = (Command::find("a"), Command::find("b"));
         let under_way = begin(&observer, &light);
@@ -351,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_whose_line_is_dropped_waits_for_no_lock() {
+    fn an_operation_waits_for_no_lock_if_the_queue_of_the_slow_log_is_full() {
         let written = Written::default();
         let (held, block) = BlockingWriter::new(&written);
         let observer = observer_with(start(every_operation(), held));
@@ -392,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_lines_stay_counted_if_no_thread_can_be_started_to_close_the_log() {
+    fn dropped_log_lines_stay_counted_if_the_thread_that_closes_the_log_cannot_be_started() {
         let written = Written::default();
         let (held, block) = BlockingWriter::new(&written);
         let observer = observer_with(start(every_operation(), held));

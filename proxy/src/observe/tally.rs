@@ -118,8 +118,9 @@ mod tests {
         }
     }
 
+    /// A *tally* collects the operations of one thread in a form to which adding is cheap.
     #[test]
-    fn a_tally_has_the_same_sums_as_if_each_operation_were_added_directly_to_the_sums() {
+    fn adding_operations_to_a_tally_gives_the_same_sums_as_adding_them_to_the_sums() {
         let name: Arc<str> = "shop".into();
         let mut tally = Tally::default();
         // The second collection has no operations of the shapes 0 to 19, so it must not contain

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pin_expires_only_after_it_was_unused_for_the_idle_time() {
+    async fn a_cursor_s_pin_to_its_server_expires_when_the_cursor_was_unused_for_the_idle_time() {
         let pins = pins(100, 100);
         let now = Instant::now();
         assert!(pins.pin_cursor(7, 1, pin(1), now));
@@ -306,8 +306,9 @@ mod tests {
         assert_eq!(pins.counts(), (0, 0));
     }
 
+    /// A cursor's *pin* is the record of the server that holds the cursor.
     #[tokio::test(start_paused = true)]
-    async fn maintenance_removes_expired_pins_and_keeps_used_ones() {
+    async fn maintenance_removes_only_the_pins_of_cursors_that_were_unused_for_the_idle_time() {
         let pins = pins(100, 100);
         let now = Instant::now();
         for id in [7, 8, 9] {
@@ -323,8 +324,9 @@ mod tests {
         assert!(pins.cursor(7, now + CURSOR_IDLE).is_some());
     }
 
+    /// A cursor's *pin* is the record of the server that holds the cursor.
     #[tokio::test(start_paused = true)]
-    async fn a_full_table_refuses_new_pins_and_one_user_cannot_fill_it() {
+    async fn one_user_cannot_fill_the_table_of_cursor_pins_and_others_can_still_pin_cursors() {
         let pins = pins(90, 1);
         let now = Instant::now();
         let taken = (0..1000)
@@ -342,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_with_the_same_number_as_the_previous_write_of_its_session_is_a_retry() {
+    async fn a_write_with_the_same_txn_number_as_the_last_write_of_its_session_counts_as_a_retry() {
         let pins = pins(9, 9);
         let (now, lsid) = (Instant::now(), [1; 16]);
         let key = |user| SessionKey { user, lsid };
@@ -353,8 +355,9 @@ mod tests {
         assert_eq!(pins.record_write(key(2), 5, later), Some(false));
     }
 
+    /// A transaction's *pin* is the record of the server that runs the transaction of a session.
     #[tokio::test(start_paused = true)]
-    async fn a_session_belongs_to_one_user_and_has_one_pinned_transaction() {
+    async fn a_transaction_s_pin_is_only_for_its_user_and_is_replaced_by_the_next_transaction() {
         let pins = pins(1, 100);
         let (now, lsid) = (Instant::now(), [1; 16]);
         let key = |user| SessionKey { user, lsid };

@@ -395,8 +395,10 @@ mod tests {
         request.refused().now_or_never().is_some()
     }
 
+    /// The worker ends abandoned reads (reads whose client has left), one user after another. A
+    /// caller can name the user that comes first.
     #[tokio::test(start_paused = true)]
-    async fn only_the_first_request_starts_the_worker_and_a_given_user_is_served_first() {
+    async fn only_the_first_request_to_end_a_read_starts_the_worker_and_a_given_user_comes_first() {
         let end_queue = EndQueue::default();
         let users = ["a", "b", "c", "d"].map(identity);
         let mut requests = Vec::new();
@@ -427,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn withdrawn_requests_to_end_reads_do_not_fill_a_batch_and_are_removed() {
+    async fn withdrawn_requests_to_end_abandoned_reads_are_removed_and_do_not_grow_the_queue() {
         let end_queue = EndQueue::default();
         let user = identity("a");
         for _ in 0..10_000 {
@@ -443,7 +445,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_request_reuses_the_queue_space_of_withdrawn_requests() {
+    async fn a_new_request_to_end_a_read_reuses_the_queue_space_of_withdrawn_requests() {
         let (end_queue, user) = (EndQueue::default(), identity("a"));
         let ask = || asked(&end_queue, &user, Generation::default()).0;
         let len_and_capacity = || {
@@ -461,8 +463,10 @@ mod tests {
         assert_eq!(len_and_capacity(), (1, capacity));
     }
 
+    /// A clear of the pool begins a new *generation*. After it, the server may assign the same
+    /// connection ids again.
     #[tokio::test]
-    async fn requests_to_end_reads_of_another_generation_are_refused() {
+    async fn requests_to_end_reads_on_connections_of_another_pool_generation_are_refused() {
         let end_queue = EndQueue::default();
         let user = identity("a");
         let (old, _) = asked(&end_queue, &user, Generation::default());
@@ -474,7 +478,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closed_queue_refuses_all_requests_to_end_reads() {
+    async fn a_closed_queue_refuses_all_requests_to_end_abandoned_reads() {
         let end_queue = EndQueue::default();
         let user = identity("a");
         let (before, _) = asked(&end_queue, &user, Generation::default());

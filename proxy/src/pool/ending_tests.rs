@@ -135,16 +135,18 @@ fn advance_at_once(duration: Duration) {
     advance(duration).now_or_never();
 }
 
+/// An *abandoned read* is a read whose client has disconnected. Seawall ends it with `killOp`.
 #[tokio::test(start_paused = true)]
-async fn several_abandoned_reads_of_a_user_are_ended_over_one_connection() {
+async fn several_abandoned_reads_of_one_user_are_killed_over_one_connection() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _requests = [7, LONG].map(|connection| scene.end_read(&user, connection));
     let ended = [7, LONG].map(|connection| (1, operation_of(connection)));
     assert_eq!(scene.ended(2).await, ended);
 }
 
+/// Seawall sends `killOp` on an extra connection, and keeps this connection for some seconds.
 #[tokio::test(start_paused = true)]
-async fn a_later_abandoned_read_is_ended_over_the_kept_extra_connection() {
+async fn a_read_abandoned_two_seconds_later_is_killed_over_the_same_connection() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
@@ -153,8 +155,9 @@ async fn a_later_abandoned_read_is_ended_over_the_kept_extra_connection() {
     assert_eq!(scene.ended(2).await[1], (1, operation_of(8)));
 }
 
+/// Seawall sends `killOp` on an extra connection outside the pool.
 #[tokio::test(start_paused = true)]
-async fn the_extra_connection_for_kill_op_is_replaced_after_a_minute() {
+async fn the_connection_for_kill_op_is_replaced_after_a_minute() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
@@ -171,8 +174,10 @@ async fn the_extra_connection_for_kill_op_is_replaced_after_a_minute() {
     assert_eq!(ids, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
 }
 
+/// A connection for `killOp` can end only the reads of its own user. For another user, Seawall must
+/// log in again, at most once a second.
 #[tokio::test(start_paused = true)]
-async fn reads_of_the_extra_connection_s_user_are_ended_first_until_a_new_login_is_allowed() {
+async fn until_a_new_login_is_allowed_only_reads_of_the_kill_op_connection_s_user_are_ended() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;
@@ -184,8 +189,10 @@ async fn reads_of_the_extra_connection_s_user_are_ended_first_until_a_new_login_
     assert_eq!(scene.ended(3).await[2], (2, operation_of(2)));
 }
 
+/// The connection for `killOp` belongs to the user `own`. For the user `other`, Seawall must log in
+/// again, at most once a second.
 #[tokio::test(start_paused = true)]
-async fn user_with_the_oldest_request_is_served_first_once_a_new_login_is_allowed() {
+async fn when_a_new_login_is_allowed_the_user_whose_request_is_oldest_is_served_first() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;

@@ -88,6 +88,7 @@ impl Holdings {
 mod tests {
     use super::{super::tests::identity, *};
 
+    /// The holdings are the slots of each user. A slot lets one operation run on the server.
     #[test]
     fn holdings_count_the_users_and_the_largest_number_of_slots_of_one_user() {
         let [a, b] = ["a", "b"].map(|name| identity(name).id());

@@ -111,8 +111,9 @@ mod tests {
 
     const USER: LaneKey = (1, Sharer::Local);
 
+    /// A *slice* is a part of the time for which a change stream waits for data at the server.
     #[tokio::test(start_paused = true)]
-    async fn slices_get_shorter_as_more_operations_wait_for_data() {
+    async fn slices_get_shorter_as_more_change_streams_wait_for_data() {
         let lane = Lane::new(12);
         let first = lane.enter(USER).await;
         assert_eq!(first.slice, LONG_SLICE);
@@ -134,8 +135,9 @@ mod tests {
         assert_eq!(lane.counts(), (3, 0));
     }
 
+    /// A change stream waits for data in parts (*slices*), and needs a permit for each slice.
     #[tokio::test(start_paused = true)]
-    async fn slices_are_shortest_while_more_operations_wait_than_there_are_permits() {
+    async fn slices_are_shortest_while_more_operations_wait_for_a_permit_than_there_are_permits() {
         let lane = Lane::new(12);
         let held = [
             lane.enter(USER).await,
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lane_permits_pass_in_turn_to_users_and_to_the_addresses_of_each_user() {
+    async fn permits_to_wait_for_data_go_in_turn_to_users_and_to_each_user_s_client_addresses() {
         let lane = Lane::new(4);
         let held = lane.enter(USER).await;
         let elsewhere = (1, Sharer::at(Some([192, 0, 2, 1].into())));

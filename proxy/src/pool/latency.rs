@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn latency_rises_at_once_and_falls_slowly() {
+    async fn the_average_latency_rises_at_once_and_falls_slowly() {
         let (mut latency, began) = (Latency::default(), Instant::now());
         let after = |seconds| began + Duration::from_secs(seconds);
         let millis = Duration::from_millis;

@@ -83,8 +83,9 @@ mod tests {
         (0..count).map(|_| pace.turn(now) - now).collect()
     }
 
+    /// About eight connections may begin at once (a *burst*).
     #[tokio::test(start_paused = true)]
-    async fn connections_after_the_burst_are_spread_over_time() {
+    async fn after_a_burst_new_connections_begin_one_after_another_at_the_given_rate() {
         let mut pace = Pace::new(NonZeroU32::new(100), 0.25);
         let turns = turns(&mut pace, 108, Instant::now());
         let at_once = turns.iter().filter(|turn| turn.is_zero()).count();

@@ -195,8 +195,9 @@ mod tests {
         Sharer::at(Some([192, 0, 2, number].into()))
     }
 
+    /// The function `make_room` makes room in a full queue for a waiter of another client address.
     #[tokio::test(start_paused = true)]
-    async fn make_room_removes_the_newest_waiter_of_the_address_with_most_waiters() {
+    async fn make_room_removes_the_newest_waiter_of_the_client_address_with_most_waiters() {
         let mut queue = WaitQueue::default();
         (0..4).for_each(|n| push(&mut queue, 1, Need::Slot, n));
         assert!(
@@ -211,8 +212,9 @@ mod tests {
         assert_eq!(queue.len(), 5);
     }
 
+    /// Other operations may wait for a commit (`Need::SlotOrReserve`), so it is removed last.
     #[tokio::test(start_paused = true)]
-    async fn make_room_removes_commits_and_similar_operations_only_after_all_others() {
+    async fn make_room_removes_commits_only_if_it_can_remove_no_other_waiter() {
         let mut queue = WaitQueue::default();
         (0..9).for_each(|n| push(&mut queue, 1, Need::SlotOrReserve, n));
         (9..12).for_each(|n| push(&mut queue, 2, Need::Slot, n));
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_waiter_is_removed_from_an_address_that_fills_the_queue_with_commits() {
+    async fn make_room_removes_a_commit_of_an_address_that_fills_the_queue_with_commits() {
         let mut queue = WaitQueue::default();
         (0..9).for_each(|n| push(&mut queue, 1, Need::SlotOrReserve, n));
         push(&mut queue, 2, Need::Slot, 9);

@@ -43,8 +43,10 @@ fn assert_gave_way(inner: &mut Inner, todo: &Todo, user: &Arc<Identity>, now: In
     inner.check_invariants();
 }
 
+/// The commit uses a reserved connection, because other operations may wait for the locks of its
+/// transaction.
 #[tokio::test(start_paused = true)]
-async fn a_commit_runs_although_other_operations_of_its_user_use_max_pool_size_connections() {
+async fn a_commit_gets_a_connection_although_its_user_already_uses_max_pool_size_connections() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = inner(Limits {
         max_pool_size: 2,
@@ -70,6 +72,7 @@ async fn a_commit_runs_although_other_operations_of_its_user_use_max_pool_size_c
     inner.check_invariants();
 }
 
+/// For a commit, the pool may establish a connection above `max_pool_size`, and then keeps it.
 #[tokio::test(start_paused = true)]
 async fn a_reload_of_unchanged_limits_keeps_an_available_connection_above_max_pool_size() {
     let (user, now) = (identity("u"), Instant::now());
@@ -117,7 +120,7 @@ async fn seawall_s_own_command_may_use_a_connection_above_max_pool_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_a_commit_an_available_connection_of_a_waiting_user_may_be_closed() {
+async fn to_run_a_commit_a_connection_that_another_user_cannot_use_now_may_be_closed() {
     let now = Instant::now();
     let [busy, waiting, other, writer] = ["busy", "waiting", "other", "writer"].map(identity);
     let mut inner = inner_with_eight_connections();
@@ -139,7 +142,7 @@ async fn for_a_commit_an_available_connection_of_a_waiting_user_may_be_closed() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn statements_of_a_transaction_keep_their_connection_at_the_limit_of_the_server() {
+async fn between_statements_a_transaction_keeps_its_connection_at_max_server_connections() {
     let now = Instant::now();
     let [busy, crowd, writer, other] = ["busy", "crowd", "writer", "other"].map(identity);
     let mut inner = inner(Limits {
@@ -168,8 +171,9 @@ async fn statements_of_a_transaction_keep_their_connection_at_the_limit_of_the_s
     }
 }
 
+/// The last connections below `max_server_connections` are reserved for urgent operations.
 #[tokio::test(start_paused = true)]
-async fn a_busy_user_s_connection_is_closed_for_another_user_if_only_reserved_ones_are_left() {
+async fn a_connection_of_a_busy_user_is_closed_for_another_user_if_only_reserved_ones_are_free() {
     let now = Instant::now();
     let [busy, other] = ["busy", "other"].map(identity);
     let mut inner = inner_with_eight_connections();
@@ -183,7 +187,7 @@ async fn a_busy_user_s_connection_is_closed_for_another_user_if_only_reserved_on
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_gets_a_connection_when_an_operation_that_waits_for_data_ends() {
+async fn when_a_wait_for_change_stream_data_ends_its_connection_is_closed_for_a_waiting_commit() {
     let now = Instant::now();
     let [writer, other, listener] = ["writer", "other", "listener"].map(identity);
     let mut inner = inner_with_eight_connections();
@@ -198,8 +202,9 @@ async fn a_commit_gets_a_connection_when_an_operation_that_waits_for_data_ends()
     assert_gave_way(&mut inner, &todo, &writer, later);
 }
 
+/// The connection is closed for the commit only after the commit has waited for 100 ms.
 #[tokio::test(start_paused = true)]
-async fn a_commit_that_has_just_arrived_takes_no_connection_of_an_operation_that_waits_for_data() {
+async fn a_change_stream_keeps_its_connection_if_the_waiting_commit_has_just_arrived() {
     let now = Instant::now();
     let [writer, other, listener] = ["writer", "other", "listener"].map(identity);
     let mut inner = inner_with_eight_connections();
@@ -223,7 +228,7 @@ async fn a_commit_that_has_just_arrived_takes_no_connection_of_an_operation_that
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_replaces_the_newest_ordinary_operation_of_its_user_in_a_full_queue() {
+async fn in_a_full_queue_a_new_commit_removes_the_newest_ordinary_operation_of_its_user() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = inner(Limits {
         max_pool_size: 2,
@@ -245,8 +250,9 @@ async fn a_commit_replaces_the_newest_ordinary_operation_of_its_user_in_a_full_q
     inner.check_invariants();
 }
 
+/// In a full queue, the first eight commits of an address may remove waiters of other addresses.
 #[tokio::test(start_paused = true)]
-async fn at_most_eight_commits_of_an_address_replace_operations_of_other_addresses() {
+async fn the_ninth_waiting_commit_of_an_address_removes_no_waiter_of_another_address() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = inner(Limits {
         max_pool_size: 2,
@@ -271,8 +277,9 @@ async fn at_most_eight_commits_of_an_address_replace_operations_of_other_address
     inner.check_invariants();
 }
 
+/// In a full queue, a waiting operation is removed to make room for a commit.
 #[tokio::test(start_paused = true)]
-async fn the_ninth_commit_of_an_address_replaces_an_ordinary_operation_of_this_address() {
+async fn the_ninth_waiting_commit_of_an_address_removes_an_ordinary_operation_of_this_address() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = inner(Limits {
         max_pool_size: 2,

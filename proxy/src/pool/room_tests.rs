@@ -33,7 +33,7 @@ fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Id
 }
 
 #[tokio::test(start_paused = true)]
-async fn user_with_its_share_of_a_full_queue_is_refused() {
+async fn a_full_queue_refuses_a_user_that_already_has_its_equal_share_of_the_queue() {
     let now = Instant::now();
     let (mut inner, [_greedy, has_share, has_less, _]) = crowded([4, 2, 1, 1], now);
     let (start, _) = inner.check_out(&has_share, CLIENT, now, now + WAIT);
@@ -130,7 +130,7 @@ async fn lower_maximums_close_the_connections_that_have_been_unused_for_longest(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_is_adopted_only_by_a_ready_pool_below_its_limits() {
+async fn the_pool_takes_over_an_outside_connection_only_if_it_is_ready_and_below_its_limits() {
     let (user, now) = (identity("u"), Instant::now());
     let is_adopted = |inner: &mut Inner| {
         let todo = inner.adopt(&user, connection(now, Generation::default()), now);

@@ -99,7 +99,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_clean_connection_is_checked_out_again() {
+async fn a_connection_that_was_checked_in_is_checked_out_again() {
     let scene = Scene::ready(limits()).await;
     let first = scene.use_once().await;
     assert_eq!(scene.use_once().await, first);
@@ -145,7 +145,7 @@ async fn gauges_of_a_removed_server_become_zero() {
 }
 
 #[tokio::test]
-async fn a_discarded_connection_is_closed_although_its_exchange_is_complete() {
+async fn a_discarded_connection_is_closed_even_if_its_command_got_the_complete_reply() {
     let scene = Scene::ready(limits()).await;
     let mut checkout = scene.check_out().await.unwrap();
     checkout.begin();
@@ -167,8 +167,9 @@ async fn a_paused_pool_refuses_checkouts_until_it_is_ready() {
     scene.use_once().await;
 }
 
+/// A clear of the pool begins a new *generation* of connections.
 #[tokio::test]
-async fn a_second_clear_for_the_same_failed_generation_does_nothing() {
+async fn a_pool_is_not_cleared_twice_for_failures_in_the_same_generation() {
     let scene = Scene::ready(limits()).await;
     scene.use_once().await;
     let generation = scene.pool.generation();
@@ -183,7 +184,7 @@ async fn a_second_clear_for_the_same_failed_generation_does_nothing() {
 }
 
 #[tokio::test]
-async fn a_clear_of_a_pool_without_connections_is_counted_once() {
+async fn two_clears_for_the_same_failure_of_a_pool_without_connections_are_counted_as_one() {
     let observer = observer();
     let scene = Scene::observed(&observer).await;
     let generation = scene.pool.generation();
@@ -195,7 +196,7 @@ async fn a_clear_of_a_pool_without_connections_is_counted_once() {
 }
 
 #[tokio::test]
-async fn connections_that_have_not_begun_are_given_up_when_the_pool_is_cleared() {
+async fn a_clear_of_the_pool_gives_up_connection_attempts_that_wait_for_their_start_times() {
     // At one connection per second, the last of the 3,000 connections below may begin only after 50
     // minutes.
     let scene = Scene::ready(Limits {
@@ -230,7 +231,7 @@ async fn connections_that_have_not_begun_are_given_up_when_the_pool_is_cleared()
 }
 
 #[tokio::test]
-async fn suspicion_of_a_server_ends_when_a_later_probe_gets_a_reply() {
+async fn a_suspected_failure_of_a_server_ends_when_a_probe_sent_later_gets_a_reply() {
     let scene = Scene::ready(limits()).await;
     drop((scene.use_once().await, scene.check_out().await));
     let probed_before = Instant::now();
@@ -248,7 +249,7 @@ async fn suspicion_of_a_server_ends_when_a_later_probe_gets_a_reply() {
 }
 
 #[tokio::test]
-async fn a_checkout_keeps_its_lane_permit_until_the_connection_is_checked_in() {
+async fn a_checkout_keeps_its_permit_to_wait_for_data_until_the_connection_is_checked_in() {
     let scene = Scene::ready(limits()).await;
     let permit = scene.pool.lane().enter((1, Sharer::Local)).await;
     let mut checkout = scene.check_out().await.unwrap();
@@ -342,7 +343,7 @@ async fn a_connection_established_outside_the_pool_can_be_adopted_and_checked_ou
 }
 
 #[tokio::test]
-async fn give_up_interrupts_operations_that_wait_for_a_hung_server() {
+async fn operations_that_wait_for_a_hung_server_are_interrupted_when_seawall_gives_it_up() {
     let scene = Scene::ready(limits()).await;
     let mut checkout = scene.check_out().await.unwrap();
     let interrupt = Arc::clone(&checkout.begin().interrupt);
@@ -368,7 +369,7 @@ async fn the_cost_of_an_operation_grows_with_latency_and_load() {
 }
 
 #[test]
-fn only_the_loads_of_servers_are_compared_if_latencies_differ_at_most_twofold() {
+fn server_selection_compares_only_the_loads_if_latencies_differ_at_most_twofold() {
     let cost = |load, latency_seconds| Cost {
         load,
         latency_seconds,
@@ -438,7 +439,7 @@ async fn a_waiter_is_served_when_max_pool_size_rises() {
 }
 
 #[tokio::test]
-async fn resets_that_change_the_concurrency_limit_are_counted() {
+async fn only_resets_that_change_the_value_of_the_concurrency_limit_are_counted() {
     let observer = observer();
     let scene = Scene::observed(&observer).await;
     let auto = Limits {

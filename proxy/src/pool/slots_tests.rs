@@ -135,7 +135,7 @@ fn obtain_many(
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_connections_are_established_for_operations_that_wait_for_a_slot() {
+async fn operations_over_the_concurrency_limit_cause_no_new_connections() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = limited(fixed(3));
     let established: usize = (0..50)
@@ -144,8 +144,9 @@ async fn no_connections_are_established_for_operations_that_wait_for_a_slot() {
     assert_eq!(established, 3);
 }
 
+/// A *slot* lets one operation run on the server.
 #[tokio::test(start_paused = true)]
-async fn freed_slots_pass_to_users_in_turn_without_a_server_login() {
+async fn freed_slots_go_to_users_in_turn_and_their_operations_use_existing_connections() {
     let [a, b, c] = ["a", "b", "c"].map(identity);
     let now = Instant::now();
     let (mut inner, mut held) = full(1, &[&a, &b, &c], now);
@@ -174,8 +175,9 @@ async fn a_user_without_connections_gets_a_connection_while_other_users_hold_all
     drop(held);
 }
 
+/// Other operations may wait for a commit, so eight slots are reserved for such operations.
 #[tokio::test(start_paused = true)]
-async fn operations_that_may_unblock_others_use_reserved_slots() {
+async fn commits_use_reserved_slots_while_all_other_slots_are_taken() {
     let (user, now) = (identity("u"), Instant::now());
     let (mut inner, _held) = full(2, &[&user], now);
     let _crowd = obtain_many(&mut inner, &user, 5, now);
@@ -195,7 +197,7 @@ async fn operations_that_may_unblock_others_use_reserved_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn seawalls_own_commands_and_operations_that_wait_for_data_need_no_slot() {
+async fn seawall_s_own_commands_and_change_streams_run_although_the_limit_is_reached() {
     let (user, now) = (identity("u"), Instant::now());
     let (mut inner, _held) = full(1, &[&user], now);
     let _crowd = obtain_many(&mut inner, &user, 5, now);
@@ -221,7 +223,7 @@ fn run_short(inner: &mut Inner, user: &Arc<Identity>, now: &mut Instant, ms: u32
 }
 
 #[tokio::test(start_paused = true)]
-async fn long_operations_become_exempt_from_the_limit() {
+async fn a_long_operation_no_longer_counts_towards_the_concurrency_limit() {
     let [long, short] = ["long", "short"].map(identity);
     let mut now = Instant::now();
     let mut inner = limited(fixed(2));
@@ -242,8 +244,9 @@ async fn long_operations_become_exempt_from_the_limit() {
     inner.check_invariants();
 }
 
+/// A long operation becomes *exempt*: it no longer counts towards the concurrency limit.
 #[tokio::test(start_paused = true)]
-async fn at_most_max_exempt_operations_become_exempt_from_the_limit() {
+async fn max_exempt_operations_limits_how_many_long_operations_become_exempt() {
     let [long, short] = ["long", "short"].map(identity);
     for (max_exempt_operations, exempt) in [(None, 2), (NonZeroU32::new(1), 1)] {
         let mut now = Instant::now();
@@ -269,8 +272,9 @@ async fn at_most_max_exempt_operations_become_exempt_from_the_limit() {
     }
 }
 
+/// An *exempt* operation no longer counts towards the concurrency limit.
 #[tokio::test(start_paused = true)]
-async fn one_operation_per_250_ms_becomes_exempt_while_a_server_completes_nothing() {
+async fn while_no_operation_completes_one_operation_per_250_ms_becomes_exempt_from_the_limit() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(fixed(8));
@@ -333,7 +337,7 @@ fn lowered(user: &Arc<Identity>, now: &mut Instant) -> Inner {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_the_mode_resets_the_concurrency_limit() {
+async fn a_change_of_the_concurrency_mode_resets_the_limit_to_its_initial_value() {
     let user = identity("u");
     for other in [fixed(8), Concurrency::Off] {
         let mut now = Instant::now();
@@ -385,7 +389,7 @@ async fn a_reset_that_changes_the_concurrency_limit_is_reported_with_its_cause()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_the_mode_is_reported_as_a_reset_only_if_the_new_mode_is_auto() {
+async fn a_change_of_the_concurrency_mode_is_reported_as_a_reset_only_if_the_new_mode_is_auto() {
     let now = Instant::now();
     let mut inner = limited(Concurrency::Auto);
     let mut reset_with = |concurrency| inner.set_limits(wide(concurrency), now).limit_reset;
@@ -421,8 +425,9 @@ async fn the_concurrency_limit_is_updated_only_while_there_are_operations() {
     assert!(matches!(start, Start::Ready(..)) && todo.must_wake_ticks);
 }
 
+/// A *slot* lets one operation run on the server. All users have equal shares of the slots.
 #[tokio::test(start_paused = true)]
-async fn waits_of_a_user_with_its_full_share_of_slots_are_reported_only_for_this_user() {
+async fn the_wait_of_a_user_with_its_full_share_of_slots_is_reported_as_caused_by_this_user() {
     let [greedy, other] = ["greedy", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, _held) = full(4, &[&greedy], now);
@@ -456,8 +461,9 @@ async fn a_connection_that_ended_while_its_user_waited_for_a_slot_is_not_handed_
     inner.check_invariants();
 }
 
+/// A *slot* lets one operation run on the server. The user then exceeds the number of slots.
 #[tokio::test(start_paused = true)]
-async fn a_user_below_its_share_of_the_slots_may_exceed_the_concurrency_limit() {
+async fn while_all_slots_are_taken_a_user_below_its_equal_share_may_still_run_operations() {
     let [greedy, other] = ["greedy", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, mut held) = full(4, &[&greedy, &other], now);
@@ -480,7 +486,7 @@ async fn a_user_below_its_share_of_the_slots_may_exceed_the_concurrency_limit() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_users_with_equal_shares_do_not_exceed_the_limit() {
+async fn forty_users_with_one_operation_each_do_not_exceed_the_concurrency_limit() {
     let users: Vec<_> = (0..40).map(|n| identity(&format!("u{n}"))).collect();
     let now = Instant::now();
     let users: Vec<_> = users.iter().collect();
@@ -498,7 +504,7 @@ async fn many_users_with_equal_shares_do_not_exceed_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operations_that_may_unblock_others_take_only_a_share_of_freed_slots() {
+async fn waiting_commits_of_one_user_leave_freed_slots_to_operations_of_other_users() {
     let [hostile, other] = ["hostile", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, mut held) = full(1, &[&hostile, &other], now);
@@ -517,8 +523,9 @@ async fn operations_that_may_unblock_others_take_only_a_share_of_freed_slots() {
     assert!(others.count() >= 2, "{order:?}");
 }
 
+/// A long operation no longer counts towards the concurrency limit, so its slot becomes free.
 #[tokio::test(start_paused = true)]
-async fn waiters_get_the_slots_of_long_operations_when_a_new_operation_arrives() {
+async fn when_a_new_operation_arrives_waiters_get_the_slots_of_operations_that_became_long() {
     let [long, short] = ["long", "short"].map(identity);
     let mut now = Instant::now();
     let mut inner = limited(fixed(4));
@@ -609,8 +616,9 @@ async fn operations_that_began_before_the_pool_was_cleared_do_not_count_as_in_pr
     inner.check_invariants();
 }
 
+/// A server has *stalled* if none of its operations completes for some time.
 #[tokio::test(start_paused = true)]
-async fn a_long_operation_after_an_idle_time_does_not_count_as_a_stall() {
+async fn a_long_operation_after_an_idle_time_does_not_count_as_a_stall_of_the_server() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);
@@ -627,7 +635,7 @@ async fn a_long_operation_after_an_idle_time_does_not_count_as_a_stall() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_is_served_before_a_later_operation_that_waits_for_data() {
+async fn a_commit_gets_the_only_connection_before_a_later_change_stream_operation() {
     let user = identity("u");
     let now = Instant::now();
     let mut inner = inner(Limits {
@@ -645,8 +653,9 @@ async fn a_commit_is_served_before_a_later_operation_that_waits_for_data() {
     inner.check_invariants();
 }
 
+/// A *slot* lets one operation run on the server. A change stream needs no slot.
 #[tokio::test(start_paused = true)]
-async fn operations_that_wait_for_data_do_not_count_towards_the_share_of_slots() {
+async fn change_streams_do_not_count_towards_a_user_s_share_of_the_slots() {
     let [busy, other] = ["busy", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, _held) = full(2, &[&busy, &other], now);
@@ -658,7 +667,7 @@ async fn operations_that_wait_for_data_do_not_count_towards_the_share_of_slots()
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_connections_are_closed_for_another_user_if_no_slot_is_free() {
+async fn idle_connections_of_a_busy_user_are_closed_for_another_user_at_the_concurrency_limit() {
     let [busy, other] = ["busy", "other"].map(identity);
     let now = Instant::now();
     let mut inner = inner(Limits {

@@ -222,6 +222,8 @@ async fn at_most_max_connecting_connections_are_established_at_a_time() {
     inner.check_invariants();
 }
 
+/// An *expired* connection is too old. A *stale* connection was established before the pool was
+/// cleared.
 #[tokio::test(start_paused = true)]
 async fn maintenance_closes_idle_connections_and_check_in_closes_expired_and_stale_ones() {
     let (user, now) = (identity("u"), Instant::now());
@@ -263,7 +265,7 @@ async fn a_broken_connection_is_closed_and_a_new_one_is_established_for_a_waiter
 }
 
 #[tokio::test(start_paused = true)]
-async fn clearing_the_pool_ends_all_waits_and_failures_of_earlier_generations_are_ignored() {
+async fn a_clear_of_the_pool_fails_all_waiters_and_later_failures_of_old_connections_are_ignored() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
     let first = inner.generation();
@@ -278,8 +280,9 @@ async fn clearing_the_pool_ends_all_waits_and_failures_of_earlier_generations_ar
     inner.check_invariants();
 }
 
+/// A clear of the pool begins a new *generation* of connections.
 #[tokio::test(start_paused = true)]
-async fn a_pool_is_cleared_once_in_each_generation() {
+async fn a_pool_is_cleared_at_most_once_for_failures_in_one_generation() {
     let (mut inner, now) = (inner(limits()), Instant::now());
     let first = inner.generation();
     assert!(inner.clear(first, now).is_some());
@@ -300,7 +303,7 @@ pub(super) fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ended_connection_stops_checkouts_until_the_server_replies_to_a_probe() {
+async fn after_a_connection_ended_checkouts_wait_until_the_server_replies_to_a_probe() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut held = held.into_iter();
@@ -322,7 +325,7 @@ async fn an_ended_connection_stops_checkouts_until_the_server_replies_to_a_probe
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_has_failed_if_connections_of_two_users_end_or_an_available_connection_ends() {
+async fn a_server_counts_as_failed_if_connections_of_two_users_or_an_unused_connection_ended() {
     let (one, other, now) = (identity("one"), identity("other"), Instant::now());
     let mut inner = inner(limits());
     assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);
@@ -438,7 +441,7 @@ async fn maintenance_removes_a_user_without_connections() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_of_a_user_that_no_longer_exists_are_closed_and_not_counted() {
+async fn available_connections_of_a_user_that_no_longer_exists_are_closed() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let connection = obtain(&mut inner, &user, now);
     inner.give_back(user.id(), connection, None, now);
@@ -474,7 +477,7 @@ async fn a_failed_connection_attempt_fails_one_waiter_and_a_refused_login_fails_
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_because_of_a_user_s_own_connection_limit_are_reported_separately() {
+async fn waits_because_of_a_user_s_own_connection_limit_are_reported_for_this_user_only() {
     let now = Instant::now();
     let (busy, other) = (identity("busy"), identity("other"));
     let mut inner = inner(limits());
@@ -525,7 +528,7 @@ pub(super) fn wait(
 }
 
 #[tokio::test(start_paused = true)]
-async fn addresses_of_one_user_get_connections_in_turn() {
+async fn client_addresses_of_one_user_get_connections_in_turn() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut waits: Vec<_> = [1, 1, 1, 2]
@@ -654,7 +657,7 @@ async fn minimum_pool_size_is_maintained() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn checkout_by_seawall_itself_is_served_before_waiting_clients() {
+async fn a_command_of_seawall_itself_gets_a_connection_before_waiting_clients() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let connections: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();

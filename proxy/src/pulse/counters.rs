@@ -259,7 +259,7 @@ mod tests {
     const CHECKPOINT_BYTES: &str = "checkpoint_bytes_per_second";
 
     #[test]
-    fn real_server_status_has_every_counter() {
+    fn every_counter_is_found_in_the_server_status_of_a_real_server() {
         let status = server_status();
         let reading = Reading::of(&status);
         let values = named(&reading.values(Some((&reading, Duration::from_secs(1)))));
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn percentages_and_flags_are_computed_and_paths_of_mongodb_8_are_found() {
+    fn a_server_status_of_mongodb_8_gives_tickets_a_percentage_and_a_checkpoint_flag() {
         let values = Reading::of(&doc! {
             "wiredTiger": {
                 "cache": { "tracked dirty bytes in the cache": 50_i64, "maximum bytes configured": 200_i64 },

@@ -24,7 +24,7 @@ fn answers(server: &Server) -> Vec<bool> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_reply_is_used_and_each_interval_without_a_reply_is_recorded() {
+async fn a_late_reply_is_used_and_each_sampling_interval_without_a_reply_is_recorded() {
     let server = server();
     let (sender, reply) = oneshot::channel();
     let sent_at = Instant::now();
@@ -40,7 +40,7 @@ async fn late_reply_is_used_and_each_interval_without_a_reply_is_recorded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_prompt_reply_adds_no_unanswered_sample() {
+async fn a_prompt_reply_records_no_interval_without_a_reply() {
     let server = server();
     let reply = server
         .wait_for_reply(std::future::ready(7), Instant::now())
@@ -76,7 +76,7 @@ fn each_reply_adds_a_sample_and_counts_toward_the_round_trip_times() {
 }
 
 #[test]
-fn refusal_counts_as_a_reply_and_is_listed_until_the_next_success() {
+fn an_error_reply_of_a_server_counts_as_a_reply_and_is_listed_until_the_next_success() {
     let server = server();
     server.record_refusal("Unauthorized (13)".to_owned());
     server.record_refusal("Unauthorized (13)".to_owned());

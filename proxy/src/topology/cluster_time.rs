@@ -91,8 +91,9 @@ mod tests {
         );
     }
 
+    /// Servers without access control send a dummy signature with the `keyId` 0.
     #[test]
-    fn a_dummy_signature_does_not_count_as_signed() {
+    fn a_cluster_time_with_a_dummy_signature_does_not_count_as_signed() {
         assert!(ClusterTime::of(&reply(1, 1, 7)).unwrap().is_signed());
         assert!(!ClusterTime::of(&reply(1, 1, 0)).unwrap().is_signed());
         let malformed = rawdoc! { "$clusterTime": { "clusterTime": 1 } };

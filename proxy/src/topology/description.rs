@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn user_data_may_be_outdated_on_a_secondary_and_on_each_of_several_routers() {
+    fn data_about_users_may_be_outdated_on_a_secondary_and_on_each_of_several_routers() {
         let lagging = |description: &TopologyDescription| {
             let servers = description.servers.iter();
             let lagging = servers.map(|server| description.may_lag(&server.address));
@@ -331,8 +331,9 @@ mod tests {
         assert_eq!(lagging(&routers(2)), [true, true]);
     }
 
+    /// The list contains the routers that have refused a user's SCRAM keys.
     #[test]
-    fn router_except_returns_the_nearest_usable_router_that_has_not_refused() {
+    fn router_except_returns_the_nearest_usable_router_that_is_not_in_the_given_list() {
         let mut description = routers(3);
         let addresses: Vec<_> = (description.servers.iter())
             .map(|server| server.address.clone())
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_router_is_expected_to_recover_within_a_minute_after_its_first_failure() {
+    fn for_a_minute_after_its_first_failure_a_router_is_expected_to_recover() {
         let mut description = routers(2);
         let refusing = [description.servers[0].address.clone()];
         let failed_at = Instant::now();
@@ -384,6 +385,7 @@ mod tests {
         assert!(!description.needs_build_info(&other, true));
     }
 
+    /// *Unnoticed*: the server replies to probes, but the driver does not know its new state yet.
     #[test]
     fn a_server_is_unnoticed_until_the_driver_reports_its_recovery_or_demotion() {
         let server = |server_type, is_demoted, is_suspect: bool| ServerDescription {

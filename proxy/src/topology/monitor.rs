@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn errors_about_tls_options_that_the_driver_rejects_contain_the_alternative() {
+    async fn errors_about_tls_options_that_the_driver_rejects_contain_a_hint_and_no_password() {
         for (option, instead) in [
             ("tlsCRLFile=crl.pem", "use deployment.tls.crl_file"),
             (

@@ -35,6 +35,7 @@ pub(super) fn keep_or_choose(
 mod tests {
     use super::*;
 
+    /// A relay forwards all bytes of a client unchanged. All relays share one server.
     #[test]
     fn relays_keep_their_server_while_it_is_a_candidate() {
         let [a, b]: [ServerAddress; 2] = ["a:1", "b:2"].map(|text| text.parse().unwrap());

@@ -333,8 +333,9 @@ mod tests {
         assert_eq!(select(&set, &nearest, Duration::ZERO), [0]);
     }
 
+    /// `select_only` is a fast form of `select` for the usual cases.
     #[test]
-    fn select_only_returns_the_server_that_select_would_return() {
+    fn if_select_only_returns_a_server_the_function_select_returns_the_same() {
         let modes = [
             Mode::Primary,
             Mode::PrimaryPreferred,

@@ -81,12 +81,12 @@ async fn a_client_that_sends_without_a_pause_is_closed_if_it_does_not_log_in() {
 }
 
 #[tokio::test]
-async fn monitors_have_a_separate_limit_and_no_login_deadline() {
+async fn connections_of_driver_monitors_have_a_separate_limit_and_no_login_deadline() {
     monitors_are_limited_and_not_closed("pooled").await;
 }
 
 #[tokio::test]
-async fn relayed_monitors_have_a_separate_limit_and_no_login_deadline() {
+async fn relayed_connections_of_driver_monitors_have_a_separate_limit_and_no_login_deadline() {
     monitors_are_limited_and_not_closed("relay").await;
 }
 
@@ -151,8 +151,9 @@ async fn monitors_are_limited_and_not_closed(mode: &str) {
     }
 }
 
+/// Drivers' monitors do not log in. They have a limit of their own, `limits.monitor_connections`.
 #[tokio::test]
-async fn relayed_monitors_that_begin_a_login_count_towards_the_limit_of_unauthenticated_clients() {
+async fn relayed_driver_monitors_that_begin_a_login_count_as_unauthenticated_connections() {
     let toml = "deployment.mode = \"relay\"\nlimits.unauthenticated_connections = 2\n";
     let seawall = seawall(toml).await;
     let mut monitors = Vec::new();

@@ -25,7 +25,7 @@ const UNAUTHORIZED: i32 = 13;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn a_login_that_began_before_a_password_change_fails_and_closes_no_client() {
+async fn a_login_that_began_before_a_password_change_fails_and_disconnects_no_other_client() {
     let seawall = seawall("").await;
     for mechanism in Mechanism::ALL {
         let user = writer().await;
@@ -52,13 +52,15 @@ async fn a_login_that_began_before_a_password_change_fails_and_closes_no_client(
     }
 }
 
+/// `[[auth.users]]` has no `authenticationRestrictions`, so Seawall must read them from a server.
 #[tokio::test]
-async fn restrictions_of_users_with_configured_scram_keys_apply_from_the_first_login() {
+async fn login_restrictions_of_users_with_configured_scram_keys_apply_from_the_first_login() {
     restrictions_apply_to_configured_users(configured_keys).await;
 }
 
+/// `[[auth.users]]` has no `authenticationRestrictions`, so Seawall must read them from a server.
 #[tokio::test]
-async fn restrictions_of_users_with_configured_passwords_apply_from_the_first_login() {
+async fn login_restrictions_of_users_with_configured_passwords_apply_from_the_first_login() {
     let password = async |user: &NewUser| format!("password = {:?}\n", user.password);
     restrictions_apply_to_configured_users(password).await;
 }
@@ -137,7 +139,7 @@ async fn anonymous_clients_lose_their_rights_when_access_control_is_switched_on(
 }
 
 #[tokio::test]
-async fn a_code_13_error_of_one_client_does_not_make_logins_required_for_other_clients() {
+async fn a_code_13_error_does_not_make_logins_required_while_access_control_is_off() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;
     let mut client = connect(&seawall).await;
@@ -214,8 +216,10 @@ async fn logins_with_long_names_fail_like_logins_of_unknown_users() {
 /// Time limit for a user's first login while the logins of other users are stalled.
 const FIRST_LOGIN_LIMIT: Duration = Duration::from_secs(5);
 
+/// Seawall forwards the first login of a user to a server. Clients might begin such logins, and not
+/// continue them.
 #[tokio::test]
-async fn stalled_logins_do_not_block_first_logins() {
+async fn unfinished_logins_of_other_users_do_not_block_a_users_first_login() {
     let seawall = seawall("").await;
     let mut stalled = Vec::new();
     for _ in 0..25 {
@@ -252,7 +256,7 @@ const DELAYED_CLIENTS: u32 = 20;
 const MOST_ENDED: u32 = 5;
 
 #[tokio::test]
-async fn a_delayed_login_ends_when_its_client_leaves() {
+async fn a_login_that_the_rate_limit_delays_ends_when_its_client_disconnects() {
     let seawall = seawall("limits.logins_per_second_per_user = 1").await;
     let known = writer().await;
     logged_in(&seawall, &known.login()).await;

@@ -52,8 +52,9 @@ async fn pools_cleared(seawall: &Seawall) -> f64 {
         .await
 }
 
+/// The client's metadata (`$client`) would make this message longer than a server accepts.
 #[tokio::test]
-async fn the_largest_message_is_forwarded_without_client_metadata() {
+async fn the_largest_message_is_forwarded_without_the_client_metadata_that_seawall_usually_adds() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;
     let mut client = connect(&seawall).await;

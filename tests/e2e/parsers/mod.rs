@@ -108,8 +108,9 @@ async fn cases() -> &'static (Vocabulary, Vec<Case>) {
     CASES.get_or_init(run).await
 }
 
+/// Most messages are commands in which parts or bytes were changed. No driver would send them.
 #[tokio::test]
-async fn a_server_runs_the_command_that_seawall_recognizes() {
+async fn a_server_runs_the_command_that_seawall_finds_in_the_same_message() {
     let (vocabulary, cases) = cases().await;
     let mut differences = Vec::new();
     let mut refused = BTreeSet::new();
@@ -164,8 +165,9 @@ const COUNTED_OTHERWISE: &[&str] = &[
     "serverStatus",
 ];
 
+/// Most messages are commands in which parts or bytes were changed. No driver would send them.
 #[tokio::test]
-async fn a_message_forwarded_in_pooled_mode_runs_the_same_command_as_a_direct_message() {
+async fn a_message_that_pooled_mode_forwards_runs_the_same_command_as_without_seawall() {
     let (_, cases) = cases().await;
     let server = start_server(false).await;
     let (seawall, recorder) = strangers::recorded(&server, "pooled").await;
@@ -192,8 +194,9 @@ async fn a_message_forwarded_in_pooled_mode_runs_the_same_command_as_a_direct_me
     );
 }
 
+/// Most messages are commands in which parts or bytes were changed. No driver would send them.
 #[tokio::test]
-async fn a_message_forwarded_in_relay_mode_runs_the_command_that_seawall_recognizes() {
+async fn a_message_that_relay_mode_forwards_runs_the_command_that_seawall_finds_in_it() {
     let (vocabulary, cases) = cases().await;
     let server = start_server(false).await;
     let (seawall, recorder) = strangers::recorded(&server, "relay").await;

@@ -182,7 +182,7 @@ fn every_command(vocabulary: &Vocabulary) -> Vec<(String, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn the_list_run_before_login_has_all_commands_that_a_server_runs_before_a_login() {
+async fn the_constant_run_before_login_lists_all_commands_that_a_server_runs_before_a_login() {
     let server = start_server(true).await;
     let vocabulary = vocabulary(&server).await;
     let mut counters = Counters::of(server.address(), Some(&root())).await;
@@ -221,7 +221,7 @@ async fn the_list_run_before_login_has_all_commands_that_a_server_runs_before_a_
 }
 
 #[tokio::test]
-async fn before_a_login_relay_mode_forwards_the_commands_of_its_list_and_no_others() {
+async fn before_a_login_relay_mode_forwards_exactly_the_commands_in_forwarded_by_relay() {
     let server = start_server(true).await;
     let commands = every_command(&vocabulary(&server).await);
     let (seawall, recorder) = recorded(&server, "relay").await;
@@ -243,7 +243,7 @@ async fn before_a_login_relay_mode_forwards_the_commands_of_its_list_and_no_othe
 }
 
 #[tokio::test]
-async fn before_a_login_in_relay_mode_a_server_runs_only_commands_that_seawall_may_forward() {
+async fn before_a_login_in_relay_mode_a_server_runs_only_commands_in_forwarded_by_relay() {
     let (vocabulary, cases) = cases().await;
     let server = start_server(true).await;
     let (seawall, recorder) = recorded(&server, "relay").await;

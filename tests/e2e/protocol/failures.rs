@@ -14,8 +14,9 @@ fn retryable(mut command: Document) -> Document {
     command
 }
 
+/// Code 6 is `HostUnreachable`. Clients get this error instead of the server's error.
 #[tokio::test]
-async fn reads_and_retryable_writes_are_repeated_after_not_primary_errors_and_others_get_code_6() {
+async fn after_a_not_primary_error_retryable_operations_are_repeated_and_others_get_code_6() {
     let rig = Rig::start("").await;
     let mut direct = rig.direct().await;
     let mut through = rig.through().await;
@@ -75,7 +76,7 @@ async fn reads_and_retryable_writes_are_repeated_after_not_primary_errors_and_ot
 }
 
 #[tokio::test]
-async fn a_shutdown_error_in_a_large_reply_clears_the_pool_of_the_server() {
+async fn a_shutdown_error_is_found_in_a_reply_over_64_kib_and_clears_the_pool_of_the_server() {
     let rig = Rig::start("").await;
     let mut through = rig.through().await;
     let documents: Vec<_> = (0..200)
@@ -492,7 +493,7 @@ async fn injected_faults_affect_only_matching_operations_and_are_reported() {
 }
 
 #[tokio::test]
-async fn injected_faults_also_affect_operations_that_wait_for_data() {
+async fn injected_faults_also_affect_get_mores_on_tailable_cursors_with_await_data() {
     let rig = Rig::start("fault = {command = \"getMore\", error_code = 189}").await;
     let mut through = rig.through().await;
     for command in [

@@ -133,7 +133,7 @@ async fn without_access_control_the_cluster_time_in_a_hello_reply_has_the_key_id
 }
 
 #[tokio::test]
-async fn in_front_of_a_replica_set_hello_returns_the_reply_of_a_router() {
+async fn hello_through_seawall_to_a_replica_set_gets_the_reply_of_a_mongos() {
     let rig = Rig::shared().await;
     let mut through = rig.through().await;
     cluster_time(&rig.seawall).await;
@@ -222,7 +222,7 @@ async fn hello_fails_with_command_not_found_if_the_server_does_not_know_hello() 
 }
 
 #[tokio::test]
-async fn in_front_of_a_standalone_hello_returns_the_reply_of_a_standalone() {
+async fn hello_through_seawall_to_a_standalone_gets_a_reply_with_the_fields_of_a_standalone() {
     let server = shared_standalone().await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let hello = newest_hello(&mut connect(&seawall).await).await;

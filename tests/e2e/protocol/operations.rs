@@ -268,7 +268,7 @@ async fn servers_receive_the_name_of_the_application() {
 }
 
 #[tokio::test]
-async fn current_op_shows_the_name_of_the_application_and_seawall_as_its_router() {
+async fn current_op_shows_the_name_of_the_application_and_seawall_as_the_mongos_of_the_client() {
     let rig = Rig::shared().await;
     let db = unique_name("running");
     let mut direct = rig.direct().await;
@@ -321,7 +321,7 @@ async fn current_op_shows_the_name_of_the_application_and_seawall_as_its_router(
 }
 
 #[tokio::test]
-async fn cursors_continue_and_end_on_any_client_connection() {
+async fn a_cursor_can_be_read_and_killed_on_another_client_connection() {
     let rig = Rig::shared().await;
     let db = unique_name("cursors");
     let mut first = rig.through().await;

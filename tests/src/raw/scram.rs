@@ -498,7 +498,7 @@ mod tests {
 
     /// The example of RFC 7677. SASLprep does not change the password of this example.
     #[test]
-    fn final_messages_match_the_rfc_example() {
+    fn scram_client_final_and_server_final_messages_match_the_rfc_example() {
         let login = Login::new("admin", "user", "pencil");
         let first = ClientFirst {
             nonce: "rOprNGfwEbeRWgbNEkqO".to_owned(),

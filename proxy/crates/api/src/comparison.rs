@@ -156,8 +156,10 @@ mod tests {
         }
     }
 
+    /// Each instance of Seawall reports its statistics of two periods. They are first merged, and
+    /// then compared.
     #[test]
-    fn changes_are_found_in_the_merged_figures_of_all_instances() {
+    fn slower_operations_are_found_in_the_merged_statistics_of_all_instances() {
         let mut merged = reply(10, 40);
         assert!(merged.is_mergeable());
         merged.merge(reply(10, 80));
@@ -176,8 +178,9 @@ mod tests {
         assert!(now.figures.is_none());
     }
 
+    /// The comparison is between an earlier period (the baseline) and the current period.
     #[test]
-    fn instance_without_a_baseline_is_excluded_from_the_comparison() {
+    fn instance_without_data_of_the_earlier_period_is_excluded_from_the_comparison() {
         let incomparable = Changes {
             comparable: Some(false),
             reason: Some("no data for the baseline".to_owned()),

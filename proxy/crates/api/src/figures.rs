@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_are_named_in_the_order_in_which_they_happen() {
+    fn phases_of_an_operation_are_listed_in_the_order_in_which_they_happen() {
         let times = [1, 2, 3, 4, 5, 6].map(Duration::from_millis);
         let phases = Phases::from(&PhaseTimes::from(times));
         let expected = Phase::ALL.into_iter().zip([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);

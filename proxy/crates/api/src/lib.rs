@@ -148,8 +148,9 @@ mod tests {
         );
     }
 
+    /// The arguments of `covered` are `since_seconds` and the uptime in seconds.
     #[test]
-    fn figures_with_since_seconds_0_cover_the_uptime() {
+    fn statistics_with_since_seconds_0_cover_the_time_since_the_start_of_the_proxy() {
         assert_eq!(covered(90.0, 7_200.0), 90.0);
         assert_eq!(covered(600.0, 30.0), 600.0);
         assert_eq!(covered(0.0, 9_000.0), 9_000.0);

@@ -135,8 +135,10 @@ fn figures_of_step(step: &TimelineStep) -> Figures {
 mod tests {
     use super::*;
 
+    /// The timeline counts all operations, `getMore`s included. The shapes of a report count only
+    /// the operations that have a query shape.
     #[test]
-    fn totals_include_get_mores_and_operations_without_a_shape() {
+    fn totals_of_a_report_are_the_sums_of_its_timeline_if_it_has_one() {
         let shapes = vec![Shape {
             count: 10,
             errors: 300,

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn load_of_a_shape_includes_its_get_mores() {
+    fn server_load_of_a_query_shape_includes_the_time_of_the_get_mores_on_its_cursors() {
         let shape = |total_time_ms, more_ms| Shape {
             total_time_ms,
             more: More {

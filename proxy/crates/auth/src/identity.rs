@@ -217,8 +217,10 @@ mod tests {
     use super::*;
     use crate::scram::{DerivedKeys, derive_from_password};
 
+    /// An identity is never used again after it has ended. If its user logs in later, Seawall
+    /// creates a new identity, which must not be mixed up with the old one.
     #[test]
-    fn two_identities_of_the_same_user_have_different_ids() {
+    fn two_identities_with_the_same_user_id_have_different_identity_ids_and_counters() {
         let id = [7; 16];
         let user = Identity::new("u", "db", Some(id), Login::Unknown);
         assert_eq!((user.name(), user.source()), ("u", "db"));
@@ -231,8 +233,10 @@ mod tests {
         assert!(Arc::ptr_eq(user.in_flight(), user.in_flight()));
     }
 
+    /// A `Login` says how Seawall's connections authenticate as the user, for example with SCRAM
+    /// keys.
     #[test]
-    fn only_a_different_login_changes_the_version_of_the_login() {
+    fn login_version_increases_only_if_the_new_login_differs_from_the_current_login() {
         let login = |password| {
             let salt = [7; 28];
             let derived = derive_from_password(Mechanism::ScramSha256, "u", password, &salt, 4096);

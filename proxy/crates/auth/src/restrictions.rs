@@ -316,8 +316,9 @@ mod tests {
         check(bson!([]), roles, &["127.0.0.1"], &["::1", "10.0.0.1"]);
     }
 
+    /// The server itself enforces `serverAddress` clauses, so Seawall does not check them.
     #[test]
-    fn server_address_restrictions_always_count_as_met() {
+    fn server_address_clauses_count_as_met_for_every_client_with_an_ip_address() {
         check(
             bson!([{ "serverAddress": ["192.0.2.1"] }]),
             bson!([]),
@@ -332,8 +333,10 @@ mod tests {
         );
     }
 
+    /// This includes a restriction with only a `serverAddress` clause, which Seawall does not check
+    /// for other clients.
     #[test]
-    fn client_without_an_ip_address_meets_no_restriction() {
+    fn client_on_a_unix_socket_meets_no_restriction() {
         for own in [
             bson!([{ "clientSource": ["0.0.0.0/0", "::/0"] }]),
             bson!([{ "serverAddress": ["127.0.0.1"] }]),

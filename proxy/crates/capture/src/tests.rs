@@ -99,7 +99,7 @@ fn a_record_over_the_size_limit_is_refused_and_not_written() {
 }
 
 #[test]
-fn a_part_that_is_cut_off_at_any_byte_is_reported() {
+fn a_capture_file_that_is_cut_off_at_any_byte_gives_an_error() {
     let part = part(&[command(1, 300), command(2, 300)]);
     for length in 0..part.len() {
         let (contents, error) = read(&part[..length]);
@@ -124,8 +124,9 @@ fn records_after_the_end_record_are_refused() {
     assert!(matches!(error, Some(ReadError::Damaged { .. })));
 }
 
+/// A capture consists of several files, called *parts*.
 #[test]
-fn joined_parts_are_read_one_after_another() {
+fn several_capture_files_in_one_stream_are_read_one_after_another() {
     let joined = [part(&[command(1, 10)]), part(&[command(2, 10)])].concat();
     let mut source = joined.as_slice();
     for operation in [1, 2] {

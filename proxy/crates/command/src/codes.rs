@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_error_codes_are_not_counted_when_all_slots_are_taken() {
+    fn only_the_first_8_different_error_codes_of_a_reply_are_counted() {
         let mut counts = CodeCounts::default();
         for code in [0, 11000, 0, 11000, 11000, 121] {
             counts.add(code);

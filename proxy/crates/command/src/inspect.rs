@@ -420,6 +420,7 @@ mod tests {
         assert_eq!(Command::inspect(&twice).unwrap_err().code(), 40413);
     }
 
+    /// Other operations may wait for such a command, for example for the locks of its transaction.
     #[test]
     fn commands_that_end_an_operation_or_session_or_continue_a_transaction_may_unblock_others() {
         // The commands that end work have no `autocommit` here. With it, they would be later
@@ -449,8 +450,9 @@ mod tests {
         }
     }
 
+    /// A read in a transaction, a `getMore` and an aggregation that writes must not be sent again.
     #[test]
-    fn only_reads_and_retryable_writes_may_be_repeated() {
+    fn seawall_may_resend_only_reads_and_retryable_writes_after_a_server_failed() {
         let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![0; 16] }};
         let cases = [
             (doc! {"find": "c", "$db": "d"}, true),

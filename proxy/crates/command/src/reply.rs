@@ -696,8 +696,9 @@ mod tests {
         assert_eq!(documents, [12, 0, 0, 3, 1, 9, 1, 0, 9, 0, 0]);
     }
 
+    /// A reply is opaque if it has bytes that the scanner cannot parse.
     #[test]
-    fn a_reply_with_a_too_short_code_with_scope_value_is_marked_opaque() {
+    fn a_reply_is_opaque_if_its_code_with_scope_value_is_too_short() {
         let script = JavaScriptCodeWithScope {
             code: String::new(),
             scope: doc! {},
@@ -715,8 +716,9 @@ mod tests {
         }
     }
 
+    /// A reply is opaque if it has bytes that the scanner cannot parse.
     #[test]
-    fn reply_with_an_impossible_document_length_is_marked_opaque() {
+    fn a_reply_is_opaque_if_its_document_length_is_impossible() {
         for length in [-1, i32::MIN, i32::MAX] {
             let mut reply = doc! {"ok": 1.0}.to_vec().unwrap();
             reply[..4].copy_from_slice(&length.to_le_bytes());
@@ -725,8 +727,9 @@ mod tests {
         }
     }
 
+    /// A reply is opaque if it has bytes that the scanner cannot parse.
     #[test]
-    fn scanning_a_corrupt_reply_never_panics_and_an_unknown_type_makes_it_opaque() {
+    fn a_corrupt_reply_causes_no_panic_and_is_opaque_if_it_has_an_unknown_bson_type() {
         for (form, reply, _) in replies() {
             let bytes = reply.to_vec().unwrap();
             for at in 0..bytes.len() {

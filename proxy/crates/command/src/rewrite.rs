@@ -75,8 +75,10 @@ mod tests {
         Some(Document::from_reader(&bytes[..]).unwrap())
     }
 
+    /// A state-change code, such as 10107 `NotWritablePrimary`, is about one server. A driver that
+    /// received this code would clear its connection pool to Seawall, so Seawall replaces the code.
     #[test]
-    fn top_level_state_change_code_is_replaced_and_error_labels_are_kept() {
+    fn a_state_change_code_at_the_root_becomes_host_unreachable_and_error_labels_are_kept() {
         let reply = doc! {
             "errorLabels": ["RetryableWriteError"], "topologyVersion": {"counter": 6i64}, "ok": 0.0,
             "errmsg": "not primary", "code": 10107, "codeName": "NotWritablePrimary",
@@ -91,8 +93,9 @@ mod tests {
         assert!(!text.contains("node is recovering"));
     }
 
+    /// A state-change code, such as 91 `ShutdownInProgress`, says that a server changed its state.
     #[test]
-    fn state_change_codes_of_all_numeric_types_are_replaced() {
+    fn a_state_change_code_of_any_numeric_type_becomes_host_unreachable() {
         for code in [Bson::Int32(91), Bson::Int64(91), Bson::Double(91.0)] {
             let rewritten = rewritten(&doc! {"ok": 0.0, "code": code}).unwrap();
             assert_eq!(rewritten.get_i32("code").unwrap(), 6);
@@ -101,8 +104,9 @@ mod tests {
         assert_eq!(conceal_state_change(&other), None);
     }
 
+    /// Seawall replaces state-change codes, such as 91 `ShutdownInProgress`, and keeps other codes.
     #[test]
-    fn nested_state_change_codes_are_replaced_and_other_errors_are_kept() {
+    fn state_change_codes_in_write_errors_and_write_concern_errors_become_host_unreachable() {
         let reply = doc! {
             "n": 1, "ok": 1.0, "writeErrors": [{"index": 0, "code": 11602, "errmsg": "x"}, {"code": 11000}],
             "writeConcernError": {"code": 91, "errmsg": "y"},

@@ -147,8 +147,10 @@ mod tests {
         )
     }
 
+    /// The slow log and captures hide these values: the UUID may be that of `admin.system.users`,
+    /// and the oplog records changes of users.
     #[test]
-    fn admin_commands_with_a_collection_uuid_and_replies_with_oplog_entries_are_secret() {
+    fn values_of_admin_commands_with_a_collection_uuid_and_of_replies_from_the_oplog_are_hidden() {
         for (command, expected) in [
             (
                 doc! {"find": Uuid::from_bytes([7; 16]), "$db": "admin"},

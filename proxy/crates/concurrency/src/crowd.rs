@@ -323,8 +323,10 @@ mod tests {
         limit
     }
 
+    /// The limit bounds the operations in progress. A server is crowded if operations take more
+    /// than eight times as long as without load.
     #[test]
-    fn limit_is_lowered_until_the_server_is_not_crowded() {
+    fn limit_is_lowered_until_the_server_is_no_longer_crowded() {
         let mut crowd = Crowd::default();
         let limit = run(&mut crowd, 100, 20, |limit| f64::from(limit) / 2.0);
         assert!((12..=16).contains(&limit), "{limit}");
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn short_peak_of_crowding_is_ignored() {
+    fn a_single_window_with_slow_operations_is_ignored() {
         let mut crowd = Crowd::default();
         let mut random = Random::new(1);
         for window in 0..20 {
@@ -356,6 +358,8 @@ mod tests {
         }
     }
 
+    /// The limit bounds the operations in progress. A server is crowded if operations take more
+    /// than eight times as long as without load.
     #[test]
     fn limit_is_lowered_after_the_server_was_crowded_for_half_a_second() {
         let mut crowd = Crowd::default();
@@ -389,8 +393,9 @@ mod tests {
         }
     }
 
+    /// After the limit of a crowded server was lowered, there is a highest limit that may be tried.
     #[test]
-    fn highest_limit_rises_by_one_step_at_a_time_while_the_server_has_room() {
+    fn the_highest_limit_that_may_be_tried_rises_step_by_step_while_operations_are_fast() {
         let mut crowd = Crowd::default();
         let mut random = Random::new(1);
         let limit = run(&mut crowd, 100, 20, |limit| f64::from(limit) / 2.0);

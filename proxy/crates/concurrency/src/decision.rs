@@ -194,7 +194,7 @@ mod tests {
     ];
 
     #[test]
-    fn each_reason_has_a_unique_name_and_a_unique_sentence() {
+    fn each_reason_of_a_decision_has_a_unique_name_and_a_unique_sentence() {
         let names = BTreeSet::from(REASONS.map(Reason::as_str));
         assert_eq!(names.len(), REASONS.len());
         let sentences = BTreeSet::from(REASONS.map(|reason| reason.to_string()));

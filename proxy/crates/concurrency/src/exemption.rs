@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn median_is_at_least_the_exact_value_and_at_most_25_percent_higher() {
+    fn median_of_server_times_is_at_least_the_exact_median_and_at_most_25_percent_higher() {
         assert_eq!(times([]).median(), None);
         for us in [1, 2, 3, 5, 45, 99, 1_000, 12_345, 5_000_000, 900_000_000] {
             let median = times([us]).median().unwrap();
@@ -197,8 +197,9 @@ mod tests {
         is_open: true,
     };
 
+    /// An exempt operation no longer counts toward the limit for operations in progress.
     #[test]
-    fn long_operation_becomes_exempt_if_many_others_completed_and_few_are_exempt() {
+    fn a_long_operation_becomes_exempt_if_many_others_completed_and_few_are_exempt() {
         let none = Duration::ZERO;
         let applies =
             |ms, exempt, since| RULE.applies(Duration::from_millis(ms), exempt, since, none);
@@ -216,8 +217,10 @@ mod tests {
         assert!(!closed.applies(Duration::from_secs(1), 0, 1_000, none));
     }
 
+    /// An operation becomes exempt (it no longer counts toward the limit) only after enough other
+    /// operations have completed.
     #[test]
-    fn completions_required_for_an_exemption_do_not_depend_on_the_bound() {
+    fn completions_required_for_an_exemption_do_not_depend_on_the_maximum_of_exempt_operations() {
         let unbounded = Exemption {
             bound: u32::MAX,
             ..RULE
@@ -228,8 +231,9 @@ mod tests {
         assert!(!RULE.applies(Duration::from_secs(1), 32, 16, none));
     }
 
+    /// An exempt operation no longer counts toward the limit for operations in progress.
     #[test]
-    fn one_operation_becomes_exempt_per_probe_interval_while_no_operation_completes() {
+    fn while_no_operation_completes_one_long_operation_per_interval_becomes_exempt() {
         let closed = Exemption {
             is_open: false,
             ..RULE

@@ -88,8 +88,9 @@ mod tests {
 
     use super::*;
 
+    /// A group contains the shapes (commands without their values) with similar server times.
     #[test]
-    fn each_group_covers_server_times_within_a_factor_of_four() {
+    fn each_group_of_shapes_covers_server_times_within_a_factor_of_four() {
         let groups = [100, 300, 1_000, 4_000, 16_000, 64_000, 260_000, 1_100_000]
             .map(|us| ShapeGroups::default().record(1, Duration::from_micros(us)));
         assert_eq!(groups, [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -97,8 +98,9 @@ mod tests {
         assert_eq!(ShapeGroups::default().record(1, Duration::MAX), 7);
     }
 
+    /// A group contains the shapes (commands without their values) with similar server times.
     #[test]
-    fn a_shape_keeps_its_group_if_its_times_triple() {
+    fn a_shape_stays_in_its_group_if_its_server_times_triple() {
         let mut groups = ShapeGroups::default();
         let first = groups.record(7, Duration::from_micros(900));
         for _ in 0..10_000 {
@@ -106,8 +108,9 @@ mod tests {
         }
     }
 
+    /// A group contains the shapes (commands without their values) with similar server times.
     #[test]
-    fn a_shape_whose_times_change_much_gets_a_new_group() {
+    fn a_shape_whose_server_times_change_much_moves_to_another_group() {
         let mut groups = ShapeGroups::default();
         groups.record(7, Duration::from_micros(900));
         let all = (0..1_000).map(|_| groups.record(7, Duration::from_millis(50)));
@@ -116,8 +119,9 @@ mod tests {
         assert_eq!(all.collect::<BTreeSet<_>>(), BTreeSet::from([1, 2, 3]));
     }
 
+    /// A group contains the shapes (commands without their values) with similar server times.
     #[test]
-    fn the_group_of_a_shape_does_not_depend_on_other_shapes() {
+    fn the_group_of_a_shape_does_not_depend_on_the_server_times_of_other_shapes() {
         let mut groups = ShapeGroups::default();
         groups.record(1, Duration::from_micros(100));
         groups.record(2, Duration::from_secs(2));

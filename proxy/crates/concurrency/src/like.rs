@@ -208,8 +208,9 @@ mod tests {
         sample
     }
 
+    /// *Work* is the number of completed operations, weighted by their usual server times.
     #[test]
-    fn operation_mixes_with_equal_total_server_time_are_equal_work() {
+    fn different_mixes_of_operations_with_equal_total_server_time_count_as_equal_work() {
         let mut like = Like::default();
         like.learn(&sample(&[(100, 1), (10, 10)]), 32);
         let (before, after) = (sample(&[(180, 1), (2, 10)]), sample(&[(20, 1), (18, 10)]));
@@ -217,8 +218,10 @@ mod tests {
         assert!((work(&before) - work(&after)).abs() < 1e-9);
     }
 
+    /// The *effective count* is the number of operations of equal length with the same statistical
+    /// accuracy.
     #[test]
-    fn a_few_heavy_operations_lower_the_effective_count() {
+    fn a_few_long_operations_among_many_short_operations_lower_the_effective_count() {
         let mut like = Like::default();
         like.learn(&sample(&[(1_000, 1), (10, 1_000)]), 32);
         let even = like.work(&sample(&[(1_000, 1)])).effective_count();
@@ -243,8 +246,9 @@ mod tests {
         assert!((crowding - 10.0).abs() < 0.1, "{crowding}");
     }
 
+    /// The *server time without load* is measured with operations that began at low load.
     #[test]
-    fn operations_at_low_load_do_not_lengthen_the_unloaded_time_while_operations_wait() {
+    fn while_operations_wait_slow_operations_do_not_increase_the_server_time_without_load() {
         // With a limit of 2, every operation begins at low load, even on a crowded server.
         let low_load = |ms, time_with_waiting| {
             let mut sample = Sample {

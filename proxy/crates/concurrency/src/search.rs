@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn search_without_a_better_limit_tries_both_directions_and_then_settles() {
+    fn if_no_tried_limit_is_better_the_search_tries_higher_and_lower_limits_and_then_ends() {
         let (mut search, mut random) = (Search::new(), Random::new(1));
         let mut tried = Vec::new();
         while let Some(next) = search.next(32, (1, 256), Direction::Up, Duration::ZERO, &mut random)
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn search_tries_both_directions_at_each_step_and_begins_with_the_given_direction() {
+    fn for_each_step_size_the_search_tries_up_and_down_and_begins_with_the_given_direction() {
         let (mut search, mut random) = (Search::new(), Random::new(1));
         let mut next = |first, failed| {
             if let Some(failed) = failed {
@@ -310,8 +310,10 @@ mod tests {
         }
     }
 
+    /// A settled search tries another limit only from time to time. A *steep* gain is large
+    /// compared with the change of the limit.
     #[test]
-    fn a_steep_gain_after_settling_is_followed_by_a_trial_in_the_same_direction() {
+    fn after_a_steep_gain_a_settled_search_immediately_tries_the_same_direction_again() {
         let mut random = Random::new(1);
         let mut next_after = |gain| {
             let mut search = Search::settled(Duration::ZERO, &mut random);
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_trials_after_settling_depend_on_the_seed() {
+    fn after_the_search_has_settled_the_times_of_further_trials_depend_on_the_random_seed() {
         let times = |seed| match Search::settled(Duration::ZERO, &mut Random::new(seed)) {
             Search::Settled { next_at, .. } => next_at,
             Search::Searching { .. } => Duration::ZERO,

@@ -221,14 +221,16 @@ mod tests {
         (Verdict::Continue, values.len())
     }
 
+    /// A trial compares the throughput at the base limit with the throughput at another limit.
     #[test]
-    fn one_measurement_is_enough_to_decide_a_clear_loss_or_an_obvious_gain() {
+    fn one_measurement_at_the_tried_limit_is_enough_for_a_clear_loss_or_an_obvious_gain() {
         assert_eq!(run(64, 0.01, &[0.0, -0.2]), (Verdict::Drop, 1));
         assert_eq!(run(64, 0.01, &[0.0, 0.6]), (Verdict::Keep, 1));
     }
 
+    /// If operations do not wait all the time, the gain may come from a change of the load.
     #[test]
-    fn an_obvious_gain_needs_a_second_measurement_if_operations_did_not_wait_all_the_time() {
+    fn an_obvious_gain_needs_another_measurement_if_operations_waited_only_part_of_the_time() {
         let mut trial = Trial::new(32, 64, Metric::Throughput, 0.0, 3);
         assert_eq!(trial.add(0.6, 0.01, false), Verdict::Continue);
         assert_eq!(trial.add(0.0, 0.01, true), Verdict::Keep);
@@ -247,8 +249,9 @@ mod tests {
         assert_eq!(run(38, 0.005, &values), (Verdict::Keep, 2));
     }
 
+    /// The gain that a tried limit needs grows with its distance from the base limit.
     #[test]
-    fn a_limit_with_a_small_gain_is_dropped_after_a_large_step_and_kept_after_a_small_step() {
+    fn a_limit_with_a_small_gain_is_dropped_if_far_from_the_base_limit_and_kept_if_near_it() {
         assert_eq!(run(64, 0.001, &[0.0, 0.02, 0.0]).0, Verdict::Drop);
         assert_eq!(run(35, 0.001, &[0.0, 0.02, 0.0]).0, Verdict::Keep);
     }

@@ -228,6 +228,7 @@ fn limit_stays_and_no_operation_becomes_exempt_while_the_server_stalls() {
     assert!((after - f64::from(before)).abs() <= 0.2 * f64::from(before));
 }
 
+/// An exempt operation is a long operation that no longer counts toward the limit.
 #[test]
 fn no_long_operation_becomes_exempt_while_operations_complete_at_less_than_half_the_usual_rate() {
     let mut bench = Bench::new(1);

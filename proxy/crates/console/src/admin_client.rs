@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn unauthorized_request_exits_with_status_usage_and_failed_request_with_status_unavailable() {
+    fn exit_status_is_usage_if_the_token_is_refused_and_unavailable_if_the_request_fails() {
         let broken = ClientError::Broken(String::new());
         assert_eq!(exit(&broken), Exit::Unavailable);
         let refused = ClientError::Refused {

@@ -450,8 +450,9 @@ mod tests {
         assert!(parsed(&["stop"]).is_err());
     }
 
+    /// In the mode `equality`, equal values are still equal after redaction.
     #[test]
-    fn the_option_redact_without_a_mode_means_equality() {
+    fn the_option_redact_without_a_value_selects_the_mode_equality() {
         for (argument, expected) in [
             ("--wait", None),
             ("--redact", Some(Redact::Equality)),

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_table_shows_values_after_a_restart_and_the_hash_of_all_values() {
+    fn configuration_table_shows_values_that_apply_after_a_restart_and_the_hash_of_all_values() {
         let configuration = Configuration {
             hash: "0123".to_owned(),
             values: vec![ConfigurationValue {
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_beyond_the_limit_are_counted_below_the_list() {
+    fn the_line_below_the_client_list_counts_the_clients_that_are_not_listed() {
         let clients = Clients {
             clients: vec![seawall_api::Client::default()],
             count: 3,

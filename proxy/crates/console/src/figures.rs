@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_and_sparklines_show_small_values_and_are_full_for_the_largest_value() {
+    fn bars_and_sparklines_show_every_value_above_zero_and_draw_the_maximum_at_full_size() {
         assert_eq!(bar(0.5, 4), "██");
         assert_eq!(bar(1.0, 4), "████");
         assert_eq!(bar(0.0001, 4), "▏");

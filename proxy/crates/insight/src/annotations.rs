@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_only_annotations_of_the_most_frequent_kind_are_removed() {
+    fn at_the_maximum_number_of_annotations_only_those_of_the_most_frequent_kind_are_removed() {
         let mut annotations = Annotations::default();
         annotations.add(Annotation::new(AnnotationKind::Deploy, at(1), None, "v1"));
         for second in 2..3_000 {
@@ -286,8 +286,9 @@ mod tests {
         assert!(annotation.text.len() <= MAX_ANNOTATION_BYTES);
     }
 
+    /// A stall of one server is usually also detected in the sums of all servers.
     #[test]
-    fn overlapping_stalls_of_servers_and_of_the_deployment_share_one_annotation() {
+    fn a_stall_of_all_servers_and_overlapping_stalls_of_single_servers_share_one_annotation() {
         let mut annotations = Annotations::default();
         annotations.add_stall(None, at(10), at(13));
         annotations.add_stall(Some("a:1"), at(11), at(14));

@@ -134,8 +134,9 @@ mod tests {
         }
     }
 
+    /// The history has steps of 1 s for the last 10 minutes, and longer steps for older times.
     #[test]
-    fn a_recent_baseline_keeps_its_times_and_an_older_baseline_is_rounded_to_history_steps() {
+    fn a_recent_baseline_is_exact_and_an_older_baseline_is_rounded_to_whole_steps_of_the_history() {
         let exact = spans("5m", BaselineWindow::Exactly(2 * MINUTE)).unwrap();
         assert_eq!(exact.before, (NOW - 420, NOW - 300));
         let hours = spans("2h", BaselineWindow::Exactly(10 * MINUTE)).unwrap();
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timestamp_ends_the_baseline_and_shortens_a_window_that_would_overlap_the_baseline() {
+    fn a_window_is_shortened_if_it_would_overlap_a_baseline_that_ends_at_a_given_timestamp() {
         let deploy = (NOW - 90).to_string();
         let after = spans(&deploy, BaselineWindow::AtMost(10 * MINUTE)).unwrap();
         assert_eq!(after.before, (NOW - 180, NOW - 90));

@@ -584,8 +584,10 @@ mod tests {
         assert_eq!(of_load.collect::<Vec<_>>(), expected);
     }
 
+    /// Seawall either renames the damaged file and starts with an empty history, or reads the
+    /// correct figures.
     #[test]
-    fn a_damaged_page_never_changes_figures() {
+    fn a_damaged_page_of_the_history_file_never_leads_to_wrong_figures() {
         let directory = Directory::new("damaged");
         let path = directory.0.join(FILE);
         let (mut store, _) = Store::open(&directory.0).unwrap();

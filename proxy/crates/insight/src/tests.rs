@@ -121,8 +121,10 @@ fn slower(changes: &Changes) -> Vec<&str> {
     slower.collect()
 }
 
+/// A *baseline* is the earlier period with which the current period is compared: yesterday, last
+/// week, two hours ago, or the period before a given time.
 #[test]
-fn slower_shapes_are_found_in_comparison_with_every_kind_of_baseline() {
+fn shapes_that_became_slower_are_found_with_each_kind_of_baseline() {
     let insight = after(8);
     let window = BaselineWindow::AtMost(Duration::from_secs(600));
     let changes = |against: &str| insight.changes(against.parse().unwrap(), window).unwrap();
@@ -221,7 +223,7 @@ fn history_uses_the_given_clock() {
 }
 
 #[test]
-fn if_the_clock_repeats_a_second_its_figures_are_added_to_the_next_second() {
+fn if_the_clock_shows_a_second_again_the_new_figures_are_added_to_the_next_second() {
     let clock = TestClock::at(NOW);
     let insight = insight(&clock);
     let measured = |at| Second {
@@ -239,7 +241,7 @@ fn if_the_clock_repeats_a_second_its_figures_are_added_to_the_next_second() {
 }
 
 #[test]
-fn figures_of_the_last_second_are_kept_by_a_quick_restart() {
+fn a_restart_within_one_second_does_not_lose_the_figures_of_that_second() {
     let directory = format!("seawall-insight-restart-{}", std::process::id());
     let directory = std::env::temp_dir().join(directory);
     let clock = TestClock::at(NOW);

@@ -213,8 +213,9 @@ mod tests {
         }
     }
 
+    /// An upsert inserts the document if it does not exist.
     #[test]
-    fn seeding_inserts_every_document_once() {
+    fn seeding_sends_one_upsert_for_each_document() {
         let (mut first, mut commands) = (0, 0);
         while first < 1200 {
             let (command, end) = work("find=1").seed(first);

@@ -419,8 +419,9 @@ mod tests {
         fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
     }
 
+    /// The environment variable `SEAWALL_MONGOD` has the path of a mongod.
     #[test]
-    fn the_variable_seawall_mongod_has_precedence_over_a_mongod_on_the_path() {
+    fn the_mongod_of_the_environment_variable_is_preferred_to_a_mongod_on_the_path() {
         let scratch = scratch();
         let named = scratch.path.join("named");
         let installed = scratch.path.join("bin/mongod");
@@ -436,8 +437,9 @@ mod tests {
         assert_eq!(places.find().unwrap(), Some(installed));
     }
 
+    /// The environment variable `SEAWALL_MONGOD` must have the path of an executable file.
     #[test]
-    fn invalid_value_of_the_variable_seawall_mongod_is_an_error_even_if_a_mongod_is_on_the_path() {
+    fn an_invalid_environment_variable_is_an_error_even_if_a_mongod_is_on_the_path() {
         let scratch = scratch();
         executable(&scratch.path.join("bin/mongod"));
         fs::write(scratch.path.join("text"), "not a program").unwrap();

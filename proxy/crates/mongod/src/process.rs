@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_requires_certificates_from_clients_only_if_a_client_file_is_set() {
+    fn mongod_requires_client_certificates_only_if_the_options_have_a_client_certificate() {
         let arguments = |client_file| {
             text(&Options {
                 tls: Some(Tls {

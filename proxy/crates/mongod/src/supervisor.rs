@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn process_ends_even_if_its_shell_was_killed() {
+    async fn dropping_the_supervisor_kills_the_process_even_if_its_parent_shell_was_killed() {
         let directory = directory();
         let supervisor = spawn(
             &directory,

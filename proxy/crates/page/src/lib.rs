@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_of_a_report_import_only_earlier_modules() {
+    fn each_module_of_a_report_imports_only_modules_that_are_listed_before_it() {
         let mut earlier = BTreeSet::new();
         for file in &REPORT_MODULES {
             for name in imports(file) {

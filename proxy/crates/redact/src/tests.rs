@@ -158,7 +158,7 @@ fn the_largest_binaries_and_patterns_are_redacted_in_linear_time() {
 }
 
 #[test]
-fn a_redacted_prefix_pattern_matches_the_redacted_string() {
+fn a_redacted_regex_for_a_prefix_matches_redacted_strings_with_this_prefix() {
     let Bson::RegularExpression(pattern) = value(Mode::Ordered, regex("^abc.*x", "")) else {
         panic!("not a pattern");
     };
@@ -296,7 +296,7 @@ fn writes_and_their_document_sequences_are_redacted() {
 }
 
 #[test]
-fn redacted_replies_keep_the_result_of_the_operation() {
+fn redacted_replies_keep_counts_and_codes_but_no_original_values() {
     let row = doc! { "_id": 7, "name": "alice" };
     let original = doc! {
         "cursor": { "firstBatch": [row.clone()], "id": 99_i64, "ns": "d.c" }, "n": 3, "ok": 1.0,
@@ -403,7 +403,7 @@ fn assert_same_shape(one: &[u8], other: &[u8]) {
 }
 
 #[test]
-fn records_of_a_capture_are_redacted_or_omitted() {
+fn commands_and_replies_that_cannot_be_redacted_are_omitted_from_a_capture() {
     let mut records = Records::new(redactor(Mode::Ordered));
     let mut header = Header::default();
     records.mark(&mut header);
@@ -563,8 +563,10 @@ proptest! {
         prop_assert_ne!(id(seconds, 1), id(seconds, 2));
     }
 
+    /// In the mode `Ordered`, the pseudonym of a prefix of a string is a prefix of the pseudonym of
+    /// the string.
     #[test]
-    fn equal_strings_and_prefixes_have_equal_pseudonyms_of_the_same_length(
+    fn pseudonyms_of_strings_have_the_same_lengths_equality_and_prefixes_as_the_strings(
         one in ".{0,90}",
         other in ".{0,90}",
     ) {
@@ -580,7 +582,7 @@ proptest! {
     }
 
     #[test]
-    fn equal_values_of_one_type_have_equal_pseudonyms_of_the_same_type_and_length(
+    fn pseudonyms_have_the_type_and_length_of_the_values_and_are_equal_for_equal_values(
         a in any::<[u8; 16]>(),
         b in any::<[u8; 16]>(),
     ) {

@@ -653,8 +653,10 @@ mod tests {
         );
     }
 
+    /// The cost of a failure is the number of additional errors. The cost of a slower shape is the
+    /// additional time.
     #[test]
-    fn changes_are_ranked_by_kind_and_cost() {
+    fn changes_are_sorted_by_kind_and_then_by_cost() {
         let mut now = report();
         now.shapes[0].errors.insert(96, 1);
         now.shapes[1].errors.insert(96, 9);
@@ -717,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_without_a_reply_in_the_capture_cause_no_change() {
+    fn results_of_a_shape_are_not_compared_if_the_capture_lacks_replies_to_some_operations() {
         let mut before = changed(|shape| {
             shape.failures = 3;
             shape.documents -= 6;

@@ -269,14 +269,15 @@ mod tests {
     }
 
     #[test]
-    fn values_of_distinct_and_find_and_modify_are_part_of_the_digest() {
+    fn results_of_the_commands_distinct_and_find_and_modify_are_part_of_the_digest() {
         assert_ne!(of(&doc! {"values": [1, 2]}), of(&doc! {"values": [1, 3]}));
         assert_eq!(of(&doc! {"values": [1, 2]}), of(&doc! {"values": [2, 1]}));
         assert_ne!(of(&doc! {"value": {"a": 1}}), of(&doc! {"value": {"a": 2}}));
     }
 
+    /// The replay creates other ids and times than the capture, so they are not compared.
     #[test]
-    fn ids_and_times_after_the_start_of_the_capture_do_not_change_the_digest() {
+    fn object_ids_and_times_later_than_the_start_of_the_capture_do_not_change_the_digest() {
         let id = |seconds: u32, last: u8| {
             let mut bytes = [last; 12];
             bytes[..4].copy_from_slice(&seconds.to_be_bytes());
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_not_compared_if_a_document_sequence_has_a_volatile_statement() {
+    fn results_are_not_compared_if_a_statement_of_a_document_sequence_uses_the_current_time() {
         let plain = doc! {"q": {}, "u": {"$set": {"a": 1}}}.to_vec().unwrap();
         let clock = doc! {"q": {}, "u": {"$currentDate": {"a": true}}}
             .to_vec()

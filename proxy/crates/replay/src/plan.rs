@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_on_a_cursor_are_sent_only_if_the_cursor_is_known() {
+    fn get_more_and_kill_cursors_are_sent_only_for_cursors_that_a_sent_command_opened() {
         let mut planner = planner();
         let find = planned(&mut planner, doc! {"find": "c", "filter": {"a": 1}});
         assert_eq!(find.cursors, CursorUse::Open);
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn change_streams_and_tailable_cursors_are_marked_as_awaiting() {
+    fn change_streams_and_tailable_cursors_are_marked_as_cursors_that_wait_for_events() {
         let cases = [
             (
                 doc! {"aggregate": "c", "pipeline": [{"$changeStream": {}}]},

@@ -72,8 +72,10 @@ mod tests {
         assert!(map.young.len() + map.old.len() <= 20);
     }
 
+    /// New entries are in the young generation. Entries that were not used for some time are in the
+    /// old generation.
     #[test]
-    fn a_removed_entry_is_in_no_generation() {
+    fn a_removed_entry_is_found_in_neither_of_the_two_generations_of_the_map() {
         let mut map = Recent::new(1);
         map.insert(1, "a");
         map.insert(2, "b");

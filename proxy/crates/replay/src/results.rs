@@ -591,8 +591,9 @@ mod tests {
         }
     }
 
+    /// The report does not change if it is written as JSON and read again.
     #[test]
-    fn results_are_counted_per_shape_and_are_unchanged_after_they_are_written_and_read_as_json() {
+    fn a_report_has_the_counts_errors_and_digest_of_each_shape() {
         let mut results = Results::default();
         let find = doc! {"find": "c", "filter": {"a": 1}, "$db": "d"};
         let row = only_row(&mut results, &find);
@@ -635,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_counted_in_the_row_of_the_operation_that_opened_the_awaiting_cursor() {
+    fn events_of_a_change_stream_are_counted_in_the_results_of_the_command_that_opened_it() {
         let mut results = Results::default();
         let command = doc! {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "$db": "d"};
         let row = only_row(&mut results, &command);

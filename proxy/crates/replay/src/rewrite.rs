@@ -291,8 +291,10 @@ mod tests {
         body_of(&rewritten_by(REWRITER, &message, cursors))
     }
 
+    /// Session ids and cursor ids are replaced. Cluster times, resume tokens and recovery tokens
+    /// are removed.
     #[test]
-    fn ids_of_the_captured_deployment_are_replaced_and_its_timestamps_and_tokens_are_removed() {
+    fn values_that_are_valid_only_in_the_captured_deployment_are_replaced_or_removed() {
         let now = Timestamp {
             time: 5,
             increment: 1,
@@ -355,8 +357,9 @@ mod tests {
         assert_eq!(rewritten(&insert, &CursorUse::Open), insert);
     }
 
+    /// A new lsid has only the field `id`. The field `uid`, which identifies the user, is omitted.
     #[test]
-    fn a_captured_lsid_always_becomes_the_same_lsid_which_has_only_the_field_id() {
+    fn equal_captured_lsids_are_replaced_by_equal_new_lsids() {
         let mut find = doc! {"find": "c", "lsid": lsid([4; 16]), "$db": "d"};
         let once = rewritten(&find, &CursorUse::Open);
         assert_eq!(once, rewritten(&find, &CursorUse::Open));

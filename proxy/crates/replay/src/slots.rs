@@ -118,16 +118,18 @@ impl Slots {
 mod tests {
     use super::*;
 
+    /// A *slot* is the index of a connection to the target.
     #[test]
-    fn each_client_has_a_slot_of_its_own_until_the_limit() {
+    fn each_client_has_its_own_slot_until_all_slots_are_used_and_then_clients_share_slots() {
         let mut slots = Slots::new(2);
         assert_eq!((slots.of(10), slots.of(20), slots.of(10)), (0, 1, 0));
         assert_eq!((slots.of(30), slots.shared), (0, 1));
         assert_eq!(slots.of(30), 0);
     }
 
+    /// A *slot* is the index of a connection to the target.
     #[test]
-    fn a_slot_is_free_after_its_clients_disconnected_and_its_operations_ended() {
+    fn a_slot_is_free_when_its_clients_have_disconnected_and_its_operations_have_ended() {
         let mut slots = Slots::new(1);
         let slot = slots.of(10);
         slots.begin(slot);
@@ -140,8 +142,10 @@ mod tests {
         assert_eq!(slots.leave(30), None);
     }
 
+    /// A *slot* is the index of a connection to the target. The slot of a client that is not
+    /// remembered is computed from its number.
     #[test]
-    fn a_client_that_cannot_be_remembered_has_the_same_slot_until_another_client_leaves() {
+    fn a_client_above_the_limit_of_remembered_clients_keeps_its_slot_until_another_client_leaves() {
         let mut slots = Slots::new(4);
         slots.max_clients = 2;
         assert_eq!((slots.of(10), slots.of(20)), (0, 1));

@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_is_converted_while_it_is_read() {
+    fn a_traffic_recording_of_mongod_is_converted_to_a_capture_while_it_is_read() {
         assert_eq!(counts(recording()), (2, 2, None));
         let open = || Source::from_stream("test", Box::new(io::Cursor::new(recording()))).unwrap();
         assert_eq!(open().header(), open().header());

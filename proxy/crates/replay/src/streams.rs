@@ -131,8 +131,10 @@ mod tests {
     use super::*;
     use crate::results::Results;
 
+    /// The cursors of change streams return events. Here, the captured client received five events
+    /// on cursor 7, and the replay received three.
     #[test]
-    fn events_that_the_replay_has_not_received_are_missing() {
+    fn events_that_only_the_captured_client_received_are_counted_as_missing() {
         let row = Results::default().row_of(seawall_shape::ShapeId::of_other_row("a", "b", "c"));
         let mut streams = Streams::default();
         let second = Duration::from_secs(1);

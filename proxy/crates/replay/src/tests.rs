@@ -386,8 +386,9 @@ async fn results_per_shape_are_equal_in_the_replay_and_in_the_capture() {
     }
 }
 
+/// Commands on a cursor that has ended on the target, or that is unknown, are skipped.
 #[tokio::test]
-async fn cursor_ids_of_the_target_are_sent_and_commands_on_ended_cursors_are_skipped() {
+async fn captured_cursor_ids_are_replaced_by_cursor_ids_of_the_target() {
     let stub = Stub::start(Conduct::Serve).await;
     let mut capture = Capture::new();
     let opened = capture.command(1, doc! {"find": "long"});
@@ -658,8 +659,9 @@ fn a_dry_run_counts_commands_that_would_be_sent_or_skipped() {
     assert_eq!(counts, [3; 4]);
 }
 
+/// A capture can have only facts about each reply, such as its number of documents.
 #[test]
-fn only_whole_replies_in_a_capture_get_digests() {
+fn results_of_a_capture_have_digests_only_if_the_capture_contains_the_complete_replies() {
     let whole = |documents: Vec<Document>| {
         let mut capture = Capture::new();
         let operation = capture.command(1, doc! {"find": "c"});

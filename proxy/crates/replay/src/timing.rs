@@ -46,8 +46,9 @@ impl Timing {
 mod tests {
     use super::*;
 
+    /// An *interval* is the time between two commands that are sent on one connection.
     #[test]
-    fn an_interval_has_an_error_if_it_is_shorter_or_longer_than_in_the_capture() {
+    fn the_interval_error_is_the_difference_between_the_planned_and_the_actual_interval() {
         let began = Instant::now();
         let at = |ms| began + Duration::from_millis(ms);
         let sent = |due_ms, at_ms| Sent {

@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn without_returns_the_durations_that_the_other_distribution_does_not_contain() {
+    fn the_method_without_removes_the_durations_of_another_distribution() {
         let record = |times: &[u64]| {
             let mut distribution = FineDistribution::default();
             let durations = times.iter().copied().map(Duration::from_micros);
@@ -504,14 +504,17 @@ mod tests {
             prop_assert_eq!(merged, of(&wide(&[a, b].concat())));
         }
 
+        /// An octave is the range from one power of two to the next.
         #[test]
-        fn coarse_distribution_equals_a_distribution_recorded_with_8_buckets_per_octave(
+        fn reducing_32_buckets_per_octave_to_8_gives_the_same_result_as_recording_with_8(
             values in prop::collection::vec(any::<u32>(), 0..50),
         ) {
             let wide = values.iter().map(|n| u64::from(*n)).collect::<Vec<_>>();
             prop_assert_eq!(of::<32>(&wide).coarse(), of::<8>(&wide));
         }
 
+        /// A dense distribution has a counter for each bucket. A sparse distribution stores only
+        /// buckets that are not empty.
         #[test]
         fn dense_and_sparse_distributions_of_the_same_durations_are_equal(
             first in prop::collection::vec(any::<u64>(), 0..50), second in prop::collection::vec(any::<u32>(), 0..50),

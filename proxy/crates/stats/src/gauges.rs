@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn gauges_are_ordered_by_their_numbers_in_the_history_file() {
+    fn gauges_keep_their_positions_because_the_history_file_stores_these_positions() {
         assert!(Gauge::ALL.is_sorted());
         assert_eq!(Gauge::ALL[0], Gauge::ClientConnections);
         assert_eq!(Gauge::ALL[20], Gauge::OpenDescriptors);

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_is_given_by_a_name_a_duration_or_a_timestamp() {
+    fn the_baseline_of_a_comparison_is_given_by_a_name_a_duration_or_a_timestamp() {
         let moment = Against::Before(at(1_795_255_200));
         for (text, against) in [
             ("yesterday", Against::Yesterday),

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn counter_points_have_a_start_time_and_each_metric_has_its_kind() {
+    fn counters_become_otlp_sums_with_a_start_time_and_gauges_become_otlp_gauges() {
         let mut batch = batch();
         for (name, kind) in [
             ("counter", PointKind::Counter),
@@ -358,7 +358,7 @@ mod tests {
     /// Some recorded durations are exactly at a bound or just above a bound, so the test fails if
     /// buckets are shifted by one.
     #[test]
-    fn every_bucket_of_a_distribution_keeps_its_bounds_and_its_count() {
+    fn an_exported_histogram_has_the_bucket_bounds_and_counts_of_its_distribution() {
         fn check<const N: usize>() {
             let mut distribution = Distribution::<N>::default();
             let durations = [

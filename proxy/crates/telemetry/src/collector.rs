@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_output_contains_no_header_and_invalid_headers_are_refused() {
+    fn debug_output_and_errors_do_not_show_the_values_of_headers_for_the_collector() {
         let address = Address::Base("http://a:1".to_owned());
         let collector = |headers: &[(&'static str, &'static str)]| {
             let headers = headers.iter().copied();

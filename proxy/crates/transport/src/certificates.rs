@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn two_authorities_of_the_same_name_in_a_file_have_an_expiry_each() {
+    fn both_expiries_are_returned_for_two_authorities_of_the_same_name_in_one_file() {
         let bundle = [(0x1f_u64, 2_032), (0x20, 2_031)].map(|(serial, year)| {
             let mut params = params("clients");
             params.serial_number = Some(SerialNumber::from(serial));
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_and_its_revocation_list_in_one_file_have_an_expiry_each() {
+    fn one_file_of_two_listeners_gives_one_expiry_per_authority_and_revocation_list() {
         let mut params = params("clients");
         params.serial_number = Some(SerialNumber::from(0x1f_u64));
         params.not_after = date_time_ymd(2_032, 1, 1);
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn two_certificates_that_differ_only_in_their_times_have_an_expiry_each() {
+    fn without_repetitions_keeps_equal_certificates_with_different_expiry_times() {
         let all = [("1", 2_031), ("1", 2_032), ("1", 2_031)];
         let all = all.map(|(serial, year)| expiry(serial, year));
         let kept = without_repetitions(all.to_vec());
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn the_expiries_of_a_large_file_are_limited_to_the_earliest() {
+    fn only_the_earliest_expiries_of_a_file_with_many_certificates_are_returned() {
         let expiries = (1..=300_i32)
             .rev()
             .map(|n| expiry(&n.to_string(), 2_000 + n));
@@ -502,6 +502,7 @@ mod tests {
         assert!(found(&authorities, &[]).is_empty());
     }
 
+    /// Only a peer's own certificate is checked for revocation, not certificates of authorities.
     #[test]
     fn an_authority_that_issued_the_certificate_of_another_authority_needs_no_revocation_list() {
         let (root, certificate) = authority("root");

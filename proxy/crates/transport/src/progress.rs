@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_slow_if_its_average_rate_over_the_window_is_too_low() {
+    fn a_peer_is_slow_if_its_average_rate_over_30_s_is_below_the_minimum_rate() {
         let after_a_window: Vec<_> = (29..100).collect();
         assert_eq!(slow_seconds(|_| 0, 100), after_a_window);
         assert_eq!(
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_a_pause_does_not_count_against_a_peer() {
+    fn time_in_which_seawall_does_not_wait_for_a_peer_does_not_count_for_its_rate() {
         let began = Instant::now();
         let mut progress = Progress::default();
         progress.mark_owing(began);

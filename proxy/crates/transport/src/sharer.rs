@@ -49,8 +49,9 @@ pub fn is_within_share(held: usize, free: usize) -> bool {
 mod tests {
     use super::*;
 
+    /// An IPv4-mapped IPv6 address counts as the IPv4 address.
     #[test]
-    fn ipv6_addresses_of_one_network_are_one_group_and_mapped_addresses_are_ipv4() {
+    fn clients_are_grouped_by_ipv4_address_or_ipv6_64_network_or_unix_socket() {
         let sharer = |ip: &str| Sharer::at(ip.parse().ok());
         let address = |ip: &str| Sharer::Address(ip.parse().unwrap());
         assert_eq!(sharer("2001:db8:1:2:3::4"), address("2001:db8:1:2::"));

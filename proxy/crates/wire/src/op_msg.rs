@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn parse_head_returns_the_complete_documents_of_a_sequence() {
+    fn parse_head_of_an_incomplete_message_returns_only_its_complete_documents() {
         let one = doc! {"_id": 1}.to_vec().unwrap();
         let insert = body(&doc! {"insert": "c", "$db": "d"});
         let documents = sequence("documents", &one.repeat(3));

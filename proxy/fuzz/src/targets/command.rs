@@ -1,8 +1,8 @@
 //! The body of a command: its elements, and the fields that decide how Seawall serves the command.
 //!
-//! Input, in this order:
+//! The fuzzer's input, in this order:
 //!
-//! - one byte that selects the source of the body;
+//! - one byte that selects where the body comes from (see the last item);
 //! - one length byte, then that many bytes, which select changes to the body;
 //! - the body, or bytes that select a command from the grammar in [`documents`].
 

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_are_compressed_if_gzip_is_accepted_and_not_sent_again_if_unchanged() {
+    async fn a_dashboard_file_is_sent_with_gzip_if_accepted_and_as_304_if_the_client_has_it() {
         let assets = Assets::default();
         let plain = reply(&assets, PAGE, &HeaderMap::new());
         assert!(!plain.headers().contains_key(header::CONTENT_ENCODING));

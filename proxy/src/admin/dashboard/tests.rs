@@ -73,7 +73,7 @@ async fn log_in(state: &Arc<AdminState>) -> String {
 }
 
 #[tokio::test]
-async fn the_cookie_of_a_session_is_secure_only_over_tls() {
+async fn the_session_cookie_of_the_dashboard_has_the_attribute_secure_only_over_tls() {
     let state = guarded();
     for is_encrypted in [false, true] {
         let caller = Caller {
@@ -143,7 +143,7 @@ async fn a_dashboard_login_needs_a_valid_token_and_a_json_request_from_the_same_
 }
 
 #[tokio::test]
-async fn the_page_needs_no_token_and_has_a_strict_content_security_policy() {
+async fn dashboard_files_need_no_token_and_have_a_strict_content_security_policy() {
     let state = guarded();
     for path in ["/", "/assets/app.js"] {
         let response = get_with(&state, path, &[HOST]).await;
@@ -193,7 +193,7 @@ async fn next(
 }
 
 #[tokio::test]
-async fn the_number_of_streams_is_limited_and_streams_end_at_logout_and_at_shutdown() {
+async fn streams_of_live_updates_are_limited_in_number_and_end_at_logout_and_shutdown() {
     let state = guarded();
     let cookie = log_in(&state).await;
     let stop = CancellationToken::new();

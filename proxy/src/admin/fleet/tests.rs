@@ -27,8 +27,10 @@ fn merged(path: &str, query: &[(&str, &str)], replies: &[(&str, Result<Value, &s
     })
 }
 
+/// A merge needs distributions, because percentiles cannot be merged, and for some lists more rows
+/// than the caller asked for.
 #[test]
-fn requests_to_peers_ask_for_distributions_and_enough_rows_and_keep_other_parameters() {
+fn requests_to_other_instances_have_the_parameters_that_a_merge_needs() {
     let path = |topic: &str, query: &[(&str, &str)]| {
         let pairs = query.iter();
         let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -197,7 +199,7 @@ fn operations_of_shapes_beyond_the_limit_are_counted_in_other() {
 }
 
 #[test]
-fn concurrency_limits_and_percentiles_of_live_updates_are_merged() {
+fn concurrency_limits_of_instances_are_summed_and_percentiles_come_from_all_operations() {
     let tick = |bucket: usize, count: u64, limit: Value| {
         let (gt, le) = seawall_stats::Distribution::<8>::bounds_seconds(bucket);
         let bucket = json!({ "count": count, "gt_seconds": gt, "le_seconds": le });

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_selects_one_kind_of_series_or_is_refused() {
+    fn a_request_with_filters_that_cannot_be_combined_or_are_unknown_is_refused() {
         let kind = |query: &str| {
             let filter = parameters(query).series_or_phase();
             filter.map_or("refused", |filter| filter.kind())

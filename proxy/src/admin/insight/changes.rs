@@ -120,7 +120,7 @@ mod tests {
     use seawall_insight::{Incomparable, Side};
 
     #[test]
-    fn changes_without_a_baseline_are_reported_as_not_comparable() {
+    fn without_data_for_the_earlier_period_changes_are_reported_as_not_comparable() {
         let compared = |from, to| Compared {
             from,
             to,

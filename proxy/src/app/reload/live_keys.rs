@@ -21,7 +21,7 @@ const FILES: [&str; 2] = [
 ];
 
 #[test]
-fn a_reload_hands_the_value_of_every_live_key_to_a_running_part() {
+fn a_reload_passes_each_key_that_needs_no_restart_to_the_running_code() {
     let is_live = |key: &&Key| key.change == Change::Live && !key.path.starts_with(USERS);
     let mut keys = 0;
     for key in KEYS.iter().filter(is_live) {

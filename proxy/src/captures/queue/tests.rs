@@ -28,7 +28,7 @@ fn omitted(reason: OmissionReason, operations: u64, bytes: u64) -> Content {
 }
 
 #[test]
-fn full_queue_omits_commands_and_reports_them_before_the_next_record() {
+fn a_full_queue_omits_commands_and_records_their_number_before_the_next_record() {
     let (queue, totals, now) = queue(2 * RECORD_BYTES, None);
     assert_eq!(queue.command(1, 4, &[7; 200], now, &totals), Some(1));
     for _ in 0..2 {
@@ -125,8 +125,9 @@ fn kinds(records: &[Content]) -> Vec<String> {
     kinds.collect()
 }
 
+/// A capture can begin at an event, such as a storm, and then contains the last records before it.
 #[test]
-fn a_queue_that_waits_for_an_event_keeps_the_latest_records_and_their_clients() {
+fn before_an_event_the_queue_keeps_the_records_of_the_last_second_and_their_clients() {
     let (queue, totals, now) = ring(1 << 20);
     let began = |at_us| ClientBegan {
         at_us,
@@ -169,7 +170,7 @@ fn a_queue_that_waits_for_an_event_keeps_the_latest_records_and_their_clients() 
 }
 
 #[test]
-fn records_that_are_too_old_are_dropped_when_an_event_begins_the_capture() {
+fn records_over_one_second_before_an_event_are_dropped_when_the_event_begins_a_capture() {
     let (queue, totals, now) = ring(1 << 20);
     queue
         .begin_client(ClientBegan::default(), 0, &totals)
@@ -188,8 +189,9 @@ fn records_that_are_too_old_are_dropped_when_an_event_begins_the_capture() {
     assert_eq!(queue.used_bytes(), 0);
 }
 
+/// A capture can begin at an event, such as a storm, and then contains the last records before it.
 #[test]
-fn a_queue_that_waits_for_an_event_never_exceeds_its_memory_limit() {
+fn before_an_event_the_queue_drops_old_records_so_that_it_keeps_its_memory_limit() {
     let (queue, totals, now) = ring(10 * RECORD_BYTES);
     queue
         .begin_client(ClientBegan::default(), 0, &totals)

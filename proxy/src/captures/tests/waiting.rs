@@ -3,8 +3,9 @@
 
 use super::*;
 
+/// Until an event, such as a storm, begins a capture, Seawall keeps the last operations in memory.
 #[test]
-fn operations_kept_in_memory_are_dropped_if_a_capture_starts_or_the_settings_name_no_event() {
+fn operations_kept_for_an_event_are_dropped_if_a_capture_starts_or_no_event_is_configured() {
     let folder = Folder::new("replaced");
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
     let mut client = CapturedClient::default();
@@ -24,8 +25,9 @@ fn operations_kept_in_memory_are_dropped_if_a_capture_starts_or_the_settings_nam
     assert_eq!(armed.queue.used_bytes(), 0);
 }
 
+/// Until an event, such as a storm, begins a capture, Seawall keeps the last operations in memory.
 #[test]
-fn the_recorder_of_operations_before_an_event_is_replaced_if_its_limits_change() {
+fn a_change_of_its_limits_replaces_the_buffer_of_operations_before_an_event() {
     let folder = Folder::new("limits-of-lead");
     let waiting = || CaptureSettings {
         on: vec![EventKind::Storm],

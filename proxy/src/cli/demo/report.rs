@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn long_shape_is_cut_between_characters() {
+    fn a_long_query_shape_is_shortened_after_a_whole_character() {
         let text = "ü".repeat(SHAPE_CHARACTERS + 1);
         let cut = shortened(&text);
         assert_eq!(cut.chars().count(), SHAPE_CHARACTERS + 1);

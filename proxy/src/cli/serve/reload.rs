@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_of_the_last_attempt_are_not_reloaded_again() {
+    fn file_contents_that_the_last_reload_read_are_not_reloaded_again() {
         // The content `a` may be invalid. It is attempted only once, so its problems are reported
         // only once.
         let checks = ["start", "a", "a", "a", "b", "start", "start", "start"];
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_contents_are_reloaded_again_after_a_pause() {
+    fn file_contents_that_a_reload_refused_are_tried_again_when_retry_at_is_reached() {
         let (mut watch, now) = (Watch::new("start"), Instant::now());
         watch.attempted = "a";
         watch.retry_at = Some(now + RETRY_AFTER);

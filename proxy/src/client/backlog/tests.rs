@@ -87,8 +87,9 @@ async fn forward_to_reader(budget: &MemoryBudget) -> (usize, Vec<u8>, Vec<u8>) {
     (length - unsent, reading.await.unwrap(), sent)
 }
 
+/// Before Seawall sends the last piece, it records facts of the reply, such as its cursor.
 #[tokio::test]
-async fn the_client_gets_the_end_of_a_large_reply_only_after_the_reply_is_inspected() {
+async fn the_last_piece_of_a_large_reply_is_held_back_until_the_backlog_is_sent() {
     let budget = MemoryBudget::of_bytes(64 << 20);
     let (before, read, sent) = forward_to_reader(&budget).await;
     assert!(
@@ -145,7 +146,7 @@ async fn unread_reply_bytes_of_a_client_count_towards_the_memory_budget() {
 }
 
 #[tokio::test]
-async fn bytes_after_a_large_reply_are_an_error() {
+async fn forwarding_fails_if_the_server_sends_bytes_after_the_end_of_a_large_reply() {
     let mut sent = reply(2 * PIECE_BYTES);
     let length = sent.len();
     sent.push(0);

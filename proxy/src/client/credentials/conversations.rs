@@ -224,6 +224,7 @@ mod tests {
         conversation
     }
 
+    /// A *conversation* is a first login, which a server checks, until the client's proof arrives.
     #[tokio::test(start_paused = true)]
     async fn a_new_address_ends_the_oldest_conversation_of_the_address_with_most_conversations() {
         let conversations = Conversations::new(4);
@@ -239,8 +240,9 @@ mod tests {
         assert_eq!(newest.take(), Some("e"));
     }
 
+    /// A *conversation* is a first login, which a server checks, until the client's proof arrives.
     #[tokio::test(start_paused = true)]
-    async fn a_single_address_may_use_all_conversations_and_then_waits() {
+    async fn one_address_may_use_all_conversations_and_its_next_login_waits_for_a_free_one() {
         let conversations = Conversations::new(2);
         let first = begun(&conversations, 1, "a").await;
         let second = begun(&conversations, 1, "b").await;
@@ -253,8 +255,9 @@ mod tests {
         assert_eq!(second.take(), Some("b"));
     }
 
+    /// A *conversation* is a first login, which a server checks, until the client's proof arrives.
     #[tokio::test(start_paused = true)]
-    async fn an_address_with_one_conversation_must_wait_if_no_other_address_has_more_than_two() {
+    async fn the_login_of_an_address_waits_if_another_address_has_only_one_conversation_more() {
         let conversations = Conversations::new(3);
         let mut held = Vec::new();
         for (last, name) in [(1, "a"), (1, "b"), (2, "c")] {
@@ -265,8 +268,9 @@ mod tests {
         assert_eq!((held[0].take(), third.take()), (None, Some("d")));
     }
 
+    /// A *conversation* is a first login, which a server checks, until the client's proof arrives.
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_conversation_wakes_only_one_waiting_login() {
+    async fn when_a_conversation_ends_only_one_login_that_waits_for_it_is_woken() {
         const LOGINS: usize = 100;
         let conversations = Conversations::<()>::new(1);
         let begin = || conversations.begin(sharer(1), deadline());
@@ -293,8 +297,9 @@ mod tests {
         }
     }
 
+    /// A *conversation* is a first login, which a server checks, until the client's proof arrives.
     #[tokio::test(start_paused = true)]
-    async fn a_cancelled_login_passes_its_turn_to_the_next_waiting_login() {
+    async fn a_cancelled_login_passes_its_free_conversation_to_the_next_waiting_login() {
         let conversations = Conversations::new(1);
         let held = begun(&conversations, 1, "a").await;
         let [mut first, mut second] =

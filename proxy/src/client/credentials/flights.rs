@@ -282,8 +282,10 @@ mod tests {
         flights.lead(&user(), from(address), began)
     }
 
+    /// Seawall forwards the first login of a user whose keys it does not have to a server.
+    /// Other logins of this user wait until the first login ends, but only for a limited time.
     #[tokio::test(start_paused = true)]
-    async fn a_stalled_first_login_delays_its_own_address_longer_than_other_addresses() {
+    async fn a_stalled_first_login_delays_logins_from_its_address_longer_than_from_others() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let _stalled = lead(&flights, 1, began).unwrap();
@@ -297,6 +299,8 @@ mod tests {
         let _own = lead(&flights, 1, began).unwrap();
     }
 
+    /// Seawall forwards the first login of a user whose keys it does not have to a server.
+    /// Other logins of this user wait until the first login ends, but only for a limited time.
     #[tokio::test(start_paused = true)]
     async fn many_stalled_first_logins_delay_a_login_no_longer_than_one_stalled_first_login() {
         let flights = Arc::<Flights>::default();
@@ -312,8 +316,9 @@ mod tests {
         assert!(lead(&flights, 201, Instant::now()).is_err());
     }
 
+    /// Seawall forwards the first login of a user whose keys it does not have to a server.
     #[tokio::test(start_paused = true)]
-    async fn logins_that_wait_for_a_first_login_try_again_when_it_ends() {
+    async fn waiting_logins_of_a_user_try_again_when_the_first_login_of_the_user_ends() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let first = lead(&flights, 1, began).unwrap();
@@ -327,8 +332,9 @@ mod tests {
         assert!(flights.0.lock().users.is_empty());
     }
 
+    /// Seawall forwards the first login of a user whose keys it does not have to a server.
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_first_login_wakes_only_one_waiting_login_of_its_address() {
+    async fn when_a_first_login_ends_only_one_waiting_login_of_its_address_is_woken() {
         const LOGINS: usize = 100;
         let flights = &Arc::<Flights>::default();
         let began = Instant::now();
@@ -364,8 +370,10 @@ mod tests {
         assert!(flights.0.lock().users.is_empty());
     }
 
+    /// Seawall forwards the first login of a user whose keys it does not have to a server.
+    /// Two addresses may each have a first login of the same user in progress.
     #[tokio::test(start_paused = true)]
-    async fn a_first_login_that_ends_wakes_no_login_of_an_address_with_its_own_first_login() {
+    async fn a_login_is_not_woken_while_a_first_login_from_its_own_address_is_in_progress() {
         let flights = Arc::<Flights>::default();
         // These logins have waited for `OTHERS_LIMIT`, so their first logins begin at once.
         let began = Instant::now() - OTHERS_LIMIT;
@@ -380,8 +388,9 @@ mod tests {
         assert!(flights.0.lock().users.is_empty());
     }
 
+    /// Seawall forwards the first login of a user whose keys it does not have to a server.
     #[tokio::test(start_paused = true)]
-    async fn a_cancelled_login_passes_its_turn_for_the_first_login_to_the_next_waiting_login() {
+    async fn if_the_login_woken_by_the_end_of_a_first_login_is_cancelled_the_next_one_is_woken() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let first = lead(&flights, 1, began).unwrap();
@@ -399,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_waiting_logins_continue_when_their_user_becomes_known() {
+    async fn all_waiting_logins_of_a_user_continue_when_seawall_learns_the_keys_of_the_user() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let _first_login = lead(&flights, 1, began).unwrap();
@@ -410,8 +419,9 @@ mod tests {
         }
     }
 
+    /// Seawall forwards the first login of a user whose keys it does not have to a server.
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_replaced_first_login_does_not_end_its_replacement() {
+    async fn the_end_of_a_stalled_first_login_does_not_end_the_first_login_that_replaced_it() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let stalled = lead(&flights, 1, began).unwrap();
@@ -423,8 +433,10 @@ mod tests {
         assert!(lead(&flights, 1, began).is_ok());
     }
 
+    /// Seawall forwards the first login of a user whose keys it does not have to a server.
+    /// After the login has stalled, another login replaces it as the first login.
     #[tokio::test(start_paused = true)]
-    async fn a_replaced_first_login_is_notified_when_its_user_becomes_known() {
+    async fn a_stalled_first_login_is_notified_when_seawall_learns_the_keys_of_its_user() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let stalled = lead(&flights, 1, began).unwrap();

@@ -50,8 +50,9 @@ mod tests {
     use crate::limits::NameHasher;
     use seawall_auth::Login;
 
+    /// An *identity* is a user of the deployment, with its login at the servers.
     #[test]
-    fn entries_of_unused_identities_are_removed() {
+    fn identities_that_no_client_and_no_pool_uses_are_removed_from_the_table() {
         let (mut live, names) = (LiveIdentities::default(), NameHasher::default());
         let identity = |number: usize| {
             let name = format!("user {number}");

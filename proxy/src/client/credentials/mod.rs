@@ -92,7 +92,7 @@ pub(super) enum CredentialError {
     #[error("authentication failed")]
     Refused,
     /// No server could check the login in time, for example because no server was available.
-    #[error("no server available")]
+    #[error("no server could check the login in time")]
     Unavailable,
 }
 

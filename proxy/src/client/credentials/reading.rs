@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_missing_user_counts_as_dropped_when_the_service_account_reads_its_keys() {
+    fn only_the_error_no_such_user_shows_the_service_account_that_a_user_was_dropped() {
         let reading = |error: Option<&UsersInfoError>| reading_without_keys(error, 7);
         let missing = reading(Some(&UsersInfoError::NoSuchUser));
         assert!(matches!(missing, Reading::Gone), "{missing:?}");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_reading_is_repeated_only_after_a_connection_failure_or_a_server_state_change() {
+    fn keys_are_requested_again_only_after_a_connection_failure_or_a_state_change_error() {
         let closed = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         assert!(may_succeed_elsewhere(&closed.into()));
         // 10107 is NotWritablePrimary, 13 Unauthorized.
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wiped_document_contains_only_empty_strings() {
+    fn wipe_replaces_each_string_in_a_document_by_an_empty_string() {
         let key = "JqXOO0TnCLQVo7Q/oInBisrQvto=";
         let mut reply = doc! {
             "users": [{ "credentials": { "SCRAM-SHA-1": { "storedKey": key } } }], "ok": 1.0,

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn at_the_limit_a_kept_connection_replaces_the_longest_unused_connection() {
+    async fn if_max_spare_connections_are_kept_a_new_one_replaces_the_longest_unused_one() {
         let mut spares = Spares::default();
         let now = Instant::now();
         for _ in 0..MAX_SPARE {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn outdated_connections_and_connections_unused_for_a_minute_are_removed() {
+    async fn remove_outdated_removes_connections_that_are_not_current_or_unused_for_a_minute() {
         let mut spares = Spares::default();
         let began = Instant::now();
         for port in [1, 2] {

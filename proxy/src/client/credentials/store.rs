@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_a_password_change_the_identity_is_kept_and_the_client_key_is_dropped() {
+    async fn after_a_password_change_the_user_keeps_its_identity_but_not_its_old_login() {
         let (mut store, now) = (store(), Instant::now());
         let before = learn(&mut store, "u", "one", 1, now);
         let (changed, _) = credentials("u", "two", 1);
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_reading_requested_before_a_failed_proof_does_not_confirm_the_keys() {
+    async fn keys_requested_before_a_client_proof_failed_do_not_confirm_the_doubted_keys() {
         let (mut store, began) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, began);
         store.doubt(&user("u"), began + Duration::from_millis(2));
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_login_at_a_time_uses_cached_keys_without_a_new_key_reading() {
+    async fn only_one_login_of_a_user_at_a_time_may_claim_the_cached_keys() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let first = store.claim_cached(&user("u"), now);
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_never_replace_keys_that_were_requested_later() {
+    async fn keys_from_an_earlier_request_never_replace_keys_from_a_later_request() {
         let (mut store, now) = (store(), Instant::now());
         let newer = learn(&mut store, "u", "two", 1, now);
         let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_login_fails_and_changes_nothing_if_its_keys_are_replaced_during_the_login() {
+    async fn a_login_fails_if_the_keys_of_its_user_are_replaced_while_it_is_checked() {
         let (mut store, now) = (store(), Instant::now());
         let (mechanism, old) = (Mechanism::ScramSha256, credentials("u", "one", 1));
         let checked = learn(&mut store, "u", "one", 1, now);
@@ -626,7 +626,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_recreated_user_gets_a_new_identity_and_its_old_identity_is_gone() {
+    async fn a_user_that_was_dropped_and_created_again_gets_a_new_identity() {
         let (mut store, now) = (store(), Instant::now());
         let before = learn(&mut store, "u", "one", 1, now);
         let after = learn(&mut store, "u", "one", 2, now);
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_reading_requested_before_an_identity_ended_does_not_restore_the_identity() {
+    async fn a_late_reply_with_the_old_keys_does_not_restore_a_dropped_or_refused_user() {
         let (mut store, now) = (store(), Instant::now());
         let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
         let proven = |password: &str| {
@@ -683,7 +683,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refusal_of_keys_that_were_already_replaced_changes_nothing() {
+    async fn if_a_server_refuses_keys_that_were_already_replaced_the_user_stays_known() {
         let (mut store, now) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, now);
         let before = known.identity.login_version();
@@ -710,7 +710,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_user_keeps_its_identity_when_its_keys_expire_or_are_evicted() {
+    async fn a_user_keeps_its_identity_when_its_cached_keys_expire_or_are_evicted() {
         let (mut store, now) = (store(), Instant::now());
         let first = learn(&mut store, "u", "one", 1, now).identity;
         let later = now + Duration::from_secs(300);
@@ -748,7 +748,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_are_fresh_for_a_second_and_mechanisms_are_cached_for_five_seconds() {
+    async fn keys_need_no_new_request_for_a_second_and_mechanisms_are_cached_for_five_seconds() {
         let (mut store, now) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, now);
         assert!(known.is_fresh(now + FRESH_FOR - Duration::from_nanos(1)));
@@ -761,7 +761,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_requested_after_a_login_claimed_the_cached_keys_end_the_claim() {
+    async fn after_newly_requested_keys_arrive_another_login_may_claim_the_cached_keys() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);
@@ -774,7 +774,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_key_reading_requested_after_a_failed_proof_confirms_the_keys() {
+    async fn learned_keys_are_doubted_until_keys_requested_after_the_failed_client_proof_arrive() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);
@@ -786,7 +786,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_reading_for_an_earlier_identity_changes_nothing() {
+    async fn keys_that_were_read_for_a_dropped_user_do_not_change_the_new_user_of_that_name() {
         let (mut store, now) = (store(), Instant::now());
         let earlier = learn(&mut store, "u", "one", 1, now);
         let current = learn(&mut store, "u", "two", 2, now);

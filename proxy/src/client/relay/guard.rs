@@ -83,8 +83,9 @@ mod tests {
         refusal(&command, has_to_log_in).map(|error| error.code)
     }
 
+    /// A relayed client has a server connection of its own, to which Seawall passes its bytes.
     #[test]
-    fn before_a_login_a_relay_passes_only_commands_that_need_no_login() {
+    fn a_relayed_client_that_has_not_logged_in_may_only_run_commands_that_need_no_login() {
         for name in ["hello", "isMaster", "saslStart", "ping", "buildInfo"] {
             assert_eq!(refused(doc! {name: 1}, true), None, "{name}");
         }
@@ -105,8 +106,9 @@ mod tests {
         }
     }
 
+    /// A relayed client has a server connection of its own, to which Seawall passes its bytes.
     #[test]
-    fn a_relay_refuses_logins_with_x509() {
+    fn a_relayed_client_cannot_log_in_with_x509() {
         let start = doc! {"saslStart": 1, "mechanism": X509};
         let logins = [
             doc! {"authenticate": 1, "mechanism": X509},
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_legacy_query_is_ambiguous_if_its_first_field_might_not_name_the_command() {
+    fn a_legacy_query_is_ambiguous_if_a_server_might_run_a_command_of_another_field() {
         let authenticate = doc! {"authenticate": 1, "mechanism": X509};
         let mut with_options = doc! {"$queryOptions": {}};
         with_options.extend(authenticate.clone());

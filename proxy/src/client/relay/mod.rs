@@ -177,8 +177,9 @@ fn is_encrypted(head: &[u8; HEADER_BYTES]) -> bool {
     head.starts_with(&TLS_RECORD) && has_version && !is_message
 }
 
-/// The limits for a client until the server has replied to it in TLS. Afterwards the client has no
-/// limits, because Seawall cannot see the client's login in the encrypted bytes.
+/// The limits that a client has until it logs in. Seawall cannot see the login of a client that
+/// uses TLS with the server, because its bytes are encrypted. So for such a client, these limits
+/// end when the server has replied to it in TLS.
 struct UntilTls {
     deadline: Instant,
     permit: HandshakePermit,

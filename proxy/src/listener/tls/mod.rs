@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_handshake_of_a_client_that_left_while_it_waited_is_not_computed() {
+    async fn no_cryptography_runs_for_a_client_that_left_while_its_tls_handshake_waited() {
         for (leaves, computed) in [(false, 1), (true, 0)] {
             let turns = Turns::new(1);
             let held = turns.take(Sharer::Local).await;
@@ -494,8 +494,9 @@ mod tests {
         Arc::new(verifier.unwrap())
     }
 
+    /// Seawall refuses the client because the resumed TLS session has no client certificate.
     #[tokio::test]
-    async fn a_client_whose_resumed_session_is_refused_gets_the_alert_close_notify() {
+    async fn a_client_that_is_refused_after_tls_resumption_gets_the_alert_close_notify() {
         for version in [&TLS12, &TLS13] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();

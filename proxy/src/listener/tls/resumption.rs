@@ -201,8 +201,9 @@ mod tests {
         sessions
     }
 
+    /// A TLS session expires when a certificate of the client's chain expires.
     #[test]
-    fn a_session_and_the_sessions_after_its_resumption_expire_when_the_certificate_expires() {
+    fn a_resumed_tls_session_expires_at_the_same_time_as_the_original_tls_session() {
         let resumption = Resumption::new().unwrap();
         let sealed = sessions(&resumption, 1_000).seal(b"first");
         let resumed = sessions(&resumption, NEVER);

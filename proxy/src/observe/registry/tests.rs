@@ -106,8 +106,9 @@ impl Table {
 
 const MS: Duration = Duration::from_millis(1);
 
+/// In each second, at most 20 new shapes of a namespace get their own row of statistics.
 #[test]
-fn shapes_over_the_limit_of_new_rows_per_second_get_a_row_when_they_occur_again() {
+fn a_shape_over_the_limit_of_new_rows_per_second_gets_its_row_when_it_occurs_later() {
     let mut table = Table::new(1_000);
     for _ in 0..3 {
         (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));
@@ -136,8 +137,9 @@ fn shapes_seen_once_get_at_most_20_rows_per_second() {
     table.check_sums();
 }
 
+/// Such shapes have the same *coarse shape*. The level of the shared row is `Coarse`.
 #[test]
-fn a_coarse_shape_has_at_most_64_fine_rows_and_one_coarse_row() {
+fn shapes_that_differ_only_in_the_projection_get_at_most_64_rows_and_then_share_one() {
     let mut table = Table::new(1_000);
     for projected in 0..100 {
         table.run(&find("orders", 1, projected), MS);
@@ -151,8 +153,9 @@ fn a_coarse_shape_has_at_most_64_fine_rows_and_one_coarse_row() {
     table.check_sums();
 }
 
+/// The *weight* of a shape is the total time of its operations.
 #[test]
-fn a_heavy_new_shape_replaces_the_lightest_row_of_a_full_table() {
+fn a_new_shape_with_more_total_time_replaces_the_row_with_the_least_time_in_a_full_table() {
     let mut table = Table::new(10);
     for field in 0..10 {
         table.run(&find("orders", field, 0), MS * 10);
@@ -180,8 +183,10 @@ fn a_heavy_new_shape_replaces_the_lightest_row_of_a_full_table() {
     table.check_sums();
 }
 
+/// The *weight* of a shape is the total time of its operations, also of those before it had a row.
+/// In a full table, a heavier shape evicts the row with the least weight.
 #[test]
-fn a_new_row_keeps_the_weight_of_its_shape_and_an_evicted_shape_can_get_a_row_again() {
+fn a_new_row_starts_with_the_earlier_weight_of_its_shape_and_an_evicted_shape_can_return() {
     let mut table = Table::new(10);
     for field in 0..9 {
         table.run(&find("orders", field, 0), MS * 10);
@@ -211,8 +216,9 @@ fn a_new_row_keeps_the_weight_of_its_shape_and_an_evicted_shape_can_get_a_row_ag
     table.check_sums();
 }
 
+/// At most 64 shapes that differ only in the projection have their own row.
 #[test]
-fn a_heavy_shape_takes_the_row_of_a_lighter_shape_with_the_same_coarse_shape() {
+fn a_slow_shape_replaces_the_row_of_a_faster_shape_that_differs_only_in_the_projection() {
     let mut table = Table::new(1_000);
     for projected in 0..64 {
         table.run(&find("orders", 1, projected), MS);
@@ -235,7 +241,7 @@ fn a_heavy_shape_takes_the_row_of_a_lighter_shape_with_the_same_coarse_shape() {
 }
 
 #[test]
-fn namespaces_beyond_the_limit_are_counted_in_the_other_row_of_their_command() {
+fn collections_beyond_the_limit_are_counted_in_one_row_named_other_for_each_command() {
     let mut table = Table::new(1_000);
     for n in 0..30 {
         table.run(&find(&format!("c{}", name(n)), 1, 0), MS);
@@ -248,7 +254,7 @@ fn namespaces_beyond_the_limit_are_counted_in_the_other_row_of_their_command() {
 }
 
 #[test]
-fn namespaces_with_names_longer_than_servers_allow_are_counted_in_the_other_row() {
+fn collections_with_names_longer_than_servers_allow_are_counted_in_the_row_named_other() {
     let mut table = Table::new(100);
     for (bytes, is_other) in [(250, false), (251, true), (100_000, true)] {
         let rows = table.rows_of(&find(&"c".repeat(bytes), 1, 1));

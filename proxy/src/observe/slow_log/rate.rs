@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn line_limit_holds_when_many_threads_log() {
+    fn the_limit_of_log_lines_per_second_holds_when_many_threads_log() {
         let rate = Rate::new(NonZeroU32::new(100));
         let admitted = AtomicUsize::new(0);
         thread::scope(|scope| {

@@ -314,7 +314,7 @@ fn values_of_commands_with_secrets_and_of_unknown_commands_are_never_written() {
 }
 
 #[test]
-fn values_of_commands_that_may_read_or_write_credentials_in_admin_are_never_written() {
+fn values_of_commands_that_may_access_credentials_in_the_database_admin_are_never_written() {
     let user = || bson::rawdoc! { "_id": "shop.app", "credentials": "hunter2" };
     let update = || bson::rawdoc! { "q": {}, "u": { "$set": { "credentials": "hunter2" } } };
     let of = |db: &str| {
@@ -383,7 +383,7 @@ fn operations_that_reach_their_threshold_are_logged() {
 }
 
 #[test]
-fn alternating_slow_operations_are_sampled_equally() {
+fn two_alternating_kinds_of_slow_operations_are_sampled_equally() {
     for (percent, least, most) in [
         (0.0, 0, 0),
         (0.5, 400, 600),
@@ -470,8 +470,9 @@ fn lines_are_dropped_before_they_are_built_if_the_queue_is_full() {
     assert_eq!(left_out_in(&lines), 100);
 }
 
+/// A permit reserves an entry in the queue of the slow log for one line.
 #[test]
-fn unused_permit_frees_its_queue_entry_and_counts_a_dropped_line() {
+fn a_line_permit_that_is_dropped_unused_frees_its_queue_entry_and_counts_as_a_dropped_line() {
     let lines = written(settings(), |log| {
         for _ in 0..QUEUED_LINES * 2 {
             drop(log.admit(1, entry().at).unwrap());

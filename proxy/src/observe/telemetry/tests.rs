@@ -72,7 +72,7 @@ fn attribute<'a>(attributes: &'a [KeyValue], name: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn operations_have_opentelemetry_attributes_and_each_is_in_one_series() {
+fn each_operation_is_counted_in_one_metric_series_with_opentelemetry_attributes() {
     let observer = observer();
     let find = doc! {"find": "orders", "filter": {"a": 1}, "$db": "shop"};
     let ok = doc! {"ok": 1};
@@ -132,7 +132,7 @@ fn failures_with_the_same_code_are_in_one_series() {
 }
 
 #[test]
-fn a_series_of_a_shape_has_the_text_of_the_shape_and_its_own_start_time() {
+fn the_metric_series_of_a_shape_has_the_text_of_the_shape_and_the_start_time_of_the_series() {
     let observer = observer();
     let find = doc! {"find": "orders", "filter": {"a": 1}, "$db": "shop"};
     record(&observer, &find, Ok(&doc! {"ok": 1}), 5);
@@ -150,7 +150,7 @@ fn a_series_of_a_shape_has_the_text_of_the_shape_and_its_own_start_time() {
 }
 
 #[test]
-fn kinds_of_failures_beyond_the_limit_share_one_series() {
+fn after_16_kinds_of_failures_all_further_kinds_are_counted_in_one_series() {
     let observer = observer();
     let find = doc! {"find": "orders", "$db": "shop"};
     for code in 1..=40 {

@@ -46,8 +46,10 @@ mod tests {
         assert_eq!(with_distributions("/a?b=1"), "/a?b=1&distributions=true");
     }
 
+    /// A status has no distributions, so it can always be merged. A list of query shapes needs
+    /// them.
     #[test]
-    fn reply_that_lacks_distributions_is_not_merged() {
+    fn reply_is_merged_unless_it_lacks_distributions_of_durations_that_the_merge_needs() {
         let mut sum = Some(Status::default());
         let reply = Status {
             clients: 3,

@@ -272,8 +272,9 @@ mod tests {
         assert!(!merged.is_mergeable());
     }
 
+    /// The server load of a query shape is the time of its operations and of their `getMore`s.
     #[test]
-    fn report_keeps_the_shapes_with_the_greatest_load_and_sums_the_others() {
+    fn report_lists_the_shapes_with_the_greatest_server_load_and_adds_the_others_to_other() {
         let mut report = Report {
             shapes: vec![shape("a", &[1, 1]), shape("b", &[50])],
             ..Report::default()
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_without_distributions_is_not_mergeable() {
+    fn reply_is_mergeable_only_if_every_shape_with_operations_has_a_distribution() {
         let with = shape("a", &[1]);
         let without = Shape {
             distribution: None,
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_storms_name_their_instance_and_are_sorted_latest_first() {
+    fn merged_reconnect_storms_have_the_address_of_their_instance_and_are_sorted_latest_first() {
         let storms = |started: &[f64]| Storms {
             storms: started
                 .iter()

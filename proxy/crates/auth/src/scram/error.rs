@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_scram_error_names_the_side_at_fault() {
+    fn every_scram_error_tells_whether_the_client_the_server_or_seawall_caused_it() {
         let message = ScramMessage::ClientFirst;
         let cases = [
             (

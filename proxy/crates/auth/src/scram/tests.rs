@@ -200,8 +200,9 @@ fn client_conversation_with_a_password_matches_the_test_vectors() {
     }
 }
 
+/// Seawall forwards the first login of a user to a server and observes the SCRAM messages.
 #[test]
-fn client_key_is_recovered_from_a_forwarded_conversation() {
+fn seawall_recovers_the_client_key_from_a_login_that_it_forwarded_to_a_server() {
     for vector in Vector::all() {
         let outcome = vector.carried_to_the_end();
         assert_eq!(
@@ -247,8 +248,10 @@ fn a_tampered_server_signature_is_refused() {
     }
 }
 
+/// Seawall checks the proof of a forwarded login against the keys of the user, although the server
+/// has accepted it.
 #[test]
-fn a_tampered_proof_in_a_forwarded_conversation_is_refused() {
+fn seawall_refuses_a_changed_proof_in_a_login_that_it_forwarded_to_a_server() {
     for vector in Vector::all() {
         for client_final in tampered(vector.client_final) {
             let carried = vector
@@ -326,7 +329,7 @@ fn combined_nonce_must_begin_with_the_client_nonce() {
 }
 
 #[test]
-fn no_proof_is_sent_with_outdated_keys() {
+fn client_sends_no_proof_if_its_keys_do_not_fit_the_salt_and_iteration_count_of_the_server() {
     for vector in Vector::all() {
         let DerivedKeys { client_key, keys } = &vector.derived;
         let respond = |client_key, keys| {
@@ -387,8 +390,10 @@ fn conversations_refuse_keys_of_another_mechanism() {
     );
 }
 
+/// Seawall forwards the first login of a user to a server, reads the keys of the user there, and
+/// checks the keys against the SCRAM messages of the login.
 #[test]
-fn forwarded_conversation_refuses_keys_of_another_user() {
+fn seawall_refuses_keys_that_do_not_fit_the_proof_and_signature_of_a_forwarded_login() {
     for vector in Vector::all() {
         let outcome = vector.carried_to_the_end();
         let keys = &vector.derived.keys;

@@ -127,8 +127,10 @@ fn batch(cursor: i64) -> Document {
     doc! { "cursor": { "firstBatch": [{ "a": 1 }, {}], "id": cursor, "ns": "d.c" }, "ok": 1.0 }
 }
 
+/// mongod's traffic recorder writes packets. Their layout depends on the version of mongod, and the
+/// reader detects it from the first packet.
 #[test]
-fn the_layout_is_detected_from_the_first_packet_and_packets_are_read_unchanged() {
+fn reader_detects_the_packet_layout_of_a_recorder_file_and_returns_the_written_packets() {
     for layout in Layout::ALL {
         let mut packets = vec![
             packet(3, 1, request(7, &find(1))),
@@ -151,7 +153,7 @@ fn the_layout_is_detected_from_the_first_packet_and_packets_are_read_unchanged()
 }
 
 #[test]
-fn a_file_that_is_cut_off_within_a_packet_is_reported() {
+fn a_recorder_file_that_is_cut_off_within_a_packet_gives_the_error_truncated() {
     let packets = [
         packet(3, 1, request(7, &find(1))),
         packet(3, 2, reply(1, 7, &batch(0))),
@@ -171,7 +173,7 @@ fn a_file_that_is_cut_off_within_a_packet_is_reported() {
 }
 
 #[test]
-fn files_of_other_kinds_are_refused() {
+fn files_that_the_traffic_recorder_of_mongod_has_not_written_are_refused() {
     for other in [
         &b""[..],
         b"SWCAPT\r\n\x01\0\0\0",
@@ -221,8 +223,9 @@ fn a_message_of_48_mb_is_read() {
     assert!(read == packets);
 }
 
+/// mongod's traffic recorder gives each client connection a number (the first number here).
 #[test]
-fn each_reply_is_matched_to_its_command_by_session_and_response_to() {
+fn import_matches_each_reply_to_its_command_by_recorded_connection_and_response_to() {
     let (records, counts) = import([
         (1, request(1, &hello())),
         (1, reply(50, 1, &doc! { "ok": 1.0 })),
@@ -328,8 +331,10 @@ fn compressed_messages_are_inflated() {
     }
 }
 
+/// A server sends the replies of an exhaust cursor without further `getMore`s from the client. Some
+/// recordings contain a `getMore` for each reply, others only the first one.
 #[test]
-fn each_reply_of_an_exhaust_cursor_has_a_command() {
+fn import_adds_a_get_more_for_each_reply_of_an_exhaust_cursor_that_has_none_in_the_recording() {
     let more = request(5, &doc! { "getMore": 7_i64, "collection": "c", "$db": "d" });
     let part = |id, to| with_flags(&reply(id, to, &batch(7)), MORE_TO_COME);
     let own = |id: i32| {
@@ -390,7 +395,7 @@ fn messages_that_cannot_be_imported_are_counted_by_reason() {
 }
 
 #[test]
-fn imported_header_contains_the_server_address() {
+fn header_of_an_imported_capture_contains_the_server_address() {
     for layout in Layout::ALL {
         let first = in_layout(layout, packet(1, 0, request(1, &find(1))));
         let header = Import::new(layout, &first).header(Bytes::new(), String::new(), &first);
@@ -400,14 +405,16 @@ fn imported_header_contains_the_server_address() {
     }
 }
 
+/// A capture may contain only some values of each reply, such as the number of documents.
 #[test]
-fn a_capture_without_whole_replies_cannot_be_exported() {
+fn a_capture_that_lacks_the_reply_messages_cannot_be_exported_to_a_recorder_file() {
     let error = Export::new(Layout::Addresses, &Header::default()).unwrap_err();
     assert_eq!(error, ExportError::NoReplies);
 }
 
+/// The import keeps data of each command until its reply. Here, no reply follows.
 #[test]
-fn number_of_remembered_commands_is_limited_in_a_file_without_replies() {
+fn import_of_a_recording_without_replies_keeps_at_most_100_000_commands_in_memory() {
     let sessions = (0..200_000).map(|session| (session, request(1, &find(1))));
     let (records, counts) = import(sessions);
     assert_eq!(counts.operations, 200_000);
@@ -420,8 +427,9 @@ fn number_of_remembered_commands_is_limited_in_a_file_without_replies() {
     assert!(import.remembered() <= 100_000, "{}", import.remembered());
 }
 
+/// The import keeps at most 50,000 recorded connections at a time, each as one client.
 #[test]
-fn the_client_of_a_forgotten_session_ends_before_the_next_client_begins() {
+fn import_ends_the_client_of_the_connection_with_the_lowest_number_if_a_50_001st_begins() {
     let sessions = (1..=50_001).map(|session| (session, request(1, &find(1))));
     let (records, _) = import(sessions);
     let is_end = |record: &Content| matches!(record, Content::ClientEnded(_));

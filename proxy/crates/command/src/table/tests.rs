@@ -55,8 +55,9 @@ fn head_of_a_command_name_is_its_first_eight_bytes() {
     }
 }
 
+/// A relay is a server connection that serves only one client.
 #[test]
-fn before_a_login_a_relay_forwards_only_handshake_and_harmless_commands() {
+fn before_a_login_a_relay_forwards_only_the_handshake_and_harmless_commands_such_as_ping() {
     let expected = [
         "buildInfo",
         "buildinfo",
@@ -76,8 +77,10 @@ fn before_a_login_a_relay_forwards_only_handshake_and_harmless_commands() {
     assert!(!UNKNOWN.passes_relay_before_login);
 }
 
+/// The table says `Refusal` also for handshake commands such as `hello`. Their class decides their
+/// replies.
 #[test]
-fn only_the_listed_commands_have_a_reply_other_than_refusal_before_a_login() {
+fn before_a_login_seawall_refuses_all_but_the_listed_commands() {
     let expected = [
         "buildInfo",
         "buildinfo",
@@ -91,6 +94,7 @@ fn only_the_listed_commands_have_a_reply_other_than_refusal_before_a_login() {
     assert_eq!(UNKNOWN.reply_before_login, ReplyBeforeLogin::Refusal);
 }
 
+/// If Seawall pools connections, it replies to handshake commands itself.
 #[test]
 fn only_the_listed_commands_are_handshake_commands() {
     let expected = [
@@ -131,6 +135,7 @@ fn commands_with_credentials_are_never_compressed() {
     assert_eq!(plain, BTreeSet::from(expected));
 }
 
+/// The slow log and captures never contain the values of a secret command.
 #[test]
 fn only_setparameter_usersinfo_unknown_commands_and_commands_with_credentials_are_secret() {
     let mut expected = names(|command| !command.may_be_compressed);
@@ -164,7 +169,7 @@ fn only_the_listed_commands_are_reads() {
 }
 
 #[test]
-fn only_the_listed_commands_end_other_work() {
+fn only_the_listed_commands_end_a_transaction_a_session_a_cursor_or_another_operation() {
     let expected = [
         "abortTransaction",
         "commitTransaction",
@@ -180,8 +185,10 @@ fn only_the_listed_commands_end_other_work() {
     assert!(!UNKNOWN.ends_work);
 }
 
+/// Statements are the writes that a command contains. Seawall can forward a streamed command before
+/// all of its bytes have arrived.
 #[test]
-fn commands_with_statements_are_writes_and_streamed_commands_have_statements() {
+fn only_write_commands_have_statements_and_only_commands_with_statements_are_streamed() {
     for command in COMMANDS {
         let has_statements = command.statements != Statements::None;
         assert!(!has_statements || command.class == Class::Write);

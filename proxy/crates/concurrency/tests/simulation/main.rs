@@ -76,7 +76,7 @@ fn reaches_goals(scenario: &Scenario, rows: &[Row]) -> bool {
 }
 
 #[test]
-fn medians_and_each_seed_have_goals_of_their_own() {
+fn goals_for_the_median_of_all_seeds_and_goals_for_each_seed_are_checked_separately() {
     let all = all();
     let scenario = all[0].iter().find(|s| s.name == "all late at 32").unwrap();
     let row = |settling_s: f64| Row {
@@ -98,6 +98,7 @@ fn medians_and_each_seed_have_goals_of_their_own() {
     }
 }
 
+/// In a closed loop, each client waits for a reply before it sends its next operation.
 #[test]
 fn controller_is_as_good_as_the_best_fixed_limit_for_one_server_in_a_closed_loop() {
     check(0);
@@ -129,6 +130,7 @@ fn two_users_complete_equally_many_operations() {
     assert!(first.abs_diff(second) * 20 < first, "{first} {second}");
 }
 
+/// In an open loop, operations arrive at a given rate, even if earlier replies are late.
 #[test]
 fn controller_is_as_good_as_the_best_fixed_limit_for_an_open_loop_load() {
     check(4);

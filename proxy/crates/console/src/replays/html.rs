@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn page_shows_changed_shapes_with_the_durations_in_both_replays_and_escapes_their_names() {
+    fn html_comparison_of_two_replays_lists_changed_shapes_and_escapes_collection_names() {
         let changes = Comparison::new(report(10, 5), report(40, 6), None);
         let page = comparison(&changes);
         for text in [
@@ -190,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_without_changes_reports_that_no_shape_failed() {
+    fn comparison_of_equal_replays_says_that_no_shape_failed_or_changed() {
         let same = Comparison::new(report(10, 5), report(10, 5), None);
         assert!(comparison(&same).contains("No shape failed"));
         assert!(crate::replays::text(&same).contains("No shape failed"));
     }
 
     #[test]
-    fn a_summary_lists_shapes_and_skipped_commands() {
+    fn text_summary_of_a_replay_lists_shapes_and_skipped_commands() {
         let mut report = report(10, 5);
         report.skipped.insert("cursor_ended".to_owned(), 3);
         let text = crate::replays::summary(&report);

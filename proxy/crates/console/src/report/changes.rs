@@ -138,7 +138,7 @@ mod tests {
     use super::{super::compare::tests::comparison, *};
 
     #[test]
-    fn text_shows_both_periods_and_names_the_changes() {
+    fn text_comparison_of_two_reports_shows_both_periods_and_the_changed_shapes() {
         let text = text(&comparison());
         assert!(
             text.contains("before  2026-11-21 17:41:05 to 17:51:05 UTC (10 min)  a.json"),

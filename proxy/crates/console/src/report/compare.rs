@@ -186,7 +186,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn operations_of_shapes_that_a_report_does_not_list_are_counted_in_one_series() {
+    fn operations_of_shapes_that_a_report_does_not_list_are_counted_under_other_shapes() {
         let mut cut = report();
         cut.other = Other {
             count: 7,

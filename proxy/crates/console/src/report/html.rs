@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn page_has_the_report_and_the_figures_of_its_period() {
+    fn html_page_contains_the_whole_report_and_its_operation_count_and_latencies() {
         let of = Report::read(example()).unwrap();
         let data = data(&report(&of).unwrap());
         let embedded = Report::read(data["report"].clone()).unwrap();
@@ -154,8 +154,9 @@ mod tests {
         assert_eq!(sum, of.operations());
     }
 
+    /// A shape counts its `getMore` commands separately from its operations.
     #[test]
-    fn page_counts_get_mores_as_operations_but_not_as_operations_of_shapes() {
+    fn page_counts_get_mores_in_the_total_of_operations_but_not_in_the_operations_of_shapes() {
         let mut of = Report::read(example()).unwrap();
         let listed: u64 = of.shapes.iter().map(|shape| shape.count).sum();
         of.shapes[0].more.count = 600;

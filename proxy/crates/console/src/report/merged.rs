@@ -73,8 +73,9 @@ mod tests {
         report
     }
 
+    /// If no instance has a baseline, the merged report gives the reason only once.
     #[test]
-    fn report_mentions_an_instance_without_a_baseline_only_if_another_instance_has_one() {
+    fn merged_report_warns_of_an_instance_without_a_baseline_only_if_another_instance_has_one() {
         let report = |comparable| {
             let mut report = complete();
             report.changes.comparable = Some(comparable);
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn report_without_distributions_is_not_merged_and_its_instance_has_an_error() {
+    fn a_report_without_latency_distributions_is_not_merged_and_its_instance_gets_an_error() {
         let mut incomplete = complete();
         incomplete.shapes[0].distribution = None;
         let reports = vec![

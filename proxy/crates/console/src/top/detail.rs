@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn detail_shows_distribution_phases_and_timeline() {
+    fn the_opened_shape_is_shown_with_its_distribution_phases_and_timeline() {
         let model = opened();
         let text = shown(&model, 130, 40).join("\n");
         for part in [

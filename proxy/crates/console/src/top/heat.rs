@@ -319,7 +319,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn period_contains_all_columns_even_if_clocks_differ() {
+    fn period_contains_all_columns_even_if_the_local_clock_differs_from_the_clock_of_the_proxy() {
         let of = |since, now| {
             let period = Period::of(&heatmap(), since, now);
             (period.from, period.until)
@@ -333,7 +333,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn shades_are_logarithmic_and_lowest_counts_returns_the_lowest_count_of_each_used_shade() {
+    fn shades_are_logarithmic_and_the_legend_gets_the_lowest_count_of_each_shade_in_use() {
         let of = |most| Grid {
             most,
             ..Grid::default()

@@ -114,7 +114,7 @@ mod tests {
     use crate::top::model::tests::model;
 
     #[test]
-    fn the_heat_map_selects_one_server_namespace_command_or_shape() {
+    fn the_heat_map_can_be_limited_to_one_server_namespace_command_or_shape() {
         let mut model = model();
         assert_eq!(model.heat_parameters().unwrap(), "");
         assert_eq!(model.heat_title(), "all operations");
@@ -162,8 +162,9 @@ mod tests {
         assert_eq!(model.heat_parameters().unwrap(), "&command=aggregate");
     }
 
+    /// The heat map can be limited to a name of a dimension: a server, namespace, command or shape.
     #[test]
-    fn dimension_without_names_is_skipped() {
+    fn the_selection_skips_a_dimension_that_has_no_names() {
         let mut model = Model::default();
         model.next_dimension();
         assert_eq!(model.choice.heat, HeatChoice::default());

@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn heat_map_of_another_selection_is_not_shown() {
+    fn a_heat_map_of_an_earlier_selection_is_not_shown_after_the_selection_has_changed() {
         let mut model = opened(Colours::None);
         model.choice.heat.next_phase();
         let text = shown(&model, 100, 30).join("\n");

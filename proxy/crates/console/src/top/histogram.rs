@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn logarithmic_bins_keep_every_count_and_the_gap_between_peaks() {
+    fn grouping_buckets_into_logarithmic_bins_loses_no_count_and_does_not_merge_the_two_peaks() {
         let fine = logarithmic(&peaks(), 100);
         let counts: Vec<f64> = fine.bins.iter().map(|bin| bin.count).collect();
         assert_eq!(counts, [10.0, 30.0, 0.0, 0.0, 0.0, 0.0, 0.0, 20.0, 5.0]);
@@ -213,8 +213,9 @@ mod tests {
         assert_eq!(logarithmic(&[], 4), Histogram::default());
     }
 
+    /// Durations below and above one second are never in the same bin, so two may be necessary.
     #[test]
-    fn logarithmic_histogram_has_at_most_the_requested_number_of_bins_but_may_always_have_two() {
+    fn logarithmic_histogram_has_at_most_the_requested_number_of_bins_or_two() {
         let wide: Vec<Bucket> = (-160..80).map(|number| bucket(number, 1)).collect();
         for most in [1, 2, 7, 30, 500] {
             let histogram = logarithmic(&wide, most);
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn default_axis_range_ends_at_a_round_number_and_the_ends_of_a_range_never_meet() {
+    fn default_range_of_an_axis_ends_at_a_round_number_and_its_two_ends_never_meet_when_moved() {
         assert_eq!(Range::up_to(0.037).high, 0.05);
         assert!((Range::up_to(0.0021).high - 0.005).abs() < 1e-12);
         assert!(Range::up_to(0.0).high > 0.0);

@@ -114,6 +114,7 @@ mod tests {
         );
     }
 
+    /// If no instance has a baseline, the pane of changes shows the reason instead of an error.
     #[test]
     fn error_names_an_instance_without_a_baseline_only_if_another_instance_has_one() {
         let bucket = Bucket {

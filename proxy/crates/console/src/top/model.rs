@@ -304,7 +304,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn merged_rate_includes_only_instances_that_replied_to_the_last_two_requests() {
+    fn operations_per_second_include_only_instances_that_replied_to_the_last_two_requests() {
         let (a, b, c) = ("http://a:1", "http://b:1", "http://c:1");
         let mut model = Model::default();
         model.take(operations(&[(a, 1, 100), (b, 1, 500)]));
@@ -359,7 +359,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn total_time_includes_get_mores() {
+    fn sorting_shapes_by_total_time_includes_the_time_of_their_get_mores() {
         let mut model = model();
         let last = model.shapes.shapes.len() - 1;
         let lightest = &mut model.shapes.shapes[last];

@@ -397,7 +397,7 @@ mod tests {
     use crate::top::model::tests::model;
 
     #[test]
-    fn recurring_stall_is_shown_with_its_period_and_phase_and_counter() {
+    fn recurring_stall_is_shown_with_its_period_slow_phase_and_the_server_counter_that_changed() {
         let model = model();
         let lines = stalls(&model.stalls);
         assert_eq!(
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn storms_and_stalls_of_several_instances_name_the_instance() {
+    fn reconnect_storms_and_stalls_show_which_of_several_instances_reported_them() {
         use seawall_api::Merge;
 
         let mut model = model();
@@ -434,8 +434,9 @@ mod tests {
         assert!(lines[2].ends_with("reported by") && lines[3].ends_with(instance));
     }
 
+    /// The *pulse* regularly samples the counters of `serverStatus`.
     #[test]
-    fn recurring_stall_without_a_counter_says_that_no_counter_changed_or_no_reply_came() {
+    fn recurring_stall_without_a_counter_says_that_none_changed_or_that_the_server_sent_no_reply() {
         let mut recurring = model().stalls.recurring[0].clone();
         recurring.counter = None;
         assert!(recurrence(&recurring).ends_with("no server counter changed at the same time"));
@@ -446,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_show_the_figure_that_changed() {
+    fn each_change_of_a_shape_is_shown_with_the_earlier_and_the_later_value() {
         let lines = changes(&model().changes, "last_week");
         assert_eq!(lines[0], "now compared with last week");
         assert!(lines[2].contains("p50 900 µs → p50 4.2 ms"), "{}", lines[2]);
@@ -490,6 +491,7 @@ mod tests {
         assert!(text.contains("; last seen 2026-11-21 "), "{text}");
     }
 
+    /// The *pulse* regularly samples the counters of `serverStatus`.
     #[test]
     fn pulse_text_ends_with_the_note_from_the_api() {
         let mut noted = model().stalls.pulse;

@@ -306,7 +306,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn header_and_table_show_the_proxy_and_its_heaviest_shape() {
+    fn header_describes_the_proxy_and_the_first_table_row_is_the_shape_with_the_most_time() {
         let lines = shown(&model(), 160, 20);
         assert!(
             lines[0].starts_with("seawall 0.1.0  http://127.0.0.1:9909  pooled"),
@@ -344,7 +344,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn alert_line_shows_errors_a_drain_storms_and_injected_faults() {
+    fn alert_line_shows_an_error_injected_faults_a_drain_and_a_reconnect_storm() {
         let mut model = model();
         let status = model.status.as_mut().unwrap();
         (status.injects_faults, status.draining) = (true, true);

@@ -67,8 +67,9 @@ mod tests {
         *,
     };
 
+    /// The *effect* is the share of pairs in which the later duration is longer.
     #[test]
-    fn rank_effect_equals_the_result_of_comparing_all_pairs() {
+    fn effect_of_the_rank_test_equals_the_result_of_comparing_all_pairs() {
         let mut random = Random::of(1);
         for _ in 0..20 {
             let mut sample = |n| -> (Vec<usize>, Distribution) {
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_z_value_is_corrected_for_ties() {
+    fn the_z_value_of_the_rank_test_is_corrected_for_equal_durations() {
         // 1 1 2 against 1 2 2 2 (bucket numbers): U = 8.5 of 12. There are ties of 3 and of 4 among
         // 7 values, so the variance is 12 / 12 · (8 - (24 + 60) / (7 · 6)) = 6.
         let of = |short, long| {

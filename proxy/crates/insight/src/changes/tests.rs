@@ -289,6 +289,7 @@ fn changes_below_the_thresholds_are_not_reported() {
     }
 }
 
+/// Without other shapes to compare with, the whole machine may have become slower.
 #[test]
 fn a_slowdown_of_the_only_shape_is_reported_only_if_it_is_large() {
     let (slow, slower) = (minute(&[(500, 1.9)]), minute(&[(500, 5.0)]));
@@ -311,8 +312,9 @@ fn empty_periods_have_no_changes() {
     }
 }
 
+/// *Other shapes* is one sum of all shapes that have no row of their own in the shape table.
 #[test]
-fn shape_that_may_have_been_counted_under_other_shapes_is_not_reported_as_new() {
+fn a_shape_is_not_reported_as_new_if_the_earlier_other_shapes_may_include_it() {
     let mut before = minute(&[(500, 1.0)]);
     let now = minute(&[(500, 1.0), (300, 1.0)]);
     let new = [(label(1), ChangeKind::New)];
@@ -327,12 +329,13 @@ fn shape_that_may_have_been_counted_under_other_shapes_is_not_reported_as_new() 
 }
 
 #[test]
-fn a_short_baseline_yields_no_new_shapes() {
+fn if_the_baseline_is_shorter_than_30_seconds_no_shape_is_reported_as_new() {
     let mut before = minute(&[(500, 1.0)]);
     before.length = Duration::from_secs(10);
     assert_eq!(compare(&before, &minute(&[(3_000, 1.0), (3_000, 1.0)])), []);
 }
 
+/// The cost of a change is the increase of the operation time per second.
 #[test]
 fn changes_are_sorted_by_cost_and_improvements_are_last() {
     let before = minute(&[(100, 9.0), (100, 1.0), (100, 1.0), (100, 1.0), (100, 1.0)]);
@@ -361,6 +364,7 @@ fn change_kinds_have_the_names_used_in_the_api() {
     }
 }
 
+/// Seawall replaces field names that are data, such as the user name in `scores.bob`, by `*`.
 #[test]
 fn a_shape_whose_field_names_are_replaced_by_a_star_is_neither_new_nor_gone() {
     let named = |text: &str| {
@@ -442,8 +446,9 @@ fn a_new_shape_with_few_operations_is_reported_if_costly() {
     assert_eq!(compare(&short, &now(4, 20_000.0)), []);
 }
 
+/// The cost of a change is the increase of the operation time per second.
 #[test]
-fn time_of_get_mores_is_part_of_the_cost() {
+fn the_cost_of_a_slower_shape_includes_the_time_of_its_get_mores() {
     let with_more = |seconds| {
         let mut period = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
         let mut heavy = alike(500, if seconds > 0 { 9.0 } else { 1.0 });

@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_of_watched_servers_the_stalls_of_servers_that_reply_are_kept() {
+    fn servers_still_in_use_keep_their_stalls_while_the_maximum_number_of_servers_is_watched() {
         let series = (0..WATCHED).map(|number| {
             let label = Label::Server(format!("server{number}").into());
             (Arc::new(label), Figures::default())

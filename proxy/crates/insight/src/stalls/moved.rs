@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_change_during_stalls_are_reported_in_order_of_score() {
+    fn counters_that_change_during_stalls_are_reported_with_the_largest_deviation_first() {
         for seed in 0..SEEDS {
             let samples = samples(seed, |sample| {
                 set(sample, "checkpoint_bytes", 36e6);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn without_enough_samples_no_counter_is_reported() {
+    fn no_changed_counters_are_reported_without_stalls_or_with_too_few_samples() {
         assert_eq!(moved(&[], &episodes()), []);
         assert_eq!(moved(&samples(1, |_| {}), &[]), []);
         assert_eq!(unanswered(&[], &episodes()), 0);

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recurrence_needs_three_episodes() {
+    fn three_stalls_at_a_regular_interval_are_a_recurrence_but_two_are_not() {
         assert_eq!(recurrence(&[]), None);
         assert_eq!(recurrence(&at(&[0.0, 60.0])), None);
         let found = recurrence(&at(&[0.0, 60.3, 119.9])).unwrap();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn recurrence_is_found_with_one_episode_missing() {
+    fn a_recurrence_is_found_even_if_one_stall_of_the_regular_series_is_missing() {
         for starts in [[0.0, 60.0, 180.0], [0.0, 120.0, 180.0]] {
             let found = recurrence(&at(&starts)).unwrap();
             assert_eq!(found.period, Duration::from_mins(1), "{starts:?}");
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_current_recurrence_is_preferred_to_a_longer_past_recurrence() {
+    fn a_current_recurrence_is_preferred_to_a_past_recurrence_with_more_stalls() {
         let past = (0..20_u32).map(|n| 60.0 * f64::from(n));
         let since = (0..4_u32).map(|n| 9_000.0 + 200.0 * f64::from(n));
         let episodes = at(&past.chain(since).collect::<Vec<_>>());

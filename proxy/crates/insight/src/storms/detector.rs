@@ -206,21 +206,24 @@ mod tests {
         assert_eq!(changes.len(), 2, "{changes:?}");
     }
 
+    /// A storm is a sudden rise of this rate. The detector cannot see a rise before it started.
     #[test]
-    fn constant_churn_from_the_start_is_not_a_storm() {
+    fn a_high_rate_of_short_lived_connections_since_the_start_is_not_a_storm() {
         assert_eq!(changes([(600, 500, 500)]), []);
     }
 
+    /// The high rate slowly becomes the normal rate. Then the storm ends.
     #[test]
-    fn lasting_connection_churn_is_learned_as_normal() {
+    fn a_storm_ends_if_the_high_rate_of_short_lived_connections_lasts() {
         // A new application opens a connection for each operation.
         let changes = changes([(600, 3, 1), (7_200, 500, 500)]);
         assert_eq!(changes.len(), 2, "{changes:?}");
     }
 
     proptest! {
+        /// The normal churn (the average rate of short-lived connections) is always finite.
         #[test]
-        fn starts_and_ends_of_storms_alternate_and_the_normal_churn_is_finite(
+        fn starts_and_ends_of_storms_alternate(
             series in prop::collection::vec((0_u64..10_000, 0_u64..10_000), 1..500)
         ) {
             let mut detector = StormDetector::default();

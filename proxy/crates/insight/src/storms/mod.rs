@@ -181,9 +181,10 @@ mod tests {
         traffic
     }
 
-    /// Absorbed client connections caused no connection to a server.
+    /// A storm also reports the absorbed connections: the client connections for which Seawall
+    /// opened no connection to a server.
     #[test]
-    fn storm_reports_its_clients_and_the_absorbed_connections() {
+    fn a_storm_reports_the_networks_and_applications_of_its_clients() {
         let mut scene = Scene::new();
         let leaving = Leaving {
             ip: Some([10, 1, 2, 3].into()),

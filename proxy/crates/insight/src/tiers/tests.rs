@@ -53,8 +53,9 @@ fn whole(period: &Period) -> u64 {
     period.series.get(&Label::Whole).map_or(0, |f| f.count)
 }
 
+/// The history has sums over steps of 1 s, 10 s, 60 s and 600 s, called tiers.
 #[test]
-fn sums_are_exact_at_every_resolution_while_the_latest_steps_are_incomplete() {
+fn operation_counts_are_exact_while_the_latest_steps_have_not_ended() {
     // 3,725 is not a multiple of 10, 60 or 600, so the latest step of 10 s, of 60 s and of 600 s
     // has not ended yet.
     let history = filled(3_725);
@@ -73,8 +74,9 @@ fn sums_are_exact_at_every_resolution_while_the_latest_steps_are_incomplete() {
     assert_eq!(whole(&hour), sum(130, 3_725));
 }
 
+/// The history has sums over steps of 1 s, 10 s, 60 s and 600 s, called tiers.
 #[test]
-fn sums_are_complete_if_the_history_starts_in_the_middle_of_a_step() {
+fn operation_counts_are_complete_if_the_history_starts_in_the_middle_of_a_step() {
     let start = START + 453;
     for uptime in [20, 45, 160, 300, 700, 1_300, 4_000] {
         let history = filled_from(start, uptime);
@@ -107,9 +109,9 @@ fn seconds_can_be_added_after_the_clock_was_set_back() {
 }
 
 #[test]
-fn a_timeline_has_the_requested_steps() {
-    // In the cases (600, 5) and (3_600, 30), the tier has already dropped the first frames of the
-    // first step, because the retention of these frames has ended.
+fn a_timeline_has_one_entry_for_each_step_of_the_requested_length() {
+    // In the cases (600, 5) and (3_600, 30), the history has already dropped the beginning of the
+    // first step, because its retention has ended.
     let length = 3_738;
     let history = filled(length);
     let to = START + length;
@@ -164,7 +166,7 @@ fn steps_are_longer_than_requested_if_the_history_has_only_longer_frames() {
 }
 
 #[test]
-fn percentiles_of_long_steps_cover_all_operations() {
+fn percentiles_of_a_ten_minute_step_are_computed_from_all_operations() {
     let mut history = History::new(64 << 20, 10);
     for at in 0..700 {
         let slow = if at == 300 { 900 } else { 1 };
@@ -180,8 +182,10 @@ fn percentiles_of_long_steps_cover_all_operations() {
     assert!((860.0..940.0).contains(&millis(0.9999)));
 }
 
+/// The last number of each shape is its weight: the time of its operations. The history keeps the
+/// series of two shapes.
 #[test]
-fn the_heaviest_shapes_have_their_own_series_and_the_others_share_one() {
+fn shapes_with_the_greatest_weights_have_their_own_series_and_all_others_share_one() {
     let mut history = History::new(64 << 20, 2);
     let of = [
         (shape(1), 5, 1.0),
@@ -204,8 +208,9 @@ fn the_heaviest_shapes_have_their_own_series_and_the_others_share_one() {
     assert_eq!(counts, expected);
 }
 
+/// The first tier keeps steps of 1 s for 10 minutes. The others keep longer steps for longer times.
 #[test]
-fn steps_expire_after_the_retention_of_their_tier() {
+fn a_tier_drops_its_steps_at_the_end_of_their_retention() {
     let history = filled(700);
     let oldest = |tier: usize| history.tiers[tier].frames.front().map(|f| f.start - START);
     assert_eq!(oldest(0), Some(99));
@@ -214,7 +219,7 @@ fn steps_expire_after_the_retention_of_their_tier() {
 }
 
 #[test]
-fn history_stays_within_its_memory_limit_and_counts_frames_dropped_before_their_retention_ends() {
+fn the_history_drops_old_steps_before_their_retention_ends_to_stay_within_its_memory_limit() {
     let mut history = History::new(200_000, 200);
     for at in 0..600 {
         let of: Vec<_> = (0..100).map(|n| (shape(n), at % 7 + 1, 1.0)).collect();
@@ -224,8 +229,10 @@ fn history_stays_within_its_memory_limit_and_counts_frames_dropped_before_their_
     assert!(history.dropped_early() > 0);
 }
 
+/// A *frame* is a step of the history that has ended, packed into few bytes. An *open* step has not
+/// ended.
 #[test]
-fn frames_keep_memory_even_if_steps_that_have_not_ended_exceed_the_memory_limit() {
+fn a_part_of_the_memory_is_reserved_for_frames_even_if_open_steps_exceed_the_limit() {
     const MAX_BYTES: usize = 80_000;
     let mut history = History::new(MAX_BYTES, 200);
     for at in 0..600 {
@@ -285,8 +292,9 @@ fn all_operations_are_counted_even_if_their_series_are_too_large_for_one_frame()
     assert!(period.series.contains_key(&Label::OtherShapes));
 }
 
+/// A *frame* is a step of the history that has ended, packed into few bytes.
 #[test]
-fn a_frame_omits_its_lightest_series_if_it_would_otherwise_be_too_large() {
+fn a_frame_that_would_be_too_large_omits_the_series_with_the_least_server_load() {
     let namespace = Label::Namespace {
         command: "find".into(),
         db: "shop".into(),
@@ -337,8 +345,9 @@ fn labels_are_kept_in_the_history_and_in_its_file_while_frames_use_them() {
     assert_eq!(history.labels.len(), 200);
 }
 
+/// A *frame* is a step of the history that has ended, packed into few bytes.
 #[test]
-fn a_restored_history_accepts_new_seconds_and_omits_damaged_frames() {
+fn a_history_restored_without_its_damaged_frames_continues_with_new_seconds() {
     let mut history = History::new(64 << 20, 10);
     let (mut labels, mut frames) = (HashMap::new(), BTreeMap::new());
     let mut follow = |history: &mut History| {
@@ -402,8 +411,9 @@ fn a_restored_history_omits_frames_that_end_after_the_current_second() {
     }
 }
 
+/// A *gauge* is a measured value, such as the number of client connections.
 #[test]
-fn gauges_of_long_steps_have_the_extremes_and_the_mean_of_all_seconds() {
+fn long_steps_have_the_minimum_maximum_and_mean_of_a_gauge_over_all_seconds() {
     let mut history = History::new(64 << 20, 10);
     for at in 0..700 {
         let mut gauges = Gauges::default();

@@ -58,8 +58,10 @@ fn is_number(value: &Bson) -> bool {
     matches!(value, Bson::Int32(_) | Bson::Int64(_) | Bson::Double(_))
 }
 
+/// The first field is named after the command. Its value is a collection name, an option such as a
+/// log level, or data.
 #[test]
-fn redaction_keeps_only_names_and_options_in_the_first_field() {
+fn redaction_keeps_the_value_of_the_first_field_only_if_it_can_be_a_name_or_an_option() {
     for spec in COMMANDS {
         for name in [spec.name].iter().chain(spec.aliases) {
             for sentinel in sentinels() {
@@ -82,8 +84,9 @@ fn redaction_keeps_only_names_and_options_in_the_first_field() {
     }
 }
 
+/// The first field of these commands has an option, another command, or session ids.
 #[test]
-fn only_the_expected_commands_have_an_option_a_command_or_session_ids_in_the_first_field() {
+fn first_field_of_only_the_expected_commands_is_neither_a_name_nor_a_flag() {
     let names = |first_field| {
         let rows = COMMANDS.iter().filter(|row| row.first_field == first_field);
         rows.map(|row| row.name).collect::<Vec<_>>()
@@ -237,8 +240,9 @@ const OTHERS: [&str; 33] = [
     "a field that Seawall does not know",
 ];
 
+/// This test is for all fields of a command except the first.
 #[test]
-fn redaction_keeps_only_names_and_options_of_the_expected_type_in_fields_after_the_first() {
+fn redaction_keeps_strings_only_in_fields_for_names_and_numbers_only_in_fields_for_options() {
     // The syntax of a command decides which values of these fields are kept, so one command of each
     // syntax is enough.
     let mut rows: Vec<&CommandSpec> = Vec::new();
@@ -358,8 +362,9 @@ fn constants_in_stages_and_expressions_are_redacted() {
     }
 }
 
+/// They contain only options, names and ids that a server or a driver chose.
 #[test]
-fn options_inside_documents_and_arrays_are_kept() {
+fn redaction_keeps_documents_and_arrays_that_contain_no_user_data() {
     let binary = |subtype| {
         Bson::Binary(Binary {
             subtype,
@@ -395,7 +400,7 @@ fn options_inside_documents_and_arrays_are_kept() {
 }
 
 #[test]
-fn redacted_error_replies_contain_no_values_of_users() {
+fn redacted_error_replies_contain_no_user_data() {
     let original = doc! { "ok": 0.0, "code": 11000, "errmsg": TEXT, "errInfo": { "a": TEXT },
     "keyPattern": { "a": TEXT }, "keyValue": { "a": NUMBER },
     "writeErrors": [{ "code": 1, "errmsg": TEXT, "errInfo": { "a": NUMBER }, "keyPattern": { "a": TEXT } }],

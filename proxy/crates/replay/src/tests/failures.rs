@@ -105,8 +105,10 @@ fn counts(report: &Report) -> (u64, u64) {
     (shape.count, shape.failures)
 }
 
+/// The only operation is the `aggregate` that opened the change stream. In the loop, the `getMore`
+/// failed only in the capture.
 #[tokio::test]
-async fn failed_get_more_on_a_change_stream_counts_as_a_failure_but_not_as_an_operation() {
+async fn failed_get_more_on_a_change_stream_adds_a_failure_but_no_operation_to_the_results() {
     let stub = Stub::start(Conduct::Serve).await;
     for outcome in [Outcome::Refused, Outcome::ServerFailed, Outcome::ClientGone] {
         let plan = plan(&stub).await;

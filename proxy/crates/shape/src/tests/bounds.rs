@@ -164,8 +164,10 @@ fn statements_beyond_the_limit_are_not_read() {
     assert_eq!(delete(same), "{deletes:[{filter:{a:?}}]}");
 }
 
+/// A *coarse shape* lacks the parts of a shape that do not select documents. So these statements
+/// differ in their fine shapes and are equal in their coarse shapes.
 #[test]
-fn the_limit_on_different_statements_applies_to_fine_and_coarse_shapes_separately() {
+fn fine_and_coarse_shapes_have_separate_limits_on_the_number_of_different_statements() {
     let statements: Vec<Document> = names(5)
         .map(|name| doc! { "q": { "a": 1 }, "u": { "$set": { name: 1 } } })
         .collect();
@@ -198,7 +200,7 @@ fn a_command_with_too_many_fields_and_elements_is_printed_as_dots() {
 }
 
 #[test]
-fn a_long_text_is_cut_but_its_hash_covers_the_whole_shape() {
+fn a_long_shape_text_is_cut_but_the_hash_covers_the_whole_shape() {
     let long = |last: &str| {
         let names = (0..63).map(|number| name(number) + &"é".repeat(31));
         let names = names.chain([format!("zz{last}")]);
@@ -217,7 +219,7 @@ fn a_long_text_is_cut_but_its_hash_covers_the_whole_shape() {
 }
 
 #[test]
-fn a_text_with_a_long_name_is_cut() {
+fn a_shape_text_with_a_very_long_field_name_is_cut() {
     let long = ["a\u{1}"; 100_000].join(".");
     let operators = names(60).map(|name| (format!("${name}"), Bson::Int32(1)));
     let filter = doc! { &long: operators.collect::<Document>() };

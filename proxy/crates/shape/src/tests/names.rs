@@ -85,7 +85,7 @@ fn bytes_that_are_not_utf8_print_as_hex() {
 }
 
 #[test]
-fn expression_paths_keep_their_dollar_signs_and_hide_data_in_names() {
+fn field_paths_in_expressions_keep_dollar_signs_and_data_in_them_is_replaced_by_a_star() {
     let cases = [
         ("$a.b", "$a.b"),
         ("$$ROOT.a", "$$ROOT.a"),
@@ -128,7 +128,7 @@ fn namespaces_and_index_names_are_printed_unchanged() {
 }
 
 #[test]
-fn hashes_of_a_bracketed_name_and_a_list_are_equal_if_and_only_if_their_texts_are_equal() {
+fn a_string_in_brackets_and_a_list_have_equal_hashes_if_and_only_if_their_texts_are_equal() {
     let pairs = [
         (doc! { "key": "[a]" }, doc! { "key": ["a"] }),
         (doc! { "key": "[a.b]" }, doc! { "key": ["a.b"] }),

@@ -45,8 +45,9 @@ proptest! {
         }
     }
 
+    /// *Learned names* are field names that are data, because a path has too many different names.
     #[test]
-    fn hashes_are_equal_if_and_only_if_texts_are_equal_when_learned_names_count_as_data(
+    fn hashes_are_equal_if_and_only_if_texts_are_equal_when_learned_names_are_replaced_by_a_star(
         seeds in vec(vec(any::<u8>(), 0..40), 12),
     ) {
         let bodies: Vec<_> =
@@ -88,8 +89,9 @@ proptest! {
         prop_assert_eq!(hashed(&command), hashed(&other));
     }
 
+    /// The order of the conditions of a filter, for example, does not matter to the server.
     #[test]
-    fn fingerprint_does_not_depend_on_the_order_of_the_members_of_a_set(choices in choices()) {
+    fn fingerprint_does_not_depend_on_an_order_that_does_not_matter_to_the_server(choices in choices()) {
         let command = Dice::new(&choices).command();
         let mut dice = Dice::new(&choices);
         dice.is_shuffled = true;
@@ -125,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn fingerprint_of_corrupt_bytes_never_panics_and_its_text_and_hash_agree(
+    fn fingerprints_of_corrupt_commands_have_equal_hashes_if_and_only_if_their_texts_are_equal(
         choices in choices(),
         cut in any::<prop::sample::Index>(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),

@@ -10,7 +10,7 @@ use seawall_command::CommandBytes;
 use seawall_wire::Sequence;
 
 #[test]
-fn filters_are_printed_by_the_shape_rules() {
+fn filters_have_the_expected_shape_texts() {
     let cases = [
         (doc! { "a": { "$eq": null } }, "{a:null}"),
         (
@@ -95,7 +95,7 @@ fn a_regex_is_printed_with_a_caret_only_if_it_has_a_literal_prefix() {
 }
 
 #[test]
-fn clauses_of_find_are_printed_by_the_shape_rules() {
+fn clauses_of_find_have_the_expected_shape_texts() {
     let decimal = |text: &str| text.parse::<bson::Decimal128>().unwrap();
     let cases = [
         (
@@ -156,7 +156,7 @@ fn clauses_of_find_are_printed_by_the_shape_rules() {
 }
 
 #[test]
-fn clauses_of_commands_other_than_find_are_printed_by_the_shape_rules() {
+fn clauses_of_commands_other_than_find_have_the_expected_shape_texts() {
     let cases = [
         (doc! { "aggregate": "c" }, "{pipeline:[]}"),
         (doc! { "distinct": "c" }, "{key:?}"),
@@ -194,7 +194,7 @@ fn clauses_of_commands_other_than_find_are_printed_by_the_shape_rules() {
 }
 
 #[test]
-fn updates_are_printed_by_the_shape_rules() {
+fn updates_have_the_expected_shape_texts() {
     let cases = [
         (
             doc! { "$push": { "a": { "$each": [1], "$slice": 2 }, "b": 1 } },
@@ -221,7 +221,7 @@ fn assert_stage(stage: Document, expected: &str) {
 }
 
 #[test]
-fn pipeline_stages_that_join_or_write_are_printed_by_the_shape_rules() {
+fn pipeline_stages_that_read_or_write_another_collection_have_the_expected_shape_texts() {
     let cases = [
         (
             doc! { "$lookup": {
@@ -265,7 +265,7 @@ fn pipeline_stages_that_join_or_write_are_printed_by_the_shape_rules() {
 }
 
 #[test]
-fn other_pipeline_stages_are_printed_by_the_shape_rules() {
+fn pipeline_stages_that_use_no_other_collection_have_the_expected_shape_texts() {
     let cases = [
         (doc! { "$unset": "a" }, "{$unset:[a]}"),
         (

@@ -35,8 +35,10 @@ fn is_evicted(inner: &Inner, id: HolderId) -> bool {
     inner.holders[&id].is_evicted
 }
 
+/// The reserve is memory beside the budget. Only one message at a time may use it, so that this
+/// message can be completed.
 #[tokio::test(start_paused = true)]
-async fn one_message_uses_the_memory_reserve_and_the_message_with_fewest_missing_bytes_is_next() {
+async fn the_memory_reserve_goes_next_to_the_waiting_message_with_the_fewest_missing_bytes() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [a, b] = [2, 2].map(|last| inner.open(sharer(last), now));
@@ -58,8 +60,10 @@ async fn one_message_uses_the_memory_reserve_and_the_message_with_fewest_missing
     assert!(inner.used <= ALL + RESERVE);
 }
 
+/// The reserve is memory beside the budget. Only one message at a time may use it, so that this
+/// message can be completed.
 #[tokio::test(start_paused = true)]
-async fn a_message_of_the_address_that_holds_the_least_memory_gets_the_reserve_first() {
+async fn the_memory_reserve_goes_first_to_the_address_that_holds_the_least_memory() {
     let (mut inner, now) = inner();
     let _greedy = holder(&mut inner, sharer(1), ALL, now);
     let first = inner.open(sharer(3), now);
@@ -98,8 +102,10 @@ async fn one_address_cannot_use_all_memory_of_the_budget() {
     );
 }
 
+/// The reserve is memory beside the budget. Only one message at a time may use it, so that this
+/// message can be completed.
 #[tokio::test(start_paused = true)]
-async fn a_message_loses_the_memory_reserve_when_its_sender_is_silent() {
+async fn a_message_loses_the_memory_reserve_if_its_sender_sends_no_byte_for_one_second() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [a, b] = [2, 3].map(|last| inner.open(sharer(last), now));
@@ -111,8 +117,10 @@ async fn a_message_loses_the_memory_reserve_when_its_sender_is_silent() {
     );
 }
 
+/// A message is *silent* if its sender has sent no byte for one second. Eviction frees the memory
+/// of a message and closes its connection.
 #[tokio::test(start_paused = true)]
-async fn only_silent_messages_of_the_address_with_the_most_memory_are_evicted() {
+async fn a_silent_message_of_the_address_with_the_most_memory_is_evicted_first() {
     let (mut inner, now) = inner();
     let greedy = [0, 1].map(|n| holder(&mut inner, sharer(1), 400_000 + n, now));
     let small = holder(&mut inner, sharer(2), 199_999, now);
@@ -133,8 +141,10 @@ async fn only_silent_messages_of_the_address_with_the_most_memory_are_evicted() 
     assert_eq!(inner.grow(greedy[0], 1, 1, later), Grant::Evicted);
 }
 
+/// Eviction frees the memory of a message and closes its connection. A message is too slow if the
+/// average rate of its bytes is too low. A pause of one second is not enough.
 #[tokio::test(start_paused = true)]
-async fn only_slow_memory_holders_are_evicted_for_a_message_of_the_same_address() {
+async fn only_too_slow_messages_are_evicted_for_a_message_of_the_same_address() {
     let (mut inner, now) = inner();
     let [slow, fast] = [1, 1].map(|last| holder(&mut inner, sharer(last), 400_000, now));
     for id in [slow, fast] {
@@ -227,7 +237,7 @@ fn check(inner: &Inner) {
 
 proptest! {
     #[test]
-    fn memory_sums_and_the_first_waiting_message_are_correct_after_random_requests(
+    fn after_random_requests_the_used_bytes_and_the_next_message_to_get_memory_are_correct(
         steps in prop::collection::vec((0_u8..4, 0_usize..8, 1_usize..400_000), 1..200),
     ) {
         let (mut inner, mut now) = (Inner::new(ALL, ALL / 2), Instant::now());
@@ -278,8 +288,9 @@ fn poll_grow(
     share.poll_grow(&mut Context::from_waker(&waker), bytes, bytes)
 }
 
+/// The memory reserve is for one waiting message at a time, so that this message can be completed.
 #[tokio::test(start_paused = true)]
-async fn try_reserve_succeeds_only_if_the_bytes_are_free() {
+async fn try_reserve_fails_if_the_bytes_are_not_free_outside_the_memory_reserve() {
     // Half of the budget is the reserve.
     let budget = MemoryBudget::of_bytes(1_000);
     let first = budget.try_reserve(sharer(1), 400).unwrap();
@@ -322,8 +333,10 @@ async fn a_message_that_waits_for_memory_is_woken_when_memory_is_released() {
     assert_eq!(wakes[0].count(), 0);
 }
 
+/// A message is *silent* if its sender has sent no byte for one second. Eviction frees the memory
+/// of a message and closes its connection.
 #[tokio::test(start_paused = true)]
-async fn a_memory_holder_does_not_count_as_silent_while_seawall_does_not_read_from_its_peer() {
+async fn time_in_which_seawall_does_not_read_does_not_count_as_silence_of_the_sender() {
     const MS: Duration = Duration::from_millis(1);
     let budget = MemoryBudget::of_bytes(1_000);
     let greedy = budget.try_reserve(sharer(1), 500).unwrap();
@@ -350,8 +363,10 @@ async fn a_memory_holder_does_not_count_as_silent_while_seawall_does_not_read_fr
     assert!(greedy.is_evicted());
 }
 
+/// A message is *silent* if its sender has sent no byte for one second. Eviction frees the memory
+/// of a message and closes its connection.
 #[tokio::test(start_paused = true)]
-async fn a_memory_holder_that_waits_for_more_memory_does_not_count_as_silent() {
+async fn time_in_which_a_message_waits_for_memory_does_not_count_as_silence_of_its_sender() {
     const MS: Duration = Duration::from_millis(1);
     let (mut inner, now) = inner();
     let large = holder(&mut inner, sharer(1), ALL - 100_000, now);
@@ -374,8 +389,10 @@ async fn a_memory_holder_that_waits_for_more_memory_does_not_count_as_silent() {
     assert!(!is_evicted(&inner, sender));
 }
 
+/// The reserve is memory beside the budget. Only one message at a time may use it, so that this
+/// message can be completed.
 #[tokio::test(start_paused = true)]
-async fn when_a_message_loses_the_memory_reserve_the_message_that_gets_it_is_woken() {
+async fn a_waiting_message_is_woken_when_it_gets_the_reserve_that_a_silent_message_loses() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [stalled, first, second] = [2, 3, 4].map(|last| inner.open(sharer(last), now));
@@ -389,8 +406,10 @@ async fn when_a_message_loses_the_memory_reserve_the_message_that_gets_it_is_wok
     assert_eq!(inner.grow(first, 100, 100, later), Grant::Granted);
 }
 
+/// A message is *silent* if its sender has sent no byte for one second. Eviction frees the memory
+/// of a message and closes its connection.
 #[tokio::test(start_paused = true)]
-async fn searches_for_memory_holders_to_evict_have_a_minimum_interval() {
+async fn a_waiting_message_searches_for_messages_to_evict_at_most_every_50_ms() {
     const MS: Duration = Duration::from_millis(1);
     let (mut inner, now) = inner();
     let silent = holder(&mut inner, sharer(1), ALL, now);
@@ -404,8 +423,10 @@ async fn searches_for_memory_holders_to_evict_have_a_minimum_interval() {
     }
 }
 
+/// Here, too little memory is free even for the message that may use the reserve: memory beside the
+/// budget, for one message at a time.
 #[tokio::test(start_paused = true)]
-async fn the_waiting_message_with_the_most_missing_bytes_is_evicted_if_no_message_can_finish() {
+async fn if_no_message_can_be_completed_the_waiting_message_with_the_most_bytes_left_is_evicted() {
     let (mut inner, now) = inner();
     let full = inner.open(sharer(1), now);
     assert_eq!(inner.grow(full, ALL, ALL, now), Grant::Granted);
@@ -426,8 +447,10 @@ async fn the_waiting_message_with_the_most_missing_bytes_is_evicted_if_no_messag
     assert_eq!(evicted(&inner), [false, false, false, true]);
 }
 
+/// A message is *silent* if its sender has sent no byte for one second. Eviction frees the memory
+/// of a message and closes its connection.
 #[tokio::test(start_paused = true)]
-async fn a_silent_memory_holder_is_evicted_only_for_an_address_that_holds_less_memory() {
+async fn a_silent_message_is_evicted_only_for_an_address_that_holds_less_memory() {
     for (own, others, is_closed) in [
         (500_000, 400_000, false),
         (450_000, 450_000, false),
@@ -454,6 +477,8 @@ async fn a_silent_memory_holder_is_evicted_only_for_an_address_that_holds_less_m
     }
 }
 
+/// The reserve is memory beside the budget. Only one message at a time may use it, so that this
+/// message can be completed.
 #[tokio::test(start_paused = true)]
 async fn a_message_keeps_the_memory_reserve_when_another_message_ends() {
     let (mut inner, now) = inner();
@@ -467,7 +492,7 @@ async fn a_message_keeps_the_memory_reserve_when_another_message_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_grow_takes_free_memory_only_while_no_message_waits() {
+async fn try_grow_takes_free_memory_only_while_no_message_waits_for_memory() {
     let budget = MemoryBudget::of_bytes(ALL);
     let [mut share, mut other] = [1, 2].map(|last| budget.open(sharer(last)));
     assert!(share.try_grow(CHUNK));

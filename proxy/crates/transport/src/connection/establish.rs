@@ -687,10 +687,10 @@ mod tests {
         }
     }
 
-    /// If a server refuses the keys, the client must log in again. If the server failed, Seawall
-    /// clears the pool of this server.
+    /// If a server refuses the SCRAM keys of a user, the client must log in again. If the server
+    /// failed, Seawall clears the pool of this server.
     #[test]
-    fn each_connection_error_is_attributed_to_the_keys_or_the_server_or_neither() {
+    fn each_connection_error_blames_the_scram_keys_or_the_server_or_neither() {
         let exchange = EstablishError::Exchange {
             step: EstablishStep::Authenticate,
             address: address(),

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_interrupt_ends_current_waits_but_no_later_waits() {
+    async fn raising_interrupts_ends_the_current_waits_for_replies_but_no_later_waits() {
         let (all, own, other) = <(Interrupts, Arc<Interrupt>, Arc<Interrupt>)>::default();
         all.add(&own);
         all.add(&other);

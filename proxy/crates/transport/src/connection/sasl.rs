@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_refuses_a_login_unless_its_code_reports_a_failure_of_the_server() {
+    fn each_error_code_is_a_refused_login_unless_it_reports_a_failure_of_the_server() {
         // 2 is BadValue, 18 AuthenticationFailed, 334 MechanismUnavailable, 8000 AtlasError.
         for code in [2, 18, 334, 8000] {
             assert!(refuses_login(code), "{code}");

@@ -93,7 +93,7 @@ async fn only_a_large_message_uses_the_memory_budget_after_it_was_read() {
 }
 
 #[tokio::test]
-async fn only_messages_over_the_streaming_limit_are_returned_as_soon_as_their_head_is_read() {
+async fn only_a_message_over_1_mib_is_returned_when_only_its_first_part_has_been_read() {
     let over = STREAMED_MESSAGE_BYTES + 1;
     for (bytes, is_head) in [(100, false), (STREAMED_MESSAGE_BYTES, false), (over, true)] {
         let (mut near, mut far) = duplex(1 << 16);
@@ -125,8 +125,10 @@ async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
     assert_eq!(message.bytes, sent);
 }
 
+/// A message between these sizes gets a buffer of its full length at once. Of a message over 1 MiB,
+/// only the first part is read at first.
 #[tokio::test]
-async fn the_buffer_grows_only_as_bytes_arrive_for_messages_up_to_64_kib_or_over_1_mib() {
+async fn the_buffer_is_not_allocated_at_full_length_for_messages_up_to_64_kib_or_over_1_mib() {
     for bytes in [LARGE_MESSAGE_BYTES, 3 << 20] {
         let (mut near, mut far) = duplex(1 << 16);
         far.write_all(&request_of(bytes)[..1_000]).await.unwrap();
@@ -139,7 +141,7 @@ async fn the_buffer_grows_only_as_bytes_arrive_for_messages_up_to_64_kib_or_over
 }
 
 #[tokio::test]
-async fn memory_is_charged_to_the_user_that_was_set_last() {
+async fn after_set_sharer_new_bytes_are_charged_to_the_new_user() {
     let budget = budget();
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::new(Sharer::User(1));
@@ -186,7 +188,7 @@ async fn a_large_inflated_message_counts_towards_the_memory_budget() {
 }
 
 #[tokio::test]
-async fn memory_for_the_copy_and_inner_message_of_an_inspected_message_counts_towards_the_budget() {
+async fn inspection_of_a_compressed_message_reserves_memory_for_a_copy_and_the_inflated_bytes() {
     let noisy = encode_request(1, &noise(100_000));
     let compressed = deflate(&noisy, Compressor::Zstd).unwrap();
     let budget = budget();
@@ -218,8 +220,9 @@ async fn a_message_is_read_if_the_free_memory_is_exactly_its_length() {
     assert!(matches!(polled, Poll::Ready(Ok(Some(_)))), "{polled:?}");
 }
 
+/// These 4 KiB (`FREE_BYTES`) do not count toward the memory budget.
 #[tokio::test(start_paused = true)]
-async fn while_memory_is_short_a_reader_reads_only_bytes_that_need_no_memory_charge() {
+async fn while_messages_wait_for_memory_a_reader_reads_at_most_4_kib_of_a_new_message() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut full = budget.open(Sharer::User(2));
     full.grow(1 << 20, 1).await.unwrap();
@@ -276,8 +279,10 @@ async fn a_message_that_stalls_after_several_reads_times_out() {
     assert_eq!(began.elapsed().as_secs(), PARTIAL_MESSAGE_IDLE.as_secs());
 }
 
+/// A message is *silent* if no byte of it has arrived for one second. It may then be evicted, which
+/// frees its memory.
 #[tokio::test(start_paused = true)]
-async fn a_read_that_returns_no_bytes_does_not_count_as_progress() {
+async fn a_poll_that_reads_no_bytes_does_not_protect_a_silent_message_from_eviction() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let (mut near, mut far) = duplex(1 << 20);
     let held = 20_000;
@@ -348,7 +353,7 @@ async fn no_bytes_of_a_message_stay_in_the_scratch_buffer() {
 }
 
 #[tokio::test]
-async fn peek_header_reads_only_bytes_that_need_no_memory_charge() {
+async fn peek_header_reads_at_most_the_4_kib_that_do_not_count_toward_the_memory_budget() {
     let (mut near, mut far) = duplex(1 << 16);
     far.write_all(&request_of(60_000)).await.unwrap();
     let mut reader = MessageReader::default();
@@ -437,8 +442,9 @@ async fn bytes_after_the_current_message_count_towards_the_budget() {
     );
 }
 
+/// The reader already holds the bytes of these requests, so it must charge them to the budget.
 #[tokio::test]
-async fn a_message_is_returned_only_when_there_is_memory_for_the_bytes_after_it() {
+async fn a_message_is_returned_only_when_the_budget_has_memory_for_the_requests_after_it() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut full = budget.open(Sharer::User(2));
     full.grow(1 << 20, 1).await.unwrap();

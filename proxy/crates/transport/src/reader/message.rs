@@ -160,7 +160,7 @@ mod tests {
     use seawall_wire::{MAX_MESSAGE_BYTES, encode_request};
 
     #[test]
-    fn only_the_bytes_of_secret_messages_are_zeroed() {
+    fn wipe_secret_zeroes_only_messages_that_are_marked_secret() {
         for is_secret in [false, true] {
             let bytes = encode_request(1, b"saslStart");
             let header = Header::parse(bytes.first_chunk().unwrap(), MAX_MESSAGE_BYTES);

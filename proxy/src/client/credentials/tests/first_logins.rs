@@ -23,8 +23,9 @@ use seawall_auth::{
     Credentials, DerivedKeys, Identity, IdentityStatus, Login, Mechanism, Restrictions, ScramKeys,
 };
 
+/// After the first login, Seawall has the keys of the user, and pools the server connection.
 #[tokio::test]
-async fn after_a_first_login_the_user_is_known_and_the_connection_is_pooled() {
+async fn after_a_server_checked_the_first_login_seawall_checks_later_logins_itself() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     assert_eq!(known.identity.status(), IdentityStatus::Good);
@@ -49,8 +50,9 @@ async fn after_a_wrong_password_the_same_connection_serves_another_login() {
     assert_eq!(scene.server.server.accepted(), 1);
 }
 
+/// Seawall refuses the next login with this mechanism without another request to a server.
 #[tokio::test]
-async fn an_unknown_user_is_remembered_only_for_the_mechanism_of_its_login() {
+async fn a_user_that_a_server_refused_as_unknown_is_unknown_only_for_that_mechanism() {
     let scene = Scene::new().await;
     assert!(refused(scene.start("nobody").await));
     scene.server.set_password("nobody", "secret");
@@ -61,8 +63,9 @@ async fn an_unknown_user_is_remembered_only_for_the_mechanism_of_its_login() {
     assert!(matches!(other, Ok(Obtained::FirstLogin(_))));
 }
 
+/// Only the first login is sent to the server. The logins that wait for it send nothing.
 #[tokio::test]
-async fn logins_that_wait_for_the_first_login_of_an_unknown_user_send_no_request() {
+async fn if_the_server_does_not_know_a_user_all_waiting_logins_of_the_user_are_refused() {
     let scene = Scene::new().await;
     let (nobody, first_login) = (user("nobody"), scene.first_login("nobody").await);
     let mut waiting = Box::pin(scene.obtain(&nobody));
@@ -73,8 +76,9 @@ async fn logins_that_wait_for_the_first_login_of_an_unknown_user_send_no_request
     assert_eq!(scene.server.count("saslStart"), 1);
 }
 
+/// After a failure of the server, the login fails as unavailable: its password may be right.
 #[tokio::test]
-async fn an_error_reply_refuses_a_first_login_unless_it_reports_a_failure_of_the_server() {
+async fn a_login_is_refused_after_an_error_reply_unless_the_error_is_a_server_failure() {
     for command in ["saslStart", "saslContinue"] {
         let scene = Scene::new().await;
         // 11600 is InterruptedAtShutdown, 91 ShutdownInProgress, 462
@@ -115,8 +119,9 @@ async fn a_login_succeeds_after_the_server_has_closed_the_connection_kept_for_re
     assert!(scene.log_in("u", "secret").await.is_ok());
 }
 
+/// After a login, `connectionStatus` must list exactly the user of the login.
 #[tokio::test]
-async fn a_login_is_refused_unless_its_connection_has_exactly_the_user_of_the_login() {
+async fn a_login_is_refused_if_connection_status_lists_other_users_or_no_user() {
     let authenticated = |users: bson::RawArrayBuf| {
         let reply = rawdoc! { "authInfo": { "authenticatedUsers": users }, "ok": 1 };
         ("connectionStatus", reply)
@@ -158,8 +163,9 @@ async fn a_login_is_refused_if_the_user_is_not_allowed_to_read_its_own_keys() {
     assert_eq!(scene.pool.snapshot().available, 0);
 }
 
+/// Servers before MongoDB 4.4 require an empty `saslContinue` at the end of a login.
 #[tokio::test]
-async fn a_first_login_sends_an_empty_exchange_to_a_server_that_requires_it() {
+async fn seawall_sends_a_last_empty_sasl_continue_to_a_server_that_requires_it() {
     let scene = Scene::new().await;
     scene
         .server
@@ -169,7 +175,7 @@ async fn a_first_login_sends_an_empty_exchange_to_a_server_that_requires_it() {
 }
 
 #[tokio::test]
-async fn a_login_waits_while_another_first_login_of_the_same_user_is_in_progress() {
+async fn a_second_login_of_a_user_waits_while_a_server_checks_the_first_login() {
     let scene = Scene::new().await;
     let (client, carried, server_first) = scene.start("u").await.unwrap();
     let u = user("u");
@@ -184,8 +190,9 @@ async fn a_login_waits_while_another_first_login_of_the_same_user_is_in_progress
     assert_eq!(second.identity.id(), known.identity.id());
 }
 
+/// A login of a user whose keys Seawall does not have waits while a server checks another login.
 #[tokio::test]
-async fn a_login_does_not_wait_if_its_user_became_known_just_before_the_wait() {
+async fn a_login_does_not_wait_if_the_keys_of_its_user_arrive_just_before_the_wait_begins() {
     let scene = Scene::new().await;
     let (credentials, u) = (&scene.credentials, user("u"));
     let request = key_request(&u, SHA_256);
@@ -202,8 +209,9 @@ async fn a_login_does_not_wait_if_its_user_became_known_just_before_the_wait() {
     assert!(matches!(waited.now_or_never(), Some(Ok(Some(_)))));
 }
 
+/// A user is known while Seawall has its keys. Then Seawall checks logins without a server.
 #[tokio::test]
-async fn logins_waiting_because_of_the_first_login_limit_continue_when_their_user_becomes_known() {
+async fn logins_that_wait_at_the_conversation_limit_continue_when_a_login_makes_their_user_known() {
     let scene = Scene::new().await;
     // These first logins reach the limit of conversations with servers, so the next one waits.
     let mut conversations = Vec::new();
@@ -235,8 +243,9 @@ fn credentials_of_u(keys: &ScramKeys) -> Credentials {
     }
 }
 
+/// With the keys of a user, Seawall checks logins itself, without a conversation with a server.
 #[tokio::test]
-async fn logins_waiting_because_of_the_first_login_limit_continue_when_their_keys_are_read() {
+async fn logins_that_wait_at_the_conversation_limit_continue_when_their_users_keys_are_read() {
     let scene = Scene::new().await;
     let (u, keys) = (user("u"), keys_of(SHA_256, "u", "secret").keys);
     let store = || scene.credentials.store.lock();
@@ -260,8 +269,9 @@ async fn logins_waiting_because_of_the_first_login_limit_continue_when_their_key
     assert!(matches!(obtained, Some(Ok(Obtained::Known(_)))));
 }
 
+/// The number of concurrent exchanges (a request to a server and its reply) is limited.
 #[tokio::test]
-async fn a_first_login_that_waits_for_its_client_does_not_count_as_an_exchange_with_a_server() {
+async fn a_login_that_waits_for_the_proof_of_its_client_uses_no_exchange_with_the_server() {
     let scene = Scene::new().await;
     for name in ["a", "b", "c"] {
         scene.server.set_password(name, "secret");
@@ -287,7 +297,7 @@ async fn seawall_logs_in_with_a_configured_password() {
 }
 
 #[tokio::test]
-async fn configured_keys_serve_only_logins_with_their_mechanism() {
+async fn configured_sha_256_keys_are_used_for_sha_256_logins_but_not_for_sha_1_logins() {
     let derived = keys_of(SHA_256, "u", "secret");
     let secret = UserSecret::Keys {
         sha1: None,
@@ -320,8 +330,9 @@ async fn configured_keys_serve_only_logins_with_their_mechanism() {
     assert!(refused(other.await));
 }
 
+/// If the server cannot be reached, the login fails as unavailable, not as refused.
 #[tokio::test]
-async fn configured_keys_that_differ_from_the_servers_keys_are_refused() {
+async fn a_login_with_configured_keys_that_the_server_does_not_accept_is_refused() {
     let scene = Scene::with(CredentialMode::Users, Vec::new()).await;
     let derived = keys_of(SHA_256, "u", "other");
     let u = user("u");

@@ -13,7 +13,7 @@ use super::{
 use seawall_auth::{IdentityStatus, Login};
 
 #[tokio::test]
-async fn a_key_reading_confirms_the_cached_keys() {
+async fn reading_the_unchanged_keys_of_a_user_again_confirms_the_cached_keys() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.read_again(&known).await;
@@ -25,7 +25,7 @@ async fn a_key_reading_confirms_the_cached_keys() {
 }
 
 #[tokio::test]
-async fn concurrent_key_readings_of_a_user_share_one_exchange_with_the_server() {
+async fn concurrent_readings_of_the_keys_of_a_user_send_one_users_info_to_the_server() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let mut readings = Vec::new();
@@ -41,7 +41,7 @@ async fn concurrent_key_readings_of_a_user_share_one_exchange_with_the_server() 
 }
 
 #[tokio::test]
-async fn changed_keys_clear_the_stored_login_but_keep_the_identity() {
+async fn after_a_password_change_the_user_keeps_its_identity_but_its_stored_login_is_cleared() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.set_password("u", "changed");
@@ -54,8 +54,9 @@ async fn changed_keys_clear_the_stored_login_but_keep_the_identity() {
     assert_eq!(keys, Some(&keys_of(SHA_256, "u", "changed").keys));
 }
 
+/// Every user may read its own keys. So error 13 also shows that the user was dropped.
 #[tokio::test]
-async fn a_dropped_user_loses_its_identity_and_its_connections() {
+async fn if_a_user_was_dropped_its_identity_is_gone_and_its_connections_are_closed() {
     for gone in [no_user(), error(13)] {
         let scene = Scene::new().await;
         let known = scene.log_in("u", "secret").await.unwrap();
@@ -68,7 +69,7 @@ async fn a_dropped_user_loses_its_identity_and_its_connections() {
 }
 
 #[tokio::test]
-async fn a_server_error_during_a_key_reading_changes_nothing() {
+async fn if_the_server_fails_while_a_users_keys_are_read_the_cached_keys_stay_valid() {
     // 10107 is NotWritablePrimary, 11600 InterruptedAtShutdown, 50 MaxTimeMSExpired.
     for code in [10_107, 11_600, 50] {
         let scene = Scene::new().await;
@@ -91,7 +92,7 @@ async fn a_server_error_during_a_key_reading_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_identity_ends_if_the_server_returns_the_keys_of_another_user() {
+async fn clients_must_log_in_again_if_the_server_returns_the_keys_of_another_user() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let other = users_info("v", &stored_keys("v", "secret"), []);
@@ -100,8 +101,9 @@ async fn an_identity_ends_if_the_server_returns_the_keys_of_another_user() {
     assert_eq!(known.identity.status(), IdentityStatus::Refused);
 }
 
+/// To read the keys of a user again, Seawall logs in with the cached keys.
 #[tokio::test]
-async fn an_identity_ends_if_a_server_refuses_its_keys_during_a_key_reading() {
+async fn clients_must_log_in_again_if_a_server_refuses_the_cached_keys_of_their_user() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.server.close_all().await;
@@ -112,8 +114,9 @@ async fn an_identity_ends_if_a_server_refuses_its_keys_during_a_key_reading() {
     assert!(scene.known("u").is_none());
 }
 
+/// The failed router may still accept the keys.
 #[tokio::test]
-async fn an_identity_stays_usable_if_the_router_that_may_accept_its_keys_has_just_failed() {
+async fn clients_stay_logged_in_if_one_router_refuses_their_keys_but_another_has_just_failed() {
     let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.server.close_all().await;
@@ -125,7 +128,7 @@ async fn an_identity_stays_usable_if_the_router_that_may_accept_its_keys_has_jus
 }
 
 #[tokio::test]
-async fn after_a_failed_proof_cached_keys_that_all_usable_routers_refuse_are_removed() {
+async fn cached_keys_that_a_client_proof_does_not_match_and_all_routers_refuse_are_removed() {
     let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.server.close_all().await;
@@ -143,7 +146,7 @@ async fn after_a_failed_proof_cached_keys_that_all_usable_routers_refuse_are_rem
 }
 
 #[tokio::test]
-async fn after_a_failed_proof_the_keys_are_read_again() {
+async fn if_a_client_proof_does_not_match_the_cached_keys_the_keys_are_read_again() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.credentials.proof_failed(&user("u"), &known.identity);
@@ -162,8 +165,9 @@ async fn after_a_failed_proof_the_keys_are_read_again() {
     assert!(!scene.known("u").unwrap().is_doubted());
 }
 
+/// All other logins wait until Seawall has read the keys of the user again.
 #[tokio::test]
-async fn fresh_keys_serve_one_login_at_a_time_without_a_new_key_reading() {
+async fn one_login_of_a_user_at_a_time_may_use_keys_that_were_read_in_the_last_second() {
     let scene = Scene::new().await;
     let (credentials, u) = (&scene.credentials, user("u"));
     assert!(credentials.fresh(&u, Instant::now()).is_none());
@@ -182,7 +186,7 @@ async fn fresh_keys_serve_one_login_at_a_time_without_a_new_key_reading() {
 }
 
 #[tokio::test]
-async fn a_login_waits_for_a_key_reading_while_another_login_uses_the_cached_keys() {
+async fn while_a_login_uses_the_cached_keys_the_next_login_waits_for_newly_read_keys() {
     let scene = Scene::new().await;
     scene.log_in("u", "secret").await.unwrap();
     let lent = scene.credentials.fresh(&user("u"), Instant::now());
@@ -212,8 +216,9 @@ async fn a_login_with_keys_that_were_replaced_is_refused() {
     )));
 }
 
+/// If the keys were replaced before the refusal, the clients stay logged in.
 #[tokio::test]
-async fn refused_keys_end_the_identity_unless_they_were_replaced_before_the_refusal() {
+async fn clients_must_log_in_again_if_a_server_refuses_the_current_keys_of_their_user() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let version = known.identity.login_version();
@@ -225,7 +230,7 @@ async fn refused_keys_end_the_identity_unless_they_were_replaced_before_the_refu
 }
 
 #[tokio::test]
-async fn a_user_that_a_server_no_longer_knows_loses_its_identity() {
+async fn if_a_server_no_longer_knows_a_user_its_identity_is_gone_and_its_keys_are_removed() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene

@@ -77,8 +77,9 @@ fn binary(payload: &[u8]) -> Binary {
     }
 }
 
+/// With a fixed time, the delay of the reply does not show why Seawall refused the login.
 #[tokio::test]
-async fn a_login_is_refused_50_ms_after_its_beginning() {
+async fn the_reply_to_a_refused_login_is_sent_50_ms_after_the_login_began() {
     let scene = Scene::with(CredentialMode::Users, Vec::new()).await;
     let (mut connected, client) = Connected::pair();
     let mut context = connected.context(&scene);
@@ -104,7 +105,7 @@ async fn a_login_is_refused_50_ms_after_its_beginning() {
 }
 
 #[tokio::test]
-async fn a_first_login_ends_when_its_client_disconnects() {
+async fn a_login_that_a_server_checks_ends_when_its_client_disconnects() {
     let scene = Scene::new().await;
     let (mut connected, client) = Connected::pair();
     let mut context = connected.context(&scene);
@@ -121,8 +122,9 @@ async fn a_first_login_ends_when_its_client_disconnects() {
     assert_eq!(scene.server.count("saslStart"), 1);
 }
 
+/// The login still makes the user known, so Seawall checks the user's next login itself.
 #[tokio::test]
-async fn a_login_with_a_configured_password_makes_its_user_known_after_the_client_has_left() {
+async fn a_login_with_a_configured_password_continues_after_its_client_has_disconnected() {
     let scene = Scene::with(CredentialMode::Users, configured(password("secret"))).await;
     let release = scene.server.hold("saslContinue");
     let (mut connected, client) = Connected::pair();
@@ -140,8 +142,9 @@ async fn a_login_with_a_configured_password_makes_its_user_known_after_the_clien
     timeout(LIMIT, learnt).await.unwrap();
 }
 
+/// Only a limited number of logins may be in progress at the servers at a time.
 #[tokio::test]
-async fn a_waiting_login_with_configured_keys_ends_when_its_client_disconnects() {
+async fn a_login_that_waits_at_the_conversation_limit_ends_when_its_client_disconnects() {
     let secret = UserSecret::Keys {
         sha1: None,
         sha256: Some(stored_keys("u", "secret")),

@@ -128,8 +128,10 @@ mod tests {
 
     use super::*;
 
+    /// The settling time is the time until a limit stays near its median. The swing is the largest
+    /// later difference from the median.
     #[test]
-    fn settling_time_and_swing_of_a_run_are_the_largest_of_all_limiters() {
+    fn settling_time_and_swing_of_a_run_are_the_largest_values_of_all_limiters() {
         let sample = Sample {
             window: Duration::from_millis(100),
             ..Sample::default()
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_that_differs_from_its_median_at_the_end_has_never_settled() {
+    fn a_limit_that_ends_more_than_20_percent_from_its_median_has_never_settled() {
         let with_last = |last: u32| {
             let mut limits: Vec<_> = (0..20u32).map(|second| (f64::from(second), 32)).collect();
             limits[19].1 = last;

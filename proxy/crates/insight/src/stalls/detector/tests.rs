@@ -169,7 +169,7 @@ fn single_slow_operations_among_many_are_not_a_stall() {
 }
 
 #[test]
-fn a_server_stop_of_two_seconds_every_fifteen_seconds_is_found_to_recur_after_three_stops() {
+fn stops_of_two_seconds_every_fifteen_seconds_are_reported_as_recurring_after_three_stops() {
     for seed in 0..SEEDS {
         let mut random = Random::of(seed);
         let stops = every(15.0, random.between(22.0, 37.0), 2.0, 4);
@@ -266,7 +266,7 @@ fn a_stop_of_a_server_with_few_operations_per_second_is_found() {
 }
 
 #[test]
-fn stall_has_the_phase_with_the_most_additional_time() {
+fn stall_has_the_phase_in_which_operations_spent_the_most_time_beyond_the_usual_time() {
     let workload = Workload {
         stops: vec![(60.0, 62.0)],
         phase: Phase::Checkout,

@@ -136,8 +136,9 @@ async fn connect(
     (result, kind, host)
 }
 
+/// The server receives the host name (SNI) in full and in resumed handshakes.
 #[tokio::test]
-async fn tls_sessions_resume_only_within_one_configuration_and_servers_receive_the_host_name() {
+async fn a_new_client_tls_configuration_does_not_resume_tls_sessions_of_an_earlier_one() {
     let authority = Authority::generate("authority");
     for version in [&TLS12, &TLS13] {
         let server = authority.server(version);
@@ -248,8 +249,10 @@ async fn each_connection_error_names_the_missing_client_certificate_if_it_is_the
     }
 }
 
+/// A server may ask for a client certificate without requiring it. Later errors of such a server do
+/// not mention the missing certificate.
 #[tokio::test]
-async fn a_server_that_replies_after_it_asked_for_a_certificate_in_vain_does_not_require_one() {
+async fn a_server_that_has_replied_without_a_client_certificate_does_not_require_one() {
     let authority = Authority::generate("authority");
     for version in [&TLS12, &TLS13] {
         let connector = connector(authority.tls());
@@ -269,7 +272,7 @@ async fn a_server_that_replies_after_it_asked_for_a_certificate_in_vain_does_not
 }
 
 #[test]
-fn only_errors_that_a_refusal_can_cause_name_the_missing_certificate() {
+fn only_errors_that_a_refusing_server_can_cause_mention_the_missing_client_certificate() {
     use io::ErrorKind;
     let of_rustls = |error: rustls::Error| io::Error::new(ErrorKind::InvalidData, error);
     let alert = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
