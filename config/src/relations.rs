@@ -71,8 +71,8 @@ fn proxies_have_networks(listener: &Listener, problems: &mut Problems) {
     problems.add(Problem::without_value(&key, &allowed));
 }
 
-/// Checks that each certificate has a key file, and that the other TLS keys of the section fit
-/// `client_certificate`.
+/// Checks that there are as many private keys as certificates, and that `client_certificate` fits
+/// the other settings of the section.
 fn certificates_fit(section: &str, tls: &Tls, problems: &mut Problems) {
     let (certificates, keys) = (tls.certificate_files.len(), tls.key_files.len());
     if certificates != keys {

@@ -99,7 +99,8 @@ pub(super) fn merge(sum: &mut Phases, other: &Phases) {
 /// The distributions of one thread, or the sums of several threads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PhaseSums {
-    /// All operations except awaiting operations and those that Seawall replied to itself.
+    /// All operations, without those that wait for new data (change streams and tailable cursors)
+    /// and without commands to which only Seawall itself replies.
     pub(super) whole: Phases,
     /// The operations in `whole` that were sent to a server, by server.
     pub(super) servers: Vec<Option<Box<Phases>>>,

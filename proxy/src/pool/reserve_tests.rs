@@ -142,7 +142,7 @@ async fn to_run_a_commit_a_connection_that_another_user_cannot_use_now_may_be_cl
 }
 
 #[tokio::test(start_paused = true)]
-async fn between_statements_a_transaction_keeps_its_connection_at_max_server_connections() {
+async fn an_open_transaction_keeps_its_connection_although_the_server_has_max_server_connections() {
     let now = Instant::now();
     let [busy, crowd, writer, other] = ["busy", "crowd", "writer", "other"].map(identity);
     let mut inner = inner(Limits {

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_shortened_if_it_would_overlap_a_baseline_that_ends_at_a_given_timestamp() {
+    fn both_compared_periods_are_shortened_to_the_time_since_the_deploy() {
         let deploy = (NOW - 90).to_string();
         let after = spans(&deploy, BaselineWindow::AtMost(10 * MINUTE)).unwrap();
         assert_eq!(after.before, (NOW - 180, NOW - 90));

@@ -79,7 +79,7 @@ pub enum ResultKind {
     /// A replay against a target.
     #[default]
     Replay,
-    /// The replies in a capture.
+    /// The replies that a capture contains, summarized like those of a replay.
     Capture,
     /// A dry run: nothing was sent.
     DryRun,

@@ -99,9 +99,9 @@ struct Holder {
 }
 
 impl Holder {
-    /// True if the holder may be evicted for a waiting message. `holds_more` is true if the
-    /// messages of the holder's address hold more memory than the messages of the waiting message's
-    /// address.
+    /// True if the holder may be evicted for a message that waits for memory. `holds_more` is true
+    /// if the holder's client address holds more memory than the client address of the waiting
+    /// message.
     fn may_be_evicted(&self, holds_more: bool, now: Instant) -> bool {
         if !self.progress.is_owing() || self.is_evicted {
             return false;

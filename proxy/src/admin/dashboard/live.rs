@@ -63,7 +63,8 @@ pub(in crate::admin) fn interval() -> Interval {
     interval
 }
 
-/// Computes the updates until `stop` is cancelled. Then all streams end.
+/// Computes the live updates of dashboards until `stop` is cancelled. Then the streams of all
+/// dashboards end.
 pub(in crate::admin) async fn run(state: Arc<AdminState>, stop: CancellationToken) {
     let mut interval = interval();
     while stop.run_until_cancelled(interval.tick()).await.is_some() {
