@@ -1,5 +1,5 @@
 //! Tests of the fixtures that all other tests rely on: servers, the raw client (which sends any
-//! bytes), and the recorder (which stands in front of a server and records its traffic). The tests
+//! bytes), and the recorder (a proxy in front of a server that records its traffic). The tests
 //! use real servers.
 
 use std::process::{Command, Stdio};

@@ -74,8 +74,8 @@ impl From<io::Error> for ConvertError {
     }
 }
 
-/// The result of a conversion: a summary with the counts, and the error because of which the rest
-/// of the input could not be read (`None` if the whole input was read).
+/// The result of a conversion: a summary with the counts, and the error that prevented reading the
+/// rest of the input (`None` if the whole input was read).
 struct Converted {
     summary: String,
     cut_off: Option<ConvertError>,
@@ -171,8 +171,8 @@ fn to_recording(
     Ok(Converted { summary, cut_off })
 }
 
-/// Passes each record to `take`. Returns the error because of which the rest of the input could not
-/// be read; `None` if the input was read to its end.
+/// Passes each record to `take`. Returns the error that prevented reading the rest of the input;
+/// `None` if the input was read to its end.
 fn each_record(
     source: &mut dyn Source,
     mut take: impl FnMut(Content) -> Result<(), ConvertError>,

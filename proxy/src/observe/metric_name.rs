@@ -159,8 +159,8 @@ metrics! {
     /// Rows of shapes that were evicted from the shape table, for example because the operations of
     /// another shape took more time.
     FingerprintEvictedTotal: Counter = "seawall_fingerprint_evicted_total", "Shape rows evicted for heavier shapes.";
-    /// Prefixes of field paths below which Seawall has seen so many different field names that it
-    /// now treats these names as data (for example as ids), not as part of a shape.
+    /// Prefixes of field paths. Below each of them, Seawall has seen too many different field
+    /// names. So it now treats these names as data (for example as ids), not as part of a shape.
     FingerprintNamesLearnedTotal: Counter = "seawall_fingerprint_names_learned_total", "Prefixes of field paths below which all names now count as data.";
     /// How late a periodic task of a runtime woke up, by `plane` (`data` or `control`).
     EventLoopDelaySeconds: Histogram = "seawall_event_loop_delay_seconds", "How late a periodic task of a runtime woke up.";

@@ -31,8 +31,8 @@ impl<F: Form> Walk<'_, F> {
         self.bounded(shaped)
     }
 
-    /// Replaces the shape by `{...}` if the command has so many fields and elements that the limit
-    /// on them was reached before all were read.
+    /// Replaces the shape by `{...}` if the limit on the number of fields and elements was reached
+    /// before the whole command was read.
     pub(super) fn bounded<'a>(&self, shaped: ShapedCommand<'a, F>) -> ShapedCommand<'a, F> {
         if self.is_spent() {
             return ShapedCommand {

@@ -134,7 +134,7 @@ impl<'n, F: Form> Walk<'n, F> {
         })
     }
 
-    /// The part of the shape for a document of which only the field names are printed.
+    /// The part of the shape for a document whose field names are printed, but not its values.
     pub(super) fn names_of(&mut self, document: Document<'_>) -> Node<F> {
         self.set_of(document, Self::operator_or_path, |_, _| Node::value())
     }

@@ -282,7 +282,6 @@ fn verify_resumed(
 #[cfg(test)]
 mod tests {
     use std::{
-        path::Path,
         sync::atomic::{AtomicUsize, Ordering},
         time::Duration,
     };
@@ -482,16 +481,7 @@ mod tests {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(Vec::new()).unwrap();
         let authority = params.self_signed(&key).unwrap().pem();
-        let authority = Pem {
-            path: Path::new("ca.pem"),
-            content: &authority,
-        };
-        let verifier = Verifier::new(&ClientCertificates {
-            is_required: true,
-            authorities: vec![authority],
-            revocation_lists: Vec::new(),
-        });
-        Arc::new(verifier.unwrap())
+        Arc::new(Verifier::requiring(&authority))
     }
 
     /// Seawall refuses the client because the resumed TLS session has no client certificate.

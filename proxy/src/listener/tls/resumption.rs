@@ -184,15 +184,12 @@ impl ClientCertVerifier for ExpiringSessions {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use rcgen::{
         BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd,
     };
-    use seawall_transport::Pem;
     use tokio_rustls::rustls::server::NoClientAuth;
 
-    use super::super::verifier::{ClientCertificates, Verifier};
+    use super::super::verifier::Verifier;
     use super::*;
 
     fn sessions(resumption: &Resumption, expiry: i64) -> ExpiringSessions {
@@ -252,16 +249,7 @@ mod tests {
         let intermediate = Issuer::new(intermediate, intermediate_key);
         let client = params("client", 2_045, IsCa::NoCa);
         let client = client.signed_by(&key, &intermediate).unwrap();
-        let authority = Pem {
-            path: Path::new("ca.pem"),
-            content: &authority,
-        };
-        let verifier = Verifier::new(&ClientCertificates {
-            is_required: true,
-            authorities: vec![authority],
-            revocation_lists: Vec::new(),
-        });
-        let verifier = verifier.unwrap().for_handshakes();
+        let verifier = Verifier::requiring(&authority).for_handshakes();
         let sessions = ExpiringSessions::new(verifier, Resumption::new().unwrap());
         let intermediates = [issued.der().clone()];
         sessions

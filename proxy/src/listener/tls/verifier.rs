@@ -52,6 +52,23 @@ impl fmt::Debug for Verifier {
     }
 }
 
+#[cfg(test)]
+impl Verifier {
+    /// A verifier that requires a certificate of this authority, without a revocation list.
+    pub(super) fn requiring(authority: &str) -> Self {
+        let authority = Pem {
+            path: std::path::Path::new("ca.pem"),
+            content: authority,
+        };
+        let settings = ClientCertificates {
+            is_required: true,
+            authorities: vec![authority],
+            revocation_lists: Vec::new(),
+        };
+        Self::new(&settings).unwrap()
+    }
+}
+
 impl Verifier {
     /// Creates a verifier from the contents of the files.
     ///
