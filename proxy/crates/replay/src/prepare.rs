@@ -56,11 +56,15 @@ pub(crate) enum ToRewrite {
     Cursors(Bytes),
 }
 
+/// Stands for the code of an error reply that has no code. A server sends no negative codes.
+pub(crate) const ERROR_WITHOUT_CODE: i32 = -1;
+
 /// The end of an operation in the capture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CapturedEnd {
     pub operation: OperationId,
-    /// The error code of the reply; 0 if the reply is not an error.
+    /// The error code of the reply; 0 if the reply is not an error; [`ERROR_WITHOUT_CODE`] if it is
+    /// an error without a code.
     pub code: i32,
     /// The captured id of the cursor that the operation left open; 0 if there is none.
     pub cursor_id: i64,
@@ -156,7 +160,10 @@ impl Preparer {
         self.planner.note_cursor(cursor_id, origin);
         Some(Prepared::CapturedEnd(CapturedEnd {
             operation,
-            code: facts.map_or(0, |facts| facts.code),
+            code: facts.map_or(0, |facts| match (facts.ok, facts.code) {
+                (false, 0) => ERROR_WITHOUT_CODE,
+                (_, code) => code,
+            }),
             cursor_id,
             documents: facts.map_or(0, |facts| facts.documents),
         }))

@@ -29,7 +29,7 @@ use crate::{
     Rewriter, Schedule, SkipReason, Source,
     connection::{self, Done, Job},
     endpoint::{Description, Endpoint, EndpointError},
-    prepare::{CapturedEnd, Prepared, Preparer, ToRewrite, ToSend},
+    prepare::{CapturedEnd, ERROR_WITHOUT_CODE, Prepared, Preparer, ToRewrite, ToSend},
     records::{Item, Last, Read, Shares, read_ahead},
     results::{Ended, Results, RowId},
     rewrite::set_request_id,
@@ -217,8 +217,7 @@ struct Operation {
 /// The end of an operation in the replay.
 #[derive(Clone, Copy)]
 struct ReplayedEnd {
-    /// The error code of the reply; 0 if the reply is not an error; -1 if it is an error without a
-    /// code; `None` if the operation failed without a reply.
+    /// The error code as in [`CapturedEnd`]; `None` if the operation failed without a reply.
     code: Option<i32>,
     cursor_id: i64,
     documents: u64,
@@ -787,7 +786,7 @@ fn record(results: &mut Results, entry: &Operation, done: &Done) -> ReplayedEnd 
     }
     let code = facts.map_or(0, |facts| match facts.ok {
         Some(true) => 0,
-        _ => facts.code.unwrap_or(-1),
+        _ => facts.code.unwrap_or(ERROR_WITHOUT_CODE),
     });
     ReplayedEnd {
         code: Some(code),

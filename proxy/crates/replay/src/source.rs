@@ -60,6 +60,12 @@ pub enum SourceError {
     /// The directory has no parts, or the file is empty.
     #[error("{0} contains no capture")]
     Empty(String),
+    /// The directory has more files than a capture may have parts.
+    #[error("{directory} has more than {MAX_PARTS} files")]
+    TooManyFiles {
+        /// The directory.
+        directory: String,
+    },
     /// The part with this number is missing.
     #[error("part {0} of the capture is missing")]
     PartMissing(u32),
@@ -330,7 +336,9 @@ fn parts(directory: &Path) -> Result<VecDeque<PathBuf>, SourceError> {
         })?;
         numbered.push((reader.header().part, path));
         if numbered.len() > MAX_PARTS {
-            return Err(SourceError::Empty(directory.display().to_string()));
+            return Err(SourceError::TooManyFiles {
+                directory: directory.display().to_string(),
+            });
         }
     }
     numbered.sort();

@@ -184,6 +184,7 @@ fn reply(name: &str, command: &Document) -> Document {
             _ => doc! {"ok": 0.0, "code": 43, "errmsg": "cursor not found"},
         },
         "count" => doc! {"ok": 0.0, "code": 96, "errmsg": "always fails"},
+        "distinct" => doc! {"ok": 0.0, "errmsg": "always fails"},
         "insert" => doc! {"n": 1, "ok": 1.0},
         _ => doc! {"ok": 1.0},
     }
@@ -703,6 +704,18 @@ fn results_of_filters_that_compare_strings_are_excluded_if_the_capture_is_redact
         capture.operation(1, doc! {"find": "c", "filter": {"a": {"$gt": "m"}}}, 2);
         let report = captured_results(source(capture.finish()), &Choice::default(), false);
         assert_eq!(report.shapes[0].excluded, expected);
+    }
+}
+
+#[tokio::test]
+async fn an_error_without_a_code_is_expected_only_if_the_captured_reply_is_such_an_error_too() {
+    for (facts, unexpected) in [(failed(0), 0), (failed(96), 1), (ok(1, 0), 1)] {
+        let stub = Stub::start(Conduct::Serve).await;
+        let mut capture = Capture::new();
+        let distinct = capture.command(1, doc! {"distinct": "c", "key": "a"});
+        capture.reply(distinct, facts.clone());
+        let report = replay(plan(&stub).await, capture.finish()).await;
+        assert_eq!(report.unexpected_errors, unexpected, "{facts:?}");
     }
 }
 
