@@ -244,7 +244,11 @@ impl ActionLine {
             status,
             refused,
         } = self;
-        let outcome = status.is_none().then_some("the caller disconnected");
+        let outcome = match status {
+            Some(_) => None,
+            None if std::thread::panicking() => Some("the handler panicked"),
+            None => Some("the caller disconnected"),
+        };
         tracing::info!(
             action,
             caller,

@@ -5,6 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     future::pending,
+    panic::AssertUnwindSafe,
     sync::atomic::AtomicU64,
     time::{Duration, UNIX_EPOCH},
 };
@@ -12,6 +13,7 @@ use std::{
 use axum::{
     body::{self, Body},
     http::Request,
+    routing::MethodRouter,
 };
 use bson::doc;
 use futures_util::FutureExt as _;
@@ -364,23 +366,42 @@ impl io::Write for Log {
     }
 }
 
-#[tokio::test]
-async fn an_action_whose_caller_disconnects_is_logged_once() {
+/// Sends an action to this handler and drops the request when the handler waits. Returns the line
+/// of the log.
+fn log_of_interrupted_action(handler: MethodRouter) -> String {
     let state = Arc::new(state());
     state.guard.store(Arc::new(open_guard()));
-    let endless: Router = Router::new()
-        .route("/", post(pending::<StatusCode>))
+    let router: Router = Router::new()
+        .route("/", handler)
         .route_layer(middleware::from_fn_with_state(state, guard::check_action));
     let log = Log::default();
     let _collecting = log.collect();
     let request = Request::post("/").header(header::HOST, "localhost");
-    let request = request.body(Body::empty()).unwrap();
-    // The HTTP server drops the future of a request whose caller disconnects.
-    assert!(endless.oneshot(request).now_or_never().is_none());
+    let request = router.oneshot(request.body(Body::empty()).unwrap());
+    let ended = AssertUnwindSafe(request).catch_unwind().now_or_never();
+    assert!(
+        ended.is_none_or(|result| result.is_err()),
+        "the handler has returned"
+    );
     let actions = log.actions();
     assert_eq!(actions.len(), 1, "{actions:?}");
-    let action = &actions[0];
+    actions[0].clone()
+}
+
+#[tokio::test]
+async fn an_action_whose_caller_disconnects_is_logged_once() {
+    // The HTTP server drops the future of a request whose caller disconnects.
+    let action = log_of_interrupted_action(post(pending::<StatusCode>));
     assert!(action.contains("the caller disconnected"), "{action}");
+}
+
+#[tokio::test]
+async fn an_action_whose_handler_panics_is_logged_once() {
+    async fn fail() -> StatusCode {
+        panic!("expected in this test")
+    }
+    let action = log_of_interrupted_action(post(fail));
+    assert!(action.contains("the handler panicked"), "{action}");
 }
 
 #[tokio::test]
