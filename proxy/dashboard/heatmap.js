@@ -9,8 +9,15 @@ import { linear, logarithmic, timeTicks } from "./scale.js";
 import { mark } from "./chart.js";
 
 /** @typedef {import("./types.js").HeatmapReply} Reply */
-/** @typedef {{from: number, until: number, low: number, high: number}} Area times and latencies, in seconds */
-/** @typedef {{from: number, until: number, scale: string, lo: number, hi: number, area: Area | null}} View `lo` and `hi` in ms; 0 for all */
+/**
+ * Times and latencies, in seconds.
+ * @typedef {{from: number, until: number, low: number, high: number}} Area
+ */
+/**
+ * `lo` and `hi` are in milliseconds; 0 stands for all latencies.
+ * @typedef {{from: number, until: number, scale: string, lo: number, hi: number, area: Area | null
+ * }} View
+ */
 
 /** Number of shades. Users could not distinguish more shades. */
 const SHADES = 64;

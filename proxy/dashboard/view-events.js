@@ -20,7 +20,10 @@ import { baselineOptions } from "./view-shape.js";
 /** @typedef {import("./types.js").Named} Named */
 /** @typedef {import("./types.js").SeriesName} SeriesName */
 
-/** @typedef {(id: string) => string | null} Href the address of a shape; `null` if it is not shown */
+/**
+ * Returns the address of a shape, or `null` if the shape is not shown.
+ * @typedef {(id: string) => string | null} Href
+ */
 
 /**
  * The addresses of shapes.

@@ -28,13 +28,15 @@ import { baselineName } from "./view-shape.js";
 /** Maximum number of steps in each chart. */
 const MAX_STEPS = 720;
 
+/** @typedef {(step: import("./types.js").Step) => number | null} StepValue */
+
 /**
  * @typedef {object} Panel
  * @property {string} title
  * @property {string} view the view that a click opens
  * @property {(value: number) => string} format
  * @property {(tick: Tick) => string} now the text of the live value
- * @property {[string, (step: import("./types.js").Step) => number | null][]} [steps] lines from the timeline
+ * @property {[string, StepValue][]} [steps] lines from the timeline
  * @property {[string, string][]} [gauges] lines from the gauges
  * @property {(tick: Tick) => number} [live] the value that is drawn while there are no gauges
  */

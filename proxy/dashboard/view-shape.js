@@ -21,6 +21,7 @@ import { address, opened, period, range } from "./state.js";
 /** @typedef {import("./types.js").Page} Page */
 /** @typedef {import("./types.js").Shape} Shape */
 /** @typedef {import("./types.js").Changes} Changes */
+/** @typedef {import("./types.js").SlowOperation} SlowOperation */
 
 /** The baselines, with their names. */
 const BASELINES = /** @type {[string, string][]} */ ([
@@ -392,9 +393,7 @@ function loadSlow(page, into) {
     (signal) => getIfKnown(`slow?shape=${encodeURIComponent(page.state.id)}&limit=50`, signal),
     (result) => {
       const reply =
-        /** @type {{operations: import("./types.js").SlowOperation[], threshold_ms: number | null} | null} */ (
-          result
-        );
+        /** @type {{operations: SlowOperation[], threshold_ms: number | null} | null} */ (result);
       if (!reply) {
         fill(into, note("This Seawall does not keep slow operations."));
         return;

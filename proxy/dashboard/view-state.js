@@ -367,7 +367,12 @@ export function configurationView(page) {
 
 /**
  * Asks the user to type a word before an action.
- * @param {{title: string, content: HTMLElement, word: string, button: string, run: () => Promise<string>}} action
+ * @param {object} action
+ * @param {string} action.title
+ * @param {HTMLElement} action.content
+ * @param {string} action.word
+ * @param {string} action.button
+ * @param {() => Promise<string>} action.run
  */
 function confirm({ title, content, word, button, run }) {
   const input = h("input", {
