@@ -1,6 +1,6 @@
 //! The limit of concurrent operations (`pool.concurrency`) in front of a real server. Operations
-//! may wait for another client's commit. So this commit must run even if such operations have
-//! reached all limits.
+//! may wait for another client's commit or `fsyncUnlock`. So these commands must run even if such
+//! operations have reached all limits.
 
 use std::time::Duration;
 
@@ -135,10 +135,44 @@ async fn commit_among_blocked_updates(toml: &str, hold_all: impl AsyncFn(&Scene)
         doc! {"commitTransaction": 1, "lsid": &lsid, "txnNumber": 1_i64, "autocommit": false};
     let reply = writer.command("admin", commit).await.unwrap();
     assert!(reply.is_ok(), "{reply:?}");
-    for mut client in blocked {
+    must_succeed(blocked).await;
+}
+
+/// Reads one reply from each client. Checks that it is not an error.
+async fn must_succeed(clients: Vec<RawClient>) {
+    for mut client in clients {
         let reply = client.read_reply().await.unwrap();
         assert!(reply.is_ok(), "{reply:?}");
     }
+}
+
+/// `fsync` with `lock` makes all writes wait, so only `fsyncUnlock` can end them.
+#[tokio::test]
+async fn fsync_unlock_runs_although_writes_that_wait_for_it_hold_all_connections() {
+    let scene = Scene::start_with("pool.concurrency = \"off\"\npool.max_pool_size = 3\n").await;
+    let mut operator = scene.client().await;
+    let reply = operator
+        .command("admin", doc! {"fsync": 1, "lock": true})
+        .await
+        .unwrap();
+    assert!(reply.is_ok(), "{reply:?}");
+    let mut blocked = Vec::new();
+    for n in 0..4 {
+        let insert = doc! {"insert": "c", "documents": [{"n": n}]};
+        blocked.push(scene.running(insert).await);
+    }
+    eventually(LIMIT, async || {
+        let pool = scene.pool().await;
+        (pool.pending, pool.in_use, pool.wait_queue) == (0, 3, 1)
+    })
+    .await
+    .unwrap();
+    let reply = operator
+        .command("admin", doc! {"fsyncUnlock": 1})
+        .await
+        .unwrap();
+    assert!(reply.is_ok(), "{reply:?}");
+    must_succeed(blocked).await;
 }
 
 #[tokio::test]

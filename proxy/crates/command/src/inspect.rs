@@ -253,8 +253,8 @@ impl<'a> Command<'a> {
     }
 
     /// True if other operations may wait for this command. Either it ends a transaction, a session,
-    /// a cursor or an operation (`CommandSpec::ends_work`), or it continues a transaction, which
-    /// may hold locks.
+    /// a cursor, an operation or the lock of `fsync` (`CommandSpec::ends_work`), or it continues a
+    /// transaction, which may hold locks.
     pub fn may_unblock_others(&self) -> bool {
         self.spec.ends_work || (self.in_transaction && !self.starts_transaction)
     }

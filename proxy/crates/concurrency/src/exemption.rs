@@ -133,9 +133,9 @@ impl Exemption {
     /// operation has completed or become exempt. After `PROBE_INTERVAL`, one operation may become
     /// exempt even over the bound. Therefore, long operations cannot block all others for a long
     /// time. There is no second bound, because the long operations may wait for another operation
-    /// that the limit still delays, such as `fsyncUnlock`. With a second bound, that other
-    /// operation might never begin. Only the number of server connections bounds the exempt
-    /// operations.
+    /// that the limit still delays: for example, `createIndexes` can wait until the command
+    /// `setIndexCommitQuorum` is run. With a second bound, that other operation might never
+    /// begin. Only the number of server connections bounds the exempt operations.
     pub fn applies(
         &self,
         running: Duration,

@@ -214,7 +214,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("connPoolStats"),
     command("netstat"),
     command("fsync"),
-    command("fsyncUnlock"),
+    command("fsyncUnlock").ends_work(),
     command("shutdown"),
     command("driverOIDTest"),
     // Commands about the replica set.

@@ -42,8 +42,8 @@ pub struct CommandSpec {
     /// True for the command `seawall`, which asks Seawall about itself. If the configuration
     /// switches this command off, it is forwarded like an unknown command.
     pub is_about_seawall: bool,
-    /// True if the command ends other work: a transaction, a session, a cursor or an operation. The
-    /// command must not wait until this work ends.
+    /// True if the command ends other work: a transaction, a session, a cursor, an operation or the
+    /// lock of `fsync`. The command must not wait until this work ends.
     pub ends_work: bool,
     /// True if a replay of captured traffic may send the command: it reads or changes documents,
     /// collections or indexes. False for commands about connections, sessions, users, servers and

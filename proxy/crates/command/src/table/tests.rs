@@ -169,11 +169,12 @@ fn only_the_listed_commands_are_reads() {
 }
 
 #[test]
-fn only_the_listed_commands_end_a_transaction_a_session_a_cursor_or_another_operation() {
+fn only_the_listed_commands_end_other_work() {
     let expected = [
         "abortTransaction",
         "commitTransaction",
         "endSessions",
+        "fsyncUnlock",
         "killAllSessions",
         "killAllSessionsByPattern",
         "killCursors",
