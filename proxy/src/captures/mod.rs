@@ -322,7 +322,7 @@ impl Captures {
     }
 
     /// Applies changed settings. A running capture keeps its settings.
-    pub fn configure(&self, settings: Option<CaptureSettings>) {
+    pub(crate) fn configure(&self, settings: Option<CaptureSettings>) {
         self.settings.store(settings.map(Arc::new));
     }
 

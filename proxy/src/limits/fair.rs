@@ -246,7 +246,7 @@ impl<T> Waiters<T> {
 /// A queue that serves its keys, such as addresses, in turn. It serves the waiters of one key in
 /// order of arrival.
 #[derive(Debug)]
-pub struct TurnQueue<K, T>(RoundRobin<K, OldestFirst<T>>);
+pub(crate) struct TurnQueue<K, T>(RoundRobin<K, OldestFirst<T>>);
 
 impl<K, T> Default for TurnQueue<K, T> {
     fn default() -> Self {
@@ -256,12 +256,12 @@ impl<K, T> Default for TurnQueue<K, T> {
 
 impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
     /// Adds a waiter.
-    pub fn push(&mut self, from: K, waiter: T) {
+    pub(crate) fn push(&mut self, from: K, waiter: T) {
         self.0.push((from, ()), waiter);
     }
 
     /// Removes and returns the next waiter.
-    pub fn pop(&mut self) -> Option<T> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         self.0.pop()
     }
 
@@ -271,13 +271,13 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
     }
 
     /// The oldest waiter of each key.
-    pub fn oldest(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn oldest(&self) -> impl Iterator<Item = &T> {
         let queues = self.0.queues.values();
         queues.filter_map(|queue| queue.0.front())
     }
 
     /// The waiter that [`Self::pop`] would return.
-    pub fn peek(&self) -> Option<&T> {
+    pub(crate) fn peek(&self) -> Option<&T> {
         let next = self.0.turns.front()?;
         self.0.queues.get(next)?.0.front()
     }
@@ -305,7 +305,7 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
     }
 
     /// Removes and returns the newest waiter of the key with the most waiters.
-    pub fn shed(&mut self) -> Option<T> {
+    pub(crate) fn shed(&mut self) -> Option<T> {
         let queues = self.0.queues.iter();
         let (&from, _) = queues.max_by_key(|(_, queue)| queue.len())?;
         self.shed_from(from)
@@ -319,7 +319,7 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
     }
 
     /// Removes all waiters for which `keep` is false.
-    pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+    pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         self.0.retain(&keep);
     }
 
@@ -344,12 +344,12 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
     }
 
     /// Number of waiters.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// True if there are no waiters.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }

@@ -24,21 +24,21 @@ const LONG_WALK_BYTES: usize = 1024 * 1024;
 /// Runs heavy work on threads that serve no clients, on at most half of the cores. Waiting sharers
 /// (addresses or users) are served in turn.
 #[derive(Clone, Debug)]
-pub struct HeavyWork {
+pub(crate) struct HeavyWork {
     messages: Turns,
     handshakes: LowPriority,
 }
 
 /// Runs the heavy work of one sharer: an address or a user.
 #[derive(Clone, Copy, Debug)]
-pub struct Heavy<'a> {
+pub(crate) struct Heavy<'a> {
     work: &'a HeavyWork,
     sharer: Sharer,
 }
 
 /// The queue of the waiting handshakes of one sharer: an address or a user.
 #[derive(Debug)]
-pub struct HandshakeLine {
+pub(crate) struct HandshakeLine {
     turns: Turns,
     sharer: Sharer,
 }
@@ -68,7 +68,7 @@ impl HeavyWork {
     }
 
     /// Returns the runner for the heavy work of one sharer: an address or a user.
-    pub fn of(&self, sharer: Sharer) -> Heavy<'_> {
+    pub(crate) fn of(&self, sharer: Sharer) -> Heavy<'_> {
         Heavy { work: self, sharer }
     }
 }
@@ -79,7 +79,7 @@ impl Heavy<'_> {
     ///
     /// # Panics
     /// If `work` panics.
-    pub async fn run<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         self,
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
@@ -96,7 +96,7 @@ impl Heavy<'_> {
     ///
     /// # Panics
     /// If the handshake panics.
-    pub async fn handshake<F>(
+    pub(crate) async fn handshake<F>(
         self,
         begin: impl FnOnce(HandshakeLine) -> F + Send + 'static,
     ) -> F::Output
@@ -134,7 +134,7 @@ impl Heavy<'_> {
     /// Runs `walk`: a pass over `bytes` bytes, which `walk` borrows. A pass over more than 1 MiB
     /// waits for the sharer's turn. Then this thread gives its other tasks to another thread and
     /// runs `walk`.
-    pub async fn walk<T>(self, bytes: usize, walk: impl FnOnce() -> T) -> T {
+    pub(crate) async fn walk<T>(self, bytes: usize, walk: impl FnOnce() -> T) -> T {
         if !Self::is_long_walk(bytes) {
             return walk();
         }

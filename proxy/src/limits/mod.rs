@@ -20,17 +20,23 @@ use tokio::time::{Instant, sleep};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-pub(crate) use self::permits::{EvictablePermit, EvictablePermits};
 use self::rates::Rates;
 pub use self::{
-    fair::{Origin, TurnQueue},
+    fair::Origin,
     gate::{Gate, LoginGates},
-    heavy::{HandshakeLine, Heavy, HeavyWork},
-    operations::{OperationPermit, OperationPermits, Operator},
-    permits::{Eviction, EvictionReason},
-    recent::{NameHash, NameHasher, RecentMap, Retired},
+    operations::{OperationPermits, Operator},
+    permits::Eviction,
+    recent::NameHash,
     shares::{Share, Shares},
-    turns::{StepwiseTurn, Turn, TurnKey, Turns},
+    turns::{Turn, TurnKey},
+};
+pub(crate) use self::{
+    fair::TurnQueue,
+    heavy::{HandshakeLine, Heavy, HeavyWork},
+    operations::OperationPermit,
+    permits::{EvictablePermit, EvictablePermits, EvictionReason},
+    recent::{NameHasher, RecentMap, Retired},
+    turns::{StepwiseTurn, Turns},
 };
 
 /// Minimum time between two closes, when Seawall closes many client connections, for example after
@@ -127,7 +133,7 @@ impl ListenerPermits {
 
 /// The limit that refuses a new client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientLimit {
+pub(crate) enum ClientLimit {
     /// The limit of the listener.
     Listener,
     /// The limit of all clients.
@@ -144,7 +150,7 @@ pub struct HandshakePermit(#[expect(dead_code, reason = "dropped, never read")] 
 /// The permit of one driver's monitoring connection, which never logs in.
 #[derive(Debug)]
 #[must_use]
-pub struct MonitorPermit(EvictablePermit);
+pub(crate) struct MonitorPermit(EvictablePermit);
 
 impl MonitorPermit {
     /// Records that the monitor has sent another `hello`.
@@ -161,7 +167,7 @@ const MONITOR_GRACE_TIME: Duration = Duration::from_secs(10 * 60);
 /// because of its authentication mechanism.
 #[derive(Debug)]
 #[must_use]
-pub struct RelayPermit(#[expect(dead_code, reason = "dropped, never read")] Share<Sharer>);
+pub(crate) struct RelayPermit(#[expect(dead_code, reason = "dropped, never read")] Share<Sharer>);
 
 impl LimitNumbers {
     /// Numbers for tests: the same number for all permits, and no rate limits.
@@ -349,13 +355,13 @@ impl Limits {
 
     /// Limits how many large replies are forwarded at the same time: as many as there are threads
     /// that serve clients. Further replies wait for their turn.
-    pub fn forwarding(&self) -> &Turns {
+    pub(crate) fn forwarding(&self) -> &Turns {
         &self.forwarding
     }
 
     /// Returns a runner for the heavy work of a sharer: an address or a user. The runner keeps this
     /// work away from the threads that serve clients.
-    pub fn heavy(&self, sharer: Sharer) -> Heavy<'_> {
+    pub(crate) fn heavy(&self, sharer: Sharer) -> Heavy<'_> {
         self.heavy.of(sharer)
     }
 

@@ -64,7 +64,7 @@ pub struct Operator<'a> {
 /// The permit of one operation. Dropping it frees the permit.
 #[derive(Debug)]
 #[must_use]
-pub struct OperationPermit {
+pub(crate) struct OperationPermit {
     permits: Arc<SharedPermits>,
     in_flight: Arc<AtomicUsize>,
 }

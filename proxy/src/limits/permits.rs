@@ -35,7 +35,7 @@ pub struct Eviction(Arc<EvictionState>);
 
 /// The reason why a connection's task must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EvictionReason {
+pub(crate) enum EvictionReason {
     /// The connection's permit is given to another connection.
     GaveWay,
     /// Seawall drains: it closes a share of the connections, or all of them.

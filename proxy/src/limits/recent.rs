@@ -12,7 +12,7 @@ use std::{
 
 /// A map with a bounded number of entries. The entries that were written last stay.
 #[derive(Debug)]
-pub struct RecentMap<K, V> {
+pub(crate) struct RecentMap<K, V> {
     younger: HashMap<K, V>,
     older: HashMap<K, V>,
     max_younger: usize,
@@ -22,11 +22,11 @@ pub struct RecentMap<K, V> {
 /// has released its lock on the map, because the drop of many entries takes long.
 #[derive(Debug)]
 #[must_use = "drop this value after the lock is released"]
-pub struct Retired<K, V>(#[expect(dead_code, reason = "dropped, never read")] HashMap<K, V>);
+pub(crate) struct Retired<K, V>(#[expect(dead_code, reason = "dropped, never read")] HashMap<K, V>);
 
 impl<K: Eq + Hash, V> RecentMap<K, V> {
     /// Creates a map of at most `max_entries` entries. The minimum is two.
-    pub fn new(max_entries: usize) -> Self {
+    pub(crate) fn new(max_entries: usize) -> Self {
         Self {
             younger: HashMap::new(),
             older: HashMap::new(),
@@ -40,18 +40,18 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
     }
 
     /// The value of a key.
-    pub fn get(&self, key: &K) -> Option<&V> {
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
         self.younger.get(key).or_else(|| self.older.get(key))
     }
 
     /// The value of a key, mutable. A change does not count as a write.
-    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let older = &mut self.older;
         self.younger.get_mut(key).or_else(|| older.get_mut(key))
     }
 
     /// Writes an entry, which becomes the most recent one.
-    pub fn insert(&mut self, key: K, value: V) -> Retired<K, V> {
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Retired<K, V> {
         self.older.remove(&key);
         self.younger.insert(key, value);
         let is_full = self.younger.len() >= self.max_younger;
@@ -62,19 +62,15 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
     }
 
     /// Removes an entry.
-    pub fn remove(&mut self, key: &K) -> Option<V> {
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let older = self.older.remove(key);
         self.younger.remove(key).or(older)
     }
 
     /// Number of entries.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.younger.len() + self.older.len()
-    }
-
-    /// True if there are no entries.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -86,11 +82,11 @@ pub struct NameHash(u64);
 
 /// Computes [`NameHash`]es.
 #[derive(Clone, Debug, Default)]
-pub struct NameHasher(RandomState);
+pub(crate) struct NameHasher(RandomState);
 
 impl NameHasher {
     /// Returns the hash of a name or of several names.
-    pub fn hash(&self, names: impl Hash) -> NameHash {
+    pub(crate) fn hash(&self, names: impl Hash) -> NameHash {
         NameHash(self.0.hash_one(names))
     }
 }
@@ -119,13 +115,13 @@ mod tests {
         for n in 0..3 {
             drop(map.insert(n, 0));
         }
-        assert!(!map.is_empty());
+        assert!(map.len() > 0);
         for n in 0..3 {
             *map.get_mut(&n).unwrap() += n;
             assert_eq!(map.get(&n), Some(&n));
             assert_eq!(map.remove(&n), Some(n));
         }
-        assert!(map.is_empty());
+        assert!(map.len() == 0);
     }
 
     #[test]

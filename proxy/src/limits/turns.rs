@@ -26,7 +26,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> TurnKey for K {}
 
 /// A bounded number of turns. The keys of waiting work (by default sharers) are served in turn.
 #[derive(Clone, Debug)]
-pub struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
+pub(crate) struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
 
 struct TurnsState<K: TurnKey> {
     count: usize,
@@ -66,7 +66,7 @@ pub struct Turn<K: TurnKey = Sharer>(Turns<K>);
 
 impl<K: TurnKey> Turns<K> {
     /// Allows `count` turns at a time. The waiters of a key are served in order of arrival.
-    pub fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         Self::with_queue(count, Box::new(RoundRobin::<K, OldestFirst<_>>::default()))
     }
 
@@ -87,7 +87,7 @@ impl<K: TurnKey> Turns<K> {
     }
 
     /// Waits for a turn. Cancel safe: a dropped waiter gets no turn.
-    pub async fn take(&self, key: K) -> Turn<K> {
+    pub(crate) async fn take(&self, key: K) -> Turn<K> {
         loop {
             let given = match self.take_or_wait(key) {
                 Ok(turn) => return turn,
@@ -121,7 +121,7 @@ impl<K: TurnKey> Turns<K> {
     }
 
     /// Number of free turns.
-    pub fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         let state = self.0.lock();
         state.count.saturating_sub(state.taken)
     }
@@ -197,7 +197,7 @@ enum Held<K: TurnKey> {
 /// A turn for work that consists of many short steps. The work waits for a turn before a step,
 /// keeps the turn for the next steps, and releases it when the work cannot continue.
 #[derive(Debug)]
-pub struct StepwiseTurn<'a, K: TurnKey = Sharer> {
+pub(crate) struct StepwiseTurn<'a, K: TurnKey = Sharer> {
     turns: &'a Turns<K>,
     key: K,
     held: Held<K>,
@@ -222,7 +222,7 @@ impl<K: TurnKey> StepwiseTurn<'_, K> {
     }
 
     /// Releases the turn, or stops waiting for one.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.held = Held::Nothing;
     }
 

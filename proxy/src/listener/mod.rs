@@ -39,11 +39,15 @@ use crate::{
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
 use seawall_wire::Compressor;
 
-pub(crate) use self::handshake_log::HandshakeLog;
-pub(crate) use self::proxy_protocol::MAX_WAITING;
-pub use self::proxy_protocol::{ProxyProtocol, WaitingPlaces, parse as parse_proxy_header};
-pub use self::tls::ServerTlsError;
-pub(crate) use self::tls::{ClientCertificates, ClientTls, FailedHandshake, TlsSettings};
+pub(crate) use self::{
+    handshake_log::HandshakeLog,
+    proxy_protocol::{MAX_WAITING, WaitingPlaces},
+    tls::{ClientCertificates, ClientTls, FailedHandshake, TlsSettings},
+};
+pub use self::{
+    proxy_protocol::{ProxyProtocol, parse as parse_proxy_header},
+    tls::ServerTlsError,
+};
 use self::{
     proxy_protocol::{WaitingPlace, read_header},
     tls::begins_with_tls,
@@ -79,7 +83,7 @@ pub enum Listener {
 
 /// A socket that another process, usually the service manager, has bound and passed to Seawall.
 #[derive(Debug)]
-pub struct Inherited {
+pub(crate) struct Inherited {
     /// The name of the socket; empty if it has none.
     pub name: String,
     /// The bound socket.
@@ -88,7 +92,7 @@ pub struct Inherited {
 
 /// A socket that another process has bound.
 #[derive(Debug)]
-pub enum InheritedSocket {
+pub(crate) enum InheritedSocket {
     /// A TCP socket.
     Tcp(std::net::TcpListener),
     /// A unix domain socket. Its file is not removed when Seawall ends.

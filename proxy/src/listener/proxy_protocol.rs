@@ -40,7 +40,7 @@ pub struct ProxyProtocol {
 
 /// Counts the connections whose header has not arrived. All listeners share the count.
 #[derive(Clone, Debug, Default)]
-pub struct WaitingPlaces(Arc<Mutex<Waiting>>);
+pub(crate) struct WaitingPlaces(Arc<Mutex<Waiting>>);
 
 #[derive(Debug, Default)]
 struct Waiting {

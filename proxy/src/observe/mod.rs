@@ -54,22 +54,20 @@ pub use self::{
     exporter::{Exporter, code_name},
     metric_name::{MetricKind, MetricName},
     observation::{Observation, Origin, outcome_of},
-    process::{CaptureCounts, HistoryLosses, Memory},
     recorder::Recorder,
     registry::{Namespace, Shape, ShapeRow},
     servers::{CloseReason, Relayed, ServerMetrics},
     slow_log::{Entry as SlowLogEntry, SlowLog, SlowLogSettings},
     slow_ring::SlowOperation,
-    sums::{
-        Failure, NamespaceIndex, NamespaceSums, RowIndexes, ServerIndex, ServerSums, ShapeIndex,
-        ShapeSums,
-    },
+    sums::{Failure, NamespaceSums, ServerIndex, ServerSums, ShapeSums},
 };
 pub(crate) use self::{
     clients::close,
     exporter::CertificateSeries,
     own::{open_descriptors, process_cpu, resident_bytes},
+    process::{CaptureCounts, HistoryLosses, Memory},
     protobuf::PROTOBUF,
+    sums::RowIndexes,
 };
 
 /// Options of the statistics: what is counted, and the maximum number of rows.

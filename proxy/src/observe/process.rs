@@ -10,7 +10,7 @@ use seawall_stats::float;
 
 /// The memory of one part of Seawall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub(crate) struct Memory {
     /// The value of the label `owner`.
     pub owner: &'static str,
     /// Size of the memory in bytes.
@@ -20,7 +20,7 @@ pub struct Memory {
 /// The counts of all captures (recordings of clients' operations). The exporter does not collect
 /// these counts itself: the caller of `update_capture_metrics` provides them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CaptureCounts {
+pub(crate) struct CaptureCounts {
     /// True while a capture runs.
     pub is_running: bool,
     /// Operations recorded since Seawall started.
@@ -39,7 +39,7 @@ pub struct CaptureCounts {
 /// Losses of the history since Seawall started. The history consists of steps: a step has the
 /// figures of a second or of a longer interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HistoryLosses {
+pub(crate) struct HistoryLosses {
     /// Steps that were dropped before the end of their retention, because of the memory limit.
     pub dropped_early: u64,
     /// Failed writes of the history file.

@@ -258,7 +258,7 @@ impl Recorder {
     }
 
     /// Counts an operation that Seawall refused.
-    pub fn shed(&self, reason: &'static str) {
+    pub(crate) fn shed(&self, reason: &'static str) {
         self.metrics
             .count(MetricName::OperationsShedTotal, &[("reason", reason)]);
         self.logins.shed_operations.fetch_add(1, Ordering::Relaxed);

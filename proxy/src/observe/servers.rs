@@ -176,7 +176,7 @@ impl ServerMetrics {
     }
 
     /// Counts a login of Seawall at the server. `mechanism` is the name of the SCRAM mechanism.
-    pub fn authenticated(&self, mechanism: &'static str, is_ok: bool) {
+    pub(crate) fn authenticated(&self, mechanism: &'static str, is_ok: bool) {
         let result = if is_ok { "ok" } else { "failed" };
         let labels = [("mechanism", mechanism), ("result", result)];
         self.counter(MetricName::ServerAuthenticationsTotal, &labels);
@@ -204,7 +204,7 @@ impl ServerMetrics {
 
     /// Counts a relayed client (see [`CloseReason::RelayEnded`]) until the returned guard is
     /// dropped.
-    pub fn relayed(self) -> Relayed {
+    pub(crate) fn relayed(self) -> Relayed {
         self.connection_created();
         self.relayed.increment(1.0);
         Relayed(self)

@@ -39,7 +39,7 @@ pub(super) const OTHER_CODES: i32 = 0;
 
 /// The index of a row in the namespace table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NamespaceIndex(pub(super) usize);
+pub(crate) struct NamespaceIndex(pub(super) usize);
 
 /// The index of a server's row in the statistics of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,7 +48,7 @@ pub struct ServerIndex(pub(super) usize);
 /// The index of a row in the shape table. Its serial number is never reused: running operations and
 /// cursors may refer to a row after it was evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ShapeIndex {
+pub(crate) struct ShapeIndex {
     pub(super) namespace: NamespaceIndex,
     pub(super) serial: u32,
     /// The coarse shape (a group of similar shapes, see [`super::registry`]) that counts the
@@ -58,7 +58,7 @@ pub struct ShapeIndex {
 
 /// The rows that count an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowIndexes {
+pub(crate) struct RowIndexes {
     pub(super) namespace: NamespaceIndex,
     /// The row of the operation's shape; `None` if shapes are not counted.
     pub(super) shape: Option<ShapeIndex>,

@@ -47,7 +47,7 @@ const REPLY_LIMIT: Duration = Duration::from_secs(10);
 /// A request to end a read. Dropping it withdraws the request.
 #[derive(Debug)]
 #[must_use]
-pub struct EndRequest(Arc<Notify>);
+pub(crate) struct EndRequest(Arc<Notify>);
 
 impl EndRequest {
     /// Waits until Seawall refuses the request, because it cannot end the read with `killOp`. There
@@ -55,7 +55,7 @@ impl EndRequest {
     /// read's connection was established. In the second case, a new connection may have the same
     /// id, so `killOp` could end another operation. The caller can close the read's connection
     /// instead. This ends the read if the server process still exists.
-    pub async fn refused(&self) {
+    pub(crate) async fn refused(&self) {
         self.0.notified().await;
     }
 }

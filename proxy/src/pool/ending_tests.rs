@@ -10,7 +10,8 @@ use futures_util::FutureExt as _;
 use tokio::{runtime::Handle, task::yield_now, time::advance};
 
 use super::{
-    EndRequest, ServerPool,
+    ServerPool,
+    ending::EndRequest,
     tests::{identity, limits},
 };
 use crate::{

@@ -15,8 +15,9 @@ use std::{
 use foldhash::fast::RandomState;
 use tokio::{sync::oneshot, time::Instant};
 
+pub use self::snapshot::Waits;
 use self::state::PoolState;
-pub use self::{snapshot::Waits, state::Suspicion};
+pub(crate) use self::state::Suspicion;
 use super::{
     CheckOutError, Limits, Overload, Renewal,
     demand::{Demand, Need},

@@ -61,11 +61,11 @@ use seawall_transport::connection::{
     Connection, Connector, EstablishError, Generation, Interrupts, ServerAddress, TlsVersion,
 };
 
+pub(crate) use self::inner::Suspicion;
 pub use self::{
     checkout::Checkout,
     demand::{Demand, Need},
-    ending::EndRequest,
-    inner::{Suspicion, Waits},
+    inner::Waits,
     lane::{Lane, LaneKey, LanePermit},
     slots::{Concurrency, ConcurrencySnapshot},
 };
@@ -538,7 +538,7 @@ impl ServerPool {
     }
 
     /// The current generation of the pool.
-    pub fn generation(&self) -> Generation {
+    pub(crate) fn generation(&self) -> Generation {
         self.inner.lock().generation()
     }
 
@@ -566,7 +566,7 @@ impl ServerPool {
     /// then hands out no connection until the result of a probe is known and
     /// [`ServerPool::recover`] or [`ServerPool::clear`] is called. If the pool was suspect shortly
     /// before, it continues to hand out connections.
-    pub fn suspect(&self, generation: Generation, identity: &Identity) -> Suspicion {
+    pub(crate) fn suspect(&self, generation: Generation, identity: &Identity) -> Suspicion {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let mut inner = self.inner.lock();
         inner.suspect(generation, identity.id(), Instant::now(), has_ended)

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 /// Spawns small tasks on both runtimes (data plane and control plane), and checks if these tasks
 /// have run. A runtime that does not run such a task makes no progress.
 #[derive(Debug)]
-pub struct Heartbeat {
+pub(crate) struct Heartbeat {
     runtimes: [Beats; 2],
 }
 

@@ -11,18 +11,16 @@ mod parking;
 mod planes;
 mod priority;
 
-pub use self::occasional::OccasionalLog;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) use self::priority::NICE;
 pub use self::{
-    activity::Activity,
-    descriptors::raise_descriptor_limit,
-    heartbeat::Heartbeat,
-    lateness::Lateness,
-    planes::{Plane, Planes},
+    activity::Activity, descriptors::raise_descriptor_limit, lateness::Lateness,
+    occasional::OccasionalLog,
 };
 pub(crate) use self::{
     activity::TICK,
+    heartbeat::Heartbeat,
     lateness::measure_lateness,
+    planes::{Plane, Planes},
     priority::{become_idle, become_nice},
 };

@@ -15,7 +15,7 @@ const EVENT_INTERVAL: u32 = 16;
 
 /// The runtimes of the data plane and the control plane.
 #[derive(Debug)]
-pub struct Planes {
+pub(crate) struct Planes {
     /// Number of threads of the data plane.
     pub workers: usize,
     /// The data plane: the runtime of client and server connections.
@@ -27,7 +27,7 @@ pub struct Planes {
 /// A runtime that can be dropped on a thread of another runtime, because the drop does not block
 /// that thread.
 #[derive(Debug)]
-pub struct Plane(Option<Runtime>);
+pub(crate) struct Plane(Option<Runtime>);
 
 impl Planes {
     /// Starts the threads. The data plane has `workers` threads; `None` means one thread per core.
@@ -35,7 +35,7 @@ impl Planes {
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub fn start(
+    pub(crate) fn start(
         workers: Option<NonZero<usize>>,
         in_flight: impl Fn() -> usize + Send + Sync + 'static,
     ) -> io::Result<Self> {

@@ -357,7 +357,7 @@ impl History {
 
     /// Loads labels and frames from the file. Skips frames that end in the future, are damaged or
     /// use an unknown label. The next delta removes the skipped frames from the file.
-    pub fn restore(&mut self, labels: Vec<(u32, Label)>, frames: Vec<Frame>, now: u64) -> Skipped {
+    pub(crate) fn restore(&mut self, labels: Vec<(u32, Label)>, frames: Vec<Frame>, now: u64) -> Skipped {
         for (number, label) in labels {
             self.next_label = self.next_label.max(number.wrapping_add(1));
             self.insert_label(number, Arc::new(label), 0);
@@ -620,7 +620,7 @@ impl Selection {
     }
 
     /// Like [`Selection::timeline`], for all series that `is_wanted` accepts.
-    pub fn timeline_of(&self, step: u64, is_wanted: &dyn Fn(&Label) -> bool) -> Vec<(u64, Period)> {
+    pub(crate) fn timeline_of(&self, step: u64, is_wanted: &dyn Fn(&Label) -> bool) -> Vec<(u64, Period)> {
         let step = step.max(1);
         let mut timeline: BTreeMap<u64, Period> = BTreeMap::new();
         for (frame, period) in self.unpacked(is_wanted) {

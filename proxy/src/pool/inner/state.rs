@@ -33,7 +33,7 @@ pub(super) enum PoolState {
 
 /// The conclusion about a server whose connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Suspicion {
+pub(crate) enum Suspicion {
     /// No conclusion, because the connection belongs to an earlier generation of the pool, or
     /// because the pool is paused or closed.
     Outdated,

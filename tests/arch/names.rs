@@ -1,0 +1,91 @@
+//! Names of types and functions.
+
+use std::{collections::BTreeMap, fs};
+
+use crate::sources::{all_sources, without_unit_tests};
+
+/// The names of types that `source` declares. Unit tests are ignored.
+fn declared_types(source: &str) -> Vec<&str> {
+    let lines = without_unit_tests(source).lines();
+    let words = lines.map(|line| {
+        let line = line.trim_start();
+        let item = line.strip_prefix("pub").unwrap_or(line);
+        let item = match item.split_once(')') {
+            Some((visibility, rest)) if visibility.starts_with('(') => rest,
+            _ => item,
+        };
+        let item = item.trim_start();
+        item.split(|c: char| !c.is_alphanumeric() && c != '_')
+    });
+    let named = words.filter_map(|mut words| {
+        let keyword = words.next()?;
+        let name = words.next().filter(|name| !name.is_empty())?;
+        ["struct", "enum", "trait", "type"]
+            .contains(&keyword)
+            .then_some(name)
+    });
+    named.collect()
+}
+
+#[test]
+fn declared_types_are_found() {
+    let source = "pub struct A(u8);\npub(in crate::x) enum B<T> {\nstruct C;\ntype D = E;\nlet f = \"struct G\";\n";
+    assert_eq!(declared_types(source), ["A", "B", "C", "D"]);
+}
+
+/// A type with one of these words as its whole name says little. If there were several such types,
+/// a reader could not tell them apart.
+#[test]
+fn no_two_types_have_the_same_general_word_as_their_name() {
+    const GENERAL: [&str; 8] = [
+        "Kind", "Place", "Session", "Settings", "State", "Step", "Turn", "Window",
+    ];
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in all_sources() {
+        let text = fs::read_to_string(&file).unwrap();
+        let general = declared_types(&text).into_iter();
+        for name in general.filter(|name| GENERAL.contains(name)) {
+            let place = file.display().to_string();
+            found.entry(name.to_owned()).or_default().push(place);
+        }
+    }
+    found.retain(|_, places| places.len() > 1);
+    assert!(found.is_empty(), "types with the same name: {found:#?}");
+}
+
+/// The functions that borrow `self` mutably although their name begins like a question.
+fn questions_with_side_effects(source: &str) -> Vec<&str> {
+    const QUESTIONS: [&str; 6] = ["is_", "has_", "may_", "must_", "can_", "needs_"];
+    let functions = source.match_indices("fn ").filter_map(|(at, keyword)| {
+        // The signature of a trait's function may end with a semicolon.
+        let signature = source[at + keyword.len()..].split(['{', ';']).next()?;
+        let name = signature.split('(').next()?;
+        let is_question = QUESTIONS.iter().any(|begin| name.starts_with(begin));
+        (is_question && signature.contains("&mut self")).then_some(name)
+    });
+    functions.collect()
+}
+
+#[test]
+fn the_search_finds_functions_that_are_named_as_questions_but_borrow_self_mutably() {
+    // The other test of these functions also reads this file, so `MUT` stands for the borrow.
+    let source = "fn is_a(&self) -> bool;\nfn b(MUT) {}\nfn must_c(\n    MUT,\n) {}\nfn can_d(MUT) -> bool;\nfn may_e() {}\n";
+    let source = source.replace("MUT", "&mut self");
+    assert_eq!(questions_with_side_effects(&source), ["must_c", "can_d"]);
+}
+
+/// A function whose name begins like a question, such as `is_` or `may_`, only answers it, so it
+/// must not need `&mut self`. The only exception is [`Stream::has_ended`]: it needs `&mut self` to
+/// poll a socket, but the poll changes nothing that callers see.
+///
+/// [`Stream::has_ended`]: seawall_transport::Stream::has_ended
+#[test]
+fn functions_named_as_questions_do_not_borrow_self_mutably() {
+    let mut found = Vec::new();
+    for file in all_sources() {
+        let text = fs::read_to_string(&file).unwrap();
+        let functions = questions_with_side_effects(&text).into_iter();
+        found.extend(functions.map(str::to_owned));
+    }
+    assert_eq!(found, ["has_ended"]);
+}
