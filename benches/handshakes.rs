@@ -326,8 +326,9 @@ impl Bench {
     }
 
     /// Measures the latency of finds at `target` before and during a storm of TLS handshakes at
-    /// `stormed`. If these are two processes, the measurement is a control: it shows how much the
-    /// storm delays operations only because both use the same cores.
+    /// `stormed`. If `target` and `stormed` are two processes, the measurement is a control: it
+    /// shows how much a storm delays the finds of another process only because both processes use
+    /// the same CPU cores.
     async fn measure_storm(
         &self,
         target: &TlsTarget,

@@ -37,14 +37,14 @@ use tokio::{
 
 /// Seawall's `max_pool_size` without the option `--pool-size`. It limits the connections of one
 /// user to one server. The load has one user, so this value limits all connections to the primary
-/// except those of Seawall's probes.
+/// except the few on which Seawall itself checks the server.
 const POOL_SIZE: usize = 32;
 
 /// `max_pool_size` in Seawall's default configuration.
 const DEFAULT_POOL_SIZE: usize = 100;
 
 /// Seawall's `max_pool_size` in the bench's part `idle`. With this value, Seawall has at most ten
-/// server connections in total. This includes the connections of its probes and monitors.
+/// server connections in total. This includes the connections on which Seawall checks the servers.
 const IDLE_POOL_SIZE: usize = 4;
 
 /// Operations per second of the clients that keep their connections during the storm.
@@ -99,9 +99,9 @@ impl Plan {
         plan
     }
 
-    /// Maximum number of server connections that Seawall may establish after its start: twice the
-    /// pool size, because the probes and monitors of both members need connections too. The number
-    /// of these other connections does not depend on the pool size. So for a pool size below
+    /// Maximum number of server connections that Seawall may establish after its start. It is twice
+    /// the pool size, because Seawall also needs connections on which it checks both members. The
+    /// number of these connections does not depend on the pool size. So for a pool size below
     /// [`POOL_SIZE`], the function returns twice [`POOL_SIZE`].
     fn max_server_connections(&self) -> f64 {
         let pool_size = self.pool_size.unwrap_or(DEFAULT_POOL_SIZE).max(POOL_SIZE);
@@ -529,8 +529,9 @@ fn row(plan: &Plan, clients: usize, how: Stall, run: usize, is_through: bool, st
 }
 
 /// The time that the load needs to recover after the end of the stall: `at once`, a number of
-/// seconds, or `never`. The load has recovered when, from then on, at least 90 % of `offered`
-/// operations are served in every second. `operations` are the served operations of each second.
+/// seconds, or `never`. `operations` has the number of served operations of each second, and
+/// `offered` is the number of operations that the load sends per second. The load has recovered
+/// when at least 90 % of `offered` operations are served in every later second.
 fn recovered(operations: &[f64], stall_ends: usize, offered: f64) -> String {
     let after = operations.get(stall_ends..).unwrap_or_default();
     let bad = after.iter().rposition(|served| *served < offered * 0.9);

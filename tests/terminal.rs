@@ -101,7 +101,7 @@ impl Terminal {
     }
 }
 
-/// Runs operations on two collections, more of them on the first.
+/// Runs finds on two collections: more finds on `orders` than on `customers`.
 async fn shop(seawall: &Seawall) {
     let address = seawall.address().parse().unwrap();
     let mut client = RawClient::connect(address).await.unwrap();
@@ -196,7 +196,7 @@ async fn top_shows_heat_maps_without_colors() {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn seawall_top_sorts_by_the_column_of_a_pressed_key_and_shows_a_query_shape_histogram() {
+async fn seawall_top_sorts_by_the_column_whose_key_is_pressed_and_shows_a_query_shape_histogram() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;

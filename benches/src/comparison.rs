@@ -68,7 +68,7 @@ enum Better {
     Less,
 }
 
-/// The median, worst and best round of one value, for one target in one case.
+/// One measured figure of one target in one case: its median, worst and best value of all rounds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Value {
     median: f64,
@@ -79,7 +79,8 @@ struct Value {
     noise: f64,
 }
 
-/// The values of one target in one case. Ratios relate two targets in the same round.
+/// The values of one target in one case. Each ratio to another target is computed from two values
+/// of the same round.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Values {
     /// Operations per second.
@@ -112,8 +113,9 @@ pub struct Idle {
     pub start_bytes: f64,
     /// Growth of the resident memory per idle client, in bytes.
     pub bytes_per_client: f64,
-    /// Growth of the resident memory up to its peak per client, in bytes. The peak includes the
-    /// memory that many concurrent logins need.
+    /// Growth of the resident memory from `start_bytes` to its peak, divided by the number of
+    /// clients at the peak, in bytes. The peak includes the memory that many concurrent logins
+    /// need.
     pub peak_bytes_per_client: f64,
 }
 
@@ -646,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_and_memory_of_an_idle_proxy_and_system_calls_that_became_worse_are_reported() {
+    fn increased_idle_cpu_time_idle_memory_and_number_of_system_calls_are_reported() {
         let with = |cpu_percent: f64, bytes_per_client: f64, all: f64| {
             let mut medians = medians(200, 400);
             let windows = [-0.02, -0.01, 0.0, 0.0, 0.01, 0.02];

@@ -166,8 +166,8 @@ impl Setup {
         setup
     }
 
-    /// Starts a bare relay and adds it to the targets, after direct connections. The calling
-    /// program must begin with [`relay::run_if_requested`].
+    /// Starts a bare relay and inserts it into the list of targets as the second target, behind the
+    /// direct connections. The calling program must begin with [`relay::run_if_requested`].
     ///
     /// # Panics
     /// If the relay does not start or does not accept logins.

@@ -243,8 +243,8 @@ fn telemetry_fits(telemetry: &Telemetry, problems: &mut Problems) {
 
 /// Checks that `capture.redact_key_file` is given if `capture.redact` is `ordered`, and that the
 /// key in this file is long enough. From the key, Seawall computes the pseudonyms that replace the
-/// applications' data in captures. With a random key, a value would have one pseudonym in a capture
-/// and another one in a copy of the data that `seawall load copy` writes.
+/// applications' data in captures. A random key does not suffice for `ordered`, because
+/// `seawall load copy` needs the same key to write a copy of the data with the same pseudonyms.
 fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     let key = "capture.redact_key_file";
     match &capture.redaction_key {

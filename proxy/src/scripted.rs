@@ -33,8 +33,8 @@ pub(crate) struct ScriptedServer {
 }
 
 impl ScriptedServer {
-    /// Starts a server, which calls `new_script` for each connection. The returned function replies
-    /// to the commands on that connection.
+    /// Starts a server, which calls `new_script` for each connection. `new_script` returns a
+    /// function, which replies to the commands on that connection.
     pub(crate) async fn start<S>(new_script: impl Fn() -> S + Send + 'static) -> Self
     where
         S: FnMut(&RawDocument) -> Response + Send + 'static,

@@ -98,8 +98,8 @@ async fn at_most_one_of_many_concurrent_logins_with_a_new_password_is_refused() 
     }
 }
 
-/// A server then stores new SCRAM keys, because it chooses a new salt. Seawall may still have the
-/// old keys in its cache.
+/// A server stores new SCRAM keys even if the new password is the same as the old one, because it
+/// chooses a new salt. Seawall may still have the old keys in its cache.
 #[tokio::test]
 async fn after_the_same_password_is_set_again_at_most_one_login_is_refused() {
     let seawall = seawall("").await;
@@ -124,7 +124,7 @@ async fn an_old_password_is_refused_even_before_a_login_with_the_new_one() {
 }
 
 #[tokio::test]
-async fn if_a_server_refuses_the_cached_scram_keys_of_a_user_all_its_clients_are_disconnected() {
+async fn clients_are_disconnected_if_a_server_refuses_the_cached_scram_keys_of_their_user() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut connected = logged_in(&seawall, &user.login()).await;

@@ -266,7 +266,8 @@ async fn only_clients_with_a_valid_certificate_are_served_if_a_certificate_is_re
 /// Number of refused clients that send commands.
 const REFUSED: usize = 20;
 
-/// If the commands reset the connection, the client could not read the alert.
+/// If Seawall closed the socket before it had read the commands, the kernel would reset the
+/// connection, and the client could not read the alert.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_with_a_refused_certificate_can_read_the_tls_alert_although_it_sends_commands() {
     let scene = Scene::start(REQUIRED).await;

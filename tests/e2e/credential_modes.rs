@@ -1,6 +1,6 @@
-//! Tests of the values of `auth.credentials`. For example, Seawall reads users' keys with a service
-//! account (`lookup`), the configuration contains the users (`users`), or clients need no login
-//! (`none`).
+//! Tests of the values of `auth.credentials`. For example, Seawall reads the users' SCRAM keys with
+//! a service account (`lookup`), the configuration contains the users (`users`), or clients need no
+//! login (`none`).
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ pub(crate) async fn mode(seawall: &Seawall) -> String {
     status.credentials
 }
 
-/// Creates an account whose only right is to look up users' keys. Returns the account's connection
-/// string.
+/// Creates an account whose only right is to look up users' SCRAM keys. Returns the account's
+/// connection string.
 async fn service_uri(address: std::net::SocketAddr) -> String {
     let (root, name) = (root().await, unique_name("service"));
     let privilege = doc! { "resource": { "db": "", "collection": "" }, "actions": ["viewUser"] };
@@ -233,8 +233,8 @@ async fn a_server_without_users_gives_clients_of_seawall_no_rights() {
     logged_in(&seawall, &NewUser::new("admin", "first", "p").login()).await;
 }
 
-/// With the credentials `none`, clients need no login. With `self`, Seawall reads the keys of a
-/// user from a server with the rights of this user.
+/// With the credentials `none`, clients need no login. With `self`, Seawall reads the SCRAM keys of
+/// a user from a server with the rights of this user.
 #[tokio::test]
 async fn credentials_change_from_none_to_self_after_access_control_is_switched_on() {
     let seawall = seawall("[auth]\ncredentials = \"none\"\n").await;

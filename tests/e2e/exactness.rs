@@ -40,7 +40,7 @@ struct Profiled {
 }
 
 #[tokio::test]
-async fn seawall_counts_as_many_operations_as_the_profiler_and_its_times_are_at_least_as_long() {
+async fn seawall_counts_as_many_operations_as_the_profiler_and_reports_times_at_least_as_long() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let user = NewUser::new("admin", "app", "secret").role("readWrite", DB);
     let db = prepare(&server, &user).await;

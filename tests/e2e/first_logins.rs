@@ -276,7 +276,8 @@ async fn failed_logins_of_unknown_users_are_cached_for_a_second() {
 }
 
 /// Runs valid and invalid steps of logins, and returns the error code of each step. Seawall and a
-/// server must return the same codes. After some steps, also checks the authenticated users.
+/// server must return the same codes. After some steps, also checks which users are logged in on
+/// the connection.
 async fn conversation_codes(client: &mut RawClient, users: &[NewUser; 3]) -> Vec<String> {
     let [own, same_db, other_db] = users;
     let mut codes = Vec::new();

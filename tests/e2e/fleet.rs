@@ -198,9 +198,10 @@ async fn open_cursor(client: &mut RawClient, db: &str, preference: &str) -> i64 
 }
 
 /// One connection to each of two instances in front of the same replica set, as if a load balancer
-/// had distributed the connections of a client that does not use `loadBalanced=true`.
+/// had distributed the connections of a client that does not use `loadBalanced=true`. A `getMore`
+/// is foreign to an instance if another instance has opened the cursor.
 #[tokio::test]
-async fn get_mores_at_another_instance_count_as_foreign_and_fail_for_cursors_on_a_secondary() {
+async fn get_mores_on_cursors_of_another_instance_count_as_foreign_and_fail_on_a_secondary() {
     let set = shared_replica_set().await.unwrap();
     let first = Seawall::start(&set.uri()).await;
     let second = Seawall::start(&set.uri()).await;

@@ -107,7 +107,7 @@ async fn each_seawall_command_needs_the_current_rights_of_its_user() {
 }
 
 #[tokio::test]
-async fn host_manager_can_reload_but_not_read_and_cluster_admin_can_do_both() {
+async fn host_manager_may_reload_but_not_read_the_status_and_cluster_admin_may_do_both() {
     let server = shared_standalone().await.unwrap();
     let admin = server.client().unwrap();
     let served = Served::start("").await;

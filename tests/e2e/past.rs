@@ -338,7 +338,7 @@ async fn query_shapes_beyond_the_requested_limit_are_summed_in_the_field_other()
 }
 
 #[tokio::test]
-async fn the_servers_api_has_the_latencies_of_the_report_and_the_time_to_the_first_reply_byte() {
+async fn the_api_has_for_each_server_the_latencies_of_the_report_and_the_time_to_the_first_byte() {
     let scene = Scene::start("").await;
     scene.finds(50).await;
     let both = async || {

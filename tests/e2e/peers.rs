@@ -455,7 +455,7 @@ async fn if_peers_fail_their_errors_are_reported_and_the_replies_of_other_instan
     assert!(!values.contains("the right token"));
 }
 
-/// The names in the reply of the peer, which contain HTML, are not changed.
+/// The reply of the peer has names that contain HTML. Seawall does not change these names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_names_another_instance_in_its_reply_is_listed_under_its_own_address() {
     let server = shared_standalone().await.unwrap();

@@ -31,11 +31,11 @@ const KEY: &str = "a key with more than sixteen bytes";
 /// The documentation page that contains the steps of a rehearsal.
 const PAGE: &str = include_str!("../../docs/replay.md");
 
-/// The heading above these steps in [`PAGE`].
+/// The heading above the steps of a rehearsal in [`PAGE`].
 const STEPS: &str = "\n## Rehearse an upgrade\n";
 
 #[tokio::test]
-async fn a_replay_of_redacted_traffic_on_redacted_data_finds_the_same_differences_as_unredacted() {
+async fn redaction_of_traffic_and_data_does_not_change_the_differences_that_a_replay_finds() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::empty());
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();

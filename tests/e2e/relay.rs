@@ -327,7 +327,8 @@ async fn relay_forwards_no_command_after_a_logout() {
     assert!(!sent.collect::<String>().contains("mallory"));
 }
 
-/// Otherwise the server could run a command that Seawall must not relay.
+/// If Seawall relayed a message that a server parses differently, the server could run a command
+/// that Seawall must not relay.
 #[tokio::test]
 async fn a_message_that_a_server_could_parse_differently_than_seawall_is_refused() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();

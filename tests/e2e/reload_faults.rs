@@ -62,8 +62,8 @@ impl Readers {
     }
 
     /// Waits until Seawall, which watches the file, has read it twice and compared the two
-    /// contents. For this, the function waits until the file has been closed three times: Seawall
-    /// begins its third check of the file only after its second check has ended.
+    /// contents. Seawall closes the file after each read, and begins the third read only after this
+    /// comparison. So the function waits until the file has been closed three times.
     async fn have_compared(&self) {
         let are_enough = async || {
             let mut buffer = [MaybeUninit::uninit(); 1024];

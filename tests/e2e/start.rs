@@ -156,7 +156,8 @@ async fn check_validates_the_configuration_and_check_connect_also_connects_to_th
     assert!(String::from_utf8_lossy(&silent.stderr).contains("deployment.uri"));
 }
 
-/// `SSL_CERT_FILE` names a file that replaces the authorities of the operating system.
+/// `SSL_CERT_FILE` names a file with authorities that are trusted instead of those of the operating
+/// system.
 #[tokio::test]
 async fn check_with_connect_trusts_the_authorities_that_a_running_seawall_trusts() {
     let options = Options {
@@ -611,8 +612,8 @@ async fn dashboard_login_requests_with_an_incomplete_body_do_not_block_other_req
     );
 }
 
-/// Seawall closes the oldest connections from the address of these requests, so that it can
-/// accept connections from another address.
+/// From the address that sends the incomplete requests, Seawall closes the oldest connections, so
+/// that it can accept connections from another address.
 #[tokio::test]
 async fn dashboard_login_requests_with_an_incomplete_body_do_not_block_another_address() {
     let process = process_with("").await;

@@ -195,7 +195,7 @@ impl Scene {
 
 /// In a reconnect storm, many clients time out and reconnect at once.
 #[tokio::test]
-async fn the_report_of_a_reconnect_storm_names_clients_and_counts_logins_kept_from_servers() {
+async fn the_report_of_a_reconnect_storm_names_clients_and_counts_logins_that_reached_no_server() {
     let scene = Scene::start().await;
     let has_learned = async || !scene.storms().await.learning;
     eventually(LIMIT, has_learned).await.unwrap();

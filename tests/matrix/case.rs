@@ -14,8 +14,9 @@ pub(crate) struct Case {
     pub(crate) is_tls: bool,
     /// The program's third argument: `stable` (the client uses the Stable API) or `plain`.
     pub(crate) api: &'static str,
-    /// Parameters of the connection string. Several cases are compared with one run without
-    /// Seawall, which has the parameters of the first of these cases.
+    /// Parameters of the connection string. The runs of several cases through Seawall are compared
+    /// with a single direct run to the servers. This direct run uses the parameters of the first of
+    /// these cases.
     pub(crate) parameters: &'static str,
     /// Additional parameters of the connection string for a run through Seawall.
     pub(crate) through: &'static str,

@@ -55,8 +55,8 @@ impl Language {
         }
     }
 
-    /// The program for mongosh. It runs `script` instead of `program.js`, the script with the steps
-    /// that each driver's program runs.
+    /// The program for mongosh that runs `script`. By default, it runs `program.js`, which has the
+    /// same steps as the program of each driver.
     pub(crate) async fn prepare_mongosh_script(script: &'static str) -> Program {
         let Program::Command { command, .. } = node("mongosh", None, "run.mjs").await else {
             panic!("mongosh is an external program");

@@ -129,8 +129,8 @@ async fn run_all(programs: &[Program], uri: impl AsyncFn(&str, &'static str) -> 
 }
 
 /// Replays captured traffic on a new deployment, in strict order: each command waits for all
-/// operations that had ended before it in the capture. Checks that each query shape has the same
-/// counts and results as in the capture. Returns the results in the capture.
+/// operations that had ended in the capture before this command began. Checks that each query shape
+/// has the same counts and results as in the capture. Returns the results in the capture.
 async fn assert_same_results(path: &Path) -> Report {
     let fresh = ReplicaSet::start(1, Options::with_auth()).await.unwrap();
     let choice = Choice {

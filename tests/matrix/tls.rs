@@ -252,8 +252,8 @@ fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
     }
 }
 
-/// True if the driver does not send its client certificate when Seawall does not trust the
-/// certificate's authority. The drivers for Java and Go do this.
+/// True if the driver sends its client certificate only when Seawall trusts the certificate's
+/// authority. This is true for the drivers for Java and Go.
 fn withholds_untrusted_certificates(language: Language) -> bool {
     is_java(language) || matches!(language, Language::Go | Language::GoWith(_))
 }

@@ -272,7 +272,7 @@ impl Authority {
 }
 
 impl Identity {
-    /// A certificate of a client that no authority has signed.
+    /// A self-signed certificate of a client: no authority has signed the certificate.
     ///
     /// # Errors
     /// If the certificate cannot be generated.
@@ -285,7 +285,8 @@ impl Identity {
         Ok(Self::new(&certificate, &key, SerialNumber::from(1_u64)))
     }
 
-    /// A certificate for a server with these host names that no authority has signed.
+    /// A self-signed certificate for a server with these host names: no authority has signed the
+    /// certificate.
     ///
     /// # Errors
     /// If the certificate cannot be generated.

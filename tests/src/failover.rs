@@ -32,7 +32,7 @@ pub fn kills() -> usize {
     })
 }
 
-/// The results of all tasks of one client that write documents.
+/// The results of one client: what all its concurrent tasks together have written.
 #[derive(Debug, Default, Deserialize)]
 pub struct Written {
     /// Ids of the documents that were inserted, updated and read back.

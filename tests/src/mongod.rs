@@ -186,7 +186,7 @@ impl Standalone {
         administrator(&self.mongod, self.certificates()).await
     }
 
-    /// A new connection without a handshake.
+    /// A new connection on which no `hello` has been sent yet.
     pub async fn raw_client(&self) -> Result<RawClient, Error> {
         raw_client(&self.mongod, self.certificates()).await
     }
@@ -314,7 +314,7 @@ impl ReplicaSet {
         administrator(member, self.certificates()).await
     }
 
-    /// A new connection to a member, without a handshake.
+    /// A new connection to a member, on which no `hello` has been sent yet.
     pub async fn raw_client(&self, member: &Mongod) -> Result<RawClient, Error> {
         raw_client(member, self.certificates()).await
     }
@@ -403,7 +403,7 @@ pub struct NewUser {
     pub name: String,
     /// The password in plain text.
     pub password: String,
-    /// The mechanisms for which the server stores keys of the user. The default is both SCRAM
+    /// The mechanisms for which the server stores SCRAM keys of the user. The default is both SCRAM
     /// mechanisms.
     pub mechanisms: Vec<Mechanism>,
     /// The roles, in the form of `createUser`. The default is none.

@@ -14,7 +14,8 @@ use crate::{output::say, run::Run, spread::Spread};
 /// The directory of saved results.
 pub const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results");
 
-/// The results of one cell (one limit with one number of clients), as the spread over its rounds.
+/// The results of one cell (one limit with one number of clients). Each figure has its minimum,
+/// median and maximum over the cell's rounds.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     situation: &'static str,

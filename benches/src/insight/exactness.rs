@@ -160,7 +160,7 @@ impl Shape {
     }
 }
 
-/// The operations that got a reply.
+/// The numbers of operations that got a reply.
 struct Sent {
     /// Number of operations by shape.
     shapes: Vec<u64>,

@@ -10,7 +10,7 @@ pub const MAX_INPUT_BYTES: usize = 8 * 1024;
 /// Upper bound for the length of an input of random bytes.
 const MAX_RANDOM_BYTES: usize = 300;
 
-/// Maximum number of changes to one entry.
+/// Maximum number of changes to one corpus entry.
 const MAX_CHANGES: u32 = 8;
 
 /// Numbers that often reveal errors in the handling of lengths and counts.
@@ -188,7 +188,7 @@ impl<'a> Mutator<'a> {
             .splice(offset..offset, bytes.into_iter().take(count));
     }
 
-    /// Copies a piece of another entry into the input. The piece overwrites bytes of the input, or
+    /// Copies a piece of a corpus entry into the input. The piece overwrites bytes of the input, or
     /// is inserted between them.
     fn copy_from_entry(&mut self) {
         let entry = self.entry();

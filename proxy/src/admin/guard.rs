@@ -527,7 +527,8 @@ mod tests {
         assert_eq!(refused, Err(Refusal::Token));
     }
 
-    /// The rule applies to the `Host` header and prevents DNS rebinding.
+    /// Without a token, the guard checks the host name in the `Host` header, to prevent DNS
+    /// rebinding.
     #[test]
     fn without_a_token_only_ip_addresses_localhost_and_allowed_host_names_are_admitted() {
         let guard = without_token();
@@ -629,7 +630,8 @@ mod tests {
         assert_eq!(refused.unwrap_err(), Refusal::Token);
     }
 
-    /// The host name is the name in the `Host` header of the request.
+    /// The host name in the `Host` header of this request is unknown: it is neither an IP address,
+    /// nor `localhost`, nor an allowed host name.
     #[test]
     fn dashboard_files_are_sent_to_unknown_host_names_only_if_tokens_are_configured() {
         let uri = "/".parse().unwrap();

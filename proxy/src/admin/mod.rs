@@ -138,8 +138,9 @@ pub struct AdminState {
 pub struct ReloadRequest {
     /// True if the changes are only reported and not applied.
     pub is_dry_run: bool,
-    /// When the reload begins, this channel sends a second receiver to the task that requested the
-    /// reload. That task waits for the result at the second receiver.
+    /// The sender of a channel for one message. When the reload begins, the sender passes on the
+    /// receiver of a second channel: the task that requested the reload gets the result at this
+    /// receiver.
     taken: oneshot::Sender<oneshot::Receiver<seawall_api::Reload>>,
 }
 

@@ -89,9 +89,9 @@ pub(super) fn see(captures: &Captures, annotation: &Annotation) {
     captures.begin_on(kind, &annotation.text);
 }
 
-/// If events may begin captures (`capture.on`), starts to keep the latest operations, so that a
-/// capture contains the operations before its event. Updates the metrics of captures, and starts to
-/// delete expired captures. Must be called once a second.
+/// If events may begin captures (`capture.on`), makes sure that the latest operations are kept, so
+/// that a capture contains the operations before its event. Updates the metrics of captures, and
+/// starts to delete expired captures. Must be called once a second.
 pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
     shared.captures.prepare();
     let figures = shared.captures.figures();

@@ -85,7 +85,7 @@ pub(super) struct Feed {
     /// of one second are passed to the insight, so that the insight gets all measurements in the
     /// order of time.
     gauges: Mutex<Option<GaugeReader>>,
-    /// The captures that events begin; not set before the start has finished.
+    /// The captures, so that an event can begin a capture; not set before the start has finished.
     captures: OnceLock<Arc<Captures>>,
     /// The position after the last annotation that was passed to the captures.
     seen: Mutex<u64>,
@@ -126,7 +126,8 @@ impl Feed {
         }))
     }
 
-    /// Starts to read the gauges of the parts in `shared`. From now on, events can begin captures.
+    /// Completes the setup with the parts of the running Seawall. From now on, each second contains
+    /// the gauges of `shared`, and detected events can begin traffic captures (`shared.captures`).
     pub(super) fn read_gauges_of(&self, shared: Arc<Shared>) {
         // `set` cannot fail, because this function is called once.
         drop(self.captures.set(Arc::clone(&shared.captures)));
@@ -213,7 +214,7 @@ impl Feed {
     }
 }
 
-/// Creates the pulse, or returns the reason why servers are not sampled.
+/// Creates the pulse, which samples the servers, or returns the reason why servers are not sampled.
 fn pulse(
     settings: &config::Settings,
     deployment: &DeploymentOptions,
@@ -232,7 +233,7 @@ fn pulse(
     }
 }
 
-/// Converts the settings of the pulse.
+/// Converts the configured settings of the pulse, which samples the servers.
 pub(super) fn pulse_settings(settings: &config::Pulse) -> pulse::PulseSettings {
     pulse::PulseSettings {
         interval: settings.interval,
@@ -449,9 +450,10 @@ mod tests {
         fs::remove_dir_all(directory).unwrap();
     }
 
-    /// While the task of an earlier event runs, the capture of a new event must wait.
+    /// Each event gets a task that begins its capture. While the task of an earlier event runs, a
+    /// new event must wait.
     #[tokio::test]
-    async fn a_storm_begins_a_capture_after_the_task_of_an_earlier_event_has_begun_none() {
+    async fn a_storm_begins_a_capture_after_the_task_of_an_earlier_event_ended_without_one() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = feed(&observer, &now);

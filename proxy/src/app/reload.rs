@@ -33,8 +33,8 @@ use crate::{
 use config::{Change, Changed, EffectiveValue, Loaded};
 use seawall_transport::connection::ServerTls;
 
-/// The new values of a reload whose construction can fail, for example TLS configurations. They are
-/// built, but not yet in use.
+/// Values that a reload has built from the new configuration, for example TLS configurations.
+/// Building such a value can fail. The values are not yet in use.
 struct Prepared {
     /// The new TLS configuration of each listener; `None` if it does not change.
     tls: Vec<Option<NewTls>>,
@@ -51,7 +51,7 @@ struct Prepared {
 struct Plan {
     /// The settings after the reload.
     settings: config::Settings,
-    /// The values after the reload.
+    /// The values of all configuration keys after the reload, as text.
     values: Vec<EffectiveValue>,
     described: api::Configuration,
     changes: Vec<api::ConfigurationChange>,
@@ -323,7 +323,7 @@ impl App {
         self.configuration.send_replace(Arc::new(described));
     }
 
-    /// Adds the values in effect that differ from the configured values.
+    /// Adds to the description the values in effect that differ from the configured values.
     fn add_values_in_effect(
         &self,
         settings: &config::Settings,

@@ -46,8 +46,9 @@ pub enum DeploymentTlsError {
     Tls(#[from] TlsError),
 }
 
-/// The TLS files for connections to servers, with the contents that were read, and the extent of
-/// verification. Two values are equal only if the contents of all files are equal too.
+/// The TLS files for connections to servers, with the contents that were read, and the checks of
+/// server certificates that are on. Two values are equal only if the contents of all files are
+/// equal too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerTlsFiles {
     authorities: Option<ReadFile>,
@@ -145,8 +146,8 @@ impl ServerTlsFiles {
     }
 
     /// The directory of authorities that the user or the operating system provides, if Seawall
-    /// verifies servers with other authorities instead. Reads the names in the directory of the
-    /// operating system, so it may block.
+    /// verifies servers with other authorities instead. To find out whether the directory of the
+    /// operating system has authorities, lists its file names, so it may block.
     pub(crate) fn unread_directory(&self) -> Option<UnreadDirectory> {
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let named = match variable(ENV_CERT_FILE) {
@@ -156,6 +157,7 @@ impl ServerTlsFiles {
         self.unread_directory_of(&openssl_probe::probe(), named.as_deref())
     }
 
+    /// Like [`Self::unread_directory`]. `system` contains the authorities of the operating system.
     /// `named` is the value of `SSL_CERT_DIR`; `None` if `SSL_CERT_FILE` is set.
     fn unread_directory_of(
         &self,
@@ -525,7 +527,8 @@ mod tests {
             Self(path)
         }
 
-        /// The authorities of an operating system that has this directory.
+        /// What `openssl_probe` returns on an operating system with this directory of authorities,
+        /// and with `file` as the file of authorities.
         fn system(&self, file: Option<&str>) -> ProbeResult {
             ProbeResult {
                 cert_file: file.map(PathBuf::from),
@@ -546,7 +549,7 @@ mod tests {
 
     /// Seawall reads the file with the authorities of the system, but never the directory.
     #[test]
-    fn a_system_directory_of_authorities_is_reported_as_not_read_only_if_there_is_no_file() {
+    fn an_unread_system_directory_of_authorities_is_reported_only_if_there_is_no_system_file() {
         let directory = Directory::create();
         // OpenSSL finds authorities only by hashed names.
         directory.write("authority.pem");

@@ -24,7 +24,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// Certificates that expire within this number of days are reported.
 const SOON_DAYS: i64 = 30;
 
-/// The path of the settings of the admin address's TLS.
+/// The configuration path of the TLS settings for the admin address.
 pub(super) const ADMIN_TLS: &str = "admin.tls";
 
 const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
@@ -145,7 +145,7 @@ fn authorities_without_list(tls: Option<&ClientTls>) -> Vec<AuthorityWithoutList
         .unwrap_or_default()
 }
 
-/// The path of the settings of a listener's TLS.
+/// The configuration path of the TLS settings for a listener.
 pub(super) fn section_of(listener: &config::Listener) -> String {
     format!("{}.tls", listener.path)
 }
@@ -233,9 +233,9 @@ pub(super) fn for_api(expiries: &Expiries) -> Vec<seawall_api::Certificate> {
     certificates.collect()
 }
 
-/// The series of the metric for the entries of [`Expiries::all`]. Of the entries with the same
-/// labels, the earliest counts. The number of a revocation list is no label, because each new list
-/// would begin a new series.
+/// The time series of the metric for the entries of [`Expiries::all`]. If several entries have the
+/// same labels, only the earliest expiry is in the metric. The number of a revocation list is no
+/// label, because each new list would begin a new series.
 pub(super) fn series(expiries: Vec<CertificateExpiry>) -> Vec<CertificateSeries> {
     let mut earliest = BTreeMap::new();
     for expiry in expiries {

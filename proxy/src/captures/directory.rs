@@ -129,7 +129,7 @@ pub(super) struct Kept {
     pub(super) bytes: u64,
     /// Number of parts.
     pub(super) parts: u64,
-    /// When a part was last written.
+    /// The latest modification time of the capture's directory and its parts.
     pub(super) modified_at: SystemTime,
     /// The summary of the capture; `None` if it cannot be read.
     pub(super) summary: Option<Summary>,

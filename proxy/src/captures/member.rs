@@ -85,8 +85,9 @@ impl Captures {
         }
     }
 
-    /// Records the command of an operation, if its client is captured. `describe` is called once
-    /// per client and capture.
+    /// Records the command of an operation, if its client is captured. `describe` returns the
+    /// number and the description of the client. It is called once for each client and
+    /// `Tap` (recorder of operations).
     pub fn record(
         &self,
         client: &mut CapturedClient,
@@ -218,7 +219,8 @@ pub struct Recording {
 pub struct Ended<'a> {
     /// How the operation ended.
     pub outcome: Outcome,
-    /// The facts of the reply; `None` if there is no reply.
+    /// The values that Seawall has read from the reply, for example `ok` and the cursor id; `None`
+    /// if there is no reply.
     pub facts: Option<&'a ReplyFacts>,
     /// The size of the reply's message, not compressed; 0 if there is no reply.
     pub bytes: usize,
@@ -278,9 +280,9 @@ impl Ended<'_> {
 }
 
 impl Recording {
-    /// Begins a copy of a reply of `length` bytes. `None` if the capture records only facts about
-    /// replies. `None` too if the queue is full or the limit of bytes per second is reached; the
-    /// queue then counts an omission.
+    /// Begins a copy of a reply of `length` bytes. `None` if the capture does not record the
+    /// messages of replies. `None` too if the queue is full or the limit of bytes per second is
+    /// reached; the queue then counts an omission.
     pub(crate) fn copy_of_reply(&self, length: usize) -> Option<ReplyCopy> {
         let tap = &self.tap;
         let is_wanted = tap.replies == ReplyDetail::Whole;

@@ -78,7 +78,7 @@ pub struct CaptureSettings {
     pub max_bytes: u64,
     /// Size in bytes at which a file of a capture ends and the capture continues in a new file.
     pub max_part_bytes: u64,
-    /// Maximum bytes of messages per second; `None` for no limit.
+    /// Maximum bytes of commands and replies that are recorded per second; `None` for no limit.
     pub max_bytes_per_second: Option<u64>,
     /// Maximum memory of records that wait for the writer, in bytes.
     pub queue_bytes: usize,
@@ -95,7 +95,8 @@ pub struct CaptureSettings {
     pub lead_bytes: usize,
     /// The mode of redaction, unless a request chooses a stronger mode.
     pub redaction: Redaction,
-    /// The key of the pseudonyms that replace values. `None` if each capture has a random key.
+    /// The secret key from which redaction computes the pseudonyms that replace values. `None` if
+    /// each capture has a random key.
     pub redaction_key: Option<RedactionKey>,
 }
 

@@ -33,7 +33,7 @@ const WAKE_BYTES: usize = 1024 * 1024;
 pub(super) struct QueueLimits {
     /// Maximum memory of the queued records, in bytes.
     pub(super) max_bytes: usize,
-    /// Maximum bytes of messages per second; `None` for no limit.
+    /// Maximum bytes of commands and replies that are recorded per second; `None` for no limit.
     pub(super) max_bytes_per_second: Option<u64>,
 }
 
@@ -291,9 +291,9 @@ impl Queue {
         began_at_us
     }
 
-    /// Adds a client whose first command has `command_bytes`. Returns the client's number. `None`
-    /// if the capture has ended, or if the queue is full. If the queue is full, the command is
-    /// omitted and counted.
+    /// Adds a client. `command_bytes` is the size of its first command. Returns the client's
+    /// number. `None` if the capture has ended, or if the queue is full. If the queue is full, the
+    /// command is omitted and counted.
     pub(super) fn begin_client(
         &self,
         began: ClientBegan,
@@ -507,7 +507,7 @@ impl Queue {
         self.state.lock().counts
     }
 
-    /// Waits at most `limit` for records or for the end, and takes all records.
+    /// Waits at most `limit` for records or for the end of the capture, and takes all records.
     pub(super) fn take(&self, limit: Duration) -> Batch {
         let mut state = self.state.lock();
         if state.end.is_none() && state.bytes < WAKE_BYTES {
@@ -633,8 +633,9 @@ impl QueueState {
         }
     }
 
-    /// Counts the omissions from before the event that begins the capture, by the [`Omitted`]
-    /// records in the queue. They were not counted at that time, because no capture was running.
+    /// Counts the omissions from the time before the event that begins the capture. They were not
+    /// counted at that time, because no capture was running. The [`Omitted`] records in the queue
+    /// contain their numbers.
     fn count_kept_omissions(&mut self, totals: &Totals) {
         let omitted = self.records.iter().filter_map(|record| match record {
             Content::Omitted(omitted) => Some((omitted.reason(), omitted.operations.max(1))),

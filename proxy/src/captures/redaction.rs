@@ -10,7 +10,8 @@ use super::{CaptureError, CaptureSettings};
 /// Length of the random key of a capture, in bytes.
 const RANDOM_KEY_BYTES: usize = 32;
 
-/// The key of the pseudonyms that replace values. `Debug` does not print the key.
+/// The secret key from which redaction computes the pseudonyms that replace values. `Debug` does
+/// not print the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedactionKey(Arc<[u8]>);
 

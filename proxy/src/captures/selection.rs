@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_of_25_percent_selects_a_quarter_of_the_clients_and_another_seed_other_clients() {
+    fn a_sample_of_25_percent_selects_a_quarter_of_the_clients_and_each_seed_selects_others() {
         let selection = Selection {
             sample: 0.25,
             ..Selection::default()

@@ -53,7 +53,7 @@ impl Folder {
         Captures::new(Some(settings), Box::new(Vec::new))
     }
 
-    /// All records of a capture, and the number of its parts.
+    /// All records of a capture, and the number of its parts (files).
     fn read(&self, id: &str) -> (Vec<Content>, u32) {
         let directory = Directory::new(self.0.clone());
         let id = CaptureId::parse(id).unwrap();
@@ -372,7 +372,7 @@ struct SlowDisk {
     written: Arc<Mutex<Vec<u8>>>,
 }
 
-/// A part on a slow disk.
+/// A part (file) of a capture on a slow disk.
 struct SlowPart(SlowDisk);
 
 impl writer::Parts for Option<SlowDisk> {
@@ -713,7 +713,8 @@ fn captures_begun_by_an_operator_or_an_event_contain_pseudonyms_instead_of_value
     }
 }
 
-/// From weak to strong: `none`, `ordered`, `equality`. Only `ordered` needs a key.
+/// The redaction modes, from weak to strong, are `none`, `ordered` and `equality`. Only `ordered`
+/// needs a key.
 #[test]
 fn a_capture_with_weaker_redaction_than_configured_or_with_a_missing_key_is_refused() {
     use Redaction::{Equality, None as Plain, Ordered};

@@ -124,7 +124,8 @@ fn convert(arguments: &Convert) -> Result<Converted, ConvertError> {
     }
 }
 
-/// The records of a capture, or of a recording that is converted while it is read.
+/// The records of a capture, or of a recording (a file of mongod's traffic recorder) that is
+/// converted while it is read.
 trait Source {
     fn header(&self) -> &Header;
     /// The next record; `None` at the end.

@@ -37,7 +37,8 @@ pub(super) struct Abandoned {
 }
 
 impl Abandoned {
-    /// Reads the reply to its end in the background, then checks the connection in or closes it.
+    /// Reads the reply to its end in the background, then returns the connection to its pool or
+    /// closes it.
     pub(super) fn settle(mut self) {
         self.checkout.mark_late();
         tokio::spawn(async move {

@@ -311,9 +311,9 @@ pub(super) struct Forwarded {
     pub(super) copy: Option<ReplyCopy>,
 }
 
-/// Waits until the budget has room for a reply that must be held whole. Returns `None` if the
-/// client has left, or if the wait took too long while other operations waited for the server
-/// connection.
+/// Waits until the budget has room for a reply that must be in memory as a whole before Seawall
+/// forwards it. Returns `None` if the client has left, or if the wait took too long while other
+/// operations waited for the server connection.
 pub(super) async fn room_for_reply(
     client: &mut ClientEnd<'_>,
     awaited: &Awaited<'_>,

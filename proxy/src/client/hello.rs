@@ -551,9 +551,9 @@ mod tests {
         assert!(!sends(0, false));
     }
 
-    /// Seawall adds the field `$client` to a command. With more than 1024 bytes, it is omitted.
+    /// Seawall adds the field `$client` to a command, unless this field would exceed 1024 bytes.
     #[test]
-    fn the_client_field_for_a_server_contains_the_client_address_unless_it_is_too_long() {
+    fn a_client_field_contains_the_address_of_the_client_and_is_omitted_above_1024_bytes() {
         let metadata = RawDocumentBuf::try_from(&metadata()).unwrap();
         let element = client_element(&metadata, "h:1", "p:2").unwrap();
         assert!(element.starts_with(b"\x03$client\0"));

@@ -351,8 +351,8 @@ impl Client {
         self.begin_whole(message, now)?.await
     }
 
-    /// Returns the future that serves a message. Either the whole message has been read, or only
-    /// its head, and the future forwards the rest to the server as it arrives.
+    /// Returns the future that serves a message. If only the head of the message has been read, the
+    /// future forwards the rest to the server as it arrives.
     fn begin_whole(&mut self, message: Message, now: Instant) -> Result<Serving<'_>, End> {
         Ok(match message.header.op_code {
             OpCode::Compressed => Box::pin(self.serve_inflated(message, now)),

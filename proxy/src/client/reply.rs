@@ -63,7 +63,8 @@ pub(super) struct HeldReply {
 pub(super) struct Awaited<'a> {
     pub(super) request_id: i32,
     pub(super) form: ReplyForm,
-    /// True if the reply must be compressed for the client. Such a reply must be held whole.
+    /// True if the reply must be compressed for the client. Such a reply is not forwarded until it
+    /// is in memory as a whole.
     pub(super) must_compress: bool,
     pub(super) budget: &'a MemoryBudget,
     pub(super) limits: &'a Limits,

@@ -109,7 +109,8 @@ pub struct Routing {
 pub struct MessageMemory {
     /// Memory for large requests.
     pub requests: MemoryBudget,
-    /// Memory for large replies that must be held whole.
+    /// Memory for large replies: for replies that must be in memory as a whole before they are
+    /// forwarded, and for bytes that slow clients have not read yet.
     pub replies: MemoryBudget,
 }
 

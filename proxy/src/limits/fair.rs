@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn of_every_four_waiters_of_a_user_the_first_served_is_the_oldest_the_others_the_newest() {
+    fn of_four_served_waiters_of_a_user_the_first_is_the_oldest_and_the_others_are_the_newest() {
         let mut waiters = Waiters::default();
         (0..10).for_each(|n| waiters.push(Origin::default(), n));
         assert!(!waiters.is_empty());

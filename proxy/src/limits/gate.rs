@@ -101,7 +101,8 @@ impl Gate {
         }
     }
 
-    /// Creates a gate for new clients. It is open until the tasks of the data plane run too late.
+    /// Creates a gate for new clients. It is open until the threads that serve clients are
+    /// overloaded, so that their tasks run too long after they were due.
     pub(crate) fn of_arrivals() -> Self {
         Self {
             target: LATENESS_TARGET,
@@ -486,7 +487,7 @@ mod tests {
 
     /// Logins wait at a closed gate. A waiting login is dropped when its client disconnects.
     #[test]
-    fn if_more_than_purge_beyond_logins_wait_a_tick_removes_the_dropped_ones() {
+    fn if_more_than_8192_logins_wait_at_a_gate_a_tick_removes_the_dropped_logins() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 5);
         while gate.try_pass() {}

@@ -44,7 +44,8 @@ pub(crate) struct HandshakeLine {
 }
 
 impl HandshakeLine {
-    /// The queue in which the sharer's handshakes wait for one of `turns`.
+    /// Creates the queue of a sharer. Its handshakes wait for one of `turns`: the permits to use
+    /// CPU time.
     pub(crate) fn new(turns: Turns, sharer: Sharer) -> Self {
         Self { turns, sharer }
     }

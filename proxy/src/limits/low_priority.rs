@@ -122,9 +122,10 @@ impl LowPriority {
 
 /// Runs a task, and lets this thread yield after each poll.
 ///
-/// When another thread wakes up, Linux (6.18, for example) does not always interrupt an idle thread
-/// at once. Sometimes the other thread waits for milliseconds, probably until the next tick of the
-/// scheduler. After a yield, the other thread runs, so it waits only for one step of a handshake.
+/// When another thread wakes up, Linux (6.18, for example) does not always interrupt a thread with
+/// the policy `SCHED_IDLE` at once. Sometimes the other thread waits for milliseconds, probably
+/// until the next tick of the scheduler. After a yield, the other thread runs, so it waits only for
+/// one step of a handshake.
 async fn yielding<F: Future>(task: F) -> F::Output {
     let mut task = pin!(task);
     poll_fn(|cx| {
@@ -147,7 +148,7 @@ async fn joined<T>(task: JoinHandle<T>) -> T {
     }
 }
 
-/// A runtime whose threads have the same priority.
+/// A runtime with its own threads, which all have one priority.
 struct Threads {
     count: usize,
     turns: Turns,

@@ -480,9 +480,10 @@ mod tests {
         assert_eq!((logins(&unlimited), logins(&limited)), (9, 2));
     }
 
-    /// Heavy jobs process all bytes of a large message, for example to compress it.
+    /// A forwarding turn allows the forwarding of one large reply. Heavy jobs process all bytes of
+    /// a large message, for example to compress it.
     #[tokio::test]
-    async fn with_four_workers_four_forwarding_turns_and_two_heavy_jobs_are_taken_at_a_time() {
+    async fn four_workers_allow_four_forwarding_turns_and_two_heavy_jobs_at_a_time() {
         let limits =
             Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1)).with_workers(4);
         let take = || limits.forwarding().take(Sharer::Local).now_or_never();
@@ -617,7 +618,8 @@ mod tests {
         assert_eq!(turns, [Duration::ZERO, CLOSE_INTERVAL, CLOSE_INTERVAL * 2]);
     }
 
-    /// Clients that Seawall closes for other reasons do not wait for these closes.
+    /// When Seawall closes clients for another reason, it does not wait for the closes of idle
+    /// clients.
     #[tokio::test(start_paused = true)]
     async fn while_seawall_drains_idle_clients_are_closed_one_after_another() {
         let limits = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));

@@ -50,12 +50,12 @@ struct Waiter {
 /// The user and the client of an operation that needs a permit.
 #[derive(Clone, Copy, Debug)]
 pub struct Operator<'a> {
-    /// The number of the user.
+    /// The number that identifies the user.
     pub user: u64,
     /// The client's address. If several users share this address: the user of the client.
     pub sharer: Sharer,
-    /// Number of the user's operations in flight that do not use the reserve. Only
-    /// [`OperationPermits`] changes it.
+    /// Number of the user's operations in flight, without those that hold a permit of the reserve
+    /// (`RESERVE`). Only [`OperationPermits`] changes it.
     pub in_flight: &'a Arc<AtomicUsize>,
     /// True if other operations may wait for this operation.
     pub may_unblock_others: bool,

@@ -83,7 +83,8 @@ impl Eviction {
         self.0.activity.load(Relaxed)
     }
 
-    /// True if the connection has been silent since [`Self::activity`] was `activity`.
+    /// True if the connection has been silent since [`Self::activity`] returned the count
+    /// `activity`.
     fn is_silent_since(&self, activity: u64) -> bool {
         let now = self.activity();
         now == activity && now.is_multiple_of(2) && !self.0.is_exempt.load(Relaxed)
@@ -460,7 +461,8 @@ pub(super) mod tests {
         check(&permits);
     }
 
-    /// A connection that waits for a reply, or is exempt, is not evicted.
+    /// A connection that waits for a reply, or for which `set_exempt(true)` was called, is not
+    /// evicted.
     #[tokio::test(start_paused = true)]
     async fn only_connections_that_sent_nothing_lately_are_evicted_for_a_new_client() {
         let permits = EvictablePermits::new(3);

@@ -18,13 +18,14 @@ use seawall_transport::Sharer;
 /// number of waiters is queued.
 const CLEAN_AT: usize = 64;
 
-/// A key by which waiting work is grouped, such as a sharer. Keys with waiting work are served in
-/// turn.
+/// A key by which waiting work is grouped, such as a sharer (an address or a user). If work of
+/// several keys waits, the keys are served one after another.
 pub trait TurnKey: Copy + Eq + Hash + Send + 'static {}
 
 impl<K: Copy + Eq + Hash + Send + 'static> TurnKey for K {}
 
-/// A bounded number of turns. The keys of waiting work (by default sharers) are served in turn.
+/// A bounded number of turns: permits to run long work. Waiting work is grouped by a key, by
+/// default by the sharer (an address or a user). The keys are served one after another.
 #[derive(Clone, Debug)]
 pub(crate) struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
 

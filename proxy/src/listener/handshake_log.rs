@@ -33,8 +33,8 @@ enum Cause {
 }
 
 impl HandshakeLog {
-    /// Logs a failed handshake with a client: as a warning if a warning with this cause is due,
-    /// otherwise only at the level `debug`.
+    /// Logs a failed handshake with a client: as a warning if this cause was not logged as a
+    /// warning within the last minute, otherwise only at the level `debug`.
     pub(super) fn record(&self, error: &io::Error, peer: &Peer) {
         let peer = &peer.text;
         if let Some((cause, failures)) = self.due(error, Instant::now()) {
@@ -53,8 +53,8 @@ impl HandshakeLog {
         tracing::debug!(%error, %peer, "TLS handshake with a caller failed");
     }
 
-    /// Counts a failure. If a warning is due, returns its cause, and the number of failures with
-    /// this cause since the last warning.
+    /// Counts a failure. If its cause was not logged as a warning within the last minute, returns
+    /// the cause, and the number of failures with this cause since the last warning.
     fn due(&self, error: &io::Error, now: Instant) -> Option<(&'static str, u64)> {
         let cause = Cause::of(error)?;
         let failures = self.0.lock().entry(cause).or_default().count(now)?;
@@ -194,9 +194,10 @@ mod tests {
         assert_eq!(Cause::of(&left), None);
     }
 
-    /// Invalid bytes after the first message are a violation of the protocol.
+    /// After the first message, all errors of rustls in this test have the cause
+    /// [`Cause::Violation`].
     #[test]
-    fn a_handshake_fails_with_no_tls_only_if_its_first_message_is_not_a_tls_record() {
+    fn the_cause_is_no_tls_only_if_the_first_message_of_a_handshake_is_not_a_tls_record() {
         for (error, cause) in [
             (InvalidMessage::InvalidContentType, Cause::NoTls),
             (InvalidMessage::UnknownProtocolVersion, Cause::NoTls),

@@ -393,7 +393,8 @@ fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
     }
 }
 
-/// Reads the client's address from the header, and starts to serve the client.
+/// Reads the client's address from the header of the PROXY protocol, and starts to serve the
+/// client.
 async fn admit_proxied(acceptor: Acceptor, mut stream: TcpStream, peer: Peer, place: WaitingPlace) {
     let header = read_header(&mut stream);
     // When `stop` is cancelled, Seawall no longer waits for the header.

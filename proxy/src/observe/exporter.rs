@@ -1,6 +1,6 @@
-//! The exporter: collects the sums of all threads once a second and before every scrape. It exports
-//! these sums as metrics and as tables for the API, and returns the figures of each second for the
-//! history.
+//! The exporter: collects what all threads have counted (the sums of their operations) once a
+//! second and before every scrape. It exports these sums as metrics and as tables for the API, and
+//! returns the figures of each second for the history.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -114,7 +114,8 @@ impl Collected {
     }
 }
 
-/// The labels and the value of a series of the certificates' expiry.
+/// One series of the metric that shows when certificates and revocation lists expire: the labels of
+/// the series, and its value.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CertificateSeries {
     /// The path of the file.
@@ -165,7 +166,7 @@ impl Exporter {
     }
 
     /// Exports the hash of the configuration as a label of `seawall_info`, and the expiry times of
-    /// certificates and revocation lists. The labels of each series must differ.
+    /// certificates and revocation lists. No two series in `certificates` may have the same labels.
     ///
     /// # Errors
     /// [`ObserveError`] if the library for metrics refuses the histogram buckets.
@@ -602,7 +603,7 @@ impl Exporter {
 struct FreshRows {
     namespaces: Vec<Namespace>,
     shapes: Vec<FreshShape>,
-    /// The heaviest shapes, in descending order.
+    /// The heaviest shapes (those whose operations took the most time), the heaviest first.
     heaviest: Vec<Shape>,
     /// Number of rows evicted since the last collection.
     evicted: u64,

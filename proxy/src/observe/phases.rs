@@ -32,9 +32,9 @@ struct ServerTally {
     /// these are in `server`.
     phases: PerPhase<DenseDistribution>,
     /// The times in [`Phase::Server`] of operations with a reply: the times to the first byte of
-    /// the reply. The buckets are finer than those of `phases`, because `take` passes this
-    /// distribution to its caller. `take` also merges the same times, in coarser buckets, into the
-    /// distributions of the phases, so each time is recorded only once.
+    /// the reply. The buckets are finer than those of `phases`, because the caller of `take` needs
+    /// fine buckets and gets this distribution. `take` also merges the same times, in coarser
+    /// buckets, into the distributions of the phases, so each time is recorded only once.
     server: DenseDistribution<32>,
 }
 
@@ -96,7 +96,7 @@ pub(super) fn merge(sum: &mut Phases, other: &Phases) {
     pairs.for_each(|(sum, other)| sum.merge(other));
 }
 
-/// The distributions of one thread, or the sums of several threads.
+/// The distributions of the operations of one thread, or of several threads together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PhaseSums {
     /// All operations, without those that wait for new data (change streams and tailable cursors)

@@ -24,10 +24,11 @@ use super::{
 /// added directly to the sums of the namespace, the shape and the server.
 const PAIRS: usize = 32;
 
-/// The namespace, the shape and the server of a plain operation.
+/// The namespace, the shape and the server of a plain operation (see the [module](self)).
 type Key = (NamespaceIndex, ShapeIndex, ServerIndex);
 
-/// The plain operations of one thread.
+/// The sums of the plain operations of one thread. An operation is plain if it was sent to a
+/// server, succeeded, and has no rare property.
 #[derive(Debug, Default)]
 pub(super) struct PlainTally(HashMap<Key, Box<PlainSums>, RandomState>);
 
@@ -44,9 +45,9 @@ struct PlainSums {
 }
 
 impl PlainTally {
-    /// Adds an operation of an application if the operation is plain, and if the table contains its
-    /// namespace, shape and server or has fewer than [`PAIRS`] entries. Returns false if the
-    /// operation was not added.
+    /// Adds an operation of an application, if the operation is plain (see the [module](self)), and
+    /// if the table has room: it contains the operation's namespace, shape and server, or has fewer
+    /// than [`PAIRS`] entries. Returns false if the operation was not added.
     pub(super) fn add(&mut self, record: &Record, application: Option<&Arc<str>>) -> bool {
         let Some(key) = key_of(record) else {
             return false;

@@ -102,7 +102,7 @@ struct BucketSpan {
 /// Label names with their values, sorted by name.
 type Labels = Vec<(String, String)>;
 
-/// Full distributions of histograms, by metric name and labels.
+/// The native buckets of histograms, by metric name and labels.
 #[derive(Debug, Default)]
 pub(super) struct NativeHistograms(BTreeMap<(String, Labels), Native>);
 

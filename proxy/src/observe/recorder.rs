@@ -387,7 +387,7 @@ mod tests {
     use seawall_stats::Outcome;
 
     #[test]
-    fn finds_without_a_login_are_counted_together_and_not_by_collection() {
+    fn find_commands_without_a_login_are_counted_together_and_not_by_collection() {
         let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 100,

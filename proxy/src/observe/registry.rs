@@ -293,12 +293,14 @@ impl Registry {
         self.taken() < self.max_shapes
     }
 
-    /// Number of fine, coarse and reserved rows. `other` rows do not count towards the limit.
+    /// Number of rows that count towards the limit: fine rows (of one shape), coarse rows (of a
+    /// group of similar shapes) and reserved rows. `other` rows do not count towards the limit.
     fn taken(&self) -> usize {
         self.fine_rows + self.promoted.len() + self.coarse_rows
     }
 
-    /// Number of fine rows and reserved rows of a coarse shape.
+    /// Number of fine rows (rows of one shape) and reserved rows whose shapes have this coarse
+    /// shape.
     fn siblings_of(&self, coarse: ShapeId) -> u32 {
         self.siblings.get(&coarse).copied().unwrap_or(0)
     }
@@ -347,7 +349,8 @@ impl Registry {
         }
     }
 
-    /// True if a namespace may have one more coarse row.
+    /// True if a namespace may have one more coarse row (a row that counts a group of similar
+    /// shapes).
     fn may_be_coarse(&self, namespace: usize) -> bool {
         let rows = self.namespaces.get(namespace);
         rows.is_some_and(|(_, row)| row.coarse_rows < COARSE_PER_NAMESPACE)
@@ -456,10 +459,10 @@ impl Registry {
         added
     }
 
-    /// Lowers the weights of all shapes, because past operations count less and less. Then calls
-    /// [`Self::watch`] with `folded`, and reserves rows for shapes without a row that are heavier
-    /// than the lightest row. Called once a second. Returns true if the look-ups that threads have
-    /// cached are no longer valid.
+    /// Lowers the weights of all shapes, because past operations count less and less. Then adds
+    /// `folded`, the time of the operations of shapes without a row, to the weights of these
+    /// shapes, and reserves rows for those that are heavier than the lightest row. Called once a
+    /// second. Returns true if the look-ups that threads have cached are no longer valid.
     pub(super) fn turn_over(
         &mut self,
         folded: HashMap<ShapeId, Folded>,
@@ -536,7 +539,8 @@ impl Registry {
         changed
     }
 
-    /// The fine rows with their weights, sorted so that the lightest row is last.
+    /// The fine rows (rows of one shape) with their weights. The row with the smallest weight is
+    /// last.
     fn lightest(&self) -> Vec<(f64, u32)> {
         let fine = self
             .rows

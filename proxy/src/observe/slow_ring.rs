@@ -29,15 +29,16 @@ use super::{
     sums::Record,
 };
 
-/// Maximum number of operations in the list of described operations, and in the list of noted
-/// operations.
+/// Maximum number of operations in each of two lists: the list of noted operations (whose shape's
+/// text is not yet known), and the list of described operations (to which the collector has added
+/// it).
 const KEPT: usize = 1_000;
 
-/// Maximum number of operations that are noted in a second.
+/// Maximum number of slow operations that are noted (stored for the collector) in a second.
 const NOTED_PER_SECOND: NonZeroU32 = NonZeroU32::new(200).expect("not zero");
 
-/// Minimum duration of an operation in the lists while the slow log is off. While it is on, the
-/// thresholds of the slow log apply.
+/// Minimum duration of a slow operation while the slow log is off. While it is on, the thresholds
+/// of the slow log apply.
 pub(super) const DEFAULT_THRESHOLD: Duration = Duration::from_millis(100);
 
 /// A slow operation, without values from its command.
@@ -71,7 +72,8 @@ pub struct SlowOperation {
     pub server: Option<Arc<str>>,
 }
 
-/// A slow operation that is not described yet.
+/// A slow operation to which the collector has not yet added the namespace and the text of its
+/// shape.
 #[derive(Debug)]
 struct Noted {
     at: SystemTime,
@@ -81,7 +83,8 @@ struct Noted {
     user: Option<Arc<str>>,
 }
 
-/// The slow operations that the data path has noted since the last collection.
+/// The slow operations that the threads have noted (stored for the collector) since the last
+/// collection.
 pub(super) struct SlowNotes {
     rate: Rate,
     noted: Mutex<Vec<Noted>>,

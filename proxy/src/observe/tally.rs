@@ -118,9 +118,10 @@ mod tests {
         }
     }
 
-    /// A *tally* collects the operations of one thread in a form to which adding is cheap.
+    /// A *tally* collects the sums of one thread. Adding an operation to a [`Tally`] is cheaper
+    /// than adding it to [`Sums`].
     #[test]
-    fn adding_operations_to_a_tally_gives_the_same_sums_as_adding_them_to_the_sums() {
+    fn a_tally_gives_the_same_sums_as_operations_that_are_added_to_sums_directly() {
         let name: Arc<str> = "shop".into();
         let mut tally = Tally::default();
         // The second collection has no operations of the shapes 0 to 19, so it must not contain

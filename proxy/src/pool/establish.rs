@@ -85,7 +85,8 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Waits until the pace ([`super::pace`]) allows Seawall to begin one more connection.
+    /// Waits until the pace ([`super::pace`]) allows Seawall to begin to establish one more
+    /// connection.
     async fn wait_for_start_time(&self) {
         loop {
             let changed = self.pace_changed.notified();

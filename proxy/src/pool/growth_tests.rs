@@ -29,7 +29,7 @@ fn refused(inner: &Inner) -> CheckOutError {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_refused_login_min_pool_size_is_restored_only_after_a_pause_of_30_seconds() {
+async fn after_a_refused_login_no_connections_for_min_pool_size_are_established_for_30_seconds() {
     let (mut inner, user, now) = (inner(with_minimum(3)), identity("u"), Instant::now());
     use_once(&mut inner, &user, now);
     assert_eq!(inner.maintain(now, |_| false).establish.len(), 2);
@@ -53,7 +53,7 @@ async fn after_a_refused_login_min_pool_size_is_restored_only_after_a_pause_of_3
 }
 
 #[tokio::test(start_paused = true)]
-async fn min_pool_size_is_not_restored_for_a_user_that_no_longer_exists() {
+async fn no_connections_for_min_pool_size_are_established_for_a_user_that_no_longer_exists() {
     let (mut inner, user, now) = (inner(with_minimum(3)), identity("u"), Instant::now());
     use_once(&mut inner, &user, now);
     user.end(IdentityStatus::Gone);
@@ -86,7 +86,7 @@ async fn establishing_min_pool_size_connections_closes_no_connection_of_another_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_attempt_that_began_before_a_clear_of_the_pool_fails_no_later_waiters() {
+async fn if_a_connection_attempt_from_before_a_clear_of_the_pool_fails_new_waiters_do_not_fail() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_first, todo) = wait(&mut inner, &user, CLIENT, now);
     let [(_, generation)] = &*todo.establish else {

@@ -14,11 +14,13 @@ use std::{
 use crate::limits::{Turn, Turns};
 use seawall_transport::Sharer;
 
-/// The number of permits of a lane is the maximum number of connections of one user to the server,
-/// divided by this number.
+/// The lane limits how many operations wait for data at the server: it has a number of permits for
+/// them. This number is the maximum number of connections of one user to the server, divided by
+/// `SHARE`, but at least 1.
 const SHARE: usize = 4;
 
-/// Length of a slice while permits are left.
+/// Length of a slice (a part of the time for which an operation waits for data at the server) while
+/// permits are left.
 const LONG_SLICE: Duration = Duration::from_secs(1);
 
 /// Length of a slice while all permits are in use.

@@ -44,7 +44,8 @@ impl Limits {
 mod tests {
     use super::{super::tests::limits, *};
 
-    /// Only urgent operations, such as commits, may use the reserved connections.
+    /// Only urgent operations, such as commits, may use the reserved connections. Each user has at
+    /// least one reserved connection. A server with fewer than eight connections has none.
     #[test]
     fn the_reserve_for_urgent_operations_is_an_eighth_of_the_connections_but_at_most_eight() {
         for (max, with_reserve, for_slots) in [

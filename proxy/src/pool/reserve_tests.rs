@@ -202,7 +202,8 @@ async fn when_a_wait_for_change_stream_data_ends_its_connection_is_closed_for_a_
     assert_gave_way(&mut inner, &todo, &writer, later);
 }
 
-/// The connection is closed for the commit only after the commit has waited for 100 ms.
+/// Seawall closes the connection of a change stream for a commit only after the commit has waited
+/// for 100 ms.
 #[tokio::test(start_paused = true)]
 async fn a_change_stream_keeps_its_connection_if_the_waiting_commit_has_just_arrived() {
     let now = Instant::now();

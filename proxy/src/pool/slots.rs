@@ -132,7 +132,8 @@ pub(super) struct Usage {
 pub(super) struct Update {
     /// The controller's decision; `None` if the limit is fixed.
     pub(super) decision: Option<Decision>,
-    /// True if the decision changed the settled limit, which applies while no trial runs.
+    /// True if the decision changed the settled limit. The settled limit applies while the
+    /// controller does not try another limit.
     pub(super) is_change: bool,
 }
 
@@ -161,7 +162,8 @@ impl ResetCause {
     }
 }
 
-/// A reset that changed the settled limit.
+/// A reset that changed the settled limit: the limit that applies while no trial of another limit
+/// runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LimitReset {
     pub(super) cause: ResetCause,
@@ -276,7 +278,8 @@ impl Slots {
     /// Applies changed limits. A changed [`Limits::concurrency`] resets the concurrency limit and
     /// makes the slots forget all measurements of the server. A lower
     /// [`Limits::max_server_connections`] can reset the limit too. Operations in progress keep
-    /// their slots. Returns the reset if it changed the settled limit and the mode is `auto`.
+    /// their slots. Returns the reset if it changed the result of [`Self::settled_limit`] and the
+    /// mode is `auto`.
     pub(super) fn configure(&mut self, limits: &Limits, now: Instant) -> Option<LimitReset> {
         let previous = self.settled_limit();
         self.max_exempt = limits.max_exempt_operations;
@@ -653,7 +656,8 @@ impl Slots {
             .for_each(|key| self.change_hold(key, Hold::Cleared));
     }
 
-    /// Forgets all measurements of the server. Returns the reset if it changed the settled limit.
+    /// Forgets all measurements of the server, which resets the limit. Returns the reset if it
+    /// changed the result of [`Self::settled_limit`].
     pub(super) fn reset(&mut self, cause: ResetCause, now: Instant) -> Option<LimitReset> {
         let previous = self.settled_limit();
         self.forget_measurements(now);
@@ -677,8 +681,8 @@ impl Slots {
         self.settled = self.limit;
     }
 
-    /// Records a reset as the last decision on the limit if the reset changed the settled limit.
-    /// `previous` is the settled limit before the reset. A fixed limit comes from the
+    /// Records a reset as the last decision on the limit if the reset changed the limit. `previous`
+    /// is the result of [`Self::settled_limit`] before the reset. A fixed limit comes from the
     /// configuration, so it is no decision.
     fn record_reset(&mut self, cause: ResetCause, previous: Option<u32>) -> Option<LimitReset> {
         let limit = self.settled;

@@ -461,7 +461,8 @@ async fn a_connection_that_ended_while_its_user_waited_for_a_slot_is_not_handed_
     inner.check_invariants();
 }
 
-/// A *slot* lets one operation run on the server. The user then exceeds the number of slots.
+/// A *slot* lets one operation run on the server. All users have equal shares of the slots. A user
+/// below its share may run operations even if more operations then run than there are slots.
 #[tokio::test(start_paused = true)]
 async fn while_all_slots_are_taken_a_user_below_its_equal_share_may_still_run_operations() {
     let [greedy, other] = ["greedy", "other"].map(identity);

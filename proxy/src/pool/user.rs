@@ -34,9 +34,9 @@ impl Room {
 
 /// Connections and waiters of one user. In a ready pool, a user can have waiters and available
 /// connections at the same time for two reasons. Either the waiters still need a slot. Or the
-/// waiters are ordinary operations, which may not use the reserve, and ordinary operations already
-/// use as many connections as they may. This maximum is `max_pool_size` for the user, and for the
-/// whole server the number of connections that are not reserved.
+/// waiters are ordinary operations (which must not use the reserved connections), and ordinary
+/// operations already use the maximum number of connections: `max_pool_size` for one user, and for
+/// the whole server the number of connections that are not reserved.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// The available connections. The last connection is handed out first, so that the first
@@ -84,7 +84,7 @@ impl User {
         self.available.len() + self.in_use + self.pending
     }
 
-    /// Number of connections in use by operations that may not use the reserve.
+    /// Number of connections in use by operations that must not use the reserved connections.
     pub(super) fn ordinary(&self) -> usize {
         self.in_use - self.urgent
     }

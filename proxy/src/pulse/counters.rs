@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_status_of_mongodb_8_gives_tickets_a_percentage_and_a_checkpoint_flag() {
+    fn tickets_cache_percent_and_checkpoint_flag_are_found_in_a_server_status_of_mongodb_8() {
         let values = Reading::of(&doc! {
             "wiredTiger": {
                 "cache": { "tracked dirty bytes in the cache": 50_i64, "maximum bytes configured": 200_i64 },

@@ -40,7 +40,7 @@ async fn a_late_reply_is_used_and_each_sampling_interval_without_a_reply_is_reco
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_prompt_reply_records_no_interval_without_a_reply() {
+async fn no_sample_without_a_reply_is_recorded_if_the_reply_arrives_at_once() {
     let server = server();
     let reply = server
         .wait_for_reply(std::future::ready(7), Instant::now())

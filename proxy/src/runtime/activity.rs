@@ -71,9 +71,9 @@ impl Ticks<'_> {
     /// Waits for the next tick. `is_active` is true if the task has work, for example because
     /// operations run. `plan` may move the tick to an earlier time: it gets the time at which the
     /// tick is due, and returns the same or an earlier time. If a client arrives while the proxy is
-    /// idle, the tick is due at most [`TICK`] after the arrival. For this, `next` calls `plan`
-    /// again with that time. The tick then comes at the earlier of the two times that `plan`
-    /// returned.
+    /// idle, the tick must come at most [`TICK`] after the arrival. So `next` calls `plan` a second
+    /// time, with the time of the arrival plus [`TICK`]. The tick then comes at the earlier of the
+    /// two times that the two calls of `plan` returned.
     pub(crate) async fn next(
         &mut self,
         is_active: bool,

@@ -35,7 +35,7 @@ impl Lateness {
     }
 
     /// Records that a tick is due at `due`, unless a tick at an earlier time is already recorded.
-    /// Returns the earlier of the two times, at which the next tick is due.
+    /// Returns the time at which the next tick is due: the earlier of these two times.
     fn expect(&self, due: Instant) -> Instant {
         let due_us = self.since_base(due);
         let due_us = self.due_us.fetch_min(due_us, Ordering::Relaxed).min(due_us);
@@ -56,8 +56,8 @@ impl Lateness {
         self.due_us.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Returns the lateness of the last tick, or 0 if that tick is not recent. If the next tick is
-    /// already overdue by a longer time, returns that time instead.
+    /// Returns the longer of two times: the lateness of the last tick (0 if that tick is not
+    /// recent), and the time by which the next tick is already overdue (0 if it is not due yet).
     pub fn now(&self, now: Instant) -> Duration {
         let now = self.since_base(now);
         let overdue = now.saturating_sub(self.due_us.load(Ordering::Relaxed));

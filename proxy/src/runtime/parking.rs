@@ -15,11 +15,12 @@ use std::{cell::Cell, thread::yield_now, time::Duration};
 
 use tokio::{runtime::Builder, time::Instant};
 
-/// Workers yield only if at least this number of operations is in flight for each worker.
+/// Before a worker (a thread of a tokio runtime) sleeps, it yields its core to other threads. It
+/// does so only if at least this number of operations is in flight for each worker.
 const LEAST_IN_FLIGHT: usize = 4;
 
-/// A yield that took longer than this counts as too long: the core went to a process that computes
-/// without a pause.
+/// A yield that takes longer than this counts as too long: another process, which computes without
+/// a pause, has got the core.
 const LONGEST_YIELD: Duration = Duration::from_millis(2);
 
 /// After a yield that took too long, a worker goes to sleep this many times without yielding first.
@@ -30,8 +31,8 @@ thread_local! {
     static SKIP: Cell<u8> = const { Cell::new(0) };
 }
 
-/// Makes the workers of a runtime yield before they sleep, if enough operations are in flight.
-/// `in_flight` returns the number of operations in flight.
+/// Makes the workers of a runtime yield their cores to other threads before they sleep, if enough
+/// operations are in flight. `in_flight` returns the number of operations in flight.
 pub(super) fn gather_wake_ups(
     builder: &mut Builder,
     workers: usize,

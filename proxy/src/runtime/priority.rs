@@ -31,7 +31,7 @@ pub(crate) fn become_nice() {
     }
 }
 
-/// Does nothing: the policy exists only on Linux.
+/// Does nothing: the scheduling policy of idle threads (`SCHED_IDLE`) exists only on Linux.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn become_idle() {}
 

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_cluster_time_is_kept_in_any_order_of_arrival() {
+    fn cluster_times_may_arrive_in_any_order_and_the_latest_one_is_kept() {
         let mut latest = None;
         for (time, increment) in [(5, 1), (4, 9), (5, 2), (5, 1)] {
             ClusterTime::advance(&mut latest, ClusterTime::of(&reply(time, increment, 7)));

@@ -95,7 +95,7 @@ pub struct Probe {
     pub max_wire_version: i32,
     /// True if the server does not support the command name `hello`.
     pub lacks_hello: bool,
-    /// True if the server does not return `helloOk`.
+    /// True if the server's replies to `hello` or `isMaster` have no field `helloOk`.
     pub lacks_hello_ok: bool,
     /// Number of minutes after which an unused session expires; `None` if the server does not
     /// report it.
@@ -118,8 +118,8 @@ pub struct ServerDescription {
     pub tags: Vec<(String, String)>,
     /// Results of the last probe.
     pub probe: Probe,
-    /// When the first operation or probe failed at this server since the last successful probe;
-    /// `None` if none has failed since then.
+    /// The time of the first failure of an operation or a probe at this server after the last
+    /// successful probe; `None` if there is no failure after that probe.
     pub failed_since: Option<Instant>,
     /// True if the server replied that it is no longer the primary or no longer a secondary, and
     /// the driver's monitoring has not noticed this change yet.
@@ -168,9 +168,10 @@ const STABLE_API_WIRE_VERSION: i32 = 13;
 /// The `maxWireVersion` of MongoDB 5.1, which replies to `getLastError` with an error.
 const NO_GET_LAST_ERROR_WIRE_VERSION: i32 = 14;
 
-/// A failed router is expected to become usable again until this time has passed since its first
-/// failure. The time is longer than 30 s: for up to 30 s, the other routers may refuse a user's new
-/// SCRAM keys, because a router caches users (see [`TopologyDescription::may_lag`]).
+/// For this time after its first failure, a failed router is expected to become usable again. The
+/// time must be longer than 30 s: a router caches users for up to 30 s (see
+/// [`TopologyDescription::may_lag`]). So for up to 30 s after a user's password has changed, the
+/// other routers may refuse the user's new SCRAM keys.
 const ROUTER_EXPECTED_FOR: Duration = Duration::from_secs(60);
 
 /// A topology description: the facts about the whole deployment.
@@ -189,7 +190,8 @@ pub struct TopologyDescription {
     /// True if at least one server does not support the command name `hello`. Servers before 4.4.2
     /// support only `isMaster`.
     pub lacks_hello: bool,
-    /// True if at least one server does not return `helloOk`. Servers up to 4.4.2 do not return it.
+    /// True if at least one server does not return the field `helloOk` in its replies to `hello` or
+    /// `isMaster`. Servers up to 4.4.2 do not return it.
     pub lacks_hello_ok: bool,
     /// The latest cluster time that a server has sent; `None` for a standalone, which sends none.
     pub cluster_time: Option<ClusterTime>,
@@ -208,7 +210,7 @@ impl TopologyDescription {
         self.max_wire_version >= STABLE_API_WIRE_VERSION
     }
 
-    /// True if a server may execute `getLastError`. Servers before 5.1 execute it.
+    /// True if at least one server supports `getLastError`. Only servers before 5.1 support it.
     pub(crate) fn knows_get_last_error(&self) -> bool {
         self.max_wire_version < NO_GET_LAST_ERROR_WIRE_VERSION
     }

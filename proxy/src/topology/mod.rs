@@ -66,8 +66,8 @@ pub struct TopologySettings {
     pub pool: Limits,
 }
 
-/// Maximum time that a pool waits for the reply to a probe after a connection has ended. If no
-/// reply arrives in this time, the server counts as failed.
+/// If a connection of a pool ends during an operation, the pool waits for the reply to a probe. If
+/// no reply arrives in this time, the server counts as failed.
 const SUSPICION_LIMIT: Duration = Duration::from_secs(1);
 
 /// Error: no suitable server was found before the deadline.
@@ -87,7 +87,7 @@ pub struct Snapshot {
 struct Member {
     server: ServerDescription,
     pool: Arc<ServerPool>,
-    /// Wakes the server's prober before the next heartbeat.
+    /// Makes the task that probes the server send a probe now, before the next heartbeat.
     wake_prober: Arc<Notify>,
     stop: CancellationToken,
 }
@@ -106,8 +106,9 @@ struct TopologyState {
 }
 
 impl TopologyState {
-    /// Derives the facts about the whole deployment from its servers. While no server is known, the
-    /// last known wire version and the last known type of deployment are kept.
+    /// Derives the facts about the whole deployment from its servers. While no server has a known
+    /// wire version, `max_wire_version` keeps its last value. While no server has a known type,
+    /// `is_standalone` keeps its last value.
     fn remember_servers(&mut self) {
         let servers = || self.members.values().map(|member| &member.server);
         let versions = servers().map(|server| server.probe.max_wire_version);
@@ -143,7 +144,8 @@ pub struct Topology {
     control_client: Mutex<Option<mongodb::Client>>,
     /// Options of the official driver. A change makes the driver connect again.
     driver_options: watch::Sender<DriverOptions>,
-    /// The server that all relays (see [`relay`]) use now.
+    /// The server that all relays use now. A relay forwards all bytes of a client unchanged (see
+    /// [`relay`]).
     relay_choice: Mutex<Option<ServerAddress>>,
 }
 
@@ -326,10 +328,10 @@ impl Topology {
         Arc::new(topology)
     }
 
-    /// Applies a changed latency window, and changed limits to all pools. `connect_timeout` is the
-    /// new time limit for establishing a connection. If `tls` is set, all connections are replaced
-    /// soon, and the official driver connects again. The heartbeat frequency does not change. Must
-    /// not be called by two threads at a time.
+    /// Sets the latency window for server selection, and applies new limits to all pools.
+    /// `connect_timeout` is the new time limit for establishing a connection. If `tls` is set, all
+    /// connections are replaced soon, and the official driver connects again. The heartbeat
+    /// frequency does not change. Must not be called by two threads at a time.
     pub(crate) fn configure(
         &self,
         local_threshold: Duration,
@@ -457,8 +459,9 @@ impl Topology {
         }
     }
 
-    /// Handles a failure of a server, during an operation or while a connection was established.
-    /// Clears the server's pool and excludes the server from selection until a probe succeeds.
+    /// Handles a failure of a server, which occurred during an operation or when Seawall tried to
+    /// connect to the server. Clears the server's pool and excludes the server from selection until
+    /// a probe succeeds.
     pub(crate) fn report_failure(&self, pool: &Arc<ServerPool>, generation: Generation) {
         if !pool.clear(generation) {
             return;
@@ -470,9 +473,10 @@ impl Topology {
         });
     }
 
-    /// Handles the end of a connection of `generation` during an operation. The cause may be the
-    /// server or the client's command. So the pool hands out no connection until a probe gets a
-    /// reply. The pool is cleared only if the server has failed.
+    /// Handles the end of a connection during an operation. `generation` is the generation of the
+    /// pool in which the connection was created. The cause may be the server or the client's
+    /// command. So the pool hands out no connection until a probe gets a reply. The pool is cleared
+    /// only if the server has failed.
     pub(crate) fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
         let pool = checkout.pool();
         match pool.suspect(generation, checkout.identity()) {
@@ -552,8 +556,9 @@ impl Topology {
         }
     }
 
-    /// The server that all relays (see [`relay`]) use now: the primary, one mongos, or the server
-    /// of a deployment with one server. `None` if no such server is usable.
+    /// The server that all relays use now: the primary, one mongos, or the server of a deployment
+    /// with one server. `None` if no such server is usable. A relay forwards all bytes of a client
+    /// unchanged (see [`relay`]).
     pub(crate) fn relay_server(&self) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
         let candidates = relay::candidates(&snapshot.description);

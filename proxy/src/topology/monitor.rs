@@ -175,7 +175,7 @@ async fn options_without_dns(uri: &str) -> Result<ClientOptions, DeploymentError
 
 impl DeploymentOptions {
     /// Parses a connection string. A `mongodb+srv` string requires a DNS query. If the query fails,
-    /// it is repeated later.
+    /// the result has only the options in the string itself, and `watch` repeats the query later.
     ///
     /// # Errors
     /// [`DeploymentError`] if the string itself is invalid.

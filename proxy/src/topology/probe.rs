@@ -62,9 +62,9 @@ pub(super) async fn keep_probing(
     }
 }
 
-/// Returns when `wake` is notified. `unaware` is the driver's client if the driver has not noticed
-/// the current state of the server. In this case, this function makes the driver check its servers.
-/// When the driver notices the state, it sends an event, which notifies `wake`.
+/// Waits until `wake` is notified. If the driver has not noticed the current state of the server,
+/// `unaware` is the driver's client, and this function makes the driver check its servers. When the
+/// driver notices the state, it sends an event, which notifies `wake`.
 async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
     let Some(driver) = unaware else {
         return wake.notified().await;

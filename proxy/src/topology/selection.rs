@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn only_members_of_the_first_matching_tag_set_are_selected() {
+    fn only_members_with_the_tags_of_the_first_tag_set_that_any_member_has_are_selected() {
         let set = replica_set();
         let chosen =
             |mode, tags: &[&[(&str, &str)]]| select(&set, &preference(mode, tags), NO_LIMIT);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secondary_of_unknown_staleness_is_not_selected() {
+    fn a_secondary_of_unknown_staleness_is_not_selected_if_the_staleness_is_limited() {
         let mut set = replica_set();
         set.servers[1].probe.last_write_ms = None;
         let limited = ReadPreference {

@@ -42,7 +42,7 @@ const BY_MSG: &[&str] = &[
     "whatsmyuri",
 ];
 
-/// Commands that are sent by OP_QUERY: all commands that a server accepts in this form, and some
+/// Commands that are sent by OP_QUERY: all commands that a server accepts in an OP_QUERY, and some
 /// others.
 const BY_QUERY: &[&str] = &[
     "_isSelf",

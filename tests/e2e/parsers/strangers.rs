@@ -220,6 +220,7 @@ async fn the_constant_run_before_login_lists_all_commands_that_a_server_runs_bef
     }
 }
 
+/// `forwarded_by_relay` is the constant [`FORWARDED_BY_RELAY`], a list of commands.
 #[tokio::test]
 async fn before_a_login_relay_mode_forwards_exactly_the_commands_in_forwarded_by_relay() {
     let server = start_server(true).await;
@@ -242,6 +243,7 @@ async fn before_a_login_relay_mode_forwards_exactly_the_commands_in_forwarded_by
     }
 }
 
+/// `forwarded_by_relay` is the constant [`FORWARDED_BY_RELAY`], a list of commands.
 #[tokio::test]
 async fn before_a_login_in_relay_mode_a_server_runs_only_commands_in_forwarded_by_relay() {
     let (vocabulary, cases) = cases().await;

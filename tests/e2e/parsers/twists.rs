@@ -1,4 +1,5 @@
-//! The changes that make a message differ from a driver's message, one function per change.
+//! The changes that make a message differ from a driver's message. Each change is a function that
+//! changes a [`Draft`].
 
 use seawall_tests::raw::message::{CHECKSUM_PRESENT, EXHAUST_ALLOWED, MORE_TO_COME};
 

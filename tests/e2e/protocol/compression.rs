@@ -102,7 +102,7 @@ fn request(document: Document) -> OpMsg {
 }
 
 #[tokio::test]
-async fn compressors_are_negotiated_in_the_order_of_the_client() {
+async fn compressors_are_negotiated_in_the_order_in_which_the_client_lists_them() {
     let rig = Rig::shared().await;
     let offers = [
         doc! {"compression": ["zlib", "none", "snappy"]},

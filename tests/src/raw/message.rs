@@ -163,7 +163,7 @@ impl OpMsg {
     }
 }
 
-/// A legacy OP_QUERY to send. Servers accept it only for handshakes.
+/// A legacy OP_QUERY to send. Servers since 5.1 accept it only for handshakes.
 #[derive(Clone, Debug)]
 pub struct OpQuery {
     /// The message's identifier. With 0, [`RawClient`](super::RawClient) chooses one.
@@ -248,7 +248,7 @@ impl RawReply {
         })
     }
 
-    /// True if `ok` is 1 in the reply. Single writes of the command may still have failed.
+    /// True if `ok` is 1 in the reply. Some writes of the command may still have failed.
     pub fn is_ok(&self) -> bool {
         match self.body.get("ok") {
             Some(Bson::Double(ok)) => *ok == 1.0,
@@ -259,8 +259,8 @@ impl RawReply {
         }
     }
 
-    /// The error code at the top level of the reply, so not the code of a single failed write.
-    /// `None` if there is no such code.
+    /// The error code at the top level of the reply; `None` if there is no such code. The codes of
+    /// failed writes in `writeErrors` are not at the top level, so they are ignored.
     pub fn code(&self) -> Option<i32> {
         self.body.get_i32("code").ok()
     }

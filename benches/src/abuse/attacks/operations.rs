@@ -1,5 +1,5 @@
 //! Attacks with long operations of one user, and with clients that disconnect before they get their
-//! reply. For comparison, two runs without an attack.
+//! reply. For comparison, the module also contains two runs without an attack.
 
 use bson::doc;
 use seawall_tests::raw::OpMsg;

@@ -39,8 +39,8 @@ pub struct Capture {
     /// Namespaces: a client is captured from its first operation on one of them. Empty if clients
     /// are captured regardless of the namespaces that they use.
     pub namespaces: Vec<String>,
-    /// Number of operations that were not recorded, and of messages of replies that were not
-    /// recorded although `replies` is `whole`, by reason.
+    /// For each reason: the number of operations that were not recorded. If `replies` is `whole`,
+    /// a reply whose message was not recorded counts too.
     pub omitted: BTreeMap<String, u64>,
     /// Number of recorded operations.
     pub operations: u64,

@@ -29,8 +29,9 @@ pub fn between(before: &Period, now: &Period, against: &str) -> Changes {
     }
 }
 
-/// Compares the two periods of a reply that was merged from several instances, and sets its
-/// changes. Removes the figures of the periods, because only this comparison needs them.
+/// Compares the two periods of a reply that was merged from several instances, and writes the
+/// result into the reply. Removes the figures of the periods, because only this comparison needs
+/// them.
 pub fn compare_merged(changes: &mut Changes) {
     let spans = (changes.baseline.as_mut(), changes.now.as_mut());
     let (Some(before), Some(now)) = spans else {

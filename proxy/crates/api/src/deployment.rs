@@ -115,7 +115,9 @@ pub struct Pool {
     pub pending: u64,
     /// The server's address.
     pub server: String,
-    /// `paused`, `ready`, `suspect` or `closed`.
+    /// The state of the pool: `ready`; `paused` if the server is not available; `suspect` if a
+    /// connection ended during an operation and Seawall checks whether the server has failed; or
+    /// `closed`.
     pub state: String,
     /// The users with connections or waiting operations.
     pub users: Vec<PoolUser>,
@@ -135,12 +137,12 @@ pub struct Concurrency {
     pub limit: Option<u64>,
     /// `auto`, `fixed` or `off`; empty if the proxy does not report this member.
     pub mode: String,
-    /// Why Seawall last changed or kept the limit, as a sentence. `None` if Seawall has not decided
-    /// about the limit yet, or not since it last discarded its measurements of the server. Also
-    /// `None` if the mode is not `auto`.
+    /// Why Seawall last changed or kept the limit, as a sentence. `None` before the first decision,
+    /// and if the mode is not `auto`. Also `None` after Seawall has discarded its measurements of
+    /// the server without a change of the limit, until the next decision.
     pub reason: Option<String>,
-    /// Number of operations that run although the limit is reached: later statements of
-    /// transactions, and commands that end transactions, sessions, cursors or operations.
+    /// Number of operations that run although the limit is reached: statements of transactions
+    /// after the first one, and commands that end transactions, sessions, cursors or operations.
     pub reserved: u64,
     /// The limit without short trials: after Seawall has tried another limit for a short time, it
     /// returns to this limit. Equal to `limit` while no trial runs. `None` if there is no limit.
@@ -195,7 +197,8 @@ pub struct TopologyServer {
     pub max_wire_version: i32,
     /// The round-trip time; `None` until it is measured.
     pub round_trip_ms: Option<f64>,
-    /// True if an operation or a probe failed on the server, and no probe has succeeded since.
+    /// True if an operation or a probe (a regular check by Seawall) failed on the server, and no
+    /// probe has succeeded since.
     pub suspect: bool,
     /// The tags of a replica set member.
     pub tags: BTreeMap<String, String>,

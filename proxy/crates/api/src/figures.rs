@@ -102,14 +102,14 @@ impl From<&PhaseTimes> for Phases {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct More {
-    /// Time of the `getMore`s that waited for new data, as on a change stream. Present only in the
-    /// figures since Seawall started.
+    /// Time of the `getMore`s that waited for new data, as on a change stream. Present only if the
+    /// figures cover the whole time since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub awaited_time_ms: Option<f64>,
     /// Number of `getMore`s.
     pub count: u64,
-    /// Number of documents that the `getMore`s returned. Present only in the figures since Seawall
-    /// started.
+    /// Number of documents that the `getMore`s returned. Present only if the figures cover the
+    /// whole time since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<u64>,
     /// Time of the `getMore`s, except the `getMore`s that waited for new data.

@@ -1,6 +1,6 @@
-//! Converts the figures in a reply (a report, or one of two compared periods) to a [`Period`]. This
-//! is also the type of the figures that the history of the statistics returns. The buckets of the
-//! distributions stay the same.
+//! Converts the figures in a reply (a report, or one of two compared periods) to a [`Period`]. The
+//! history of the statistics returns its figures as the same type. The buckets of the distributions
+//! stay the same.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -73,7 +73,8 @@ pub struct Shape {
     /// The database.
     pub db: String,
     /// The distribution of the operations' durations. A list of shapes has it only if the request
-    /// has `distributions=true`; a report always has it.
+    /// has `distributions=true`. The reply about one shape, and a report on a period
+    /// (`/api/v1/report`), always have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
     /// Documents that the operations and `getMore`s returned, wrote or counted.
@@ -85,8 +86,8 @@ pub struct Shape {
     /// Seawall keeps the figures since its start for this shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors_by_code: Option<Vec<CodeCount>>,
-    /// When the shape was first seen since Seawall started. If Seawall does not keep the figures
-    /// since its start for the shape: when the shape was first seen in the period.
+    /// When the shape was first seen since Seawall started. If the shape table has no row for the
+    /// shape: when the shape was first seen in the period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_seen: Option<Moment>,
     /// The shape's id: 16 hexadecimal digits.
@@ -96,8 +97,9 @@ pub struct Shape {
     pub last_seen: Option<Moment>,
     /// The operations' durations.
     pub latency_ms: Latency,
-    /// `fine` if the figures are of one shape; `coarse` or `rest` if they are of several shapes
-    /// together. Empty if not reported.
+    /// `fine` if the figures are of one shape, `coarse` if they are of several similar shapes
+    /// together, `rest` if they are of the remaining shapes of a namespace together. Empty if not
+    /// reported.
     pub level: String,
     /// The server load: the time of the operations and of the `getMore`s on their cursors.
     pub load_ms: f64,
@@ -115,16 +117,16 @@ pub struct Shape {
     pub request_bytes: u64,
     /// The shape's text, without values.
     pub shape: String,
-    /// Number of seconds in the period that have data. Absent in a list of shapes, and if the
-    /// figures cover the time since Seawall started.
+    /// Number of seconds in the period that have data. Absent in a list of shapes. Also absent if
+    /// the figures cover the time since Seawall started.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "as_integer_if_some"
     )]
     pub since_seconds: Option<f64>,
-    /// The figures since Seawall started. Absent in a list of shapes, if the other members of the
-    /// reply already are the figures since the start, and if Seawall does not keep these figures
-    /// for the shape.
+    /// The figures since Seawall started. Absent in each of these cases: in a list of shapes; if
+    /// the other members of the reply already are the figures since the start; if Seawall does not
+    /// keep these figures for the shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_start: Option<Box<SinceStart>>,
     /// Number of statements of the writes: documents to insert, updates and deletes. Present only
@@ -135,8 +137,8 @@ pub struct Shape {
     /// in the figures since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streamed: Option<u64>,
-    /// The figures of each step of the period. Absent in a list of shapes, and if the shape had no
-    /// operations in the period.
+    /// The figures of each step of the period. Absent in a list of shapes. Also absent if the shape
+    /// had no operations in the period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Vec<TimelineStep>>,
     /// The operations' time, without `getMore`s.

@@ -58,7 +58,7 @@ pub struct Episode {
     pub moved: Vec<Moved>,
     /// Number of operations that took far longer than usual.
     pub operations: u64,
-    /// The phase in which the operations spent the most time beyond the usual time.
+    /// The phase that was prolonged most: the phase whose time exceeds its usual time the most.
     pub phase: String,
     /// The length of the stall.
     pub seconds: f64,
@@ -92,7 +92,8 @@ pub struct WaitingShape {
     pub db: String,
     /// The shape's id: 16 hexadecimal digits.
     pub id: String,
-    /// `fine` if one shape is counted; `coarse` or `rest` if several shapes are counted together.
+    /// `fine` if one shape is counted, `coarse` if several similar shapes are counted together,
+    /// `rest` if the remaining shapes of a namespace are counted together.
     pub level: String,
     /// Number of the shape's operations that took more than twice the usual time.
     pub operations: u64,

@@ -43,7 +43,7 @@ pub struct Storm {
     /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// The networks of clients with the most short-lived connections.
+    /// The networks from which clients opened the most short-lived connections.
     pub networks: Vec<Named>,
     /// The highest number of clients that connected within one second.
     #[serde(serialize_with = "as_integer")]

@@ -28,8 +28,9 @@ pub struct Namespaces {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Namespace {
-    /// The total time of operations that waited for an event; a part of `total_time_ms`. Present
-    /// only in the figures since Seawall started.
+    /// The total time of operations that waited for an event, for example of the `getMore`s on
+    /// change streams; a part of `total_time_ms`. Present only in the figures since Seawall
+    /// started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub awaited_time_ms: Option<f64>,
     /// The collection; empty if there is none.
@@ -94,15 +95,14 @@ pub struct Servers {
     pub servers: Vec<Server>,
 }
 
-/// The operations that one server handled, except operations that waited for an event. A `getMore`
-/// counts as a separate operation.
+/// The operations that one server handled, except operations that waited for an event, for example
+/// the `getMore`s on change streams. Any other `getMore` counts as a separate operation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Server {
     /// Host and port.
     pub address: String,
-    /// The time from the command's last byte to the reply's first byte. Absent in a report, because
-    /// the history, from which Seawall makes reports, does not keep this time.
+    /// The time from the command's last byte to the reply's first byte. Absent in a report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_ms: Option<Latency>,
     /// Operations that ended.

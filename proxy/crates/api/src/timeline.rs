@@ -8,8 +8,8 @@ use super::{
     figures::{Bucket, Latency, More, Phases},
 };
 
-/// The steps of a period. Each step has the figures of all operations together that the request
-/// selects, for example the operations on one server.
+/// The steps of a period. The request selects operations, for example the operations on one server.
+/// Each step has the figures of all selected operations together.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timeline {

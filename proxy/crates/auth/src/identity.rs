@@ -29,9 +29,9 @@ impl IdentityId {
 pub enum IdentityStatus {
     /// The identity is usable.
     Good,
-    /// The user was dropped, and may have been created again with another user id. The identity of
-    /// clients that have not logged in is gone if a server requires a login. Clients of a gone
-    /// identity get error 13 (Unauthorized).
+    /// The user was dropped, and may have been created again with another user id. The anonymous
+    /// identity (of clients that have not logged in) gets this status when a server requires a
+    /// login. Clients of an identity with this status get error 13 (Unauthorized).
     Gone,
     /// A server refused the user's keys, so the clients of this identity must log in again.
     Refused,
@@ -220,7 +220,7 @@ mod tests {
     /// An identity is never used again after it has ended. If its user logs in later, Seawall
     /// creates a new identity, which must not be mixed up with the old one.
     #[test]
-    fn two_identities_with_the_same_user_id_have_different_identity_ids_and_counters() {
+    fn two_identities_with_the_same_user_id_have_different_ids_and_separate_in_flight_counters() {
         let id = [7; 16];
         let user = Identity::new("u", "db", Some(id), Login::Unknown);
         assert_eq!((user.name(), user.source()), ("u", "db"));

@@ -333,8 +333,8 @@ mod tests {
         );
     }
 
-    /// This includes a restriction with only a `serverAddress` clause, which Seawall does not check
-    /// for other clients.
+    /// Seawall does not check a restriction with only a `serverAddress` clause, except for a client
+    /// on a Unix socket: this client does not meet the restriction.
     #[test]
     fn client_on_a_unix_socket_meets_no_restriction() {
         for own in [

@@ -1,5 +1,5 @@
-//! The facts of a reply: the values of the reply that a capture always records. A later replay
-//! compares the facts of its own replies with the recorded facts.
+//! The facts of a reply: the values of the reply that a capture always records. They are needed to
+//! compare the results in a capture with the results of a replay of this capture.
 
 use seawall_command::ReplyFacts;
 

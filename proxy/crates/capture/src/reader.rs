@@ -16,7 +16,7 @@ pub enum ReadError {
     /// The source of the bytes returned an I/O error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The file does not begin with the first bytes of a capture.
+    /// The file does not begin with the magic bytes of a capture file.
     #[error("not a Seawall capture")]
     NotACapture,
     /// The file has a format version that this program does not know.

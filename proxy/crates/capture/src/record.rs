@@ -24,7 +24,7 @@ pub enum Content {
     /// The first record of a part.
     #[prost(message, tag = "1")]
     Header(Header),
-    /// The capture of a client begins.
+    /// Seawall begins to capture a client.
     #[prost(message, tag = "2")]
     ClientBegan(ClientBegan),
     /// A captured client disconnected.
@@ -140,7 +140,7 @@ pub struct Selection {
     pub applications: Vec<String>,
 }
 
-/// The capture of a client begins.
+/// Seawall begins to capture a client.
 #[derive(Clone, PartialEq, Message)]
 pub struct ClientBegan {
     /// The client's number in this capture.
@@ -211,8 +211,8 @@ pub struct Reply {
     /// The size of the reply's message in bytes, not compressed; 0 if there is no reply.
     #[prost(uint64, tag = "5")]
     pub bytes: u64,
-    /// The values in the reply that are needed to compare it with the reply of a replay; `None` if
-    /// there is no reply.
+    /// The values in the reply that are needed to compare the capture with a replay of it; `None`
+    /// if there is no reply.
     #[prost(message, optional, tag = "6")]
     pub facts: Option<Facts>,
     /// The whole `OP_MSG` with its header, not compressed; empty if there is no reply, or if only
@@ -237,7 +237,7 @@ pub enum Outcome {
     ClientGone = 4,
 }
 
-/// The values in a reply that are needed to compare it with the reply of a replay.
+/// The values in a reply that are needed to compare the capture with a replay of it.
 #[derive(Clone, PartialEq, Message)]
 pub struct Facts {
     /// True if `ok` is 1.
@@ -309,10 +309,11 @@ pub struct Event {
     /// capture have the time 0.
     #[prost(uint64, tag = "1")]
     pub at_us: u64,
-    /// The kind of the event. Seawall began this capture by itself because of a `storm` (very many
-    /// clients connected), a `stall` (operations took far longer than usual for some seconds) or a
-    /// `change` (operations became slower or faster, or are new). `quiet` means that no records
-    /// arrived for some time.
+    /// The kind of the event: `storm`, `stall`, `change` or `quiet`. The first three are reasons
+    /// for which Seawall began this capture by itself: very many clients connected (`storm`),
+    /// operations took far longer than usual for some seconds (`stall`), or operations became
+    /// slower or faster, or are new (`change`). `quiet` means that no records arrived for some
+    /// time.
     #[prost(string, tag = "2")]
     pub kind: String,
     /// A short description of the event, without values from commands. Empty if the kind is

@@ -3,7 +3,8 @@
 //! This crate reads the few fields that decide how an operation is served. All properties that
 //! follow from a command's name are in [`table`]. This crate decodes no other values, and knows
 //! neither servers nor clients. It builds or decodes a whole document only in two rare cases: for
-//! Seawall's own error replies, and to rewrite state-change errors.
+//! Seawall's own error replies, and to replace the "not primary" and "node is recovering" errors in
+//! the replies of servers.
 
 mod codes;
 mod error_reply;

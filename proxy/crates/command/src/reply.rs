@@ -134,7 +134,8 @@ impl Default for ReplyScanner {
 }
 
 impl ReplyScanner {
-    /// Creates a scanner for a reply that has its results in the fields of `form`.
+    /// Creates a scanner for a reply. `form` says which fields of the reply contain the results of
+    /// the command.
     pub fn new(form: ReplyForm) -> Self {
         Self {
             form,

@@ -147,8 +147,9 @@ mod tests {
         )
     }
 
-    /// The slow log and captures hide these values: the UUID may be that of `admin.system.users`,
-    /// and the oplog records changes of users.
+    /// A command on the database `admin` may name its collection by a UUID, which may be the UUID
+    /// of `admin.system.users`. The oplog records changes of users. So the slow log and captures
+    /// hide the values.
     #[test]
     fn values_of_admin_commands_with_a_collection_uuid_and_of_replies_from_the_oplog_are_hidden() {
         for (command, expected) in [

@@ -1,5 +1,6 @@
 //! Counts the statements of a write command: the documents to insert, or the updates and deletes to
-//! run. More statements cost the server more, but do not change the command's fingerprint.
+//! run. More statements cost the server more, but do not change the command's fingerprint (its
+//! operation, namespace and shape).
 
 use crate::CommandBytes;
 use crate::table::{self, Statements};

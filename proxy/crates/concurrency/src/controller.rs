@@ -1,8 +1,9 @@
 //! The controller. In each window (about 100 ms) it checks whether the server has stalled, whether
 //! replies are late (after the time limit of the operation, or after its client has left), and
-//! whether the server is crowded. If none of this is the case, it continues the trial of another
-//! limit. The *base limit* is the best limit found so far. A *slice* is a number of consecutive
-//! windows at one limit. The *noise* is how much the values of slices at the same limit differ.
+//! whether the server is crowded (operations take many times as long as without load). If none of
+//! this is the case, it continues the trial of another limit. The *base limit* is the best limit
+//! found so far. A *slice* is a number of consecutive windows at one limit. The *noise* is how much
+//! the values of slices at the same limit differ.
 
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ const MAX_GROWTH_TIME: Duration = Duration::from_secs(3);
 const STALL: Duration = Duration::from_millis(300);
 const STALL_MEANS: f64 = 5.0;
 
-/// For this time after a stall, the controller does not compare samples.
+/// For this time after a stall, the controller makes no trials of other limits.
 const RECOVERY: Duration = Duration::from_secs(1);
 
 /// Late replies ([`Sample::late`]) and timely replies are counted for at least this time, and until

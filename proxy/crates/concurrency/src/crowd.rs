@@ -46,8 +46,9 @@ const LARGEST_STEP: f64 = 0.5;
 /// the end, and each time the limit has fallen to the share `CHECK_AT` of the limit at the last
 /// check. It continues only if the throughput is still at least the share `KEPT` of the throughput
 /// at the last check. This is the case if all clients of the server yield, or if this proxy alone
-/// fills the server. In other cases, only about the share `CHECK_AT` remains: other clients use the
-/// capacity that this proxy frees, or the server is slow for another reason.
+/// fills the server. In other cases, the throughput falls with the limit, to about the share
+/// `CHECK_AT`: other clients use the capacity that this proxy frees, or the server is slow for
+/// another reason.
 const CHECK_AT: f64 = 0.5;
 const KEPT: f64 = 0.7;
 
@@ -112,7 +113,7 @@ pub(crate) enum Action {
     Lower(u32),
     /// The limit is low enough now.
     Done,
-    /// Set this limit again: yielding below it did not help.
+    /// Set this earlier limit again: lower limits cost throughput.
     Restore(u32),
 }
 
@@ -141,8 +142,8 @@ pub(crate) struct Crowd {
     crowded_since: Option<Duration>,
     yielding: Option<Yielding>,
     cap: Option<Cap>,
-    /// Before this moment, the limit is not lowered again because the server is crowded: the last
-    /// attempt did not help.
+    /// Before this moment, a crowded server is no reason to lower the limit: the last time, a lower
+    /// limit did not help.
     not_before: Duration,
     backoff: Duration,
 }
@@ -305,9 +306,9 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_millis(100);
 
-    /// Simulates a server for `seconds`. `crowding` returns, for a limit, how many times as long as
-    /// without load operations take. Returns the limit at the end, or the first limit that is
-    /// restored.
+    /// Simulates a server for `seconds`. `crowding` returns, for a limit, the time of operations as
+    /// a multiple of their time without load. Returns the limit at the end, or the first limit that
+    /// is restored.
     fn run(crowd: &mut Crowd, mut limit: u32, seconds: u64, crowding: impl Fn(u32) -> f64) -> u32 {
         let mut random = Random::new(1);
         for window in 0..seconds * 10 {

@@ -2,8 +2,10 @@
 //! values).
 //!
 //! The usual times in a group differ by at most a factor of four. A shape stays in its group while
-//! its usual time changes by less than a factor of four. The reason: a trial of another limit
-//! changes the times of all shapes, but work is comparable only while shapes stay in their groups.
+//! its usual time changes by less than a factor of four. This is necessary because a trial of
+//! another limit changes the times of all shapes. The trial compares *work* (the number of
+//! completed operations, weighted by the usual time of their group), and work is comparable only
+//! while shapes stay in their groups.
 
 use std::time::Duration;
 

@@ -24,9 +24,9 @@ pub enum AnnotationKind {
     Reload,
     /// Another server became primary.
     Failover,
-    /// A storm of client connections.
+    /// A reconnect storm: far more short-lived client connections than usual.
     Storm,
-    /// A stall of a server or of the deployment.
+    /// A stall: operations on one server or on all servers took far longer than usual.
     Stall,
     /// The operations of a shape became slower or faster, or the shape is new.
     Change,

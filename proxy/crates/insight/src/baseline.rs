@@ -17,7 +17,8 @@ const WEEK: Duration = Duration::from_secs(7 * 86_400);
 /// history (1 s to 10 minutes each, longer for older times), and is rounded up to whole steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BaselineWindow {
-    /// Exactly this length. If that is impossible, the result is an error.
+    /// Exactly this length. The result is an error if the later period would begin before the
+    /// baseline ended, or if the history does not reach back far enough.
     Exactly(Duration),
     /// At most this length. The later period is shorter if the baseline ended less than this length
     /// ago, or if the history does not reach back far enough for a baseline of this length.

@@ -31,9 +31,10 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The shape that changed, or [`Label::Whole`] for a change of all shapes at once.
     pub label: Arc<Label>,
-    /// The sums of the earlier period; empty for a new shape.
+    /// Counts and times of the shape's operations in the earlier period; empty for a new shape.
     pub before: Figures,
-    /// The sums of the later period; empty for a shape that is gone.
+    /// Counts and times of the shape's operations in the later period; empty for a shape that is
+    /// gone.
     pub now: Figures,
     /// The later value divided by the earlier value. The kind selects the value: median duration,
     /// operations per second, bytes per operation or documents per operation. The ratio is always
@@ -93,9 +94,8 @@ impl ChangeKind {
 /// of the operations per second, this number in one of the periods is enough.
 const MIN_OPERATIONS: u64 = 30;
 
-/// The ratio of a shape is its later divided by its earlier median duration. The standard deviation
-/// of these ratios ([`spread`]) is computed only from shapes with at least this number of
-/// operations in each period.
+/// Minimum number of operations that a shape must have in each period to be used in [`spread`]: the
+/// standard deviation of the shapes' ratios (later divided by earlier median duration).
 const STEADY_OPERATIONS: u64 = 100;
 
 /// Minimum number of other shapes needed to compute the drift: the change that all shapes have in
@@ -105,9 +105,10 @@ const MIN_OTHERS: usize = 3;
 /// Minimum ratio of a shape's slowdown to the drift: below this, the shape is not reported.
 const MIN_RATIO: f64 = 1.5;
 
-/// Minimum slowdown if the drift (the change that all shapes have in common) is unknown, and
-/// minimum drift that is reported as a change of all shapes. A machine that is 30 % faster in one
-/// period and 30 % slower in the other causes a ratio of 1.9, which must not be reported.
+/// Minimum drift (the change that all shapes have in common) that is reported as a change of all
+/// shapes. If the drift is unknown, this is also the minimum slowdown of a shape that is reported.
+/// A machine that is 30 % faster in one period and 30 % slower in the other causes a ratio of 1.9,
+/// which must not be reported.
 const MIN_DRIFT: f64 = 2.5;
 
 /// Minimum distance of a shape's ratio (later divided by earlier median duration) from the drift
@@ -190,7 +191,7 @@ pub fn compare(before: &Period, now: &Period) -> Vec<Change> {
     changes.into_iter().map(|(_, change)| change).collect()
 }
 
-/// One series in both periods.
+/// The figures of one series (of a shape, or of all operations) in both periods.
 #[derive(Clone, Copy)]
 struct Pair<'a> {
     label: &'a Arc<Label>,

@@ -1,4 +1,5 @@
-//! The comparison of the current period with a baseline, and the reasons why it may be impossible.
+//! The comparison of the current period with an earlier period (the baseline), and the reasons why
+//! the two periods may not be comparable.
 
 use std::fmt;
 

@@ -1,5 +1,6 @@
-//! Insight into the past: keeps the history and annotations, and detects storms, stalls and
-//! changes.
+//! Insight into the past: keeps the history and annotations, and detects reconnect storms (far more
+//! short-lived client connections than usual), stalls (operations take far longer than usual for
+//! some seconds) and changes of shapes.
 //!
 //! The crate gets a [`Second`] every second: the figures of the operations, connections and servers
 //! in that second. It knows neither the code that counts operations nor the code that samples
@@ -65,7 +66,7 @@ const ANNOTATED_CHANGES: usize = 3;
 /// Interval at which the recurring stalls are counted.
 const RECURRING_INTERVAL_SECONDS: u64 = 10;
 
-/// Keeps the history, and detects storms and stalls.
+/// Keeps the history, and detects reconnect storms and stalls.
 pub struct Insight {
     clock: Clock,
     history: Mutex<History>,
@@ -137,7 +138,8 @@ pub struct InsightSettings<'a> {
     pub directory: Option<&'a Path>,
     /// Limit of the history's memory in bytes.
     pub max_bytes: usize,
-    /// Maximum number of shapes with a series of their own in each second.
+    /// Maximum number of shapes that have their own figures in each second. All other shapes are
+    /// counted together.
     pub max_shapes: usize,
 }
 
@@ -454,7 +456,7 @@ impl Insight {
         self.history.lock().select(from, to, step.as_secs())
     }
 
-    /// Compares the current period with a baseline.
+    /// Compares the current period with an earlier period (the baseline).
     ///
     /// # Errors
     /// If the two periods cannot be determined.

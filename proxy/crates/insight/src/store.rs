@@ -32,9 +32,9 @@ const FILE: &str = "history.redb";
 /// Only the owner may read and write the file, because shapes reveal the applications' queries.
 const FILE_MODE: u32 = 0o600;
 
-/// The version of the file's contents. Version 1 had no gauges, no annotations and no series of
-/// phases; a file of version 1 is read and converted. A Seawall that knows only version 1 would
-/// remove frames with unknown labels, so the new labels needed a new version.
+/// The version of the file's contents. Version 1 had no gauges, no annotations, and no
+/// [`Label::Phase`]; a file of version 1 is read and converted. The new label needed a new version,
+/// because a Seawall that knows only version 1 would remove the frames that contain it.
 const VERSION: u64 = 2;
 
 /// The versions that can be read.
@@ -389,9 +389,9 @@ fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
     bytes
 }
 
-/// The first text that the file stores for a [`Label::Shape`]: its level. For a single shape, this
-/// text is "shape", as in the files of earlier versions. These versions had no group rows (rows
-/// that count several shapes together).
+/// The first of the texts that the file stores for a [`Label::Shape`]. It is "shape" for a single
+/// shape. Earlier versions, which knew only single shapes, wrote the same text. For a group row (a
+/// row that counts several shapes together), it is the name of the level.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::Fine => "shape",

@@ -154,7 +154,7 @@ fn shapes_that_became_slower_are_found_with_each_kind_of_baseline() {
 }
 
 #[test]
-fn a_baseline_without_data_is_reported_as_unknown() {
+fn an_earlier_period_without_data_is_reported_as_unknown() {
     let insight = after(1);
     let window = BaselineWindow::AtMost(Duration::from_secs(600));
     let missing = insight.changes(Against::LastWeek, window).unwrap();

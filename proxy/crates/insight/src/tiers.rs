@@ -18,7 +18,8 @@ use super::{annotations::Annotation, packed};
 use seawall_stats::{Figures, Gauges, Label, Period};
 
 /// Length of each tier's steps, and the time for which the tier keeps them, both in seconds. The
-/// last tier keeps eight days, because a baseline that ended a week ago began more than a week ago.
+/// last tier keeps eight days, because the current period can be compared with a period that ended
+/// a week ago, which began more than a week ago.
 pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 8 * 86_400)];
 
 /// One step of a tier, packed into few bytes.
@@ -357,7 +358,12 @@ impl History {
 
     /// Loads labels and frames from the file. Skips frames that end in the future, are damaged or
     /// use an unknown label. The next delta removes the skipped frames from the file.
-    pub(crate) fn restore(&mut self, labels: Vec<(u32, Label)>, frames: Vec<Frame>, now: u64) -> Skipped {
+    pub(crate) fn restore(
+        &mut self,
+        labels: Vec<(u32, Label)>,
+        frames: Vec<Frame>,
+        now: u64,
+    ) -> Skipped {
         for (number, label) in labels {
             self.next_label = self.next_label.max(number.wrapping_add(1));
             self.insert_label(number, Arc::new(label), 0);
@@ -445,12 +451,14 @@ impl History {
         Some(first.start + length - first.seconds.min(*length))
     }
 
-    /// Selects the frames for steps of `step` seconds, from the step that contains `from` until
-    /// `to`. Chooses the tier with the longest frames of at most `step` seconds. If the data of
-    /// this tier begins after `from`, chooses a tier with longer frames whose data begins earlier.
-    /// A frame of the chosen tier that begins before the first step is omitted. So with steps of
-    /// one second, two adjacent periods never use the same frame. For the time after the last frame
-    /// of the chosen tier, the tiers with shorter frames are used. Does not unpack the frames.
+    /// Selects the frames of a period, without unpacking them. The period is divided into steps of
+    /// `step` seconds, and begins with the step that contains `from`.
+    ///
+    /// The frames are from the tier with the longest frames of at most `step` seconds. If the data
+    /// of this tier begins after `from`, they are from a tier with longer frames, whose data begins
+    /// earlier. For the time after the last frame of this tier, the frames are from the tiers with
+    /// shorter frames. A frame that begins before the first step is omitted. So if `step` is 1, two
+    /// adjacent periods never use the same frame.
     pub fn select(&self, from: u64, to: u64, step: u64) -> Selection {
         let step = step.max(1);
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= step);
@@ -511,7 +519,7 @@ fn is_future(frame: &Frame, now: u64) -> bool {
     !is_running && frame.start.saturating_add(length) > now
 }
 
-/// How many frames [`History::restore`] did not load.
+/// How many frames of a file were not loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
     /// Frames that cannot be read.
@@ -620,7 +628,11 @@ impl Selection {
     }
 
     /// Like [`Selection::timeline`], for all series that `is_wanted` accepts.
-    pub(crate) fn timeline_of(&self, step: u64, is_wanted: &dyn Fn(&Label) -> bool) -> Vec<(u64, Period)> {
+    pub(crate) fn timeline_of(
+        &self,
+        step: u64,
+        is_wanted: &dyn Fn(&Label) -> bool,
+    ) -> Vec<(u64, Period)> {
         let step = step.max(1);
         let mut timeline: BTreeMap<u64, Period> = BTreeMap::new();
         for (frame, period) in self.unpacked(is_wanted) {

@@ -28,9 +28,9 @@ pub(super) struct Client {
     random: StdRng,
 }
 
-/// The next operation of a client that sends operations on a schedule. When the load ends, this
-/// value is dropped. An operation that was due by then, but was not sent because the client was not
-/// connected or waited for a reply, is then counted as missed.
+/// The next operation of a client that sends operations on a schedule. This value is dropped when
+/// the load ends. The drop counts missed operations: they were due before the end of the load, but
+/// were not sent, because the client was not connected or waited for a reply.
 struct NextOperation {
     shared: Arc<Shared>,
     due: Instant,

@@ -134,8 +134,8 @@ impl Record {
         }
     }
 
-    /// Records the time since `due` as the latency of an operation that was due at `due` and has
-    /// just succeeded or timed out, or whose reply has not arrived at the end of the load.
+    /// Records the latency of an operation: the time since it was due. The operation has just
+    /// succeeded or timed out, or the load ended before its reply arrived.
     pub(super) fn since_due(&mut self, due: Instant) {
         let now = Instant::now();
         self.second(now).from_due.record(now - due);

@@ -70,7 +70,7 @@ pub enum TargetError {
     /// The connection string needs a feature that the load harness does not support.
     #[error("the load harness does not support {0}")]
     Unsupported(&'static str),
-    /// A TLS file cannot be read.
+    /// A file with certificates or a private key cannot be read.
     #[error("{path}: {source}")]
     Unreadable {
         /// The file.
@@ -78,7 +78,7 @@ pub enum TargetError {
         /// The reason.
         source: io::Error,
     },
-    /// A TLS file is not usable.
+    /// The content of a file with certificates or a private key is not usable.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }

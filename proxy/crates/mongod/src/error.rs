@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_show_values_without_their_rust_syntax() {
+    fn error_messages_show_durations_and_optional_values_as_plain_text() {
         let limit = Duration::from_secs(60);
         let ended = |status| Error::Ended {
             status,

@@ -1,4 +1,4 @@
-//! The guard of a running mongod, which has a private directory. Dropping the guard kills mongod.
+//! The guard of a running mongod and of its private directory. Dropping the guard kills mongod.
 
 use std::ffi::OsString;
 use std::fmt::{self, Write as _};
@@ -276,8 +276,8 @@ impl Mongod {
 
     /// Waits until mongod listens and replies.
     ///
-    /// Waits for the line in mongod's log that says that it listens, and only then connects. If
-    /// mongod could not bind its port, another process may reply on this port.
+    /// Connects only after mongod has written to its log that it listens. Without this line, mongod
+    /// may have failed to bind its port, and another process may reply on this port.
     async fn ready(&self) -> Result<(), Error> {
         let deadline = Instant::now() + START_LIMIT;
         while !self.is_listening() {

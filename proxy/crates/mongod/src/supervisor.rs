@@ -36,9 +36,9 @@ pub(super) enum Run {
     Ended(Option<i32>),
 }
 
-/// A mongod and its parent process, a shell that cleans up even if the process that started it is
-/// killed. Dropping the supervisor kills mongod, removes mongod's directory and waits until both
-/// processes have ended.
+/// A mongod and its parent process, a shell. The shell cleans up even if the process that started
+/// the shell is killed. Dropping the supervisor kills mongod, removes mongod's directory and waits
+/// until mongod and the shell have ended.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     shell: Child,
@@ -141,12 +141,12 @@ const SHELL: &str = "sh";
 /// program that only looks like a shell.
 const MAX_OUTPUT_BYTES: u64 = 256;
 
-/// The shell's script. Its watcher is a command in the background, which waits in `read` until the
-/// input ends, and then kills mongod. A shell without job control gives commands in the background
-/// no input, so the watcher reads from descriptor 3, a copy of the input. In the last line, `read`
-/// fails if the input has ended; then the directory is removed. If the process that started the
-/// shell is dead, `echo` causes `SIGPIPE`; the shell ignores this signal, so that it can still
-/// remove the directory.
+/// The shell's script. It starts mongod, and a watcher: a command in the background that waits in
+/// `read` until the shell's input ends, and then kills mongod. A shell without job control gives
+/// commands in the background no input, so the watcher reads from descriptor 3, a copy of the
+/// input. When mongod has ended, the last `read` fails if the input has ended; then the directory
+/// is removed. If the process that started the shell is dead, `echo` causes `SIGPIPE`. The shell
+/// ignores this signal, so that it can still remove the directory.
 const SCRIPT: &str = r#"
 directory=$1
 shift

@@ -34,7 +34,7 @@ use self::keyed::Keyed;
 
 pub use self::records::Records;
 
-/// The properties of values that pseudonyms keep.
+/// Selects which properties of the original values are also properties of their pseudonyms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Pseudonyms keep the type and the length of a value, and equal values of one type have equal

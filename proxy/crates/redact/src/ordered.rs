@@ -39,7 +39,7 @@ pub(crate) struct Number {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pseudonym {
     pub is_negative: bool,
-    /// The number's exponent, limited to [`EXPONENTS`], if it is negative; otherwise 0.
+    /// The exponent of the number, limited to [`EXPONENTS`]; 0 if the exponent is positive.
     pub scale: i32,
     pub whole: u128,
     pub part: u64,
@@ -120,9 +120,9 @@ impl OrderedMap<'_> {
         }
     }
 
-    /// The position of the pseudonym of one integer among the `2^(bits + spread_bits)` possible
-    /// positions. `leaf` is the integer's index in the tree, whose `2^bits` leaves are the integers
-    /// of one exponent.
+    /// Selects the pseudonym of one integer: returns its index among the `2^(bits + spread_bits)`
+    /// pseudonyms of the integer's exponent. `leaf` is the integer's index in the tree, whose
+    /// `2^bits` leaves are the integers of this exponent.
     fn leaf(&self, prefix: &Prefix, leaf: u128, bits: u32, spread_bits: u32) -> u128 {
         let mut position = 0;
         let mut range: u128 = 1 << (bits + spread_bits);

@@ -93,8 +93,8 @@ impl Records {
         (Some(Content::Command(Command { message, ..command })), None)
     }
 
-    /// The redacted command, after the form of its reply (the fields in which the reply contains
-    /// the results). `None` if the command cannot be redacted.
+    /// Returns the form of the command's reply (the fields in which the reply contains the
+    /// results), and the redacted command. `None` if the command cannot be redacted.
     fn redacted(&self, message: &[u8]) -> Option<(ReplyForm, Vec<u8>)> {
         let form = reply_form(message)?;
         Some((form, self.redactor.command(message).ok()?))

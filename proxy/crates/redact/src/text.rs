@@ -13,8 +13,8 @@ use seawall_shape::has_literal_prefix;
 use crate::Mode;
 use crate::keyed::{Block, Keyed, Purpose};
 
-/// Number of characters at the beginning of a string that each form a group of their own. The
-/// permutation of a character depends on the characters of all earlier groups.
+/// A string is divided into groups of characters, and the permutation of a character depends on all
+/// earlier groups. Each of the first characters, up to this number, is a group of its own.
 const SINGLE_CHARACTERS: usize = 64;
 
 /// Number of characters in each of the later groups, after the [`SINGLE_CHARACTERS`].
@@ -40,8 +40,8 @@ pub(crate) fn text(keyed: &Keyed, mode: Mode, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The pseudonym of a regular expression. It has a literal prefix if and only if the original has
-/// one. In the ordered mode this prefix matches the pseudonyms of the strings that the original
-/// prefix matches; everything after the prefix is lost.
+/// one. In the ordered mode, this prefix matches the pseudonyms of the strings that the original
+/// prefix matches, and the pseudonym has nothing after the prefix.
 pub(crate) fn pattern(keyed: &Keyed, mode: Mode, bytes: &[u8]) -> Vec<u8> {
     if !has_literal_prefix(bytes) {
         return letters(keyed, bytes, bytes.len());
@@ -56,8 +56,8 @@ pub(crate) fn pattern(keyed: &Keyed, mode: Mode, bytes: &[u8]) -> Vec<u8> {
     [&b"^"[..], &letters].concat()
 }
 
-/// Replaces each character. `first` is the index in `characters` of the first character of the
-/// original string: it is the last index if `characters` is reversed.
+/// Replaces each character. `characters` may be the reversed string. `first` is the index of the
+/// string's first character: 0, or the last index if the string is reversed.
 fn pass(keyed: &Keyed, domain: u8, characters: &mut [char], first: usize) {
     let mut block = Block::default();
     let mut earlier = Vec::new();

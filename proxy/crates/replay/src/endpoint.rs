@@ -70,7 +70,7 @@ impl Endpoint {
         }))
     }
 
-    /// A key for the sessions of a new replay.
+    /// A random key for a new replay, from which the ids of its sessions are derived.
     pub(crate) fn session_key(&self) -> SessionKey {
         let mut random = [0; 16];
         self.nonces.fill(&mut random);

@@ -591,7 +591,7 @@ mod tests {
         }
     }
 
-    /// The report does not change if it is written as JSON and read again.
+    /// Also checks that the report does not change if it is written as JSON and read again.
     #[test]
     fn a_report_has_the_counts_errors_and_digest_of_each_shape() {
         let mut results = Results::default();

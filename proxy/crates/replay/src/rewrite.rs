@@ -52,7 +52,7 @@ const INT64: u8 = 0x12;
 /// Rewrites commands for one target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rewriter {
-    /// The key of the replay's sessions.
+    /// The key from which the session ids of the replay are derived.
     pub sessions: SessionKey,
     /// True if the target supports retryable writes. A standalone server does not.
     pub has_retryable_writes: bool,
@@ -417,7 +417,7 @@ mod tests {
             }
         }
 
-        /// A message without ids is copied.
+        /// A message is copied if it has no session id and no cursor id, and nothing is removed.
         #[test]
         fn commands_that_need_no_change_are_copied(values in proptest::collection::vec(any::<i64>(), 0..20), text: String) {
             let command = doc! {"find": "c", "filter": {"a": {"$in": values}, "b": text}, "$db": "d"};

@@ -77,7 +77,7 @@ pub struct Replay {
     pub reply_limit: Duration,
     /// True if the results have digests of the returned documents.
     pub digest: bool,
-    /// If a larger share of operations, from 0 to 1, fails unexpectedly, the replay stops.
+    /// The replay stops if the share of operations that fail unexpectedly exceeds this (0 to 1).
     pub max_error_share: f64,
     /// True if writes may be sent to a server without a process id. Such a server, for example a
     /// proxy, may belong to the captured deployment.
@@ -263,8 +263,8 @@ struct Conductor {
     last: Option<Last>,
     last_reply: Instant,
     stopped: Option<String>,
-    /// Number of sent commands, and their lag, when the previous progress line was made. The next
-    /// line shows the difference.
+    /// Number of sent commands, and how late they were sent, when the previous progress line was
+    /// made. The next line shows the difference.
     shown: (u64, Distribution),
 }
 

@@ -63,8 +63,8 @@ struct Entry {
     /// The operations that wait for this operation.
     followers: Vec<OperationId>,
     is_due: bool,
-    /// In strict order, this operation starts only after all operations that had ended before it in
-    /// the capture have ended in the replay, too: those whose `captured_end` is below this number.
+    /// In strict order, this operation waits until all operations whose `captured_end` is below
+    /// this number have ended in the replay. In the capture, they had ended before it began.
     barrier: u64,
     /// The number that [`Schedule::note_captured_end`] gave to the end of this operation in the
     /// capture. `None` if this end was not read yet, or if the order is not strict.
@@ -88,7 +88,8 @@ pub(crate) struct Schedule {
     /// The values of [`Entry::captured_end`] of the operations that have ended in the capture, but
     /// not in the replay.
     open_ends: BTreeSet<u64>,
-    /// Number of ends that [`Self::note_captured_end`] has numbered: the next number.
+    /// Number of ends that got a number in [`Self::note_captured_end`]. The numbers begin at 0, so
+    /// the next end gets this number.
     ends: u64,
 }
 

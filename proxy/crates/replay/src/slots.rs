@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 
 /// Maximum number of clients whose slots are remembered. A further client shares a slot that is
-/// computed from the client's number and the number of slots. Its slot can change when a remembered
-/// client leaves, because the client is then remembered at its next operation.
+/// computed from its number and the number of slots. When a remembered client leaves, the further
+/// client is remembered at its next operation, and its slot can change.
 const MAX_CLIENTS: usize = 1_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,7 +29,7 @@ pub(crate) struct Slots {
     /// Maximum number of clients whose slots are remembered.
     max_clients: usize,
     /// Number of clients that got a slot that other clients already used. A client that cannot be
-    /// remembered is counted at its begin and at each operation.
+    /// remembered is counted when it connects, and again at each operation.
     pub shared: u64,
 }
 

@@ -387,7 +387,8 @@ async fn results_per_shape_are_equal_in_the_replay_and_in_the_capture() {
     }
 }
 
-/// Commands on a cursor that has ended on the target, or that is unknown, are skipped.
+/// Also checks that commands on a cursor are skipped if the cursor has ended on the target or is
+/// unknown.
 #[tokio::test]
 async fn captured_cursor_ids_are_replaced_by_cursor_ids_of_the_target() {
     let stub = Stub::start(Conduct::Serve).await;

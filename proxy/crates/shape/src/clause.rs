@@ -15,8 +15,7 @@ pub(super) struct Table {
     /// clause fast.
     heads: [u64; MAX_CLAUSES],
     clauses: &'static [Clause],
-    /// One bit per clause, set if an absent field does not always mean that the shape lacks the
-    /// clause.
+    /// One bit per clause. It is set if the shape may have the clause even if the field is absent.
     always: u16,
 }
 

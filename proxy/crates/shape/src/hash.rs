@@ -197,8 +197,8 @@ const SECRET_0: u64 = 0x2d35_8dcc_aa6c_78a5;
 const SECRET_1: u64 = 0x8bb8_4b93_962e_acc9;
 const SECRET_2: u64 = 0x4b33_a62e_d433_d4a3;
 
-/// Constants that distinguish the kinds of tokens. For documents and lists, [`close`] puts the
-/// number of items into the low 16 bits.
+/// Constants that distinguish documents, lists, sets and quoted names in the hash. For documents
+/// and lists, [`close`] puts the number of items into the low 16 bits.
 const DOCUMENT: u64 = 0x4d5a_2da5_1de1_0000;
 const LIST: u64 = 0xa0b7_2c36_94e5_0000;
 pub(super) const SET: u64 = 0x71d3_08b5_c2fa_0000;

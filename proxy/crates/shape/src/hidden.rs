@@ -29,8 +29,8 @@ impl NameKey {
     }
 
     /// Replaces a component of a path by its hash, unless the component is an operator such as
-    /// `$size` or the placeholder `*`. The first `sigils` bytes are the `$` of a field path (one)
-    /// or of a variable (two); they are not part of the name, so they are kept.
+    /// `$size` or the placeholder `*`. `sigils` is the number of `$` with which an expression marks
+    /// a path: one for a field path, two for a variable. They are not hashed.
     pub(super) fn hide(&self, component: &[u8], sigils: usize) -> Vec<u8> {
         let (sigils, name) = component.split_at_checked(sigils).unwrap_or_default();
         if name.is_empty() || name == b"*" || name.first() == Some(&b'$') {

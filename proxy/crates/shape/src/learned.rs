@@ -66,7 +66,8 @@ pub(super) struct Names<'n> {
 }
 
 impl<'n> Names<'n> {
-    /// For a pass over a command (a walk) that prints names or, if there is a key, hashes of names.
+    /// Creates the value for a pass over a command (a walk) that prints names or, if there is a
+    /// key, hashes of names.
     pub(super) fn new(learned: &'n LearnedNames, key: Option<&'n NameKey>) -> Self {
         Self {
             learned,
@@ -76,7 +77,8 @@ impl<'n> Names<'n> {
         }
     }
 
-    /// For a pass over a command (a walk) that collects each name that follows a prefix in a path.
+    /// Creates the value for a pass over a command (a walk) that collects each name that follows a
+    /// prefix in a path.
     pub(super) fn collecting(learned: &'n LearnedNames) -> Self {
         Self {
             collected: Some(RefCell::default()),

@@ -6,7 +6,8 @@ use super::command::{ShapedCommand, empty, explained, split_namespace};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, Word, word};
 use super::walk::Walk;
 
-/// A message with an opcode older than OP_MSG. The fields have the protocol's names.
+/// A message with an opcode older than OP_MSG. A `namespace` is the protocol's
+/// `fullCollectionName`. The other fields have names similar to those in the protocol.
 #[derive(Copy, Clone, Debug)]
 pub enum Legacy<'a> {
     /// OP_QUERY: a find, or a command if the collection is `$cmd`.

@@ -78,8 +78,9 @@ pub use self::place::{Place, Treatment};
 pub struct Fingerprint<'a> {
     /// The hash of the operation, database, collection and shape.
     pub shape: ShapeId,
-    /// The hash of the operation, database, collection and coarse shape. Equal to `shape` if fine
-    /// and coarse shape are equal.
+    /// The hash of the operation, database, collection and coarse shape (the shape without the
+    /// parts that select no documents, such as a projection). Equal to `shape` if the shape has no
+    /// such parts.
     pub coarse: ShapeId,
     /// The canonical name of the command, or `<unknown>`.
     pub op: &'static str,
@@ -108,16 +109,17 @@ impl<'a> Collection<'a> {
     }
 }
 
-/// The hash of an operation, a database, a collection and a shape. It is the same on every platform
-/// and in every release with the rules `fp1`, so it may be stored, and compared between instances.
+/// The hash of an operation, a database, a collection and a shape. The hash is the same on every
+/// platform, and in every release that turns commands into shapes by the rules of the version
+/// `fp1`. So it may be stored, and compared between instances of Seawall.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
 pub struct ShapeId(u64);
 
 impl ShapeId {
-    /// Several fine shapes can have the same coarse shape (`self`). This is the id under which
-    /// statistics count them together. The id differs from `self`, because the coarse shape may
-    /// also be the fine shape of a command, which is counted separately. Different coarse shapes
-    /// give different ids.
+    /// The id under which statistics count together several shapes that have the same coarse shape.
+    /// `self` is the hash of this coarse shape. The id differs from `self`, because a shape can be
+    /// equal to its coarse shape, and such a shape is counted separately, under `self`. Different
+    /// coarse shapes give different ids.
     pub const fn of_coarse_row(self) -> Self {
         Self(self.0.wrapping_mul(ODD).rotate_left(32))
     }
@@ -173,7 +175,8 @@ pub fn fingerprint<'a>(input: &CommandBytes<'a>) -> Fingerprint<'a> {
     Fingerprint::of(&Walk::<Digest>::new().command(body, input.sequences, b""))
 }
 
-/// Prints the fingerprint of a command. Allocates memory, so call it only once per new hash.
+/// Prints the fingerprint of a command. Allocates memory, so do not call it for each operation, but
+/// for example only for an operation whose hash has not occurred before.
 pub fn describe(input: &CommandBytes<'_>) -> Description {
     let body = Document::at(input.body);
     Description::of(Walk::<Text>::new().command(body, input.sequences, b""))

@@ -48,7 +48,7 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// The name of a namespace or an index, or a word of a collation.
+    /// The name of a namespace or an index, or a field name or a string in a collation.
     pub(super) fn verbatim(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -66,8 +66,8 @@ impl<'a> Name<'a> {
         (is_short && self.bytes.iter().all(|&byte| class_of(byte) == PLAIN)).then_some(self.bytes)
     }
 
-    /// Calls `each` with every printed component, and with true for the last component. Returns
-    /// true if the name must be quoted.
+    /// Calls `each` once for every component, with the bytes to print and with a flag that is true
+    /// for the last component. Returns true if the name must be quoted.
     pub(super) fn each_component(&self, mut each: impl FnMut(&[u8], bool)) -> bool {
         let mut is_quoted = self.bytes.is_empty();
         let mut sigils = self.sigils;

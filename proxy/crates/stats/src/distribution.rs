@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn the_method_without_removes_the_durations_of_another_distribution() {
+    fn subtracting_a_distribution_removes_its_durations() {
         let record = |times: &[u64]| {
             let mut distribution = FineDistribution::default();
             let durations = times.iter().copied().map(Duration::from_micros);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn first_guess_of_a_bucket_is_at_most_two_buckets_off() {
+    fn first_guess_of_a_bucket_differs_from_the_right_bucket_by_at_most_two() {
         let Scale { bounds_ns, steps } = scale();
         for ns in bounds_ns.iter().flat_map(|bound| [*bound, bound + 1]) {
             let zeros = ns.leading_zeros();

@@ -1,6 +1,6 @@
 //! The basic types of statistics: distributions of durations, phases and outcomes of operations,
 //! sums over the operations of a labeled series, gauges, counts of client connections, samples of
-//! the counters of servers, and the durations and times that callers of the API write.
+//! the counters of servers, and a parser for the durations and times in requests to the API.
 //!
 //! The types are plain values. This crate has no clock and no I/O, and does not know the source of
 //! the values.

@@ -47,7 +47,7 @@ impl Outcome {
         }
     }
 
-    /// True if the client got an error, or disconnected before the end.
+    /// True if the client got an error, or disconnected before the operation ended.
     pub fn is_failure(self) -> bool {
         !matches!(self, Self::Ok | Self::Local)
     }

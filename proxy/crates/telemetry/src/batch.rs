@@ -41,7 +41,7 @@ pub type Attributes = Vec<(String, String)>;
 pub enum PointKind {
     /// A sum that only rises.
     Counter,
-    /// A sum that rises and falls. The values of its series may be added.
+    /// A sum that rises and falls. The values of different series may be added together.
     UpDownCounter,
     /// A value that rises and falls. A sum of the values of its series would have no meaning.
     Gauge,

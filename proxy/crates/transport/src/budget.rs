@@ -88,8 +88,8 @@ struct Holder {
     /// forward by the duration of the pause, so pauses do not count as silence.
     progress_at: Instant,
     progress: Progress,
-    /// When Seawall stopped reading or writing the peer's bytes; `None` if Seawall reads or writes
-    /// them.
+    /// When Seawall stopped reading bytes from the peer or writing bytes to the peer; `None` while
+    /// Seawall reads or writes.
     paused_at: Option<Instant>,
     /// Set while the message waits for memory: the start of the wait, and the number of bytes of
     /// the message that have not arrived.
@@ -520,7 +520,7 @@ impl MemoryBudget {
     }
 
     /// True if the messages of this [`Sharer`] hold at least as much memory as the messages of any
-    /// other.
+    /// other [`Sharer`].
     pub fn holds_most(&self, sharer: Sharer) -> bool {
         let inner = self.shared.inner.lock();
         let own = inner.held_by(sharer);
@@ -624,8 +624,8 @@ impl MemoryShare {
         }
     }
 
-    /// Records that Seawall does not read or write the peer's bytes until the next call of
-    /// [`Self::record_progress`].
+    /// Records that Seawall reads no bytes from the peer and writes no bytes to the peer until the
+    /// next call of [`Self::record_progress`].
     pub fn pause(&self) {
         let now = Instant::now();
         let mut inner = self.budget.shared.inner.lock();

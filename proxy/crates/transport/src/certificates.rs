@@ -254,8 +254,9 @@ pub struct AuthorityWithoutList {
 /// Unix epoch. Without any list, revocation is not checked, so no authority needs a list.
 ///
 /// A peer's own certificate is checked for revocation, but the certificates of authorities are not.
-/// So an authority needs no list if it has issued the certificate of another authority in
-/// `authorities`. Such an authority is skipped.
+/// So a list is needed only for an authority that issues certificates of peers. An authority that
+/// has issued the certificate of another authority in `authorities` is skipped: this function
+/// assumes that it issues certificates only for authorities.
 pub fn authorities_without_list(
     authorities: &[CertificateDer<'_>],
     lists: &[CertificateRevocationListDer<'_>],
@@ -448,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_of_two_listeners_gives_one_expiry_per_authority_and_revocation_list() {
+    fn a_file_that_two_listeners_use_gives_one_expiry_per_authority_and_revocation_list() {
         let mut params = params("clients");
         params.serial_number = Some(SerialNumber::from(0x1f_u64));
         params.not_after = date_time_ymd(2_032, 1, 1);

@@ -88,7 +88,8 @@ pub enum InflateError {
     Bytes(#[from] io::Error),
 }
 
-/// The head of a compressed message.
+/// The parsed head of a compressed message (its bytes before the compressed content): the
+/// compressor, and the header that the inner message gets.
 #[derive(Clone, Copy, Debug)]
 pub struct CompressedHead {
     /// The compressor of the message.

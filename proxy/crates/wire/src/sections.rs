@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_of_the_section_with_the_given_identifier_are_counted_for_any_split() {
+    fn documents_of_the_section_with_the_given_identifier_are_counted_for_any_split_of_the_bytes() {
         let documents = |count: u8| {
             let sizes = (0..count).map(|n| 5 + usize::from(n));
             let document = |size: usize| {

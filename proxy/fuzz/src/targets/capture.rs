@@ -35,7 +35,8 @@ pub fn capture(data: &[u8]) {
     }
 }
 
-/// A part as it was read: its header, and its records up to the end or the first error.
+/// A part (one file of a capture) as it was read: its header, and its records up to the end or the
+/// first error.
 #[derive(Debug)]
 struct Part {
     header: Header,

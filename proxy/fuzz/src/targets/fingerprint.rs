@@ -66,7 +66,8 @@ pub fn fingerprint(data: &[u8]) {
 }
 
 /// What Seawall computes for a command: its database and collection, and the text and the hashes of
-/// its fine and its coarse shape. A shape is a command without its values.
+/// its fine and its coarse shape. The fine shape is the command without its values. The coarse
+/// shape also lacks the parts that select no documents, such as a projection.
 #[derive(Debug)]
 struct Shaped {
     target: (Vec<u8>, Vec<u8>),

@@ -3,8 +3,8 @@
 //!
 //! Input, in this order:
 //!
-//! - one byte that selects what the rest is, and the layout of the file that the target writes if
-//!   the rest selects messages;
+//! - one byte: if it is below 128, the rest is a file. Otherwise, the rest selects messages, and
+//!   the byte selects the layout of the file that the target writes with these messages;
 //! - the rest: a file, or bytes that select messages.
 
 use bson::{Document, doc};

@@ -123,7 +123,7 @@ pub fn scram_carried(data: &[u8]) {
     }
 }
 
-/// A correct conversation: its four messages, and the keys of the user.
+/// A correct SCRAM conversation: its four messages, and the keys of the user.
 struct Honest {
     mechanism: Mechanism,
     keys: DerivedKeys,

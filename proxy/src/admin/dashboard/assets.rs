@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dashboard_file_is_sent_with_gzip_if_accepted_and_as_304_if_the_client_has_it() {
+    async fn a_dashboard_file_is_sent_only_if_it_has_changed_and_with_gzip_only_if_accepted() {
         let assets = Assets::default();
         let plain = reply(&assets, PAGE, &HeaderMap::new());
         assert!(!plain.headers().contains_key(header::CONTENT_ENCODING));

@@ -27,8 +27,8 @@ fn merged(path: &str, query: &[(&str, &str)], replies: &[(&str, Result<Value, &s
     })
 }
 
-/// A merge needs distributions, because percentiles cannot be merged, and for some lists more rows
-/// than the caller asked for.
+/// A merge needs distributions, because percentiles cannot be merged. For some lists, a merge also
+/// needs more rows than the caller asked for.
 #[test]
 fn requests_to_other_instances_have_the_parameters_that_a_merge_needs() {
     let path = |topic: &str, query: &[(&str, &str)]| {

@@ -84,8 +84,9 @@ fn report_on(
     }
 }
 
-/// The servers of a period, without `answer_ms`: the history keeps the durations of the phases, but
-/// not the time until a server's reply begins.
+/// The servers of a period, without `answer_ms` (the time until a server's reply begins). A
+/// server's series in the history does not contain the distribution of this time: the history keeps
+/// this distribution in a series of its own, as the phase `server` of the server's operations.
 fn servers(period: &Period, is_full: bool) -> Vec<seawall_api::Server> {
     let servers = period
         .series

@@ -102,7 +102,7 @@ fn of_telemetry(name: &str) -> String {
     format!("telemetry.{name} = {:?}\n", FILES[0])
 }
 
-/// The other TLS keys that the key `name` needs, as TOML.
+/// The other configuration keys of the TLS section `section` that the key `name` needs, as TOML.
 fn tls(section: &str, name: &str) -> String {
     let certificates = ["client_certificate", "client_ca_file", "client_crl_file"];
     let needs_authority = certificates.contains(&name);

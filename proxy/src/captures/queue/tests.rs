@@ -28,7 +28,7 @@ fn omitted(reason: OmissionReason, operations: u64, bytes: u64) -> Content {
 }
 
 #[test]
-fn a_full_queue_omits_commands_and_records_their_number_before_the_next_record() {
+fn the_number_of_commands_that_a_full_queue_omits_is_recorded_before_the_next_record() {
     let (queue, totals, now) = queue(2 * RECORD_BYTES, None);
     assert_eq!(queue.command(1, 4, &[7; 200], now, &totals), Some(1));
     for _ in 0..2 {
@@ -170,7 +170,7 @@ fn before_an_event_the_queue_keeps_the_records_of_the_last_second_and_their_clie
 }
 
 #[test]
-fn records_over_one_second_before_an_event_are_dropped_when_the_event_begins_a_capture() {
+fn records_older_than_one_second_are_dropped_when_an_event_begins_a_capture() {
     let (queue, totals, now) = ring(1 << 20);
     queue
         .begin_client(ClientBegan::default(), 0, &totals)

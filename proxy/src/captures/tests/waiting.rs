@@ -27,7 +27,7 @@ fn operations_kept_for_an_event_are_dropped_if_a_capture_starts_or_no_event_is_c
 
 /// Until an event, such as a storm, begins a capture, Seawall keeps the last operations in memory.
 #[test]
-fn a_change_of_its_limits_replaces_the_buffer_of_operations_before_an_event() {
+fn if_a_limit_changes_the_buffer_of_operations_before_an_event_is_replaced() {
     let folder = Folder::new("limits-of-lead");
     let waiting = || CaptureSettings {
         on: vec![EventKind::Storm],

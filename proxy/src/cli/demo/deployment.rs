@@ -35,7 +35,8 @@ impl fmt::Debug for Deployment {
     }
 }
 
-/// Counters of a mongod: their values since its start, or their increase during a burst.
+/// Counters of a mongod: their values since its start, or their increase during a burst of short
+/// connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerCounts {
     pub(super) connections: i64,

@@ -37,8 +37,8 @@ impl LogControl {
         }
     }
 
-    /// The filter in the environment variable `SEAWALL_LOG`; `None` if the variable is not set or
-    /// is invalid, so that it does not override the level.
+    /// The filter in the environment variable `SEAWALL_LOG`. `None` if the variable is not set or
+    /// is invalid: it then does not override the level.
     pub(super) fn variable() -> Option<String> {
         let filter = EnvFilter::builder().with_env_var(LOG_VARIABLE);
         filter.try_from_env().ok().map(|filter| filter.to_string())

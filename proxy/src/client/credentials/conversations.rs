@@ -224,7 +224,7 @@ mod tests {
         conversation
     }
 
-    /// A *conversation* is a first login, which a server checks, until the client's proof arrives.
+    /// A *conversation* is a login at a server that still waits for the proof of the client.
     #[tokio::test(start_paused = true)]
     async fn a_new_address_ends_the_oldest_conversation_of_the_address_with_most_conversations() {
         let conversations = Conversations::new(4);
@@ -240,9 +240,9 @@ mod tests {
         assert_eq!(newest.take(), Some("e"));
     }
 
-    /// A *conversation* is a first login, which a server checks, until the client's proof arrives.
+    /// A *conversation* is a login at a server that still waits for the proof of the client.
     #[tokio::test(start_paused = true)]
-    async fn one_address_may_use_all_conversations_and_its_next_login_waits_for_a_free_one() {
+    async fn one_address_may_have_all_conversations_and_its_next_login_waits_until_one_ends() {
         let conversations = Conversations::new(2);
         let first = begun(&conversations, 1, "a").await;
         let second = begun(&conversations, 1, "b").await;
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(second.take(), Some("b"));
     }
 
-    /// A *conversation* is a first login, which a server checks, until the client's proof arrives.
+    /// A *conversation* is a login at a server that still waits for the proof of the client.
     #[tokio::test(start_paused = true)]
     async fn the_login_of_an_address_waits_if_another_address_has_only_one_conversation_more() {
         let conversations = Conversations::new(3);
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!((held[0].take(), third.take()), (None, Some("d")));
     }
 
-    /// A *conversation* is a first login, which a server checks, until the client's proof arrives.
+    /// A *conversation* is a login at a server that still waits for the proof of the client.
     #[tokio::test(start_paused = true)]
     async fn when_a_conversation_ends_only_one_login_that_waits_for_it_is_woken() {
         const LOGINS: usize = 100;
@@ -297,9 +297,9 @@ mod tests {
         }
     }
 
-    /// A *conversation* is a first login, which a server checks, until the client's proof arrives.
+    /// A *conversation* is a login at a server that still waits for the proof of the client.
     #[tokio::test(start_paused = true)]
-    async fn a_cancelled_login_passes_its_free_conversation_to_the_next_waiting_login() {
+    async fn if_a_login_that_may_begin_is_cancelled_the_next_waiting_login_may_begin() {
         let conversations = Conversations::new(1);
         let held = begun(&conversations, 1, "a").await;
         let [mut first, mut second] =

@@ -64,9 +64,10 @@ pub(in crate::client) struct Carried {
 }
 
 impl Credentials {
-    /// Begins a first login as soon as the limits on conversations and on exchanges with servers
-    /// allow it. Fails if they still do not allow it at `deadline`. If another login makes
-    /// the user known during the wait, returns the user's keys.
+    /// Begins a first login as soon as two limits allow it: the limit on conversations (first
+    /// logins that wait for the client's proof) and the limit on exchanges with servers. Fails if
+    /// they still do not allow it at `deadline`. If another login makes the user known during the
+    /// wait, returns the user's keys.
     pub(super) async fn begin_first_login(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -101,8 +102,8 @@ impl Credentials {
         }))
     }
 
-    /// Begins a conversation and takes a permit for an exchange with a server. `None` if the limits
-    /// still do not allow this at `deadline`.
+    /// Begins a conversation (a first login that waits for the client's proof), and takes a permit
+    /// for an exchange with a server. `None` if the limits still do not allow this at `deadline`.
     async fn begin_exchange(
         &self,
         sharer: Sharer,

@@ -282,7 +282,7 @@ mod tests {
         flights.lead(&user(), from(address), began)
     }
 
-    /// Seawall forwards the first login of a user whose keys it does not have to a server.
+    /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     /// Other logins of this user wait until the first login ends, but only for a limited time.
     #[tokio::test(start_paused = true)]
     async fn a_stalled_first_login_delays_logins_from_its_address_longer_than_from_others() {
@@ -299,7 +299,7 @@ mod tests {
         let _own = lead(&flights, 1, began).unwrap();
     }
 
-    /// Seawall forwards the first login of a user whose keys it does not have to a server.
+    /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     /// Other logins of this user wait until the first login ends, but only for a limited time.
     #[tokio::test(start_paused = true)]
     async fn many_stalled_first_logins_delay_a_login_no_longer_than_one_stalled_first_login() {
@@ -316,7 +316,7 @@ mod tests {
         assert!(lead(&flights, 201, Instant::now()).is_err());
     }
 
-    /// Seawall forwards the first login of a user whose keys it does not have to a server.
+    /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     #[tokio::test(start_paused = true)]
     async fn waiting_logins_of_a_user_try_again_when_the_first_login_of_the_user_ends() {
         let flights = Arc::<Flights>::default();
@@ -332,7 +332,7 @@ mod tests {
         assert!(flights.0.lock().users.is_empty());
     }
 
-    /// Seawall forwards the first login of a user whose keys it does not have to a server.
+    /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     #[tokio::test(start_paused = true)]
     async fn when_a_first_login_ends_only_one_waiting_login_of_its_address_is_woken() {
         const LOGINS: usize = 100;
@@ -370,7 +370,7 @@ mod tests {
         assert!(flights.0.lock().users.is_empty());
     }
 
-    /// Seawall forwards the first login of a user whose keys it does not have to a server.
+    /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     /// Two addresses may each have a first login of the same user in progress.
     #[tokio::test(start_paused = true)]
     async fn a_login_is_not_woken_while_a_first_login_from_its_own_address_is_in_progress() {
@@ -388,7 +388,7 @@ mod tests {
         assert!(flights.0.lock().users.is_empty());
     }
 
-    /// Seawall forwards the first login of a user whose keys it does not have to a server.
+    /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     #[tokio::test(start_paused = true)]
     async fn if_the_login_woken_by_the_end_of_a_first_login_is_cancelled_the_next_one_is_woken() {
         let flights = Arc::<Flights>::default();
@@ -419,7 +419,7 @@ mod tests {
         }
     }
 
-    /// Seawall forwards the first login of a user whose keys it does not have to a server.
+    /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     #[tokio::test(start_paused = true)]
     async fn the_end_of_a_stalled_first_login_does_not_end_the_first_login_that_replaced_it() {
         let flights = Arc::<Flights>::default();
@@ -433,7 +433,7 @@ mod tests {
         assert!(lead(&flights, 1, began).is_ok());
     }
 
-    /// Seawall forwards the first login of a user whose keys it does not have to a server.
+    /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     /// After the login has stalled, another login replaces it as the first login.
     #[tokio::test(start_paused = true)]
     async fn a_stalled_first_login_is_notified_when_seawall_learns_the_keys_of_its_user() {

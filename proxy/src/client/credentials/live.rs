@@ -28,7 +28,8 @@ pub(super) struct LiveIdentities {
 }
 
 impl LiveIdentities {
-    /// The usable identity of a user; `None` if neither a client nor a pool uses one.
+    /// The identity of a user; `None` if neither a client nor a pool uses it, or if it is no longer
+    /// usable.
     pub(super) fn get(&self, user: &NameHash) -> Option<Arc<Identity>> {
         let identity = self.by_name.get(user)?.upgrade()?;
         (identity.status() == IdentityStatus::Good).then_some(identity)

@@ -133,8 +133,8 @@ pub struct Credentials {
     /// receiver becomes true when the reading of the user's keys has ended.
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
     /// Limits the number of exchanges with servers that run at the same time, for the first logins
-    /// and lookups of all users together. A first login holds no permit while it waits for its
-    /// client.
+    /// of all users and the lookups (readings of keys through the service account) together. A
+    /// first login holds no permit while it waits for its client.
     exchanges: AdjustableSemaphore,
     /// Limits the number of queries about users' mechanisms that run at the same time.
     questions: AdjustableSemaphore,
@@ -325,8 +325,8 @@ impl Credentials {
         }
     }
 
-    /// Reads a user's keys again in the background, or joins the reading in progress. The
-    /// receiver's value becomes true when the reading has ended.
+    /// Starts to read a user's keys again in the background, unless this is already in progress.
+    /// The receiver's value becomes true when the keys have been read or could not be read.
     pub(super) fn read_again(
         self: &Arc<Self>,
         user: &UserName,

@@ -177,8 +177,8 @@ pub(super) struct Store {
     known: RecentMap<NameHash, Known>,
     ended: RecentMap<NameHash, EndedIdentity>,
     /// Users that a server refused as unknown, each with the time until which Seawall refuses the
-    /// user without a request. The hash is of the user and the mechanism, because a user may have
-    /// only one of the mechanisms.
+    /// user without another request to a server. The hash is of the user and the mechanism, because
+    /// a user may have only one of the mechanisms.
     unknown: RecentMap<NameHash, Instant>,
     /// Cached mechanisms of users, each with the time until which they are valid.
     mechanisms: RecentMap<NameHash, (Vec<String>, Instant)>,
@@ -774,7 +774,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn learned_keys_are_doubted_until_keys_requested_after_the_failed_client_proof_arrive() {
+    async fn after_a_failed_proof_learned_keys_are_doubted_until_newly_requested_keys_arrive() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);

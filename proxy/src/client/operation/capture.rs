@@ -72,9 +72,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Records the end of an operation whose whole reply is in memory. Scans the reply for its
-    /// facts a second time. If `AttemptEnd` contained the facts (about 170 bytes), every operation
-    /// would store and move them, even without a capture.
+    /// Records the end of an operation whose whole reply is in memory. Scans the reply a second
+    /// time for its facts (values such as `ok` and the cursor id). If `AttemptEnd` contained the
+    /// facts (about 170 bytes), every operation would store and move them, even without a capture.
     fn record_reply(
         &self,
         recording: &Recording,

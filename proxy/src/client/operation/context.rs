@@ -69,7 +69,7 @@ impl Operation<'_> {
     }
 
     /// True if Seawall may send the operation a second time. False for a streamed request, because
-    /// its bytes are not kept.
+    /// its bytes are forwarded as they arrive and are not kept.
     pub(super) fn may_be_repeated(&self) -> bool {
         self.shared.settings().repeats && self.command.may_be_repeated() && !self.message.is_head()
     }

@@ -148,7 +148,8 @@ impl Operation<'_> {
         (waited >= LEAST_WAIT).then(|| u64::try_from(left).unwrap_or(u64::MAX))
     }
 
-    /// Records the facts of a reply that was forwarded as it arrived.
+    /// Updates the pins, the topology and the statistics from a reply that was forwarded as it
+    /// arrived.
     fn note_forwarded(
         &self,
         checkout: &Checkout,
@@ -275,9 +276,9 @@ impl Operation<'_> {
         Attempt::Ended(ended)
     }
 
-    /// Handles a complete reply. Records its facts, then decides what follows: the client gets this
-    /// reply or an edited reply, the client connection is closed, or Seawall may send the operation
-    /// again.
+    /// Handles a complete reply. Updates the pins, the topology, the credentials and the statistics
+    /// from the reply, then decides what follows: the client gets this reply or an edited reply,
+    /// the client connection is closed, or Seawall may send the operation again.
     fn settle(
         &self,
         mut checkout: Checkout,

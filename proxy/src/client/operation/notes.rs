@@ -99,8 +99,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Records the facts of a reply. Returns the operation's outcome, and the number of documents
-    /// in the reply.
+    /// Updates the pins, the topology and the statistics from the facts of a reply (the values that
+    /// Seawall has read from it). Returns the operation's outcome, and the number of documents in
+    /// the reply.
     pub(super) fn note_reply(
         &self,
         checkout: &Checkout,

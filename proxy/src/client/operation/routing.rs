@@ -121,7 +121,8 @@ impl Operation<'_> {
         self.check_out_again(observation, attempt, refusals).await
     }
 
-    /// Tries again until an attempt succeeds or no further attempt can succeed.
+    /// Tries again to check out a connection, until an attempt succeeds or no further attempt can
+    /// succeed.
     async fn check_out_again(
         &self,
         observation: &Observation<'_>,

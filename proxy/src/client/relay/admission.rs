@@ -1,6 +1,7 @@
-//! Limits for relayed clients that have not logged in to a server that requires a login. Such a
-//! client has a deadline for its login, or it is a driver's monitor. The number of clients with a
-//! deadline and the number of monitors are limited, as in pooled mode.
+//! Limits for relayed clients (each has a server connection of its own) that have not logged in to
+//! a server that requires a login. Such a client has a deadline for its login, or it is a driver's
+//! monitor. The number of clients with a deadline and the number of monitors are limited, as for
+//! clients that share pooled server connections.
 
 use tokio::{
     sync::watch,

@@ -8,11 +8,12 @@ use seawall_wire::Elements;
 /// server would check Seawall's certificate instead of the client's.
 const X509: &str = "MONGODB-X509";
 
-/// True if the first field of a legacy query might not name the command that a server would run. A
-/// server uses the value of a first field `$query` or `query` as the command, whatever its type.
-/// The query is then ambiguous unless this value is a document whose first field can be a command's
-/// name. The names `query` and `$...` are no command's name: for example, a server removes
-/// `$queryOptions` before it looks for the command's name.
+/// True if Seawall cannot be sure which command a server would run for a legacy query. Usually, the
+/// first field of the query names the command. If the first field is `$query` or `query`, a server
+/// uses the value of this field as the command, whatever the type of the value. Such a query is
+/// ambiguous if the value is not a document, or if the first field of this document cannot be the
+/// name of a command. No command has the name `query` or a name that begins with `$`: for example,
+/// a server removes `$queryOptions` before it looks for the name of the command.
 pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     let Some(Ok(first)) = Elements::of(query).next() else {
         return true;
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_legacy_query_is_ambiguous_if_a_server_might_run_a_command_of_another_field() {
+    fn a_legacy_query_is_ambiguous_if_a_server_might_take_the_command_from_another_field() {
         let authenticate = doc! {"authenticate": 1, "mechanism": X509};
         let mut with_options = doc! {"$queryOptions": {}};
         with_options.extend(authenticate.clone());

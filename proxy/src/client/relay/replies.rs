@@ -32,7 +32,7 @@ pub(super) struct Passed {
     pub(super) document: Option<RawDocumentBuf>,
 }
 
-/// The facts about a reply that are known from its request.
+/// How a reply must be parsed. Seawall knows this from the request, before the reply arrives.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Expected {
     /// True if the reply must be copied whole.

@@ -467,7 +467,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The facts about the reply to a request that are known from the request.
+    /// How the reply to a request must be parsed, which Seawall knows from the request.
     pub(super) fn expected(&self, request_id: i32) -> Expected {
         let mut asked = self.pending.iter();
         let asked = asked.find(|p| p.request_id == request_id);

@@ -26,7 +26,8 @@ pub(crate) struct FailedHandshake {
 }
 
 impl FailedHandshake {
-    /// A handshake that failed after the client had sent bytes.
+    /// A handshake that failed after the client had sent bytes, so that [`Self::close`] must read
+    /// the rest of them from `stream`. `None` if the connection can be closed at once.
     pub(super) fn new(error: io::Error, stream: Option<TcpStream>) -> Self {
         let socket = stream.and_then(|stream| stream.into_std().ok());
         Self { error, socket }

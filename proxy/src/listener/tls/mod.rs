@@ -306,8 +306,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// Counts the handshakes for which a certificate is requested. Returns no certificate, so each
-    /// of these handshakes fails.
+    /// Counts the handshakes in which rustls asks for Seawall's certificate. Returns no
+    /// certificate, so each of these handshakes fails.
     #[derive(Debug, Default)]
     struct CountingResolver(AtomicUsize);
 

@@ -6,8 +6,8 @@ use super::*;
 use seawall_command::CommandBytes;
 
 /// A `find` command. `field` is the number of the field in its filter, and `projected` the number
-/// of the field in its projection. Finds that differ only in the projection have the same coarse
-/// shape (see [`super`]).
+/// of the field in its projection. Two `find` commands that differ only in the projection have the
+/// same coarse shape (see [`super`]).
 fn find(collection: &str, field: usize, projected: usize) -> Vec<u8> {
     let projection = doc! { format!("p{}", name(projected)): 1 };
     let command = doc! {
@@ -137,7 +137,8 @@ fn shapes_seen_once_get_at_most_20_rows_per_second() {
     table.check_sums();
 }
 
-/// Such shapes have the same *coarse shape*. The level of the shared row is `Coarse`.
+/// Shapes that differ only in the projection have the same *coarse shape*. The level of the row
+/// that they share is `Coarse`.
 #[test]
 fn shapes_that_differ_only_in_the_projection_get_at_most_64_rows_and_then_share_one() {
     let mut table = Table::new(1_000);

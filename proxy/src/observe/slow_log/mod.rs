@@ -38,7 +38,8 @@ use seawall_command::{CommandBytes, command_may_be_shown};
 /// `max_command_bytes` limit the size of a line.
 const QUEUED_LINES: usize = 1_024;
 
-/// If no line follows within this time, a separate line reports the dropped lines.
+/// The next written line reports the lines that were dropped before it. If no line is written
+/// within this time, a separate line reports them.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Maximum time to wait for a flush. A disk that is blocked must not prevent the end of the
@@ -305,9 +306,9 @@ impl Filter {
         own.map_or(self.threshold, |(_, threshold)| *threshold)
     }
 
-    /// True if the next operation is in the sample. A hash of the operation's number decides. If
-    /// every second operation were logged instead, two alternating kinds of operations would be
-    /// sampled unequally.
+    /// True if the next operation is in the sample. A hash of the operation's number decides. If,
+    /// for example, all operations with an even number were logged instead, two alternating kinds
+    /// of operations would be sampled unequally.
     fn samples(&self) -> bool {
         if self.share >= 1.0 {
             return true;

@@ -89,7 +89,8 @@ impl Inner {
 
     /// Returns the next user in `turns` that needs another connection and whose own limits allow
     /// one. Skips users for which `waits_since` returns `None`. Also returns the time that
-    /// `waits_since` returned for the user: the arrival of the user's oldest relevant waiter.
+    /// `waits_since` returned for the user: the time since which an operation of the user has
+    /// waited.
     fn next_to_grow(
         &mut self,
         waits_since: impl Fn(&User) -> Option<Instant>,
@@ -181,12 +182,12 @@ impl Inner {
             .push((Arc::clone(&user.identity), self.generation));
     }
 
-    /// Makes room for a connection of user `id`: closes an available connection that belongs to
-    /// another user and that no waiter can use. If user `id` needs the connection for an urgent
-    /// operation, such as a commit, the closed connection may also be one that a waiter of the
-    /// other user can use later, but not now: this waiter may itself have to wait until the urgent
-    /// operation ends. Of several such connections, closes the connection that has been unused for
-    /// longest. Returns false if there is no such connection.
+    /// Makes room for a connection of user `id`: closes an available connection of another user, if
+    /// no waiter of the other user can use it, now or later. If user `id` needs the connection for
+    /// an urgent operation, such as a commit, it is enough that no waiter of the other user can use
+    /// the closed connection now. Such a waiter may itself have to wait until the urgent operation
+    /// ends. Of several such connections, closes the connection that has been unused for longest.
+    /// Returns false if there is no such connection.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
         let user = self.users.get(&id);
         let is_urgent = user.is_some_and(User::lacks_urgent_connection);
@@ -272,7 +273,10 @@ impl Inner {
         self.check_in(id, returned, now)
     }
 
-    /// Records that a connection could not be established, and fails the affected waiters.
+    /// Records that a connection of a user could not be established, and fails one waiter of this
+    /// user. Fails all waiters of the user if the login failed because of the user's keys, or if
+    /// the server requires a login and the user has none. Otherwise, fails no waiter if the pool
+    /// was cleared after the attempt began.
     pub(in super::super) fn not_established(
         &mut self,
         identity: &Arc<Identity>,

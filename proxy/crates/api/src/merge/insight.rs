@@ -66,8 +66,8 @@ impl Merge for Pulse {
     }
 }
 
-/// The mean time until a server's reply, over the samples of both instances (regular reads of
-/// `serverStatus`). Samples without a reply do not count.
+/// The mean time until a server replies to a sample, over the samples of both instances. A sample
+/// is a regular read of `serverStatus`. Samples without a reply do not count.
 fn mean_ms(a: &Pulse, b: &Pulse) -> Option<f64> {
     let sum = |of: &Pulse| Some((of.mean_ms?, seawall_stats::float(of.answered?)));
     match (sum(a), sum(b)) {
@@ -83,9 +83,9 @@ impl Merge for Changes {
         spans.all(|span| span.figures.as_ref().is_some_and(Merge::is_mergeable))
     }
 
-    /// Merges the figures of the two compared periods, without an instance that could not compare
-    /// its periods. Empties the list of changes, because the caller computes it again from the
-    /// merged figures.
+    /// Merges the figures of the two compared periods. Omits the figures of an instance that could
+    /// not compare its periods. Empties the list of changes, because the caller computes it again
+    /// from the merged figures.
     fn merge(&mut self, other: Self) {
         if other.comparable == Some(true) {
             if self.comparable == Some(true) {

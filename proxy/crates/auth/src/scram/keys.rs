@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn client_key_is_recovered_from_a_proof_only_with_the_keys_and_the_message_of_the_proof() {
+    fn client_key_is_recovered_from_a_proof_only_with_the_keys_and_auth_message_of_this_proof() {
         for mechanism in BOTH {
             let derived =
                 derive_from_password(mechanism, "user", "pencil", b"salt", 4_096).unwrap();

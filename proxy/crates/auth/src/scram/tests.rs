@@ -142,9 +142,9 @@ fn forged_keys(keys: &ScramKeys) -> DerivedKeys {
     .unwrap()
 }
 
-/// Returns one copy of `payload` for each character of the last attribute's base64 value, except
-/// the value's last character. In each copy, this one character is replaced. The values are still
-/// valid base64.
+/// Returns copies of `payload`. In each copy, a different character of the last attribute's base64
+/// value is replaced, so that the value is another valid base64 value. The last character of the
+/// value is never replaced.
 fn tampered(payload: &str) -> Vec<String> {
     let start = payload.rfind(['p', 'v']).unwrap() + 2;
     let (head, value) = payload.split_at(start);
@@ -249,7 +249,7 @@ fn a_tampered_server_signature_is_refused() {
 }
 
 /// Seawall checks the proof of a forwarded login against the keys of the user, although the server
-/// has accepted it.
+/// has already accepted the proof.
 #[test]
 fn seawall_refuses_a_changed_proof_in_a_login_that_it_forwarded_to_a_server() {
     for vector in Vector::all() {

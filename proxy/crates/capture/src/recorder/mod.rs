@@ -97,6 +97,6 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// Largest packet in bytes: the largest message with its head.
 const MAX_PACKET_BYTES: usize = seawall_wire::MAX_MESSAGE_BYTES + MAX_HEAD_BYTES;
 
-/// Every session number is below this limit, because servers count sessions from 1. If a reader
-/// finds a larger number, the file has another layout.
+/// Every session number is below this limit: servers count sessions from 1 and never count so far.
+/// If a reader finds a larger number, it has read the file with a wrong layout.
 const MAX_SESSION: u64 = 1 << 56;

@@ -61,8 +61,8 @@ fn check(group: usize) {
     assert!(misses.is_empty(), "missed their goals: {misses:?}");
 }
 
-/// True if the medians of the rows reach the scenario's goals of the medians, and each row reaches
-/// the scenario's goals of a single seed.
+/// True if the rows (one for each seed) reach the goals of the scenario. The medians of all rows
+/// must reach the goals in `scenario.median`, and each row must reach the goals in `scenario.each`.
 fn reaches_goals(scenario: &Scenario, rows: &[Row]) -> bool {
     let reaches = |goals: &Least, value: &dyn Fn(fn(&Row) -> f64) -> f64| {
         value(|row| row.ratio) >= goals.ratio

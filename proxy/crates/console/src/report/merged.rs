@@ -64,7 +64,8 @@ mod tests {
     use super::*;
     use crate::report::{html, tests::report, text};
 
-    /// The example report with distributions, as an instance sends it on request.
+    /// The example report without its servers and its changes. Every remaining part has
+    /// distributions, so the report can be merged.
     fn complete() -> Report {
         let mut report = report();
         report.servers.clear();

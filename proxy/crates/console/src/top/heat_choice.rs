@@ -42,7 +42,8 @@ impl Dimension {
     }
 }
 
-/// The choice of the operations that the heat map shows, and of the time that it shows for them.
+/// The operations that the heat map shows, and the time that it shows for each of them: the whole
+/// duration or the time in one phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HeatChoice {
     pub(super) dimension: Dimension,

@@ -114,7 +114,9 @@ mod tests {
         );
     }
 
-    /// If no instance has a baseline, the pane of changes shows the reason instead of an error.
+    /// A baseline is the earlier period with which the current period is compared. If no instance
+    /// has data for it, this is not an error: the pane of changes then shows why nothing was
+    /// compared.
     #[test]
     fn error_names_an_instance_without_a_baseline_only_if_another_instance_has_one() {
         let bucket = Bucket {

@@ -175,7 +175,7 @@ impl Model {
         self.counted.extend(operations);
     }
 
-    /// Length of the period that the table covers, in seconds.
+    /// Length of the period that the table of shapes covers, in seconds.
     pub(super) fn covered_seconds(&self) -> f64 {
         let uptime = self
             .status
@@ -215,7 +215,8 @@ impl Model {
         self.shape.as_ref().filter(|shape| shape.id == selected.id)
     }
 
-    /// The heat map of the selection. `None` until its response has arrived.
+    /// The heat map that the user selected, for example of one shape or one server. `None` until
+    /// its response has arrived.
     pub(super) fn heat_response(&self) -> Option<&HeatResponse> {
         let path = self.wanted().heatmap?;
         self.heatmap

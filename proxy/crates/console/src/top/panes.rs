@@ -1,5 +1,5 @@
-//! Connection storms, stalls of servers, changes since the baseline, and connection pools as lines
-//! of text, for the terminal and for the text report.
+//! Lines of text for the terminal and for the text report: reconnect storms, stalls of servers,
+//! changes of shapes since an earlier period, and connection pools.
 
 use crate::figures::{
     bytes, count, float, millis, moment, namespace, percent, printable, ratio, seconds, table,
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_without_data_for_the_baseline_are_shown_as_not_compared() {
+    fn if_the_earlier_period_has_no_data_the_pane_of_changes_says_not_compared() {
         let span = |from, to, seconds| {
             Some(Span {
                 from,

@@ -289,7 +289,7 @@ fn changes_below_the_thresholds_are_not_reported() {
     }
 }
 
-/// Without other shapes to compare with, the whole machine may have become slower.
+/// If there are no other shapes to compare with, a small slowdown may be a slower machine.
 #[test]
 fn a_slowdown_of_the_only_shape_is_reported_only_if_it_is_large() {
     let (slow, slower) = (minute(&[(500, 1.9)]), minute(&[(500, 5.0)]));
@@ -329,7 +329,7 @@ fn a_shape_is_not_reported_as_new_if_the_earlier_other_shapes_may_include_it() {
 }
 
 #[test]
-fn if_the_baseline_is_shorter_than_30_seconds_no_shape_is_reported_as_new() {
+fn if_the_earlier_period_is_shorter_than_30_seconds_no_shape_is_reported_as_new() {
     let mut before = minute(&[(500, 1.0)]);
     before.length = Duration::from_secs(10);
     assert_eq!(compare(&before, &minute(&[(3_000, 1.0), (3_000, 1.0)])), []);

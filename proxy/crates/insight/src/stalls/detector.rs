@@ -40,7 +40,7 @@ pub struct Episode {
     /// Sum of the durations of the operations that took far longer than usual, with an error of at
     /// most 4.4 %.
     pub waited: Duration,
-    /// The phase in which the operations spent the most time beyond the usual time.
+    /// The phase in which the operations spent the most time in addition to the usual time.
     pub phase: Phase,
     /// The usual 99th percentile of durations.
     pub usual: Duration,
@@ -225,7 +225,7 @@ impl StallDetector {
     }
 }
 
-/// The usual values, from calm seconds.
+/// The usual values, computed from calm seconds (seconds outside of episodes).
 struct Usual {
     /// The 99th percentile of durations, in seconds.
     p99: f64,
@@ -259,7 +259,7 @@ impl Slow {
     }
 }
 
-/// An episode that has not ended yet.
+/// An episode (a detected stall) that has not ended yet.
 #[derive(Clone, Debug)]
 struct OpenEpisode {
     started_at: f64,

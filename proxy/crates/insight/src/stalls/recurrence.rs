@@ -61,18 +61,18 @@ const ONE_MISSING_IN: u64 = 3;
 /// Chains with fewer episodes than this must have episodes of similar lengths.
 const LONG_CHAIN: u64 = 5;
 
-/// An "other" episode is not part of the chain, but started after the chain began or shortly before
-/// it. "Shortly before" means [`ALONE_PERIODS`] periods for a chain of three episodes, and less for
-/// a longer chain. If there are other episodes, the chain must have at least this many episodes
-/// more than there are other episodes.
+/// If there are *other* episodes, a chain must have at least this many episodes more than there are
+/// other episodes. An other episode is not part of the chain, but started after the chain began, or
+/// shortly before it: at most [`ALONE_PERIODS`] periods before a chain of three episodes, and fewer
+/// periods before a longer chain.
 const FEWER_OTHERS: u64 = 4;
 
 /// Maximum number of other episodes (see [`FEWER_OTHERS`]), as a share of the other episodes and
 /// the episodes of the chain together.
 const MAX_OTHERS: f64 = 0.4;
 
-/// Number of periods without an episode before a chain of three episodes. Longer chains need fewer
-/// such periods.
+/// Minimum number of periods without an episode before a chain of three episodes. Longer chains
+/// need fewer such periods.
 const ALONE_PERIODS: f64 = 12.0;
 
 /// Two lengths are similar if the longer one is at most this many times the shorter one, or if they

@@ -206,13 +206,15 @@ mod tests {
         assert_eq!(changes.len(), 2, "{changes:?}");
     }
 
-    /// A storm is a sudden rise of this rate. The detector cannot see a rise before it started.
+    /// A storm is a sudden rise of the rate of short-lived connections. The detector does not know
+    /// the rate before its start, so it cannot see a rise.
     #[test]
     fn a_high_rate_of_short_lived_connections_since_the_start_is_not_a_storm() {
         assert_eq!(changes([(600, 500, 500)]), []);
     }
 
-    /// The high rate slowly becomes the normal rate. Then the storm ends.
+    /// The average rate of short-lived connections slowly rises to the high rate. Then the storm
+    /// ends.
     #[test]
     fn a_storm_ends_if_the_high_rate_of_short_lived_connections_lasts() {
         // A new application opens a connection for each operation.
@@ -221,7 +223,8 @@ mod tests {
     }
 
     proptest! {
-        /// The normal churn (the average rate of short-lived connections) is always finite.
+        /// Also checks that the normal churn (the average rate of short-lived connections) is
+        /// always finite.
         #[test]
         fn starts_and_ends_of_storms_alternate(
             series in prop::collection::vec((0_u64..10_000, 0_u64..10_000), 1..500)

@@ -57,7 +57,8 @@ impl Storm {
 #[derive(Debug, Default)]
 pub(super) struct Storms {
     detector: StormDetector,
-    /// The traffic of the seconds with high churn so far, if no storm has begun yet.
+    /// The traffic of the last consecutive seconds with high churn (many short-lived connections).
+    /// Used only while there is no storm.
     suspicious: Traffic,
     /// Maximum number of connections accepted in one second of `suspicious`.
     peak_arrivals: u64,
@@ -115,7 +116,8 @@ impl Storms {
         }
     }
 
-    /// True while the detector still learns the normal churn.
+    /// True while the detector still learns the normal churn: the usual number of short-lived
+    /// connections.
     pub(super) fn is_learning(&self) -> bool {
         self.detector.is_learning()
     }

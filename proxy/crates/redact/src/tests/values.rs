@@ -9,7 +9,7 @@ const TEXT: &str = "hunter2-sentinel";
 const NUMBER: i32 = 471_147;
 const ID: [u8; 12] = *b"sentinel-oid";
 
-/// The sentinels: values that redaction must replace. Each is alone, in a document or in an array.
+/// The sentinels: values that redaction must replace. Some sentinels are in documents or arrays.
 fn sentinels() -> Vec<Bson> {
     let scalars = [
         Bson::from(TEXT),
@@ -84,9 +84,10 @@ fn redaction_keeps_the_value_of_the_first_field_only_if_it_can_be_a_name_or_an_o
     }
 }
 
-/// The first field of these commands has an option, another command, or session ids.
+/// In the listed commands, the first field has an option, another command, or session ids. In all
+/// other commands, it has a name or a flag (the number 1).
 #[test]
-fn first_field_of_only_the_expected_commands_is_neither_a_name_nor_a_flag() {
+fn only_in_the_listed_commands_is_the_first_field_neither_a_name_nor_a_flag() {
     let names = |first_field| {
         let rows = COMMANDS.iter().filter(|row| row.first_field == first_field);
         rows.map(|row| row.name).collect::<Vec<_>>()
@@ -362,7 +363,7 @@ fn constants_in_stages_and_expressions_are_redacted() {
     }
 }
 
-/// They contain only options, names and ids that a server or a driver chose.
+/// These documents and arrays contain only options, names and ids that a server or a driver chose.
 #[test]
 fn redaction_keeps_documents_and_arrays_that_contain_no_user_data() {
     let binary = |subtype| {

@@ -22,8 +22,8 @@ pub(super) enum Part {
     /// The named arguments of an operator in [`OPTION_OPERATORS`]. Some of them are options, such
     /// as `unit`.
     Options,
-    /// The array of an operator's arguments. From the index in this variant on, numbers are
-    /// positions or counts, and not values.
+    /// The array of an operator's arguments. Numbers at the index in this variant, and after it,
+    /// are positions or counts, and not values of users.
     Positions(u8),
     /// The argument of `$slice` in a projection: an array of numbers.
     Counts,
@@ -35,7 +35,7 @@ pub(super) enum Part {
     Pushed,
     /// The argument of `$changeStream`.
     ChangeStream,
-    /// The argument of `$search`, at any level.
+    /// The argument of `$search`, or a document inside this argument.
     Search,
     /// An array in the argument of `$search`.
     SearchList,
@@ -49,8 +49,8 @@ pub(super) enum Part {
     Window,
     /// `documents` of a window: bounds as positions relative to the current document.
     Bounds,
-    /// `range` of a window: bounds as differences from the current document's sort key. Such
-    /// differences are values.
+    /// `range` of a window: bounds as differences from the current document's sort key. Redaction
+    /// treats such differences as values of users.
     RangeBounds,
     /// `output` of `$fill`.
     FillOutput,

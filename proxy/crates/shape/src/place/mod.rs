@@ -30,11 +30,11 @@ pub enum Treatment {
     /// The element is not a value of a user. For example, it is an operator, a name, an option or a
     /// limit.
     Keep,
-    /// The element and everything in it are values, except the field names.
+    /// The element and everything in it are values of a user, except the field names.
     Value,
     /// The element is a regular expression, or a string that contains a regular expression.
     Pattern,
-    /// The element is a text that may contain values, so it must be removed.
+    /// The element is a text that may contain values of a user, so it must be removed.
     Remove,
     /// The element is a document or an array whose elements have treatments of their own.
     Inside(Place),

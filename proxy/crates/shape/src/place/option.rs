@@ -101,8 +101,8 @@ impl Part {
 }
 
 /// How redaction treats a command's field that is neither the first field nor a clause (a field
-/// that is part of the shape). Unknown fields are values, because new versions of the server may
-/// add fields.
+/// that is part of the shape). The content of an unknown field counts as a value of a user, because
+/// new versions of the server may add fields.
 pub(super) fn of_command(name: &[u8], kind: u8, value: &Value<'_>) -> Treatment {
     match name {
         name if NUMBERS.contains(&name) => kept_number(value),

@@ -44,7 +44,7 @@ impl Part {
     }
 
     /// True for fields without a value of a user, such as counts, error codes, cursor ids and
-    /// times. All other fields are values.
+    /// times. The content of all other fields counts as values of users.
     fn keeps(self, name: &[u8]) -> bool {
         match self {
             Self::Body => KEPT_FIELDS.contains(&name),

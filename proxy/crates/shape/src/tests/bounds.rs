@@ -164,8 +164,8 @@ fn statements_beyond_the_limit_are_not_read() {
     assert_eq!(delete(same), "{deletes:[{filter:{a:?}}]}");
 }
 
-/// A *coarse shape* lacks the parts of a shape that do not select documents. So these statements
-/// differ in their fine shapes and are equal in their coarse shapes.
+/// A *fine shape* has all parts of a shape. A *coarse shape* lacks the parts that do not select
+/// documents. So these statements differ in their fine shapes and are equal in their coarse shapes.
 #[test]
 fn fine_and_coarse_shapes_have_separate_limits_on_the_number_of_different_statements() {
     let statements: Vec<Document> = names(5)

@@ -21,7 +21,8 @@ fn described(command: &Document) -> Description {
     })
 }
 
-/// The fine and the coarse hash of a command.
+/// The hash of a command's shape, and the hash of its coarse shape (the shape without the parts
+/// that select no documents).
 fn hashed(command: &Document) -> (ShapeId, ShapeId) {
     let body = command.to_vec().unwrap();
     let print = fingerprint(&CommandBytes {
@@ -31,7 +32,7 @@ fn hashed(command: &Document) -> (ShapeId, ShapeId) {
     (print.shape, print.coarse)
 }
 
-/// The fine shape of a command.
+/// The text of a command's shape with all its parts (not of its coarse shape).
 fn shape(command: &Document) -> String {
     described(command).shape
 }

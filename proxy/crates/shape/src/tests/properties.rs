@@ -45,7 +45,8 @@ proptest! {
         }
     }
 
-    /// *Learned names* are field names that are data, because a path has too many different names.
+    /// *Learned names* are field names that count as data, because too many different field names
+    /// follow the same beginning of a field path.
     #[test]
     fn hashes_are_equal_if_and_only_if_texts_are_equal_when_learned_names_are_replaced_by_a_star(
         seeds in vec(vec(any::<u8>(), 0..40), 12),

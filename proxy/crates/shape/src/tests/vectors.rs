@@ -1,5 +1,5 @@
-//! Tests with the published examples of the rules (the test vectors). The results must match
-//! exactly.
+//! Tests with the published examples of the fingerprint rules (the test vectors). The results must
+//! match exactly.
 
 use std::collections::HashMap;
 
@@ -53,7 +53,8 @@ struct Expected {
     coarse: Option<String>,
 }
 
-/// A fingerprint that owns its bytes: operation, database, collection, fine and coarse hash.
+/// A fingerprint that owns its bytes: the operation, the database, the collection, the hash of the
+/// shape, and the hash of the coarse shape (the shape without the parts that select no documents).
 type Hashed = (&'static str, Vec<u8>, Vec<u8>, ShapeId, ShapeId);
 
 impl Vector {

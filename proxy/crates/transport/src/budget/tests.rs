@@ -38,7 +38,7 @@ fn is_evicted(inner: &Inner, id: HolderId) -> bool {
 /// The reserve is memory beside the budget. Only one message at a time may use it, so that this
 /// message can be completed.
 #[tokio::test(start_paused = true)]
-async fn the_memory_reserve_goes_next_to_the_waiting_message_with_the_fewest_missing_bytes() {
+async fn the_waiting_message_with_the_fewest_missing_bytes_is_next_to_get_the_memory_reserve() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [a, b] = [2, 2].map(|last| inner.open(sharer(last), now));
@@ -142,7 +142,7 @@ async fn a_silent_message_of_the_address_with_the_most_memory_is_evicted_first()
 }
 
 /// Eviction frees the memory of a message and closes its connection. A message is too slow if the
-/// average rate of its bytes is too low. A pause of one second is not enough.
+/// average rate of its bytes is too low. One second without a byte does not make it too slow.
 #[tokio::test(start_paused = true)]
 async fn only_too_slow_messages_are_evicted_for_a_message_of_the_same_address() {
     let (mut inner, now) = inner();
@@ -423,8 +423,8 @@ async fn a_waiting_message_searches_for_messages_to_evict_at_most_every_50_ms() 
     }
 }
 
-/// Here, too little memory is free even for the message that may use the reserve: memory beside the
-/// budget, for one message at a time.
+/// The reserve is memory beside the budget, for one message at a time. Here, too little memory is
+/// free even for the message that may use the reserve.
 #[tokio::test(start_paused = true)]
 async fn if_no_message_can_be_completed_the_waiting_message_with_the_most_bytes_left_is_evicted() {
     let (mut inner, now) = inner();

@@ -218,8 +218,8 @@ struct OpenedStream {
     without_certificate: Option<WithoutCertificate>,
 }
 
-/// Returns the result of the first command of a connection. If the command failed, explains its
-/// error.
+/// Returns the result of the first command of a connection. If the command may have failed because
+/// the server requires a client certificate, the returned error also says that Seawall has none.
 fn first_result<T>(
     result: Result<T, EstablishError>,
     without_certificate: Option<WithoutCertificate>,

@@ -89,9 +89,9 @@ pub fn empty_exchange(last: &RawDocument, source: &str) -> Option<SecretDocument
 }
 
 /// True if a server refuses a login by an error with this code: the user or the proof is wrong, or
-/// the user cannot use the mechanism. For a wrong user or proof, the code is usually 18. For the
-/// mechanism, it is usually 334, or 2 on servers before 4.4. Atlas sends 8000. A code that reports
-/// a failure of the server says nothing about the user.
+/// the user cannot use the mechanism. The code for a wrong user or proof is usually 18. The code
+/// for a mechanism that the user cannot use is usually 334, or 2 on servers before 4.4. Atlas sends
+/// 8000. A code that reports a failure of the server says nothing about the user.
 pub fn refuses_login(code: i32) -> bool {
     !reports_server_failure(code)
 }

@@ -165,7 +165,8 @@ impl ServerTls {
     }
 
     /// Like [`Self::connect`]. If Seawall has no certificate, also returns a
-    /// [`WithoutCertificate`] for the result of the connection's first command.
+    /// [`WithoutCertificate`]. The caller passes the result of the connection's first command to
+    /// it, because this command fails if the server requires a certificate.
     pub(super) async fn connect_noting(
         &self,
         host: &str,
@@ -242,8 +243,8 @@ task_local! {
 struct CertificateRequests {
     /// True if a server has asked for a certificate.
     were_made: AtomicBool,
-    /// True if a server has asked for a certificate and has then replied without one. Servers can
-    /// ask for a certificate that they do not require.
+    /// True if a server has asked for a certificate, has received none and has nevertheless replied
+    /// to a command. Servers can ask for a certificate that they do not require.
     are_optional: AtomicBool,
 }
 

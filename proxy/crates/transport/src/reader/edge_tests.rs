@@ -125,8 +125,8 @@ async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
     assert_eq!(message.bytes, sent);
 }
 
-/// A message between these sizes gets a buffer of its full length at once. Of a message over 1 MiB,
-/// only the first part is read at first.
+/// A message with a length between 64 KiB and 1 MiB gets a buffer of its full length at once. Of a
+/// message over 1 MiB, only the first part is read at first.
 #[tokio::test]
 async fn the_buffer_is_not_allocated_at_full_length_for_messages_up_to_64_kib_or_over_1_mib() {
     for bytes in [LARGE_MESSAGE_BYTES, 3 << 20] {
@@ -220,7 +220,7 @@ async fn a_message_is_read_if_the_free_memory_is_exactly_its_length() {
     assert!(matches!(polled, Poll::Ready(Ok(Some(_)))), "{polled:?}");
 }
 
-/// These 4 KiB (`FREE_BYTES`) do not count toward the memory budget.
+/// A reader may hold 4 KiB (`FREE_BYTES`) that do not count toward the memory budget.
 #[tokio::test(start_paused = true)]
 async fn while_messages_wait_for_memory_a_reader_reads_at_most_4_kib_of_a_new_message() {
     let budget = MemoryBudget::of_bytes(1 << 20);
@@ -442,7 +442,8 @@ async fn bytes_after_the_current_message_count_towards_the_budget() {
     );
 }
 
-/// The reader already holds the bytes of these requests, so it must charge them to the budget.
+/// The reader already holds the bytes of the requests that follow the message, so it must charge
+/// these bytes to the budget.
 #[tokio::test]
 async fn a_message_is_returned_only_when_the_budget_has_memory_for_the_requests_after_it() {
     let budget = MemoryBudget::of_bytes(1 << 20);

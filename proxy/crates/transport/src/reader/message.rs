@@ -60,7 +60,8 @@ impl Message {
         }
     }
 
-    /// True if this is only a head. The reader must then still read the rest of the message.
+    /// True if this is only the head (the first part) of a large message. The reader must then
+    /// still read the rest of the message.
     pub fn is_head(&self) -> bool {
         self.bytes.len() < self.header.message_length
     }

@@ -190,7 +190,7 @@ async fn a_second_login_of_a_user_waits_while_a_server_checks_the_first_login() 
     assert_eq!(second.identity.id(), known.identity.id());
 }
 
-/// A login of a user whose keys Seawall does not have waits while a server checks another login.
+/// If Seawall does not have a user's keys, a server checks one login, and the others wait.
 #[tokio::test]
 async fn a_login_does_not_wait_if_the_keys_of_its_user_arrive_just_before_the_wait_begins() {
     let scene = Scene::new().await;

@@ -136,8 +136,8 @@ impl Scene {
         store.known(&user(name), Instant::now())
     }
 
-    /// Waits until a reading of the user's keys has ended: the reading in progress, or a new
-    /// reading if none is in progress.
+    /// Waits until Seawall has read the user's keys again. Starts this, unless it is already in
+    /// progress.
     async fn read_again(&self, known: &Known) {
         let (user, identity) = (UserName::of(&known.identity), &known.identity);
         let mut done = self.credentials.read_again(&user, identity);

@@ -1,4 +1,5 @@
-//! Tests of readings of users' keys, and of logins that are checked against these keys.
+//! Tests in which Seawall reads a user's keys from the server again, and tests of logins that are
+//! checked against these keys.
 
 use std::time::Duration;
 

@@ -62,10 +62,10 @@ impl Outcome {
 }
 
 /// Compares the limit of one limiter with its median from `settled_at` to `to`. `limits` has the
-/// time of each decision, in seconds, and the limit that it set. Returns the seconds from `begin`
-/// until the limit last differed from the median by more than 20 % and by more than 1. The time is
-/// infinite if the last limit before `to` differs by more. Also returns the largest relative
-/// difference after `settled_at`; differences of up to 1 do not count.
+/// time of each decision, in seconds, and the limit that it set. A limit is far from the median if
+/// it differs by more than 20 % and by more than 1. Returns the seconds from `begin` until the
+/// limit was last far from the median; infinity if the last limit before `to` is far from it. Also
+/// returns the largest relative difference after `settled_at`; differences of up to 1 do not count.
 fn settling(limits: &[(f64, u32)], begin: f64, settled_at: f64, to: f64) -> (f64, f64) {
     let limits = limits.iter().map(|(at, limit)| (*at, f64::from(*limit)));
     let limits = limits.filter(|(at, _)| *at >= begin && *at < to);

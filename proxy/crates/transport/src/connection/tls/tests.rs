@@ -55,7 +55,7 @@ impl Authority {
         })
     }
 
-    /// TLS towards servers that trusts only this authority.
+    /// A [`ServerTls`] that trusts only this authority.
     fn tls(&self) -> ServerTls {
         trusting(self.file()).unwrap()
     }
@@ -97,7 +97,7 @@ impl Authority {
     }
 }
 
-/// TLS towards servers that trusts these authorities.
+/// A [`ServerTls`] that trusts these authorities.
 fn trusting(authorities: Authorities<'_>) -> Result<ServerTls, TlsError> {
     ServerTls::new(&TlsSettings {
         authorities,
@@ -136,7 +136,7 @@ async fn connect(
     (result, kind, host)
 }
 
-/// The server receives the host name (SNI) in full and in resumed handshakes.
+/// The server receives the host name (SNI) both in full handshakes and in resumed handshakes.
 #[tokio::test]
 async fn a_new_client_tls_configuration_does_not_resume_tls_sessions_of_an_earlier_one() {
     let authority = Authority::generate("authority");
@@ -224,7 +224,7 @@ fn connector(tls: ServerTls) -> Connector {
 }
 
 #[tokio::test]
-async fn each_connection_error_names_the_missing_client_certificate_if_it_is_the_cause() {
+async fn errors_mention_the_missing_client_certificate_if_and_only_if_it_is_the_cause() {
     let authority = Authority::generate("authority");
     let foreign = Authority::generate("foreign");
     for version in [&TLS12, &TLS13] {
