@@ -29,8 +29,8 @@ use super::tls::Tls;
 pub struct Options {
     /// The port on which mongod listens; 0 means any free port.
     pub port: u16,
-    /// The address on which mongod listens. If it is unspecified (`0.0.0.0`), clients connect over
-    /// loopback.
+    /// The address on which mongod listens. If it is unspecified (`0.0.0.0` or `::`), clients
+    /// connect over loopback.
     pub bind_ip: IpAddr,
     /// The name of the replica set to which mongod belongs. The caller must initiate the set.
     pub replica_set: Option<String>,
@@ -179,8 +179,8 @@ impl Mongod {
     }
 
     /// Creates a client of the driver. The client connects only to this mongod, even if mongod is a
-    /// member of a set. The driver refuses servers before 4.4. The client works only while the
-    /// runtime on which it was created runs.
+    /// member of a set. The driver refuses servers before 4.4. The client works only until its
+    /// runtime ends: the runtime on which the client was created.
     pub fn direct_client(&self, credential: Option<Credential>) -> Result<Client, Error> {
         let address = self.address();
         let mut options = ClientOptions::default();
@@ -276,15 +276,11 @@ impl Mongod {
 
     /// Waits until mongod listens and replies.
     ///
-    /// Connects only after mongod has written to its log that it listens. Without this line, mongod
-    /// may have failed to bind its port, and another process may reply on this port.
+    /// Connects only after mongod has written to its log that it listens. An earlier connection
+    /// might reach another process that uses the same port, if mongod failed to bind the port.
     async fn ready(&self) -> Result<(), Error> {
         let deadline = Instant::now() + START_LIMIT;
         while !self.is_listening() {
-            if let Run::Ended(status) = self.supervisor.run() {
-                let log = self.last_log_lines();
-                return Err(Error::Ended { status, log });
-            }
             self.pause_until(deadline).await?;
         }
         while let Err(error) = self.run_command("admin", doc! { "ping": 1 }).await {
@@ -294,7 +290,13 @@ impl Mongod {
         Ok(())
     }
 
+    /// Pauses before the caller checks again whether mongod is ready. Fails if mongod has ended, or
+    /// if the deadline has passed.
     async fn pause_until(&self, deadline: Instant) -> Result<(), Error> {
+        if let Run::Ended(status) = self.supervisor.run() {
+            let log = self.last_log_lines();
+            return Err(Error::Ended { status, log });
+        }
         if Instant::now() >= deadline {
             return Err(Error::NotReady {
                 address: self.address(),
@@ -311,8 +313,8 @@ impl Mongod {
         log.is_ok_and(|log| log.contains(LISTENING))
     }
 
-    /// The last lines of two texts together: the log of this run, then the standard output and
-    /// error of all runs.
+    /// The last lines of one text: the log of this run, followed by the standard output and error
+    /// of all runs.
     fn last_log_lines(&self) -> String {
         let mut text = read_from(&self.log_path(), self.log_start_bytes).unwrap_or_default();
         let output = read_from(&self.data_dir().join("output"), 0).unwrap_or_default();
@@ -462,8 +464,8 @@ const LISTENING: &str = "aiting for connections";
 const DIAGNOSTICS: &str = "diagnosticDataCollectionEnabled";
 /// mongod's exit code if it cannot bind its port.
 const NET_ERROR: i32 = 48;
-/// mongod's exit code if it aborts. It aborts if another process took its port between bind and
-/// listen; the stack trace then contains [`LISTENER_FAILED`].
+/// mongod's exit code if it aborts. It aborts if another process took its port between mongod's
+/// calls of `bind` and `listen`; the stack trace then contains [`LISTENER_FAILED`].
 const ABORTED: i32 = 134;
 const LISTENER_FAILED: &str = "_runListener";
 const PORT_ATTEMPTS: u32 = 5;
