@@ -43,6 +43,7 @@ mod redacted_captures;
 mod redacted_copies;
 mod rehearsals;
 mod relay;
+mod relay_before_login;
 mod relay_headers;
 mod reload;
 mod reload_faults;

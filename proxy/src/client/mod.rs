@@ -90,29 +90,31 @@ pub struct ClientSettings {
     pub authentication_timeout: Duration,
     /// How long an operation waits for a suitable server.
     pub server_selection_timeout: Duration,
-    /// How long an operation waits for a pooled connection to the selected server, or for its
-    /// permit (`limits.max_in_flight_operations`).
+    /// How long an operation waits for its permit (`limits.max_in_flight_operations`), or for a
+    /// pooled connection to the selected server.
     pub wait_queue_timeout: Duration,
     /// How long a client may stall while reading a reply.
     pub client_write_idle_timeout: Duration,
     /// True if Seawall adds `$client` to commands, so that servers' logs name the applications.
     pub name_applications: bool,
-    /// True if Seawall sends a failed operation again where this is safe, and replaces a server's
-    /// state-change errors (such as `NotWritablePrimary`), so that clients do not see them.
+    /// True if Seawall sends a failed operation again where this is safe, and hides a server's
+    /// state-change errors (such as `NotWritablePrimary`) from clients. A client gets another error
+    /// instead of a state-change error.
     pub repeats: bool,
     /// True if every client is relayed (has a server connection of its own), so no pool is used.
     pub is_relay: bool,
     /// True if a relay connects to the address to which the client connected before the kernel
     /// redirected it to Seawall.
     pub original_destination: bool,
-    /// True if relays also pass connections on which the client begins TLS with the server itself.
+    /// True if relays accept clients that begin TLS with the server. Seawall then forwards
+    /// encrypted bytes.
     pub relays_encrypted: bool,
     /// The port on which servers expect a header of the PROXY protocol. Relays connect to this port
     /// and send the header. `None` if relays connect to the usual port and send no header.
     pub relay_proxy_port: Option<u16>,
     /// Networks in which many clients share one address. Seawall divides limited resources among
-    /// addresses. After its login, a client from one of these networks counts towards its user
-    /// instead of its address.
+    /// addresses. After its login, a client from one of these networks counts towards the share of
+    /// its user, and no longer towards the share of its address.
     pub shared_addresses: Vec<IpNet>,
     /// True if a pooled client becomes a relayed client when it logs in with a mechanism that
     /// Seawall cannot verify itself.
@@ -208,9 +210,9 @@ struct Client {
 /// The future that serves one message of a client.
 type Serving<'a> = BoxFuture<'a, Result<(), End>>;
 
-/// Returns the future that serves a client until it leaves or Seawall closes it. `original` is the
-/// address to which the client connected before the kernel redirected it to Seawall; `None` if the
-/// client was not redirected. Only relays use it.
+/// Returns the future that serves a client until the client leaves or Seawall closes the
+/// connection. `original` is the address to which the client connected before the kernel redirected
+/// it to Seawall; `None` if the client was not redirected. Only relays use `original`.
 pub fn serve(
     shared: Arc<Shared>,
     stream: Stream,
@@ -414,7 +416,8 @@ impl Client {
         handshake.into_iter().chain(first_login).min()
     }
 
-    /// Reads the next message of a client that has a deadline.
+    /// Reads the next message of a client that has the deadline `until`. Closes the connection at
+    /// the deadline for the login. At the deadline for the client's proof, only ends this login.
     async fn read_until(&mut self, until: Instant) -> Result<Option<Message>, End> {
         // `timeout_at` polls the read first. Without this check, a client that sends messages
         // without a pause would never time out.
@@ -444,18 +447,15 @@ impl Client {
 
     /// Ends the connection after a read error.
     fn unreadable<T>(&mut self, error: &ReadError) -> Result<T, End> {
-        match error {
-            ReadError::Io(error) => {
-                if error.kind() == io::ErrorKind::ConnectionReset {
-                    self.connected.set_departure(Departure::Reset);
-                }
-                Err(End::Gone)
-            }
-            ReadError::Truncated => Err(End::Gone),
-            ReadError::Frame(_) => self.close("message_length"),
-            ReadError::Stalled => self.close("message_stalled"),
-            ReadError::Evicted => self.close("message_evicted"),
+        if let Some(reason) = error.refusal() {
+            return self.close(reason);
         }
+        if let ReadError::Io(error) = error
+            && error.kind() == io::ErrorKind::ConnectionReset
+        {
+            self.connected.set_departure(Departure::Reset);
+        }
+        Err(End::Gone)
     }
 
     /// Decompresses a message. Closes the connection in three cases: the message is malformed (a
@@ -654,7 +654,7 @@ impl Client {
     }
 
     /// The identity of the client's user, or the anonymous identity while the deployment has no
-    /// access control.
+    /// access control. `None` if a login is required and the client has not logged in.
     fn current_identity(&mut self) -> Option<Arc<Identity>> {
         self.update_identity();
         self.identity.clone()

@@ -60,9 +60,10 @@ pub const STREAMED_MESSAGE_BYTES: usize = 1024 * 1024;
 /// Minimum size of the head (the first part) of a message over [`STREAMED_MESSAGE_BYTES`].
 const HEAD_BYTES: usize = SCRATCH_BYTES;
 
-/// Memory for a message that is read in pieces, in bytes: its head (the first part), the bytes that
-/// the reader reads ahead, and one piece. The buffer of the head may be almost twice as large as
-/// [`HEAD_BYTES`], because a `Vec` that grows doubles its capacity.
+/// Number of bytes of memory for a message that is read in pieces. The memory holds the head (the
+/// first part) of the message, the bytes that the reader reads ahead, and one piece. The buffer of
+/// the head may be almost twice as large as [`HEAD_BYTES`], because a `Vec` that grows doubles its
+/// capacity.
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
 /// Maximum number of bytes that each reader may hold without charging them to the memory budget:
@@ -113,6 +114,19 @@ pub enum ReadError {
     Evicted,
 }
 
+impl ReadError {
+    /// The reason why Seawall closes the connection after this error, as the value of the label
+    /// `reason` in metrics. `None` if the peer has closed the connection, or if reading failed.
+    pub fn refusal(&self) -> Option<&'static str> {
+        match self {
+            Self::Io(_) | Self::Truncated => None,
+            Self::Frame(_) => Some("message_length"),
+            Self::Stalled => Some("message_stalled"),
+            Self::Evicted => Some("message_evicted"),
+        }
+    }
+}
+
 impl From<Evicted> for ReadError {
     fn from(Evicted: Evicted) -> Self {
         Self::Evicted
@@ -121,7 +135,7 @@ impl From<Evicted> for ReadError {
 
 /// The result of an attempt to read.
 enum Filled {
-    /// Bytes read; 0 at the end of the stream.
+    /// Number of bytes that were read; 0 at the end of the stream.
     Read(usize),
     /// No bytes were read, because the budget has no free memory.
     WaitsForMemory,
@@ -134,8 +148,8 @@ pub enum Polled {
     Message(Message),
     /// The stream ended between two messages.
     End,
-    /// The next message is large, has arrived only in part, or needs memory of the budget. The
-    /// caller must call [`MessageReader::next`].
+    /// The next message is large, has arrived only in part, or needs memory of the budget. Or the
+    /// rest of the previous message is still unread. The caller must call [`MessageReader::next`].
     Unfinished,
 }
 
@@ -150,11 +164,13 @@ pub struct MessageReader {
     rest_bytes: usize,
     /// True if the current message must be returned whole, even if it is large.
     reads_whole: bool,
-    /// When the current head (the first part of a large message) began to arrive.
+    /// When the current head (the first part of a large message) began to arrive; `None` if no head
+    /// is being read.
     head_since: Option<Instant>,
     /// The address or user that is charged for memory.
     sharer: Sharer,
-    /// When the first bytes of the current, incomplete message were read.
+    /// When the reader began to wait for the rest of the current, incomplete message; `None` if no
+    /// message is incomplete.
     partial_since: Option<Instant>,
     /// True if the last attempt to read found no free memory in the budget.
     waits_for_memory: bool,
@@ -614,7 +630,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_message_is_read_into_a_buffer_of_its_own_length() {
+    async fn a_large_message_is_read_into_a_buffer_that_is_not_much_larger_than_the_message() {
         let large = request(1, 3 << 20);
         let (mut near, mut far) = tokio::io::duplex(1 << 16);
         let sent = [large.clone(), request(2, 1)].concat();
@@ -744,7 +760,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn poll_gone_detects_a_closed_stream_even_if_an_unread_request_arrived_before() {
+    async fn poll_gone_detects_a_closed_stream_even_if_a_request_has_arrived_and_is_not_read_yet() {
         let (mut near, mut far) = tokio::io::duplex(1 << 16);
         far.write_all(&request(5, 30)).await.unwrap();
         let mut reader = MessageReader::default();

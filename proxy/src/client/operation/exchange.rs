@@ -37,10 +37,7 @@ use seawall_command::{
     nothing_was_done,
 };
 use seawall_stats::{Outcome, Phase};
-use seawall_transport::{
-    ReadError,
-    connection::{Generation, Interrupt},
-};
+use seawall_transport::connection::{Generation, Interrupt};
 use seawall_wire::encode_op_msg_like;
 
 /// Shortest wait that Seawall subtracts from the `maxTimeMS` that it sends to the server. The wait
@@ -139,8 +136,9 @@ impl Operation<'_> {
         abandoned.settle();
     }
 
-    /// The rest of `maxTimeMS` after a wait from `began` to `now`, in milliseconds. `None` if the
-    /// command has no `maxTimeMS` or the wait was shorter than [`LEAST_WAIT`].
+    /// The rest of the operation's time limit ([`Self::time_limit`]) after a wait from `began` to
+    /// `now`, in milliseconds. `None` if the operation has no time limit or the wait was shorter
+    /// than [`LEAST_WAIT`].
     fn remaining_time(&self, began: Instant, now: Instant) -> Option<u64> {
         let limit = self.time_limit()?;
         let waited = now - began;
@@ -253,15 +251,13 @@ impl Operation<'_> {
             StreamError::Server(error) => {
                 return self.server_failed(&error, checkout, generation);
             }
-            StreamError::Client(ReadError::Stalled) => {
-                recorder.unobserved("message_stalled");
-                AttemptEnd::Close(Outcome::ClientGone)
-            }
-            StreamError::Client(ReadError::Evicted) => {
-                recorder.unobserved("message_evicted");
-                AttemptEnd::Close(Outcome::ClientGone)
-            }
-            StreamError::Client(_) => AttemptEnd::Gone,
+            StreamError::Client(error) => match error.refusal() {
+                Some(reason) => {
+                    recorder.unobserved(reason);
+                    AttemptEnd::Close(Outcome::ClientGone)
+                }
+                None => AttemptEnd::Gone,
+            },
             StreamError::Malformed(error) => {
                 recorder.unobserved(error.reason());
                 match error.code() {

@@ -85,14 +85,14 @@ enum Ended {
     Peer,
     /// The server accepts no more bytes, but may still reply to earlier requests.
     Server,
-    /// The client's connection is broken.
+    /// Seawall could not read from the client, or could not write to the client.
     Broken,
     /// Seawall closes the relay: a message is malformed or not allowed, or the client is too slow.
     Refused,
 }
 
 impl Ended {
-    /// How the client's connection ends; `None` if the client left or its connection broke.
+    /// How the client's connection ends; `None` if the client left, or after [`Self::Broken`].
     /// `is_of_server` is true if the direction from the server to the client ended.
     fn departure(self, is_of_server: bool) -> Option<Departure> {
         match self {
@@ -123,9 +123,10 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// The number of requests so far; `None` while the client sends a request, a request or a reply
-    /// is being forwarded, or a reply is awaited. The reply to a `hello` does not count as awaited,
-    /// because a monitor waits all the time for a reply that reports the server's next change.
+    /// The number of requests so far; `None` while the relay is busy. The relay is busy while the
+    /// client sends a request, while Seawall forwards a request or a reply, and while a reply is
+    /// awaited. The reply to a `hello` does not count as awaited, because a monitor waits all the
+    /// time for a reply that reports the server's next change.
     pub(super) fn activity(&self) -> Option<u64> {
         let has_request = self.has_request.load(Ordering::Relaxed);
         let is_idle = !has_request && !self.watch.lock().awaits_or_sends();
@@ -144,7 +145,7 @@ impl<'a> Relay<'a> {
     }
 
     /// Relays until the client or the server ends its connection. Returns how the client's
-    /// connection ends; `None` if the client has ended it.
+    /// connection ends; `None` if the client has ended it or the connection is broken.
     pub(super) async fn run(
         &self,
         client: Stream,
@@ -185,7 +186,8 @@ impl<'a> Relay<'a> {
         self.watch.lock().server_ended(Instant::now());
     }
 
-    /// Forwards the client's requests to the server until one side ends.
+    /// Forwards the client's requests to the server. Returns the reason why no more requests can be
+    /// forwarded.
     async fn requests(
         &self,
         client: &mut FromClient<'_>,
@@ -204,7 +206,7 @@ impl<'a> Relay<'a> {
                 None => match self.next(&mut reader, client).await {
                     Ok(Some(message)) => message,
                     Ok(None) => return Ended::Peer,
-                    Err(()) => return Ended::Broken,
+                    Err(error) => return self.not_read(&error),
                 },
             };
             self.requests.fetch_add(1, Ordering::Relaxed);
@@ -242,7 +244,7 @@ impl<'a> Relay<'a> {
         &self,
         reader: &mut MessageReader,
         client: &mut FromClient<'_>,
-    ) -> Result<Option<Message>, ()> {
+    ) -> Result<Option<Message>, ReadError> {
         let budget = &self.shared.memory.requests;
         let message = loop {
             let max_message_bytes = self.max_message_bytes();
@@ -252,19 +254,25 @@ impl<'a> Relay<'a> {
                 // The server accepted the login after this read began. The next iteration reads the
                 // same message with the higher limit.
                 Err(ReadError::Frame(_)) if self.max_message_bytes() > max_message_bytes => {}
-                Err(error) => {
-                    tracing::debug!(%error, "could not read from a relayed client");
-                    return Err(());
-                }
+                Err(error) => return Err(error),
             }
         };
         if !message.is_head() || can_be_streamed(&message) {
             return Ok(Some(message));
         }
-        let whole = reader.complete(message, client, budget).await;
-        whole
-            .map(Some)
-            .map_err(|error| tracing::debug!(%error, "could not read from a relayed client"))
+        reader.complete(message, client, budget).await.map(Some)
+    }
+
+    /// Ends the direction from the client to the server after a read error.
+    fn not_read(&self, error: &ReadError) -> Ended {
+        tracing::debug!(%error, "could not read from a relayed client");
+        match error.refusal() {
+            Some(reason) => {
+                self.shared.recorder.unobserved(reason);
+                Ended::Refused
+            }
+            None => Ended::Broken,
+        }
     }
 
     /// Largest size of the next message, in bytes. The limit is low for a client that has not
@@ -285,7 +293,7 @@ impl<'a> Relay<'a> {
             return heavy.walk(message.bytes.len(), inspecting).await;
         }
         if self.watch.lock().has_to_log_in() {
-            return Verdict::Close("compressed_refused");
+            return self.close("compressed_refused");
         }
         let reserved =
             message.reserve_for_inspection(MAX_MESSAGE_BYTES, &self.shared.memory.requests, sharer);
@@ -301,8 +309,14 @@ impl<'a> Relay<'a> {
                 let inspecting = || self.watch.lock().request(&inflated, now);
                 heavy.walk(inflated.bytes.len(), inspecting).await
             }
-            Err(_) => Verdict::Close("relay_compressed"),
+            Err(_) => self.close("relay_compressed"),
         }
+    }
+
+    /// Counts `reason` and decides to close the client's connection.
+    fn close(&self, reason: &'static str) -> Verdict {
+        self.shared.recorder.unobserved(reason);
+        Verdict::Close(reason)
     }
 
     /// Forwards a request to the server, in pieces if only its head has been read.
@@ -328,7 +342,7 @@ impl<'a> Relay<'a> {
     fn not_forwarded(&self, error: &StreamError) -> Ended {
         match error {
             StreamError::Server(_) => Ended::Server,
-            StreamError::Client(_) => Ended::Broken,
+            StreamError::Client(error) => self.not_read(error),
             StreamError::Malformed(_) => {
                 self.shared.recorder.unobserved("relay_malformed");
                 Ended::Refused
@@ -336,8 +350,8 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Sends the client a reply that Seawall has built. If a reply of the server is incomplete,
-    /// waits for its end.
+    /// Sends the client a reply that Seawall has built. If only a part of a server's reply has been
+    /// forwarded, first waits until the rest of this reply has been forwarded.
     async fn send_reply(&self, reply: &[u8], to_client: &ClientWriter) -> io::Result<()> {
         let limit = self.shared.settings().client_write_idle_timeout;
         let sent = timeout(limit, async {
