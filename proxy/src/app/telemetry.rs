@@ -69,7 +69,7 @@ impl RunningTelemetry {
         })
     }
 
-    /// Builds the destination of new settings; `None` if the export is off.
+    /// Builds the destination from new settings; `None` if the export is off.
     ///
     /// # Errors
     /// See [`TelemetryError`].
@@ -102,7 +102,7 @@ impl RunningTelemetry {
         // is the current time, so `export` makes only one attempt: a drain has no time for another.
         let ended = destination.export(exporter, Instant::now());
         if let Ok(exported) = timeout(LAST_EXPORT_LIMIT, ended).await {
-            note(exporter, &exported, &mut false);
+            note(exporter, &exported, &mut Outcome::Ok);
         }
     }
 }
@@ -112,8 +112,8 @@ fn expiries(destination: Option<&Destination>) -> Vec<CertificateExpiry> {
     expiries.unwrap_or_default()
 }
 
-/// The problem of the telemetry settings that is found only when their values are used; `None` if
-/// there is no problem.
+/// The reason why the destination of metrics cannot be built from the telemetry settings; `None` if
+/// it can be built. Reading the configuration does not find such problems.
 pub(crate) fn telemetry_problems(settings: &config::Settings) -> Option<String> {
     let built = destination(&settings.telemetry, "");
     built.err().map(|error| error.to_string())
@@ -137,13 +137,13 @@ async fn run(mut destinations: watch::Receiver<Option<Arc<Destination>>>, export
 
 impl Destination {
     async fn export_regularly(&self, exporter: &Arc<Exporter>) -> std::convert::Infallible {
-        let mut is_failing = false;
+        let mut last = Outcome::Ok;
         let mut due = Instant::now() + self.interval;
         loop {
             sleep_until(due).await;
             let next = due + self.interval;
             let exported = self.export(exporter, next).await;
-            note(exporter, &exported, &mut is_failing);
+            note(exporter, &exported, &mut last);
             // The next export is late if the collector was slow or asked for a longer wait.
             let earliest = exported.not_before.unwrap_or(next).max(Instant::now());
             due = next.max(earliest);
@@ -167,9 +167,9 @@ impl Destination {
     }
 }
 
-/// Counts an export. The first of several failures in a row is logged as a warning, and each
-/// further failure at the level `debug`.
-fn note(exporter: &Exporter, exported: &Exported, is_failing: &mut bool) {
+/// Counts an export, and logs its outcome if the outcome differs from the last one. `last` is the
+/// outcome of the export before it.
+fn note(exporter: &Exporter, exported: &Exported, last: &mut Outcome) {
     let Exported {
         outcome,
         reason,
@@ -178,17 +178,39 @@ fn note(exporter: &Exporter, exported: &Exported, is_failing: &mut bool) {
     } = exported;
     let result = outcome.as_str();
     exporter.telemetry_exported(result, *rejected);
-    let has_failed = *outcome != Outcome::Ok;
-    match (mem::replace(is_failing, has_failed), outcome) {
-        (false, Outcome::Ok) | (true, Outcome::Partial) => {}
-        (true, Outcome::Ok) => tracing::info!("export of metrics recovered"),
-        (false, Outcome::Partial) => {
+    match to_log(mem::replace(last, *outcome), *outcome) {
+        Some(Logged::Recovered) => tracing::info!("export of metrics recovered"),
+        Some(Logged::Partial) => {
             tracing::warn!(rejected, reason, "collector refused some metrics");
         }
-        (false, _) => {
+        Some(Logged::Failed) => {
             tracing::warn!(result, reason, "cannot export metrics");
         }
-        (true, _) => tracing::debug!(result, reason, "still cannot export metrics"),
+        Some(Logged::StillFailing) => {
+            tracing::debug!(result, reason, "still cannot export metrics");
+        }
+        None => {}
+    }
+}
+
+/// The log lines about the outcome of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Logged {
+    Recovered,
+    Partial,
+    Failed,
+    StillFailing,
+}
+
+/// The line to log for an export with the outcome `now`, after an export with the outcome `last`.
+/// All complete failures count as the same outcome.
+fn to_log(last: Outcome, now: Outcome) -> Option<Logged> {
+    match (last, now) {
+        (Outcome::Ok, Outcome::Ok) | (Outcome::Partial, Outcome::Partial) => None,
+        (_, Outcome::Ok) => Some(Logged::Recovered),
+        (_, Outcome::Partial) => Some(Logged::Partial),
+        (Outcome::Ok | Outcome::Partial, _) => Some(Logged::Failed),
+        _ => Some(Logged::StillFailing),
     }
 }
 
@@ -311,6 +333,28 @@ mod tests {
         assert_eq!(value(attributes, "team"), "c");
         let named = format!("{attributes}service_name = \"d\"\n");
         assert_eq!(value(&named, "service.name"), "d");
+    }
+
+    #[test]
+    fn a_changed_outcome_of_an_export_is_logged_once_and_further_failures_at_debug() {
+        use Outcome::{Ok, Partial, Refused, TimedOut};
+        let outcomes = [
+            Ok, Partial, Partial, TimedOut, Refused, Partial, Ok, Refused, Ok,
+        ];
+        let mut last = Ok;
+        let lines = outcomes.map(|now| to_log(mem::replace(&mut last, now), now));
+        let expected = [
+            None,
+            Some(Logged::Partial),
+            None,
+            Some(Logged::Failed),
+            Some(Logged::StillFailing),
+            Some(Logged::Partial),
+            Some(Logged::Recovered),
+            Some(Logged::Failed),
+            Some(Logged::Recovered),
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[test]
