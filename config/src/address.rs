@@ -93,8 +93,9 @@ impl FromStr for PeerAddress {
 }
 
 impl AdminAddress {
-    /// True if only this machine can reach the address. Names other than `localhost` count as
-    /// public, because they may resolve to another address after the start.
+    /// True if no other machine can reach the address, or if there is no address ([`Self::Off`]).
+    /// Names other than `localhost` count as public, because they may resolve to another address
+    /// after the start.
     pub fn is_private(&self) -> bool {
         match self {
             Self::Off => true,
@@ -139,11 +140,11 @@ pub enum AddressError {
     /// The host is neither a name nor an address. An IPv6 address needs brackets.
     #[error("the host is neither a name nor an IP address (IPv6 addresses need brackets)")]
     HostInvalid,
-    /// The text is neither `host:port` nor an HTTP URL without a user or a path.
+    /// The text must be `host:port`, or an HTTP URL that has no user and no path.
     #[error("expected host:port, or a URL without a user or a path")]
     NotAUrl,
     /// The path of a unix socket is not absolute, or contains a zero byte.
-    #[error("the path of a unix socket must be absolute")]
+    #[error("the path of a unix socket must be absolute and must not contain a zero byte")]
     PathNotAbsolute,
     /// The path is too long for the kernel's socket address.
     #[error("the path of a unix socket has {length} bytes, the maximum is {max}")]

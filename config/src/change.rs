@@ -14,8 +14,8 @@ use crate::words::Credentials;
 /// A key or section that has a new value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
-    /// The path of a key, or of a list or section. For example, `auth.users`, `listen.tls` and
-    /// `listeners[1].tls` are each compared as a whole, not key by key.
+    /// The path of a key, a list or a section. Some lists and sections are compared as a whole, so
+    /// their keys are not listed one by one: for example `auth.users` and `listeners[1].tls`.
     pub path: String,
     /// When the change takes effect.
     pub change: Change,
@@ -44,8 +44,9 @@ impl Deployment {
 }
 
 impl Settings {
-    /// The keys and sections whose values are not the same as in `running`. Contents of files and
-    /// secrets are compared too.
+    /// The keys and sections whose values are not the same as in `running`. Secrets are compared
+    /// too. Files that were read with the settings, such as certificates, are compared with their
+    /// contents.
     pub fn changes_since(&self, running: &Self) -> Vec<Changed> {
         let mut paths = Vec::new();
         let Self {
@@ -185,8 +186,9 @@ const USERS: &str = "auth.users";
 
 const URI: &str = "deployment.uri";
 
-/// When a change of the key or section at `path` takes effect. The change of a section needs a
-/// restart unless the changes of all its keys take effect at a reload.
+/// When a change of the key or section at `path` takes effect. If every key of a section can change
+/// at a reload, the whole section can change at a reload. Otherwise, a change of the section needs
+/// a restart.
 fn of_path(path: &str) -> Change {
     let list = format!("{path}{LIST}");
     let is_in = |of: &str, section: &str| {
@@ -247,8 +249,8 @@ fn changed_listeners(newer: &[Listener], running: &[Listener]) -> Vec<Changed> {
     changes
 }
 
-/// Copies the values of `newer` that need no restart, for each listener that has the same position
-/// and addresses.
+/// Compares each listener with the listener that has the same position in `newer`. If both have the
+/// same addresses, copies the newer listener's values that need no restart.
 fn adopt_live(listeners: &mut [Listener], newer: &[Listener]) {
     for (listener, newer) in listeners.iter_mut().zip(newer) {
         if listener.addresses == newer.addresses {
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_applies_the_new_values_of_each_listener_that_need_no_restart() {
+    fn for_each_listener_a_reload_applies_only_the_values_that_need_no_restart() {
         let running =
             listener("a:1", "backlog = 1") + &listener("b:2", "max_client_connections = 3");
         let newer = listener("a:1", "backlog = 2") + &listener("b:2", &with_tls("listeners.tls"));

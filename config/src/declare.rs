@@ -120,7 +120,7 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All variants, in the order of the documentation.
+            /// All variants, in the order in which `docs/configuration.md` lists their words.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             /// The kind of a key that accepts exactly one of the words.

@@ -18,7 +18,7 @@ impl ReadFile {
     /// Reads a file of at most 1 MiB.
     ///
     /// # Errors
-    /// The path and the cause, if the file cannot be read or is larger.
+    /// The path and the cause, if the file cannot be read or is larger than 1 MiB.
     pub fn read(path: PathBuf) -> Result<Self, (PathBuf, io::Error)> {
         match read_bounded(&path, MAX_PEM_BYTES) {
             Ok(content) => Ok(Self { path, content }),

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use crate::schema::Key;
 use crate::settings::SECTIONS;
 
-/// Every key, in the order of the documentation.
+/// Every key, in the order in which `docs/configuration.md` describes the keys.
 pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     let sections = SECTIONS.iter();
     sections.flat_map(|section| section.keys).copied().collect()
@@ -16,8 +16,8 @@ pub(crate) fn key(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
 }
 
-/// The path of the key with this name. `None` if no section or more than one section has such a
-/// key.
+/// The path of the key whose last part is `name`. `None` if no section or more than one section has
+/// such a key.
 pub(crate) fn path_of_name(name: &str) -> Option<&'static str> {
     let mut keys = KEYS.iter().filter(|key| key.name() == name);
     let key = keys.next()?;

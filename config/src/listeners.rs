@@ -31,8 +31,8 @@ section! {
     // The default is large, so that in a reconnect storm new connections wait in the backlog and
     // are not dropped by the kernel. The kernel may limit the backlog further
     // (`net.core.somaxconn`).
-    /// Maximum number of connections that wait in the kernel, per address, until Seawall accepts
-    /// them.
+    /// Maximum number of new connections that wait in the kernel until Seawall accepts them. Each
+    /// address of the listener has its own maximum.
     backlog: NonZeroU32 = key("listen.backlog",
         KeyKind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
     /// With `accept`, load balancers must send the address of each client in a header of the PROXY
@@ -110,8 +110,9 @@ section! {
         KeyKind::Addresses, Restart, example "0.0.0.0:27018");
     // With this limit, one application's listener cannot use up the connections of the other
     // listeners.
-    /// Maximum number of client connections of this listener; further ones are refused; 0 for no
-    /// limit of its own; `listen.max_client_connections` limits all listeners together.
+    /// Maximum number of client connections of this listener; further ones are refused. With 0, the
+    /// listener has no limit of its own. `listen.max_client_connections` limits all listeners
+    /// together.
     max_client_connections: Option<NonZeroUsize> = key("listeners[].max_client_connections",
         KeyKind::Integer { min: 0, max: MAX_CONNECTIONS }, Live, default 0, unit "connections");
     /// As `listen.backlog`, for this listener.
@@ -192,8 +193,8 @@ pub(crate) fn read(file: &mut Part<'_>) -> Vec<Listener> {
     listeners
 }
 
-/// Reports the keys of `[listen]` that have no effect because there are `[[listeners]]`. The keys
-/// may come from any source.
+/// Reports the keys of `[listen]` that have no effect because there are `[[listeners]]`. It does
+/// not matter whether the file, the environment or the command line sets these keys.
 fn refuse_keys_of_listen(file: &mut Part<'_>) {
     let listen = file.below("listen");
     let keys = Listen::SECTION.keys.iter();

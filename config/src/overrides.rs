@@ -1,12 +1,14 @@
-//! Values from the command line, and the merging of sources.
+//! Values from the command line, and the function that merges the values of two sources, for
+//! example of the configuration file and of the environment.
 
 use toml::{Table, Value};
 
-/// Values that the command line can set. Absent values come from the other sources.
+/// Values that the command line can set. If a value is absent here, it comes from the environment,
+/// the configuration file or the defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// The values of `--listen`, which may be repeated. They replace all addresses of other
-    /// sources.
+    /// The values of `--listen`, which may be repeated. They replace all listen addresses from the
+    /// environment and the configuration file.
     pub listen: Vec<String>,
     /// The value of `--deployment`: the connection string.
     pub deployment: Option<crate::Secret>,

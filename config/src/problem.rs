@@ -11,7 +11,8 @@ use toml::Value;
 /// One problem that must be fixed before Seawall can run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The key's path (`pool.max_pool_size`, `auth.users[0].name`), the file or the variable.
+    /// What has the problem: the path of a key (`pool.max_pool_size`, `auth.users[0].name`), the
+    /// name of a configuration file, or the name of an environment variable.
     pub key: String,
     /// The wrong value; empty if there is no value, or if it must not be shown.
     pub value: String,
@@ -34,7 +35,8 @@ impl Problem {
         Self::new(key, "", allowed)
     }
 
-    /// Creates the problem of a file that is not TOML, with the position of the first error.
+    /// Creates the problem of a file that is not TOML. The problem contains the position of the
+    /// first error.
     pub(crate) fn syntax(name: &str, text: &str, error: &toml::de::Error) -> Self {
         let before = error
             .span()
@@ -157,7 +159,7 @@ pub(crate) fn shown_text(text: &str) -> String {
     format!("{start:?}…")
 }
 
-/// Returns the type of a value that must not be shown.
+/// Returns the type of a value, for a message that shows only the type and not the value.
 pub(crate) fn shown_type(value: &Value) -> &'static str {
     match value {
         Value::String(_) => "(a string)",
@@ -181,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_shows_key_value_and_allowed_values_on_one_line() {
+    fn a_problem_shows_its_key_its_value_and_the_allowed_values_on_one_line() {
         let problem = Problem::new("pool.max_pool_size", "0", "must be more");
         assert_eq!(problem.to_string(), "pool.max_pool_size = 0: must be more");
         let absent = Problem::without_value("deployment.uri", "must be given");

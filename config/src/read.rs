@@ -36,7 +36,8 @@ pub(crate) struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The root of the configuration: the merged table of all sources.
+    /// The root of the configuration: the table into which all sources (the file, the environment
+    /// and the command line) were merged.
     pub(crate) fn file(table: &'a Table, problems: &'a mut Problems) -> Self {
         Self {
             table: Some(table),
@@ -64,8 +65,8 @@ impl<'a> Part<'a> {
         T::read(&value, &mut given)
     }
 
-    /// Like [`Part::value`], for the key `name`. `section` is the declaration of this part's
-    /// section.
+    /// Reads the value of the key `name`, as [`Part::value`] does. `section` is the declaration of
+    /// this part's section. Also returns `None` if `section` has no key `name`.
     pub(crate) fn named<T: Setting>(&mut self, section: &Section, name: &str) -> Option<T> {
         self.value(section.key(name)?)
     }
@@ -152,7 +153,7 @@ impl Given<'_> {
         self.problems.add(problem);
     }
 
-    /// Reports a problem of a value that must not be shown.
+    /// Reports that the value is wrong. The problem does not show the value, because it is secret.
     pub(crate) fn add_hidden(&mut self, allowed: &str) {
         self.problems
             .add(Problem::without_value(self.path, allowed));
@@ -227,7 +228,8 @@ fn integer<T: TryFrom<i64>>(value: &Value) -> Option<T> {
     T::try_from(value.as_integer()?).ok()
 }
 
-/// A key without a default, or a number for which 0 means "none".
+/// The value of a key. `None` if the key is absent and has no default, or if its value is the
+/// number 0.
 impl<T: Setting> Setting for Option<T> {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
         let is_none = value.as_integer() == Some(0);
@@ -371,7 +373,8 @@ impl Setting for Vec<PeerAddress> {
     }
 }
 
-/// The thresholds of the slow log, by shape id.
+/// Pairs of the id of a query shape and the slow log's threshold for this shape. An operation that
+/// takes at least this long is logged.
 impl Setting for Vec<(u64, Duration)> {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
         let table = given.fitting(value.as_table())?;

@@ -242,9 +242,12 @@ fn telemetry_fits(telemetry: &Telemetry, problems: &mut Problems) {
 }
 
 /// Checks that `capture.redact_key_file` is given if `capture.redact` is `ordered`, and that the
-/// key in this file is long enough. From the key, Seawall computes the pseudonyms that replace the
-/// applications' data in captures. A random key does not suffice for `ordered`, because
-/// `seawall load copy` needs the same key to write a copy of the data with the same pseudonyms.
+/// secret in this file is long enough. From the secret, Seawall computes the pseudonyms that
+/// replace the applications' data in captures.
+///
+/// Without the file, Seawall uses a random secret for each capture. This does not suffice for
+/// `ordered`: `seawall load copy` writes a copy of the data with the same pseudonyms, so it needs
+/// the same secret.
 fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     let key = "capture.redact_key_file";
     match &capture.redaction_key {

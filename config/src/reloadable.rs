@@ -7,7 +7,8 @@ pub(crate) trait Reloadable {
     /// Adds the path of each key or section whose value differs from the value in `running`.
     fn changed(&self, running: &Self, changed: &mut Vec<&'static str>);
 
-    /// Copies the values of all keys and sections with [`Change::Live`] from `newer`. `change_of`
-    /// returns, for the path of a section, when a change of this section takes effect.
+    /// Copies values from `newer`: those of all keys and sections that are declared with
+    /// [`Change::Live`]. `change_of` takes the path of a section and returns when a change of this
+    /// section takes effect.
     fn adopt_live(&mut self, newer: &Self, change_of: fn(&str) -> Change);
 }

@@ -12,7 +12,7 @@ use toml::{Table, Value};
 pub struct Section {
     /// The section's path, for example `pool`, `listen.tls` or `auth.users[]`.
     pub path: &'static str,
-    /// A description of the section, for the documentation.
+    /// A description of the section, for the example file `examples/full.toml` and the JSON schema.
     pub about: &'static str,
     /// True if the section has an effect as soon as it is present, even without keys.
     pub is_optional: bool,
@@ -57,13 +57,15 @@ pub struct Key {
     pub kind: KeyKind,
     /// The default, as text; `None` if the key is required or has no default.
     pub default: Option<&'static str>,
-    /// A value for the full example file; `None` if there is a default.
+    /// A value for the example file `examples/full.toml`; `None` if the key has a default.
     pub example: Option<&'static str>,
-    /// The unit of a number; empty for other kinds.
+    /// The unit of the numbers in the value. Empty if the value contains no number, or a number
+    /// without a unit (for example, a port).
     pub unit: &'static str,
-    /// When a change takes effect.
+    /// When a change of the key's value takes effect.
     pub change: Change,
-    /// A description of the key, for the documentation, without line breaks.
+    /// A description of the key, without line breaks. It is used in `docs/configuration.md`, in
+    /// `examples/full.toml` and in the JSON schema.
     pub meaning: &'static str,
 }
 
@@ -92,23 +94,27 @@ pub enum KeyKind {
     Text,
     /// A string that is not empty and never shown.
     Secret,
-    /// The path of a file. This crate does not access the file.
+    /// The path of a file. The check of this kind does not access the file. For
+    /// `deployment.uri_file` and `auth.users[].password_file`, this crate reads the file later.
     Path,
     /// The path of a file that is read together with the configuration.
     ReadableFile,
-    /// The paths of files that are read together with the configuration, separated by commas.
+    /// The paths of files, separated by commas. The files are read together with the configuration.
     ReadableFiles,
-    /// The path of a file whose content is the value. It is read together with the configuration.
+    /// The path of a file. The content of this file is the key's value, which is secret. The file
+    /// is read together with the configuration.
     SecretFile,
-    /// The paths of files with secrets, separated by commas.
+    /// The paths of files with secrets, separated by commas. The files are read together with the
+    /// configuration.
     SecretFiles,
     /// The path of a directory. This crate does not access the directory.
     Directory,
     /// A MongoDB connection string, which is never shown. Only its scheme is checked.
     ConnectionString,
-    /// An absolute URL for HTTP without a user. Only its scheme and its characters are checked.
+    /// An absolute HTTP or HTTPS URL that contains no user. Only the scheme and the characters of
+    /// the URL are checked.
     HttpUrl,
-    /// Base64 of a limited number of bytes, which is never shown.
+    /// Secret bytes, written in base64. Their number has limits. The value is never shown.
     Base64 {
         /// Minimum number of bytes.
         min: usize,
@@ -142,9 +148,10 @@ pub enum KeyKind {
     },
     /// A number from 0 to 100, with or without decimals.
     Percent,
-    /// A table that contains a time in milliseconds for the id of each listed query shape.
+    /// A table of thresholds for the slow log. Its keys are the ids of query shapes. Its values are
+    /// the thresholds of these shapes, in milliseconds.
     ShapeThresholds {
-        /// The maximum time.
+        /// The largest allowed threshold.
         max_ms: i64,
     },
     /// True or false.
@@ -305,8 +312,8 @@ pub(crate) fn is_connection_string(text: &str) -> bool {
         .any(|rest| !rest.is_empty())
 }
 
-/// True if the text is a URL of HTTP with a host and without a user. The HTTP client parses the
-/// rest.
+/// True if the text is an HTTP or HTTPS URL that has a host but no user. The HTTP client checks the
+/// other parts of the URL.
 pub(crate) fn is_http_url(text: &str) -> bool {
     let rest = ["http://", "https://"]
         .iter()

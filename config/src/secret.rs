@@ -10,8 +10,9 @@ use base64::{DecodeError, Engine as _, prelude::BASE64_STANDARD};
 
 /// A password, a token, or a connection string that may contain a password.
 ///
-/// `==` is only for tests, and for the comparison of two configurations at a reload. It must not
-/// verify a secret that a client has sent, because its duration depends on the contents.
+/// `==` is only for tests, and for the comparison of two configurations at a reload. Do not use
+/// `==` to verify a secret that a client has sent: the comparison takes longer if the secrets begin
+/// with the same bytes, so a client could guess the secret byte by byte.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -35,8 +36,9 @@ impl fmt::Debug for Secret {
 
 /// A key of exactly `N` bytes, written in base64.
 ///
-/// `==` is only for tests, and for the comparison of two configurations at a reload. It must not
-/// verify a key that a client has sent, because its duration depends on the contents.
+/// `==` is only for tests, and for the comparison of two configurations at a reload. Do not use
+/// `==` to verify a key that a client has sent: the duration of the comparison depends on the bytes
+/// of both keys, so a client could learn the key from it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretBytes<const N: usize>([u8; N]);
 

@@ -113,7 +113,7 @@ impl Settings {
     }
 }
 
-/// Every section, in the order of the documentation.
+/// Every section, in the order in which `docs/configuration.md` describes the sections.
 pub static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
     vec![
         Listen::SECTION,
@@ -211,7 +211,7 @@ section! {
     ca_file: Option<ReadFile> = key("deployment.tls.ca_file",
         KeyKind::ReadableFile, Live, example "/etc/seawall/server-ca.pem");
     /// PEM file with Seawall's own certificate and its private key, for servers that require
-    /// certificates, instead of `tlsCertificateKeyFile`.
+    /// certificates. It replaces the option `tlsCertificateKeyFile` of the connection string.
     certificate_key_file: Option<ReadFile> = key("deployment.tls.certificate_key_file",
         KeyKind::ReadableFile, Live, example "/etc/seawall/client.pem");
     /// PEM files with the certificate revocation lists of the servers' authorities, separated by
@@ -269,8 +269,9 @@ section! {
     /// Connections to servers.
     "pool" => Pool;
 
-    /// Maximum number of connections of one user to one server; commits and other commands that
-    /// operations may wait for can use an eighth more, at least 1 and at most 8.
+    /// Maximum number of connections of one user to one server. There are also reserved
+    /// connections: an eighth of this number, at least 1 and at most 8. Only commits and other
+    /// commands that operations may wait for can use them.
     max_pool_size: NonZeroUsize = key("pool.max_pool_size",
         CONNECTIONS, Live, default 100, unit "connections");
     // The limit protects the server, which needs a thread and about 1 MiB for each connection.
@@ -300,8 +301,9 @@ section! {
     concurrency: Concurrency = key("pool.concurrency",
         Concurrency::KIND, Live, default "auto", unit "operations");
     /// Maximum number of operations on one server that do not count toward `pool.concurrency`,
-    /// because they run much longer than others; 0: the same number as the current limit. While no
-    /// operation completes, one more operation is excluded from the count every 250 ms.
+    /// because they run much longer than others. With 0, the maximum is the current limit of
+    /// `pool.concurrency`. While no operation completes, one more operation is excluded from
+    /// the count every 250 ms, even above this maximum.
     max_exempt_operations: Option<NonZeroU32> = key("pool.max_exempt_operations",
         KeyKind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "operations");
     // After a peak, closing idle connections frees resources of the servers.
@@ -312,9 +314,9 @@ section! {
     /// Age at which an idle server connection is closed; 0 for never.
     max_life_time: Option<Duration> = key("pool.max_life_time_ms",
         TIME_OR_0, Live, default 1800000, unit "ms");
-    /// How long an operation waits for a connection, and before that at
-    /// `limits.max_in_flight_operations`, until Seawall refuses it with an error; the two waits add
-    /// up.
+    /// How long an operation may wait until Seawall refuses it with an error. An operation can
+    /// wait twice: while `limits.max_in_flight_operations` is reached, and then for a connection.
+    /// The two waits add up.
     wait_queue_timeout: Duration = key("pool.wait_queue_timeout_ms",
         TIMEOUT, Live, default 10000, unit "ms");
     // The default is above the default of `listen.max_client_connections`. A client has at most one
@@ -380,13 +382,14 @@ section! {
     unauthenticated_connections: NonZeroUsize = key("limits.unauthenticated_connections",
         CONNECTIONS, Live, default 4096, unit "connections");
     // Any client can pretend to be a monitor, so monitors must not use up all connections.
-    /// Maximum number of connections of drivers' monitors, which never log in; at the limit,
-    /// Seawall closes a monitor that has sent no hello for ten minutes, or else refuses the new
-    /// monitor; one address gets at most eight ninths.
+    /// Maximum number of connections of drivers' monitors, which never log in. One address gets at
+    /// most eight ninths of this number. At the limit, Seawall closes a monitor that has sent no
+    /// hello for ten minutes; if there is none, it refuses the new monitor.
     monitor_connections: NonZeroUsize = key("limits.monitor_connections",
         CONNECTIONS, Live, default 8192, unit "connections");
-    /// Maximum number of operations in flight, for all clients and servers together; further ones
-    /// wait, except for 8 commits and other commands that operations may wait for.
+    /// Maximum number of operations in flight, for all clients and servers together. Further
+    /// operations wait. Commits and other commands that operations may wait for have a reserve: 8
+    /// of them need not wait.
     max_in_flight_operations: NonZeroUsize = key("limits.max_in_flight_operations",
         ENTRIES, Live, default 20000, unit "operations");
     /// Maximum number of connections per second from one address (IPv6: /64); further ones are
@@ -416,7 +419,8 @@ section! {
     /// are at most a tenth of all rows.
     max_shapes: NonZeroUsize = key("shapes.max_shapes",
         ENTRIES, Live, default 10000, unit "shapes");
-    /// Maximum number of namespaces that appear as labels; the others are counted as `other`.
+    /// Maximum number of namespaces that appear in the labels of metrics; the others are counted
+    /// as `other`.
     max_namespaces: NonZeroUsize = key("shapes.max_namespaces",
         ENTRIES, Live, default 2000, unit "namespaces");
     /// File with a secret; with it, shapes contain keyed hashes (HMAC-SHA-256) instead of field
@@ -436,8 +440,8 @@ section! {
     /// memory.
     directory: Option<PathBuf> = key("history.directory",
         KeyKind::Directory, Restart, example "/var/lib/seawall");
-    /// Maximum memory of the history, if the steps that have not ended take at most half of it; the
-    /// oldest data is dropped first.
+    /// Maximum memory of the history. The oldest data is dropped first, but the steps in progress
+    /// are kept. If these take more than half of the maximum, the history can exceed the maximum.
     memory_bytes: usize = key("history.memory_bytes",
         KeyKind::Integer { min: MIN_HISTORY_BYTES, max: MAX_MEMORY_BYTES }, Restart,
         default 134217728, unit "bytes");
@@ -546,9 +550,10 @@ section! {
     /// Maximum memory of the operations before an event; the oldest are dropped first.
     lead_bytes: usize = key("capture.lead_bytes",
         KeyKind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live, default 33554432, unit "bytes");
-    /// Pseudonyms that replace the values of users in every capture; `ordered` needs
-    /// `redact_key_file`. A request that begins a capture may choose a stronger mode; from weak to
-    /// strong, the modes are `none`, `ordered` and `equality`.
+    /// Whether pseudonyms replace the values of users in every capture, and which relations of the
+    /// values the pseudonyms keep. `ordered` needs `redact_key_file`. A request that begins a
+    /// capture may choose a stronger mode; from weak to strong, the modes are `none`, `ordered` and
+    /// `equality`.
     redaction: CaptureRedaction = key("capture.redact",
         CaptureRedaction::KIND, Live, default "none");
     /// File with the key of the pseudonyms, at least 16 bytes; without it, each capture with
@@ -651,8 +656,8 @@ section! {
     /// `instances=all` show the figures of this instance and of the other instances together.
     peers: Vec<PeerAddress> = key("admin.peers",
         KeyKind::Text, Live, example "seawall-2:9909,https://seawall-3:9909");
-    /// File with the token for the peers: one for all, or one for each in the same order, separated
-    /// by commas. A token of `admin.read_token_file` of the peer is enough.
+    /// File with the token for all peers, or one file for each peer, in the order of `admin.peers`
+    /// and separated by commas. A token of `admin.read_token_file` of the peer is enough.
     peer_tokens: Vec<SecretFile> = key("admin.peer_token_file",
         KeyKind::SecretFiles, Live, example "/run/secrets/peer-token");
     /// PEM file with the certificate authorities of peers with `https://`. Without it, Seawall

@@ -69,7 +69,7 @@ const PROTOCOLS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_PROTOCOL",
 ];
 
-/// The only protocol of the exporter.
+/// The only protocol that Seawall's export of metrics supports.
 const PROTOCOL: &str = "http/protobuf";
 
 const DISABLED: &str = "OTEL_SDK_DISABLED";
@@ -77,9 +77,12 @@ const DISABLED: &str = "OTEL_SDK_DISABLED";
 const SECTION: &str = "telemetry";
 
 /// Converts the variables of OpenTelemetry in `environment` to a table with the section
-/// `[telemetry]`. The section contains only keys that `merged` does not set, or only
-/// `enabled = false` if `OTEL_SDK_DISABLED` is true. If `merged` does not set `enabled = true`, the
-/// table is empty, because the variables have no effect. Adds each wrong value to `problems`.
+/// `[telemetry]`. `merged` contains the values of the file, the `SEAWALL_…` variables and the
+/// command line.
+///
+/// If `merged` does not set `enabled = true`, the variables have no effect, so the table is empty.
+/// If `OTEL_SDK_DISABLED` is true, the section contains only `enabled = false`. Otherwise it
+/// contains only keys that `merged` does not set. Adds each wrong value to `problems`.
 pub(crate) fn table(
     environment: &[(String, String)],
     merged: &Table,

@@ -206,8 +206,8 @@ fn credential(user: &mut Part<'_>) -> Option<UserCredential> {
     }
 }
 
-/// Reads the keys of one mechanism from the user's table with the name `mechanism`. `None` if this
-/// table is absent or has a problem.
+/// Reads the keys of one mechanism. They are in a table with the name `mechanism`, which is inside
+/// the user's table. `None` if the table `mechanism` is absent or has a problem.
 fn keys<const N: usize>(
     user: &mut Part<'_>,
     section: &Section,

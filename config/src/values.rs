@@ -18,11 +18,13 @@ pub struct EffectiveValue {
     /// The value, as in a TOML file; empty if the key has no value. Secrets are hidden. A file is
     /// shown by its path.
     pub value: String,
-    /// The source of the value, for example the file or a variable.
+    /// The source of the value, for example the configuration file or an environment variable.
     pub origin: Origin,
 }
 
-/// The merged configuration of all sources, and separately the two sources that override the file.
+/// The sources of the configuration. `merged` is the table into which all sources were merged. The
+/// other two tables are the sources that override the configuration file: the environment and the
+/// command line.
 pub(crate) struct Layers<'a> {
     pub(crate) merged: &'a Table,
     pub(crate) environment: &'a Table,
@@ -30,8 +32,10 @@ pub(crate) struct Layers<'a> {
 }
 
 impl Layers<'_> {
-    /// The values of all keys, in the order of the documentation. Keys without effect are omitted:
-    /// keys of absent optional sections, and the keys of `[listen]` that `[[listeners]]` replace.
+    /// The values of all keys, in the order in which `docs/configuration.md` describes the keys.
+    /// Keys without effect are omitted. These are the keys of absent optional sections. If there
+    /// are `[[listeners]]`, most keys of `[listen]` also have no effect (see
+    /// `is_of_only_listener`).
     pub(crate) fn values(&self) -> Vec<EffectiveValue> {
         let mut values = Vec::new();
         for key in KEYS.iter() {

@@ -146,8 +146,8 @@ words! {
         /// At the first login of each user, Seawall reads the user's stored keys from a server,
         /// with the rights of this user.
         Own = "self",
-        /// Seawall reads the credentials of all users with the service account, which is the user
-        /// in the connection string.
+        /// Seawall logs in as the service account, and reads the credentials of all users. The
+        /// service account is the user in the connection string.
         Lookup = "lookup",
         /// The configuration contains the users and their credentials.
         Users = "users",

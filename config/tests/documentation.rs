@@ -55,8 +55,8 @@ fn expect_up_to_date(path: &Path, text: &str, updated: &str) {
     assert!(text == updated, "{}: {UPDATE}", path.display());
 }
 
-/// The keys of `section` and of the sections below it. One table of the documentation describes
-/// these keys.
+/// The keys of `section` and of the sections below it. One table in `docs/configuration.md`
+/// describes these keys.
 fn keys_of(section: &str) -> Vec<&'static Key> {
     let is_of = |key: &&Key| key.path.split('.').next() == Some(section);
     KEYS.iter().filter(is_of).collect()
@@ -181,7 +181,9 @@ fn a_file_with_all_defaults_and_a_file_with_an_empty_slow_log_section_give_equal
     );
 }
 
-/// The text of a configuration file with the default of every key that `is_wanted` accepts.
+/// The text of a configuration file that sets keys to their defaults. It contains every key that
+/// has a default and that `is_wanted` accepts. It does not contain the keys of `[listen.tls]` and
+/// `[admin.tls]`, or the keys of lists of tables.
 fn defaults_of(is_wanted: impl Fn(&Key) -> bool) -> String {
     let mut text = DEPLOYMENT.to_owned();
     // If one setting of these sections is given, they require a certificate and its private key.

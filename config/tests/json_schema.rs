@@ -98,7 +98,8 @@ fn json_schema_has_default_and_description_of_every_key() {
     }
 }
 
-/// The JSON pointers of the values in the TOML text that the schema refuses.
+/// Checks the values in a TOML text against the schema. Returns the JSON pointer of each value that
+/// the schema refuses.
 fn errors(text: &str) -> Vec<String> {
     let table: toml::Table = text.parse().unwrap();
     let mut errors = Vec::new();

@@ -127,7 +127,7 @@ fn precedence_is_command_line_then_environment_then_file_then_default() {
 }
 
 #[test]
-fn uri_replaces_the_uri_file_of_a_source_of_lower_precedence_and_vice_versa() {
+fn the_source_of_higher_precedence_decides_whether_uri_or_uri_file_is_used() {
     let scratch = Scratch::new("either_form");
     let uri = scratch.file("uri", "mongodb://secret-file/\n");
     let with_file = scratch.file("a.toml", &format!("deployment.uri_file = {uri:?}\n"));

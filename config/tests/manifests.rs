@@ -150,8 +150,9 @@ fn manifests() -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Finds the Seawall variables whose names have a section and a key. Their values are in one of
-/// these forms: `NAME=value`; `NAME: value`; a line `- name: NAME` and then a line `value: value`.
+/// Finds the environment variables of Seawall whose names consist of a section and a key. The forms
+/// of a variable and its value are `NAME=value`, `NAME: value`, and a line `- name: NAME` before a
+/// line `value: value`.
 fn variables(text: &str) -> Vec<Variable> {
     // A backslash continues a quoted value in the next line.
     let lines: Vec<String> = joined(text).lines().map(str::to_owned).collect();

@@ -54,7 +54,7 @@ fn exactly_one_connection_string_is_required() {
 }
 
 #[test]
-fn peers_must_have_different_addresses_and_share_one_token_file_or_have_one_each() {
+fn peers_need_different_addresses_and_either_one_common_token_file_or_one_file_per_peer() {
     let admin = |text: &str| lines(&format!("{DEPLOYMENT}[admin]\n{text}"));
     assert!(admin("peers = \"a:1, https://b:1\"").is_empty());
     for (text, expected) in [
@@ -228,7 +228,7 @@ fn proxy_networks_are_required_with_proxy_protocol_accept_and_refused_without_it
 }
 
 #[test]
-fn listen_tls_needs_a_key_per_certificate_and_a_ca_file_if_it_requests_client_certificates() {
+fn listen_tls_needs_a_key_per_certificate_and_client_certificates_need_a_ca_file() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let file = file.display();
     let problems = |toml: &str| {
