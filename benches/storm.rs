@@ -1,8 +1,8 @@
 //! Reproduces an incident, a reconnect storm: `cargo bench --bench storm`.
 //!
-//! In the parts `calls`, `idle` and `restart`, clients connect only through Seawall. In each run of
-//! the other parts, clients connect first directly to the servers, and then through Seawall.
-//! `--only NAME` runs one part:
+//! In the parts `calls`, `idle`, `memory` and `restart`, clients connect only through Seawall. In
+//! each run of the other parts, clients connect first directly to the servers, and then through
+//! Seawall. `--only NAME` runs one part:
 //!
 //! - `incident`: clients with timeouts of 40 to 500 ms that reconnect at once, and a primary that
 //!   stalls for five seconds.
@@ -10,23 +10,25 @@
 //! - `short`, `php`: one connection for each find.
 //! - `calls`: system calls of Seawall during logins.
 //! - `idle`: memory and server connections of Seawall while many clients are idle.
+//! - `memory`: memory of Seawall before, during and after several storms.
 //! - `restart`: Seawall is killed under load and started again.
 //!
-//! `--runs N` sets the number of runs of each part except `calls` and `idle`, which run once.
-//! `--clients N` sets the number of clients in the part `incident`. `--quick` makes a short run for
-//! CI. The bench asserts counts but no times.
+//! `--runs N` sets the number of runs of each part except `calls`, `idle` and `memory`, which run
+//! once. `--clients N` sets the number of clients in the part `incident`. `--quick` makes a short
+//! run for CI. The bench asserts counts but no times.
 //!
 //! `--binary PATH` measures this binary instead of the binary of this build. `--pool-size N` sets
 //! Seawall's `max_pool_size` in each part except `idle`. Without this option, the size is 32. With
 //! `--pool-size 0`, Seawall has its default configuration.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use seawall_benches::{
     extras::{self, LoginCalls},
+    insight::float,
     options::option,
     output::say,
-    process::cpu_split,
+    process::{cpu_split, peak_resident_bytes, resident_bytes},
     setup::Instance,
     storm_testbed::{Counts, Load, LoadReport, Stall, StormTestbed},
 };
@@ -35,9 +37,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Seawall's `max_pool_size` without the option `--pool-size`. It limits the connections of one
-/// user to one server. The load has one user, so this value limits all connections to the primary
-/// except the few on which Seawall itself checks the server.
+/// Seawall's `max_pool_size` if the bench runs without the option `--pool-size`. For each pair of a
+/// user and a server, Seawall opens at most this many connections. The load has one user, so this
+/// value limits all connections to the primary except the few on which Seawall itself checks the
+/// server.
 const POOL_SIZE: usize = 32;
 
 /// `max_pool_size` in Seawall's default configuration.
@@ -46,6 +49,12 @@ const DEFAULT_POOL_SIZE: usize = 100;
 /// Seawall's `max_pool_size` in the bench's part `idle`. With this value, Seawall has at most ten
 /// server connections in total. This includes the connections on which Seawall checks the servers.
 const IDLE_POOL_SIZE: usize = 4;
+
+/// Number of storms in the part `memory`.
+const MEMORY_STORMS: usize = 3;
+
+/// Time after a storm until the memory is measured. In this time, all clients disconnect.
+const MEMORY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Operations per second of the clients that keep their connections during the storm.
 const BESIDE: f64 = 500.0;
@@ -99,10 +108,11 @@ impl Plan {
         plan
     }
 
-    /// Maximum number of server connections that Seawall may establish after its start. It is twice
-    /// the pool size, because Seawall also needs connections on which it checks both members. The
-    /// number of these connections does not depend on the pool size. So for a pool size below
-    /// [`POOL_SIZE`], the function returns twice [`POOL_SIZE`].
+    /// Maximum number of server connections that Seawall may establish in total after its start. It
+    /// is twice the pool size: besides the connections of the pool, Seawall needs connections on
+    /// which it checks the two members of the replica set. A small pool size does not reduce the
+    /// number of these connections. So for a pool size below [`POOL_SIZE`], the function returns
+    /// twice [`POOL_SIZE`].
     fn max_server_connections(&self) -> f64 {
         let pool_size = self.pool_size.unwrap_or(DEFAULT_POOL_SIZE).max(POOL_SIZE);
         u32::try_from(pool_size * 2).map_or(f64::NAN, f64::from)
@@ -175,6 +185,9 @@ fn main() {
         }
         if wanted("idle") {
             idle(&mut testbed, &plan).await;
+        }
+        if wanted("memory") {
+            memory(&mut testbed, &plan).await;
         }
         if wanted("incident") {
             incident(&testbed, &plan).await;
@@ -346,6 +359,40 @@ async fn idle(testbed: &mut StormTestbed, plan: &Plan) {
     }
     testbed.set_pool_size(plan.pool_size);
     testbed.restart_seawall().await;
+}
+
+/// Measures the memory that Seawall keeps after storms, which shows how much memory the allocator
+/// loses to fragmentation.
+async fn memory(testbed: &mut StormTestbed, plan: &Plan) {
+    say("\n## Memory of Seawall after storms of short connections\n");
+    say("| clients | storm | before, MiB | peak since the start, MiB | 5 s after the storm, MiB |");
+    say("|---|---|---|---|---|");
+    testbed.restart_seawall().await;
+    let mebibytes = |bytes: Result<u64, io::Error>| {
+        bytes.map_or(f64::NAN, |bytes| float(bytes) / f64::from(1 << 20))
+    };
+    for storm in 1..=MEMORY_STORMS {
+        let id = testbed.seawall_id().unwrap_or(0);
+        let before = mebibytes(resident_bytes(id));
+        let options = [
+            ("--clients", plan.persistent.to_string()),
+            ("--timeouts-ms", "500".to_owned()),
+        ];
+        let uri = testbed.through();
+        let report = load("storm", &uri, plan.calm_seconds, &options).report();
+        assert!(
+            report.await.number("/goodput") > 0.0,
+            "no operation succeeded"
+        );
+        sleep(MEMORY_PAUSE).await;
+        assert!(testbed.clients().await < 1.0, "clients are still connected");
+        say(&format!(
+            "| {} | {storm} | {before:.1} | {:.1} | {:.1} |",
+            plan.persistent,
+            mebibytes(peak_resident_bytes(id)),
+            mebibytes(resident_bytes(id)),
+        ));
+    }
 }
 
 fn pages(testbed: &StormTestbed, plan: &Plan) {
@@ -531,7 +578,8 @@ fn row(plan: &Plan, clients: usize, how: Stall, run: usize, is_through: bool, st
 /// The time that the load needs to recover after the end of the stall: `at once`, a number of
 /// seconds, or `never`. `operations` has the number of served operations of each second, and
 /// `offered` is the number of operations that the load sends per second. The load has recovered
-/// when at least 90 % of `offered` operations are served in every later second.
+/// when at least 90 % of `offered` operations are served in each second from then until the end of
+/// the load.
 fn recovered(operations: &[f64], stall_ends: usize, offered: f64) -> String {
     let after = operations.get(stall_ends..).unwrap_or_default();
     let bad = after.iter().rposition(|served| *served < offered * 0.9);
