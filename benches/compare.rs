@@ -54,8 +54,9 @@ struct Plan {
     time: Duration,
     /// Number of idle connections.
     idle: usize,
-    /// Number of clients that log in at the same time, beside the idle connections, so that the
-    /// peak of the memory includes concurrent logins. HAProxy accepts 9,950 connections in total.
+    /// Number of clients that log in at the same time while the idle connections are open. The
+    /// peak of the proxy's memory thus includes the memory of concurrent logins. The sum of `idle`
+    /// and this number must be less than 9,950, because HAProxy accepts no more connections.
     concurrent_logins: usize,
     /// Length of each window in which the CPU time of idle processes is measured.
     idle_window: Duration,
@@ -278,8 +279,8 @@ async fn cpu_percents(pids: impl Iterator<Item = u32>, window: Duration) -> Vec<
     percents
 }
 
-/// Number of windows in which the CPU time of idle processes is measured. The noise is computed
-/// from the differences between the windows.
+/// Number of windows in which the CPU time of idle processes is measured. The noise of this CPU
+/// time is computed from the differences between the windows.
 const IDLE_WINDOWS: usize = 6;
 
 /// The interval at which the CPU times of idle processes are read. The CPU time of a thread between

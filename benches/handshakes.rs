@@ -213,7 +213,8 @@ async fn rotations(clients: &Clients, plan: Plan, server: &str) {
     });
 }
 
-/// The rate of handshakes at a target: per second of its CPU time, and per second of elapsed time.
+/// The rate of handshakes at a target: per second of the target's CPU time, and per second of
+/// elapsed time.
 #[derive(Clone, Copy)]
 struct Speed {
     per_core: f64,
@@ -326,9 +327,9 @@ impl Bench {
     }
 
     /// Measures the latency of finds at `target` before and during a storm of TLS handshakes at
-    /// `stormed`. If `target` and `stormed` are two processes, the measurement is a control: it
-    /// shows how much a storm delays the finds of another process only because both processes use
-    /// the same CPU cores.
+    /// `stormed`. If `target` and `stormed` are two processes, the measurement is a control: the
+    /// storm can delay the finds only because both processes use the same CPU cores. The
+    /// measurement shows how long this delay is.
     async fn measure_storm(
         &self,
         target: &TlsTarget,
@@ -365,7 +366,7 @@ struct StormLatency {
 }
 
 impl StormLatency {
-    /// Prints the row of a target.
+    /// Prints the table row of a target. It shows the medians of the measurements in `rows`.
     fn print(key: &str, target: &str, rows: &[Self]) {
         let spread = |of: fn(&Self) -> f64| Spread::of(rows.iter().map(of));
         let ratio = spread(|row| row.during / row.before);

@@ -28,8 +28,8 @@ use tokio::{
     time::Instant,
 };
 
-/// Number of clients that log in through Seawall at the same time. Seawall delays refusals by 50
-/// ms, so these clients mostly wait.
+/// Number of clients that log in through Seawall at the same time. Seawall delays the refusal of
+/// a login by 50 ms. So the clients mostly wait, and they hardly disturb each other.
 const CLIENTS: usize = 16;
 
 /// Number of clients that log in at the server at the same time. With more clients, the times would

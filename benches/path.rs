@@ -167,8 +167,8 @@ fn insert_of(bytes: usize) -> Vec<u8> {
 /// as a whole. For a larger message, the head (its beginning) is read first, and the remaining
 /// bytes in pieces.
 ///
-/// Returns the number of bytes that were read. If the message is read as a whole, its document
-/// sequences are parsed too, and their number is added.
+/// Returns the number of bytes that were read. If the message is read as a whole, the function
+/// also parses its document sequences, and adds their number to the returned number.
 async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> usize {
     let mut reader = MessageReader::default();
     let read = reader.next(&mut stream, MAX_MESSAGE_BYTES, budget).await;

@@ -183,7 +183,7 @@ fn instructions(test: &str) -> Option<u64> {
     Some(counted.lines().next().unwrap().trim().parse().unwrap())
 }
 
-/// Asserts that the number of locks in each source file is as expected.
+/// Asserts how many locks the code in each source file took.
 #[track_caller]
 fn assert_locks(counted: &LockCounts, expected: &[(&str, u64)]) {
     let expected: BTreeMap<_, _> = expected.iter().copied().collect();

@@ -125,8 +125,8 @@ async fn wait_for_history(seawall: &Seawall) {
     }
 }
 
-/// The baseline of the reports (`--against`), in seconds since 1970. The history begins after this
-/// time, so it has no data for the baseline.
+/// The reports compare the present with the period that ended at this time (`--against`), in
+/// seconds since 1970. The history begins later, so it has no data about this period.
 const BASELINE: &str = "1700000000";
 
 /// The paths of the files that `seawall report` writes about a running Seawall.

@@ -273,9 +273,9 @@ fn commands(text: &str) -> Vec<Vec<&str>> {
     commands
 }
 
-/// Adds `--help` to each command. The command then fails if a subcommand or an option before
-/// `--help` is unknown, and does nothing else. The tests in `e2e/commands.rs` run the commands
-/// without `--help`.
+/// The test adds `--help` to each command. With `--help`, a command fails if it contains an unknown
+/// subcommand or option. Otherwise it only prints its help. The tests in `e2e/commands.rs` run the
+/// commands without `--help`.
 #[test]
 fn every_command_in_the_docs_is_valid() {
     let folder = fs::read_dir(root().join("docs")).unwrap();

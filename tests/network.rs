@@ -300,7 +300,7 @@ const SMALL_DISK: &str = "mount -t tmpfs -o size=1m,mode=700 seawall-test \"$0\"
 
 #[tokio::test]
 #[ignore = "needs the right to mount in a namespace; run by .ci/run"]
-async fn a_full_disk_ends_the_capture_and_operations_continue() {
+async fn a_full_disk_ends_the_capture_but_operations_continue() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let scratch = Scratch::create().unwrap();
     let disk = scratch.join("disk");

@@ -115,7 +115,7 @@ async fn shop(seawall: &Seawall) {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn seawall_top_sorts_filters_and_opens_query_shapes_and_restores_the_terminal_when_it_ends() {
+async fn seawall_top_sorts_and_filters_and_opens_query_shapes_and_restores_the_terminal() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
@@ -152,7 +152,7 @@ async fn seawall_top_sorts_filters_and_opens_query_shapes_and_restores_the_termi
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_shows_heat_maps_without_colors() {
+async fn seawall_top_shows_heat_maps_even_if_the_variable_no_color_is_set() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
@@ -196,7 +196,7 @@ async fn top_shows_heat_maps_without_colors() {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn seawall_top_sorts_by_the_column_whose_key_is_pressed_and_shows_a_query_shape_histogram() {
+async fn seawall_top_sorts_by_the_column_of_the_pressed_key_and_shows_a_histogram_of_one_shape() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
@@ -247,7 +247,7 @@ async fn seawall_top_sorts_by_the_column_whose_key_is_pressed_and_shows_a_query_
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn seawall_report_prints_and_saves_reports_and_seawall_report_compare_compares_them() {
+async fn seawall_report_prints_and_saves_reports_and_its_subcommand_compare_compares_two_reports() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
@@ -302,7 +302,7 @@ async fn seawall_report_prints_and_saves_reports_and_seawall_report_compare_comp
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_continues_while_the_proxy_is_unreachable_and_ends_on_interrupt() {
+async fn seawall_top_continues_while_the_proxy_is_unreachable_and_ends_on_interrupt() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;

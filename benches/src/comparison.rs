@@ -74,8 +74,8 @@ struct Value {
     median: f64,
     worst: f64,
     best: f64,
-    /// Half of the difference between the quartiles of the rounds. CPU time is measured in ticks
-    /// ([`CPU_TICK`]), so the noise of a CPU time is at least one tick.
+    /// Half of the difference between the quartiles of the rounds. If the value is a CPU time, its
+    /// noise is at least one tick ([`CPU_TICK`]), because the kernel counts CPU time in ticks.
     noise: f64,
 }
 
@@ -180,7 +180,7 @@ impl Medians {
     }
 
     /// Adds the rounds of a case. The first row of each round is the row of direct connections.
-    /// Returns the lines of a table.
+    /// Returns one line for each target, for a table with the header [`Self::HEADER`].
     pub fn add(&mut self, case: &Case, rounds: &[Vec<Row>]) -> Vec<String> {
         let load = match case.rate {
             Some(rate) => format!("{rate:.0}/s"),
@@ -207,7 +207,8 @@ impl Medians {
         line
     }
 
-    /// Adds the system calls per operation with this number of connections.
+    /// Adds the system calls per operation that were counted while the load had `connections`
+    /// connections.
     pub fn add_calls(&mut self, connections: usize, target: &str, calls: OperationCalls) {
         self.calls.insert(format!("{connections} {target}"), calls);
     }
@@ -479,9 +480,9 @@ impl Value {
     }
 }
 
-/// The CPU time of the proxy per operation, divided by the CPU time of another target. `None` if
-/// the other target is missing. Ignores rounds in which the other target's CPU time was too short
-/// to be measured.
+/// The CPU time of the proxy per operation, divided by the CPU time of another target per
+/// operation. Ignores rounds in which the other target's CPU time was too short to be measured.
+/// `None` if the other target is missing, or if all rounds are ignored.
 fn cpu_ratio(rounds: &[Vec<Row>], index: usize, other: &str) -> Option<Value> {
     let mut pairs = Vec::new();
     for round in rounds {
@@ -598,7 +599,7 @@ mod tests {
     /// The relay is a process that only copies bytes. The kernel counts CPU time in ticks of 10 ms,
     /// so a CPU time may be wrong by one tick.
     #[test]
-    fn ratio_of_seawalls_cpu_time_to_the_relays_has_at_least_the_noise_of_one_tick() {
+    fn noise_of_a_ratio_of_two_cpu_times_includes_an_error_of_one_tick_in_each_of_them() {
         let medians = medians(200, 400);
         let values = medians.cases.get("small 1 Seawall").unwrap();
         let ratio = values.cpu_to_relay.unwrap();
@@ -648,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn increased_idle_cpu_time_idle_memory_and_number_of_system_calls_are_reported() {
+    fn increases_of_idle_cpu_time_and_of_idle_memory_and_of_system_calls_are_reported() {
         let with = |cpu_percent: f64, bytes_per_client: f64, all: f64| {
             let mut medians = medians(200, 400);
             let windows = [-0.02, -0.01, 0.0, 0.0, 0.01, 0.02];

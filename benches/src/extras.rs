@@ -26,7 +26,7 @@ pub struct LoginCalls {
 }
 
 /// Counts Seawall's system calls for `seconds` seconds, while `clients` clients repeatedly connect,
-/// log in, run a find and disconnect. `None` if strace is not installed.
+/// log in, run a find and disconnect. `None` if Seawall does not run or strace is not installed.
 pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Option<LoginCalls> {
     let traced = Traced::attach(testbed.seawall_id()?).await?;
     let before = testbed.counts().await.client_logins;

@@ -334,8 +334,8 @@ fn yield_to_others() {
 }
 
 /// Runs a task, and calls `yield_now` after each poll. Without this call, a thread of a measured
-/// process that wakes up would sometimes wait some milliseconds for the CPU, probably until the
-/// next tick of the scheduler.
+/// process sometimes waits for the CPU for some milliseconds after it has been woken. It probably
+/// waits until the next tick of the scheduler.
 async fn yielding<F: Future>(task: F) -> F::Output {
     let mut task = pin!(task);
     poll_fn(|cx| {

@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-/// The database that contains all collections of the benches.
+/// The database that contains all collections of the loads in this module.
 pub const DATABASE: &str = "bench";
 
 /// A collection whose documents have the same size and the `_id`s 0, 1, 2 and so on.
@@ -69,8 +69,8 @@ pub enum Work {
     Finds(Collection),
     /// Finds by `_id`: one in ten in [`SLOW`], the others in [`SMALL`].
     TenthSlow,
-    /// 60 % finds by `_id`, 20 % inserts, 15 % updates by `_id` and 5 % aggregations over ten
-    /// documents, with small documents.
+    /// 60 % finds by `_id`, 20 % inserts, 15 % updates by `_id` and 5 % aggregations. Each
+    /// aggregation reads ten documents. All documents are small.
     Mixed,
 }
 

@@ -15,8 +15,8 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use seawall_tests::eventually::eventually;
 
-/// The unit in which `/proc/PID/stat` gives CPU times, in milliseconds. Linux counts 100 units per
-/// second (USER_HZ).
+/// The number of milliseconds in a clock tick. `/proc/PID/stat` gives CPU times in clock ticks, and
+/// Linux counts 100 clock ticks per second (USER_HZ).
 const CPU_TICK_MS: u64 = 10;
 
 /// The resolution of the CPU times in this module, except those of [`ThreadTimes`].

@@ -1,8 +1,8 @@
-//! A bare relay. Each client connection gets its own server connection. The relay copies the bytes
-//! between the two connections and does not parse them. So its CPU time shows what a proxy on tokio
-//! costs if it does nothing else.
+//! A bare relay: a proxy that only copies bytes. Each client connection gets its own server
+//! connection. The relay copies the bytes between the two connections and does not parse them. So
+//! its CPU time is the least CPU time that a proxy on tokio needs.
 //!
-//! The relay is a separate process, so that its CPU time can be measured like that of a proxy. The
+//! The relay is a separate process, so that its CPU time can be measured like that of HAProxy. The
 //! process runs the bench's own binary with the arguments `relay LISTEN SERVER`. It prints the
 //! address it listens on, and ends when its standard input is closed.
 
@@ -24,7 +24,8 @@ use crate::process::Process;
 /// The first argument with which a bench's program runs as the relay process.
 const ARGUMENT: &str = "relay";
 
-/// Number of the relay's threads that copy bytes. The benches start HAProxy with as many threads.
+/// Number of the relay's threads that copy bytes. The benches start HAProxy with the same number of
+/// threads.
 const THREADS: usize = 2;
 
 /// Starts the relay in front of `server`, an IP address and a port. Returns the process and the

@@ -58,11 +58,12 @@ pub struct RotationTestbed {
 /// The times from the replacement of the files until each change has an effect.
 #[derive(Clone, Copy, Debug)]
 pub struct RotationTimes {
-    /// Until a new handshake gets the new certificate.
+    /// Time until a new handshake gets the new certificate.
     pub certificate: Duration,
-    /// Until a client with a certificate of a new authority is served.
+    /// Time until Seawall serves a client that has a certificate of a new authority.
     pub authority: Duration,
-    /// Until the connection of a client whose certificate is on the new revocation list is closed.
+    /// Time until Seawall closes the connection of a client whose certificate is on the new
+    /// revocation list.
     pub revocation: Duration,
 }
 

@@ -41,7 +41,8 @@ impl Run {
     }
 }
 
-/// The commit of the sources, as `git describe` prints it. `None` without Git.
+/// The commit of the sources, as `git describe` prints it. `None` if Git is not installed, or if
+/// the sources are not in a Git repository.
 fn commit() -> Option<String> {
     let folder = env!("CARGO_MANIFEST_DIR");
     let mut command = Command::new("git");

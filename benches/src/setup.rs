@@ -1,4 +1,5 @@
-//! The compared targets: a mongod, and in front of it HAProxy, Seawall and a bare relay.
+//! The compared targets: a mongod, and in front of it HAProxy, Seawall and a bare relay (a process
+//! that only copies bytes).
 
 use std::{
     path::{Path, PathBuf},
@@ -34,7 +35,7 @@ use crate::{
 /// The name of the target HAProxy.
 pub const HAPROXY: &str = "HAProxy";
 
-/// The name of the target that is a bare relay.
+/// The name of the target that is a bare relay (a process that only copies bytes).
 pub const RELAY: &str = "relay";
 
 /// The user that the clients of the load log in as.
@@ -166,8 +167,9 @@ impl Setup {
         setup
     }
 
-    /// Starts a bare relay and inserts it into the list of targets as the second target, behind the
-    /// direct connections. The calling program must begin with [`relay::run_if_requested`].
+    /// Starts a bare relay (a process that only copies bytes). Inserts it into the list of targets
+    /// as the second target, after the direct connections. The calling program must begin with
+    /// [`relay::run_if_requested`].
     ///
     /// # Panics
     /// If the relay does not start or does not accept logins.

@@ -140,7 +140,7 @@ impl StormTestbed {
         self.seawall = Some(Process::start(&mut command).expect("Seawall starts"));
     }
 
-    /// Returns Seawall's process id.
+    /// Returns Seawall's process id; `None` if Seawall does not run.
     pub fn seawall_id(&self) -> Option<u32> {
         self.seawall.as_ref().map(Process::id)
     }
@@ -224,7 +224,7 @@ impl StormTestbed {
         sum_of(&page, "seawall_client_connections", &[])
     }
 
-    /// Returns the primary's process id.
+    /// Returns the primary's process id; `None` if the primary does not run.
     pub fn primary_id(&self) -> Option<u32> {
         let primary = self.set.member_at(self.primary)?.pid()?;
         u32::try_from(primary.as_raw_nonzero().get()).ok()

@@ -143,7 +143,8 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// True if the error is in the configuration, and not in the environment.
+    /// True if a wrong value in the configuration causes the error. False if the cause is elsewhere
+    /// in the system, for example an address that is in use.
     pub(crate) fn blames_configuration(&self) -> bool {
         match self {
             Self::Deployment(_)
@@ -228,7 +229,7 @@ impl Drop for App {
 }
 
 impl App {
-    /// Returns a heartbeat for a watchdog: it shows if the threads make progress.
+    /// Returns a heartbeat, which shows a watchdog whether the threads make progress.
     pub(crate) fn heartbeat(&self) -> Heartbeat {
         let planes = &self.planes;
         Heartbeat::of(
@@ -314,7 +315,7 @@ impl App {
     /// Exports the configuration's hash and the expiry of each certificate as metrics.
     ///
     /// # Errors
-    /// If the exporter refuses its histogram buckets.
+    /// If the metrics cannot be set up.
     fn export_info(&self, config_hash: &str) -> Result<(), ObserveError> {
         let series = tls::series(self.expiries().all());
         self.feed.exporter.set_info(config_hash, series)
@@ -446,14 +447,14 @@ impl App {
         &self.client_addresses
     }
 
-    /// The address of the metrics and the API; `None` if they are off, or the address was in use at
-    /// the start.
+    /// The address of the metrics and the API; `None` if they are off, or if the address could not
+    /// be bound at the start.
     pub fn admin_address(&self) -> Option<&str> {
         self.admin_address.as_deref()
     }
 
-    /// The address that serves only metrics and health checks; `None` if it is off, or was in use
-    /// at the start.
+    /// The address that serves only metrics and health checks; `None` if it is off, or if it could
+    /// not be bound at the start.
     pub fn metrics_address(&self) -> Option<&str> {
         self.metrics_address.as_deref()
     }

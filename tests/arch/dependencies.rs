@@ -1,5 +1,6 @@
-//! A module or crate uses only those that its row of the table in docs/ARCHITECTURE.md allows, and
-//! only those of a lower level.
+//! A module or crate uses only the modules and crates that its row of the table in
+//! docs/ARCHITECTURE.md allows. A row below the top level allows only modules and crates of lower
+//! levels.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +16,7 @@ use crate::{
 /// The level of the command line. Modules of this level may use every module.
 const TOP: u32 = 10;
 
-/// What the table in docs/ARCHITECTURE.md says about one module.
+/// What the table in docs/ARCHITECTURE.md says about one module or crate.
 struct Row {
     level: u32,
     may_use: BTreeSet<String>,
@@ -36,7 +37,7 @@ fn names(cell: &str) -> Vec<String> {
         .collect()
 }
 
-/// The rows of the table "Who may know whom", by module.
+/// The rows of the table "Who may know whom", by the name of the module or crate.
 fn table() -> BTreeMap<String, Row> {
     let text = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
     let section = text.split("## Who may know whom").nth(1).unwrap();
@@ -99,8 +100,8 @@ fn used_crates(source: &str) -> BTreeSet<String> {
     names.filter(|name| name != "config").collect()
 }
 
-/// The modules in the root of a crate that a source of this crate names. `module` is the path of
-/// the source's module. Unit tests are ignored.
+/// The first module of each path that `source` uses, counted from the crate's root: `a` for
+/// `crate::a::b`. `module` is the path of the module of `source`. Unit tests are ignored.
 fn uses(module: &[String], source: &str) -> BTreeSet<String> {
     let paths = [used_paths(source), paths_to_siblings(source)].concat();
     let in_root = paths.iter().filter_map(|path| from_root(module, path));
@@ -188,7 +189,7 @@ fn crates_that_a_source_file_uses_are_found() {
 }
 
 #[test]
-fn in_docs_architecture_md_a_module_may_use_only_modules_of_lower_levels() {
+fn in_docs_architecture_md_modules_below_the_top_level_may_use_only_modules_of_lower_levels() {
     let table = table();
     for (module, row) in &table {
         for used in row.may_use.iter().filter(|used| *used != module) {

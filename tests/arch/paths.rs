@@ -65,7 +65,7 @@ pub(crate) fn paths_to_siblings(source: &str) -> Vec<Vec<String>> {
 }
 
 /// Converts a path in `module` to the path from the root of the crate. `None` if the path begins
-/// with neither `crate` nor `super`.
+/// with neither `crate` nor `super`, or if it leads above the root.
 pub(crate) fn from_root(module: &[String], path: &[String]) -> Option<Vec<String>> {
     if path.first()? == "crate" {
         return Some(path[1..].to_vec());

@@ -18,7 +18,7 @@ use crate::sources::{crates, identifiers, root, sources, without_comments};
 #[derive(Debug, Default)]
 struct PublicItems {
     functions_and_constants: BTreeSet<String>,
-    /// The functions and constants of types, which other code names only after `.` or `::`.
+    /// The functions and constants of types. Other code names them only after `.` or `::`.
     members: BTreeSet<String>,
     types: BTreeSet<String>,
     /// The identifiers in public signatures and fields. The compiler requires that a type which
@@ -34,7 +34,7 @@ impl PublicItems {
         self.add_identifiers(&name.to_string(), declaration);
     }
 
-    /// Adds all identifiers that `visit` finds, except this one.
+    /// Adds all identifiers that `visit` finds, but not the identifier `except`.
     fn add_identifiers(&mut self, except: &str, visit: impl FnOnce(&mut Identifiers)) {
         let mut found = Identifiers::default();
         visit(&mut found);
@@ -247,7 +247,7 @@ fn members_are_found_after_dots_and_colons() {
     assert_eq!(found, ["b", "d", "g"]);
 }
 
-/// What the code of a package names.
+/// The identifiers that occur in the code of a package.
 struct Named<'a> {
     words: BTreeSet<&'a str>,
     members: BTreeSet<&'a str>,

@@ -48,7 +48,7 @@ pub(super) async fn try_start(seawall: &Seawall, members: &str) -> (u16, String)
     seawall.post("/api/v1/captures", &json).await
 }
 
-/// The records of a capture.
+/// The contents of a capture: the headers of its files, and its records.
 pub(super) struct Read {
     /// The header of each file of the capture (`part-00000.swc`, `part-00001.swc` and so on).
     pub(super) headers: Vec<Header>,

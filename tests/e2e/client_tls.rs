@@ -127,7 +127,8 @@ impl Scene {
         self.clients.client(name, YEAR).unwrap()
     }
 
-    /// The configuration of a client with this certificate. The client resumes TLS sessions.
+    /// The configuration of a client that presents the certificate of `identity`, or no certificate
+    /// if `identity` is `None`. The client resumes TLS sessions.
     fn config(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
         self.servers.client_config(identity).unwrap()
     }
@@ -136,9 +137,10 @@ impl Scene {
         handshake(self.seawall().address(), config, name).await
     }
 
-    /// Connects and sends a `hello`. Returns the kind of the TLS handshake (full or resumed), and
-    /// the client if it was served. The `hello` is needed, because with TLS 1.3 the handshake of a
-    /// client succeeds before the client learns that Seawall has refused its certificate.
+    /// Connects and sends a `hello`. Returns the kind of the TLS handshake (full or resumed; `None`
+    /// if the handshake failed), and the client (`None` if it was not served). The `hello` is
+    /// needed, because with TLS 1.3 the handshake of a client succeeds before the client learns
+    /// that Seawall has refused its certificate.
     async fn connect(
         &self,
         config: &Arc<ClientConfig>,
@@ -377,7 +379,7 @@ async fn an_expired_authority_is_still_trusted_and_its_expiry_is_in_the_status()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_has_the_expiry_of_each_file_in_the_section_listen_tls() {
+async fn for_each_file_in_listen_tls_the_log_says_when_its_content_expires() {
     let scene = Scene::new();
     let server = scene.servers.expired_server(&["localhost"]).unwrap();
     scene.write_server("server", &server);
@@ -410,7 +412,7 @@ async fn an_optional_certificate_may_be_missing_but_not_invalid() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_may_connect_with_or_without_tls_in_mode_prefer() {
+async fn in_tls_mode_prefer_clients_may_connect_with_or_without_tls() {
     let scene = Scene::start("listen.tls.mode = \"prefer\"\n").await;
     assert!(scene.is_served(None).await);
     let mut plain = RawClient::connect(scene.seawall().address().parse().unwrap())
@@ -649,7 +651,7 @@ async fn each_authority_and_revocation_list_in_one_file_has_its_own_expiry() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn if_reload_watch_is_true_handshakes_get_the_new_certificate_after_its_file_was_replaced() {
+async fn handshakes_use_the_new_certificate_after_its_file_is_replaced_if_reload_watch_is_true() {
     let scene = Scene::new();
     let [first, second] = [(); 2].map(|()| scene.servers.server(&["localhost"], &ECDSA).unwrap());
     scene.write_server("server", &first);
@@ -678,7 +680,7 @@ async fn if_reload_watch_is_true_handshakes_get_the_new_certificate_after_its_fi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn if_reload_watch_is_true_handshakes_use_the_new_authorities_and_revocation_list() {
+async fn handshakes_use_new_authorities_and_revocation_lists_if_reload_watch_is_true() {
     let scene = Scene::new();
     scene.write_list(&[]);
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
@@ -718,7 +720,7 @@ async fn if_reload_watch_is_true_handshakes_use_the_new_authorities_and_revocati
 /// Number of clients that run operations while certificates are replaced.
 const CLIENTS: usize = 500;
 
-/// Number of times that all files are replaced.
+/// Number of times that the test replaces all TLS files.
 const ROTATIONS: usize = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

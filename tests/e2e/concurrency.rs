@@ -146,7 +146,7 @@ async fn must_succeed(clients: Vec<RawClient>) {
     }
 }
 
-/// `fsync` with `lock` makes all writes wait, so only `fsyncUnlock` can end them.
+/// After `fsync` with `lock`, all writes wait until a client sends `fsyncUnlock`.
 #[tokio::test]
 async fn fsync_unlock_runs_although_writes_that_wait_for_it_hold_all_connections() {
     let scene = Scene::start_with("pool.concurrency = \"off\"\npool.max_pool_size = 3\n").await;

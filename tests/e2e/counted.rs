@@ -79,7 +79,8 @@ impl Scene {
         eventually(LIMIT, row).await.unwrap()
     }
 
-    /// The sum of the values of a metric over all series of this scene's database.
+    /// The sum of the values of a metric over the series that have all of `labels` and the database
+    /// of this scene.
     async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let db = format!("db=\"{}\"", self.db);
         let labels: Vec<_> = labels.iter().copied().chain([&*db]).collect();

@@ -234,7 +234,7 @@ async fn a_server_without_users_gives_clients_of_seawall_no_rights() {
 }
 
 /// With the credentials `none`, clients need no login. With `self`, Seawall reads the SCRAM keys of
-/// a user from a server with the rights of this user.
+/// a user from a server. For this, it uses the rights of this user.
 #[tokio::test]
 async fn credentials_change_from_none_to_self_after_access_control_is_switched_on() {
     let seawall = seawall("[auth]\ncredentials = \"none\"\n").await;
@@ -251,7 +251,7 @@ async fn credentials_change_from_none_to_self_after_access_control_is_switched_o
 }
 
 #[tokio::test]
-async fn after_access_control_is_switched_on_a_client_must_log_in_in_time() {
+async fn a_client_must_log_in_in_time_after_access_control_is_switched_on() {
     let toml = "[auth]\ncredentials = \"none\"\nauthentication_timeout_ms = 500\n";
     let seawall = seawall(toml).await;
     let mut client = connect(&seawall).await;

@@ -1,5 +1,5 @@
-//! Tests of logins if Seawall is configured without credentials (`auth.credentials` is `self`). All
-//! users keep their own rights on the server.
+//! Tests of logins with `auth.credentials = "self"`. Seawall's configuration then contains no
+//! credentials, and all users keep their own rights on the server.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
 }
 
 #[tokio::test]
-async fn users_log_in_with_every_mechanism_and_sasl_start_or_speculative_hello() {
+async fn users_can_log_in_with_each_mechanism_and_with_or_without_speculative_authentication() {
     let seawall = seawall("").await;
     let status: Status = seawall.api("/api/v1/status").await;
     assert_eq!(status.credentials, "self");
@@ -68,14 +68,14 @@ async fn users_log_in_with_every_mechanism_and_sasl_start_or_speculative_hello()
 }
 
 #[tokio::test]
-async fn replica_set_users_log_in_with_every_mechanism_and_sasl_start_or_speculative_hello() {
+async fn users_of_a_replica_set_can_log_in_with_each_mechanism_with_or_without_speculation() {
     let set = shared_replica_set().await.unwrap();
     let seawall = seawall_at(&set.uri(), "").await;
     log_in_in_every_way(&seawall, &set.administrator().await.unwrap()).await;
 }
 
-/// Code 13 (Unauthorized) may also mean that the user of the connection was dropped. Only then,
-/// Seawall closes the connection.
+/// Code 13 (Unauthorized) may also mean that the user of the connection was dropped. Seawall closes
+/// the connection only if the user was dropped.
 #[tokio::test]
 async fn code_13_for_a_user_that_still_exists_closes_no_pooled_connection() {
     let seawall = seawall("").await;

@@ -13,8 +13,8 @@ use seawall_tests::{
 
 const DB: &str = "differential";
 
-/// Commands that are not sent: they stop the server, change it for all clients, wait, or are only
-/// for internal use or for tests of the server.
+/// Commands that are not sent. Some of them stop the server, change it for all clients, or block
+/// the connection. The others are only for internal use or for tests of the server.
 const NOT_SENT: &[&str] = &[
     "shutdown",
     "fsync",
@@ -179,10 +179,11 @@ fn masked_document(document: Document) -> Document {
     fields.collect()
 }
 
-/// The part of a reply that must be equal directly and through Seawall. For a successful command in
-/// [`STATE`], this part is only the names of the reply's fields. For any other reply, it is the
-/// reply without the values of the fields in [`VOLATILE`]. Some error texts are also cut short,
-/// because their ends always differ (see [`masked`]).
+/// The part of a reply that must be equal whether the test sends the command directly to the server
+/// or through Seawall. For a successful command in [`STATE`], this part is only the names of the
+/// reply's fields. For any other reply, it is the reply without the values of the fields in
+/// [`VOLATILE`]. Some error texts are also cut short, because their ends always differ (see
+/// [`masked`]).
 fn compared(name: &str, reply: &RawReply) -> Document {
     if STATE.contains(&name) && reply.is_ok() {
         let names: BTreeSet<_> = reply.body.keys().cloned().collect();

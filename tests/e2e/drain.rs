@@ -182,7 +182,8 @@ async fn a_second_sigterm_ends_the_drain_and_the_log_has_the_number_of_closed_cl
     assert_eq!(drained["fields"]["closed_clients"], 3, "{}", process.log());
 }
 
-/// Like [`eventually`], for an attempt that needs mutable access.
+/// Repeats `attempt` until it returns true, for at most [`LIMIT`]. An attempt may borrow variables
+/// mutably, which [`eventually`] does not allow.
 async fn wait_until(mut attempt: impl AsyncFnMut() -> bool) {
     let soon = async { while !attempt().await {} };
     timeout(LIMIT, soon).await.unwrap();

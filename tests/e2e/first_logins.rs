@@ -108,7 +108,7 @@ async fn when_seawall_forwards_a_first_login_it_omits_all_fields_that_the_login_
 }
 
 #[tokio::test]
-async fn of_concurrent_logins_of_a_new_user_seawall_forwards_one_and_verifies_the_others_itself() {
+async fn seawall_forwards_one_of_several_concurrent_logins_of_a_new_user_and_verifies_the_others() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let began = Instant::now();
@@ -135,7 +135,7 @@ async fn of_concurrent_logins_of_a_new_user_seawall_forwards_one_and_verifies_th
 /// Seawall forwards the first login of a user to a server. Such a login is unfinished until the
 /// client has sent its proof. `limits.introduction_conversations` limits the unfinished logins.
 #[tokio::test]
-async fn at_the_limit_of_unfinished_first_logins_seawall_ends_the_oldest_one() {
+async fn seawall_ends_the_oldest_of_the_unfinished_first_logins_if_their_limit_is_reached() {
     let toml = "[limits]\nintroductions = 1\nintroduction_conversations = 2\n";
     let (seawall, recorder) = recorded(toml).await;
     let mut stalled = Vec::new();

@@ -1,5 +1,5 @@
 //! Tests of the fixtures that all other tests rely on: servers, the raw client (which sends any
-//! bytes), and the recorder (a proxy in front of a server that records its traffic). The tests
+//! bytes), and the recorder (a proxy that records the traffic of the server behind it). The tests
 //! use real servers.
 
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ use seawall_tests::recorder::{Cut, Recorder};
 use seawall_tests::scratch::Scratch;
 
 #[tokio::test]
-async fn raw_client_logs_in_with_both_mechanisms_and_every_way_to_start_a_login() {
+async fn raw_client_can_log_in_with_each_mechanism_and_begin_the_login_in_each_way() {
     let server = shared_standalone().await.unwrap();
     let db = unique_name("login");
     let user = NewUser::new(&db, "a=b,c.d", "pass word").role("readWrite", &db);
@@ -262,7 +262,7 @@ async fn shared_replica_set_replicates_and_every_member_accepts_commands() {
 }
 
 #[tokio::test]
-async fn replica_set_recovers_from_step_down_stop_and_kill() {
+async fn replica_set_recovers_after_its_primary_steps_down_or_is_suspended_or_is_killed() {
     let mut set = ReplicaSet::start(3, Options::default()).await.unwrap();
     let first = set.primary().await.unwrap().address();
     let second = set.step_down().await.unwrap().address();

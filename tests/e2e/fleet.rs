@@ -197,9 +197,9 @@ async fn open_cursor(client: &mut RawClient, db: &str, preference: &str) -> i64 
     cursor.get_i64("id").unwrap()
 }
 
-/// One connection to each of two instances in front of the same replica set, as if a load balancer
-/// had distributed the connections of a client that does not use `loadBalanced=true`. A `getMore`
-/// is foreign to an instance if another instance has opened the cursor.
+/// The test acts as a client whose connections a load balancer has distributed over two instances.
+/// A client without `loadBalanced=true` may send a `getMore` on another connection than the `find`.
+/// A `getMore` is foreign to an instance if another instance has opened the cursor.
 #[tokio::test]
 async fn get_mores_on_cursors_of_another_instance_count_as_foreign_and_fail_on_a_secondary() {
     let set = shared_replica_set().await.unwrap();

@@ -170,7 +170,8 @@ async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept
     );
 }
 
-/// Seawall sends `killOp` on an extra server connection, and keeps the connection for later reads.
+/// Seawall sends `killOp` on an extra server connection. It keeps this connection, and sends later
+/// `killOp` commands on it too.
 #[tokio::test]
 async fn seawall_kills_several_reads_of_disconnected_clients_with_one_extra_server_login() {
     let scene = Scene::start(1).await;
@@ -183,7 +184,7 @@ async fn seawall_kills_several_reads_of_disconnected_clients_with_one_extra_serv
 }
 
 #[tokio::test]
-async fn after_a_server_restart_reads_of_disconnected_clients_still_end() {
+async fn reads_of_disconnected_clients_still_end_after_a_server_restart() {
     let mut scene = Scene::start(1).await;
     for _ in 0..2 {
         scene.read_and_leave().await;

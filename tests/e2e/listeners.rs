@@ -96,8 +96,8 @@ impl Files {
 }
 
 /// A TLS handshake with the listener at this index. If `presented` is given, Seawall must present
-/// this certificate. Returns the kind of the handshake (full or resumed), and true if Seawall then
-/// replies to a `hello`.
+/// this certificate. Returns the kind of the handshake (full or resumed; `None` if the handshake
+/// failed), and true if Seawall then replies to a `hello`.
 async fn handshake(
     seawall: &Seawall,
     index: usize,

@@ -128,7 +128,7 @@ async fn host_manager_may_reload_but_not_read_the_status_and_cluster_admin_may_d
 }
 
 #[tokio::test]
-async fn the_command_seawall_is_refused_with_api_strict() {
+async fn the_command_seawall_is_refused_if_api_strict_is_true() {
     let served = Served::start("").await;
     let mut root = logged_in(served.process.address(), ROOT, ROOT_PASSWORD).await;
     let strict = |is_strict: bool| {
@@ -140,7 +140,7 @@ async fn the_command_seawall_is_refused_with_api_strict() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_seawall_is_forwarded_if_admin_commands_is_false() {
+async fn the_command_seawall_is_forwarded_if_the_key_admin_commands_is_false() {
     let server = shared_standalone().await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let mut root = logged_in(seawall.address(), ROOT, ROOT_PASSWORD).await;

@@ -21,8 +21,8 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A user with rights on one database, which has the same name as the user, and an instance of
-/// Seawall.
+/// An instance of Seawall, and a user with rights on one database. The database has the same name
+/// as the user.
 struct Scene {
     user: NewUser,
     seawall: Seawall,
@@ -338,7 +338,7 @@ async fn query_shapes_beyond_the_requested_limit_are_summed_in_the_field_other()
 }
 
 #[tokio::test]
-async fn the_api_has_for_each_server_the_latencies_of_the_report_and_the_time_to_the_first_byte() {
+async fn the_api_has_a_time_to_first_byte_for_each_server_and_the_same_latencies_as_the_report() {
     let scene = Scene::start("").await;
     scene.finds(50).await;
     let both = async || {
@@ -411,7 +411,7 @@ async fn requests_for_past_data_return_404_if_the_history_is_disabled() {
 
 /// Seawall keeps the counts of past operations in `history.directory`.
 #[tokio::test]
-async fn after_a_restart_reports_include_the_operations_before_the_restart() {
+async fn reports_include_the_operations_before_a_restart() {
     let scratch = Scratch::create().unwrap();
     let directory = scratch.path().join("kept");
     let toml = format!("history.directory = {directory:?}");
@@ -488,7 +488,7 @@ async fn error_codes_failed_writes_and_retries_are_counted() {
 }
 
 #[tokio::test]
-async fn with_threshold_0_all_operations_are_in_the_slow_log_but_values_only_if_redact_is_false() {
+async fn slow_log_threshold_0_logs_all_operations_and_redact_false_adds_their_values() {
     let scratch = Scratch::create().unwrap();
     for redact in [true, false] {
         let file = scratch.path().join(format!("slow-{redact}.json"));
@@ -528,7 +528,7 @@ fn lines_of(path: &std::path::Path) -> Vec<Value> {
 /// With `redact = false`, the slow log has the values of commands, but not of commands that may
 /// contain passwords.
 #[tokio::test]
-async fn the_slow_log_shows_values_in_document_sequences_but_not_in_user_or_unknown_commands() {
+async fn slow_log_shows_document_sequences_but_no_values_of_user_management_or_unknown_commands() {
     let scratch = Scratch::create().unwrap();
     let file = scratch.path().join("slow.json");
     let toml = format!(
@@ -568,7 +568,7 @@ async fn the_slow_log_shows_values_in_document_sequences_but_not_in_user_or_unkn
 
 /// The slow log omits operations over `max_lines_per_second`, and later writes how many it omitted.
 #[tokio::test]
-async fn when_the_process_ends_the_slow_log_has_the_count_of_all_operations_over_its_line_limit() {
+async fn the_slow_log_has_the_count_of_all_operations_over_its_line_limit_when_the_process_ends() {
     let server = shared_standalone().await.unwrap();
     let name = unique_name("past");
     let user = NewUser::new("admin", &name, "secret").role("readWrite", &name);

@@ -386,7 +386,7 @@ async fn serve(mut stream: TcpStream, replies: Replies) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn if_peers_fail_their_errors_are_reported_and_the_replies_of_other_instances_are_merged() {
+async fn errors_of_failed_peers_are_reported_and_the_replies_of_other_instances_are_merged() {
     let server = shared_standalone().await.unwrap();
     let files = Scratch::create().unwrap();
     let token = files.write("token", "the right token").unwrap();

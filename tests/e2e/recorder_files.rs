@@ -203,7 +203,7 @@ fn results_of(report: &Report) -> BTreeMap<String, (u64, u64, u64, Option<String
 }
 
 #[tokio::test]
-async fn a_redacted_capture_has_the_same_commands_without_their_values() {
+async fn conversion_with_redaction_keeps_all_commands_but_removes_their_values() {
     let scratch = Scratch::create().unwrap();
     let (recording, sent) = record(&scratch).await;
     let capture = scratch.join("capture.swc");
@@ -274,7 +274,7 @@ fn part(number: u32, reason: EndReason) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn all_parts_of_a_capture_in_one_file_are_converted_and_a_missing_part_is_reported() {
+async fn a_file_with_all_parts_of_a_capture_is_converted_and_a_missing_part_is_reported() {
     let scratch = Scratch::create().unwrap();
     let parts = [part(0, EndReason::NextPart), part(1, EndReason::Stopped)];
     let joined = scratch.write("joined.swc", parts.concat()).unwrap();

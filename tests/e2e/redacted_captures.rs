@@ -64,8 +64,8 @@ impl Secrets {
         number
     }
 
-    /// A document with a random value of each BSON type that redaction replaces by a pseudonym.
-    /// Adds these values to the secrets.
+    /// A document with random values. It has one value of each BSON type whose values are replaced
+    /// by pseudonyms in redaction. Adds these random values to the secrets.
     fn document(&mut self, at: &str) -> Document {
         let small: i32 = rand::random::<i32>() | 1;
         let small_bytes = [&b"small\0"[..], &small.to_le_bytes()].concat();
@@ -278,14 +278,14 @@ async fn sequences_and_streams(client: &Client, database: &Database, secrets: &m
     assert!(found.try_collect::<Vec<_>>().await.unwrap().len() >= 3);
 }
 
-/// All bytes of the records of a capture, not compressed.
+/// The bytes of all records of a capture, without compression.
 fn bytes_of(read: &Read) -> Vec<u8> {
     let records = read.records.iter();
     let encoded = records.flat_map(|content| Record::from(content.clone()).encode_to_vec());
     encoded.collect()
 }
 
-/// Number of bytes at the start of each value that [`found_and_missing`] compares first. Every
+/// [`found_and_missing`] first compares this number of bytes at the start of each value. Every
 /// value has at least this number of bytes.
 const START: usize = 8;
 

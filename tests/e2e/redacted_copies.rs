@@ -120,7 +120,7 @@ async fn seawall_load_copy_uses_tls_and_logs_in_to_the_source_server_and_the_tar
 }
 
 #[tokio::test]
-async fn seawall_load_copy_refuses_a_target_on_another_machine_without_the_option_yes_i_own_this() {
+async fn seawall_load_copy_to_another_machine_needs_the_option_yes_i_own_this() {
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
     let key = key.to_str().unwrap();

@@ -58,7 +58,7 @@ async fn redaction_of_traffic_and_data_does_not_change_the_differences_that_a_re
     assert_verdicts(&target, &scratch.join("captures").join(&id), changed).await;
 }
 
-/// The `seawall` commands in the documented steps of a rehearsal, in their order.
+/// The `seawall` commands in the documented steps of a rehearsal, in the order of the page.
 fn documented() -> Vec<String> {
     let steps = PAGE.split(STEPS).nth(1).unwrap();
     let steps = steps.split("\n## ").next().unwrap();
@@ -79,7 +79,8 @@ async fn follow(command: &str, folder: &Path, admin: &str) -> (Option<i32>, Stri
     )
 }
 
-/// Runs clients that read and write at the same time. Returns when all have ended.
+/// Runs three clients at the same time: two that read and write, and one that only reads. Returns
+/// when all three have ended.
 async fn traffic(process: &Process) {
     let address = process.address().parse().unwrap();
     let mut applications = JoinSet::new();
@@ -154,7 +155,7 @@ async fn the_documented_upgrade_rehearsal_finds_an_operation_that_is_slower_on_t
     assert!(page.starts_with("<!doctype html>"), "{page}");
 }
 
-/// Number of clients that run [`paced`] in the test of the replay at the captured speed.
+/// Number of clients that run [`paced`] at the same time.
 const PACED_CLIENTS: i32 = 8;
 
 /// Number of reads of each client in [`paced`].

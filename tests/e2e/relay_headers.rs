@@ -1,4 +1,4 @@
-//! In relay mode, Seawall sends the addresses of clients to servers, with the PROXY protocol.
+//! In relay mode, Seawall tells servers the addresses of clients, in headers of the PROXY protocol.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

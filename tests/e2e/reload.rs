@@ -72,7 +72,7 @@ fn keys(reload: &Reload, needs_restart: bool) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_reload_with_an_injected_fault_connected_clients_get_its_error_code() {
+async fn a_reload_switches_an_injected_error_on_and_off_for_connected_clients() {
     let seawall = start("").await;
     let mut client = logged_in(seawall.address()).await;
     assert_eq!(find(&mut client).await, None);
@@ -84,7 +84,7 @@ async fn after_a_reload_with_an_injected_fault_connected_clients_get_its_error_c
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reload_can_shrink_a_pool_or_enlarge_it_so_that_waiting_operations_are_served() {
+async fn a_reload_can_shrink_or_enlarge_a_pool_and_the_larger_pool_serves_waiting_operations() {
     // `pool.min_pool_size` makes the larger pool open its connections before operations need them.
     let limits = |size: usize, min: usize| {
         format!(
@@ -230,7 +230,7 @@ async fn the_slow_log_can_be_switched_on_and_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn if_the_disk_is_full_only_slow_log_lines_are_lost_and_the_lost_lines_are_counted() {
+async fn on_a_full_disk_operations_succeed_and_the_lost_slow_log_lines_are_counted() {
     let to = |file: &str| format!("slow_log.threshold_ms = 0\nslow_log.file = {file:?}\n");
     let seawall = start(&to("/dev/full")).await;
     let mut client = logged_in(seawall.address()).await;
@@ -311,7 +311,7 @@ async fn each_token_allows_only_what_its_role_allows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn admin_actions_are_logged_with_the_file_of_their_token_even_if_they_remove_the_token() {
+async fn each_admin_action_is_logged_with_its_token_file_even_if_the_action_removes_the_token() {
     let scratch = Scratch::create().unwrap();
     let [old, new, monitoring] = ["old", "new", "monitoring"].map(|name| {
         let file = scratch.write(name, format!("{name} token\n")).unwrap();
@@ -429,7 +429,7 @@ async fn the_format_of_the_log_changes_at_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shorter_authentication_timeout_applies_to_the_next_client() {
+async fn a_reload_can_shorten_the_authentication_timeout_of_the_next_client() {
     let seawall = start("auth.authentication_timeout_ms = 3600000\n").await;
     seawall
         .reload("auth.authentication_timeout_ms = 50\n")
@@ -441,7 +441,7 @@ async fn a_shorter_authentication_timeout_applies_to_the_next_client() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shorter_interval_of_server_status_reads_applies_to_servers_that_are_already_known() {
+async fn a_reload_can_shorten_the_time_between_two_server_status_commands_to_a_server() {
     let server = Standalone::start(MongodOptions::with_auth()).await.unwrap();
     let pulse = |ms: u32| format!("pulse.interval_ms = {ms}\n");
     let seawall = Seawall::start_with(&server.root_uri(), with(&pulse(60_000))).await;
@@ -535,7 +535,7 @@ async fn sighup_and_the_api_reload_the_configuration() {
 type Breaking = (&'static str, fn(&Served));
 
 #[tokio::test]
-async fn a_broken_configuration_changes_nothing_and_reports_every_problem() {
+async fn a_reload_of_a_broken_configuration_changes_nothing_and_reports_every_problem() {
     let served = Served::start("pool.max_pool_size = 7\n").await;
     let mut client = logged_in(served.process.address()).await;
     let cases: [Breaking; 4] = [

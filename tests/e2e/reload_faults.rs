@@ -81,7 +81,7 @@ impl Readers {
 }
 
 #[tokio::test]
-async fn watch_reloads_the_configuration_only_if_its_contents_change() {
+async fn with_reload_watch_a_reload_happens_only_if_the_content_of_the_file_changes() {
     let served = Served::start("reload.watch = true\n").await;
     let next = served.scratch.join("next.toml");
     let replace = |toml: &str| {
@@ -109,7 +109,7 @@ async fn watch_reloads_the_configuration_only_if_its_contents_change() {
 /// Kubernetes mounts a folder in which each file is a link to `..data/FILE`, and `..data` is a link
 /// to a folder. An update writes a new folder and replaces `..data`.
 #[tokio::test]
-async fn watch_detects_a_replaced_symbolic_link_of_a_mounted_folder() {
+async fn with_reload_watch_a_replaced_symbolic_link_of_a_mounted_folder_causes_a_reload() {
     let served = Served::start("reload.watch = true\n").await;
     let mount = |folder: &str, size: usize| {
         let folder = served.scratch.join(folder);
@@ -309,8 +309,8 @@ async fn a_reload_that_fails_creates_no_slow_log() {
     assert!(!slow.exists());
 }
 
-/// Creates a named pipe. Opening one end of it blocks until the other end is opened, as opening a
-/// file on a hanging network file system blocks.
+/// Creates a named pipe. It behaves like a file on a network file system that hangs: the call that
+/// opens one end blocks until the other end is opened.
 fn pipe(served: &Served, name: &str) -> PathBuf {
     let pipe = served.scratch.join(name);
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();

@@ -371,7 +371,7 @@ async fn documents(server: &Prepared) -> Vec<Document> {
 }
 
 #[tokio::test]
-async fn a_replay_in_strict_order_gives_the_same_counts_results_and_data_as_the_captured_traffic() {
+async fn a_replay_in_strict_order_and_the_captured_traffic_give_the_same_results_and_data() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
     let scratch = Scratch::create().unwrap();
     let file = scratch.join("capture");
@@ -552,7 +552,7 @@ async fn output(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[tokio::test]
-async fn load_replay_refuses_the_captured_deployment_and_report_compare_finds_slower_operations() {
+async fn seawall_refuses_a_replay_on_the_captured_deployment_and_reports_slower_operations() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
     let scratch = Scratch::create().unwrap();
     let file = captured_reads(&source, scratch.join("capture")).await;

@@ -16,7 +16,8 @@ use seawall_tests::{
 };
 use tokio::net::TcpListener;
 
-/// Time limit of each wait. It is long, because the history is written only every ten seconds.
+/// Time limit of each wait. It is long, because Seawall writes the history of its statistics to the
+/// disk only every ten seconds.
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// Writes the configuration of a Seawall in front of the shared server.

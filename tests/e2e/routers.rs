@@ -524,7 +524,7 @@ async fn many_transactions(sharded: &Sharded, count: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_cursors_and_transactions_stay_on_their_router_on_any_client_connection() {
+async fn each_of_10_000_cursors_and_transactions_stays_on_one_router_for_all_client_connections() {
     let _turn = crowd::turn().await;
     let toml = format!(
         "{BOTH_ROUTERS}\ndeployment.heartbeat_frequency_ms = 500\n\
@@ -619,7 +619,7 @@ async fn a_timed_out_cursor_is_not_found_on_any_router() {
 /// A router caches the SCRAM keys of users. So after a change of a password, it may refuse logins
 /// that another router already accepts.
 #[tokio::test]
-async fn no_client_is_disconnected_if_one_router_refuses_the_logins_of_its_user() {
+async fn operations_of_clients_succeed_although_one_of_two_routers_refuses_every_login() {
     let set = ReplicaSet::start(1, Options::with_auth()).await.unwrap();
     let user = NewUser::new("admin", "app", "secret").role("readWrite", "app");
     create_user(&set.administrator().await.unwrap(), &user)

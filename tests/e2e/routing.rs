@@ -66,7 +66,7 @@ impl Profiled {
         Self { set, members, db }
     }
 
-    /// Number of operations with this comment that a member ran, by kind of operation.
+    /// For each kind of operation: how many operations with this comment the member ran.
     async fn ran(&self, member: usize, comment: &str) -> BTreeMap<String, usize> {
         let profile = self.members[member]
             .database(&self.db)
@@ -166,8 +166,8 @@ fn things(client: &Client, db: &str) -> Collection<Document> {
 
 /// Reads with three different commands one after another. Checks that each returns all documents.
 ///
-/// The function does not use the official driver, which sends tag sets to routers in a field that
-/// no server knows (`tagSets`).
+/// The function does not use the official driver. To the driver, Seawall is a router, and the
+/// driver sends tag sets to routers in a field that no server knows (`tagSets`).
 async fn read(client: &mut RawClient, db: &str, preference: &Document, comment: &str) {
     for n in 0..READS {
         let group = doc! {"$group": {"_id": null, "n": {"$sum": 1}}};
@@ -288,7 +288,7 @@ async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
 }
 
 #[tokio::test]
-async fn without_a_primary_reads_are_served_only_if_they_allow_a_secondary() {
+async fn seawall_serves_only_reads_that_allow_a_secondary_while_the_set_has_no_primary() {
     let profiled = Profiled::alone().await;
     let more =
         "deployment.server_selection_timeout_ms = 1000\ndeployment.heartbeat_frequency_ms = 500";
@@ -380,7 +380,7 @@ async fn a_secondary_whose_staleness_exceeds_max_staleness_seconds_gets_no_reads
 }
 
 #[tokio::test]
-async fn an_invalid_read_preference_gets_the_error_of_a_server() {
+async fn an_invalid_read_preference_gets_the_same_error_from_seawall_as_from_a_server() {
     let profiled = Profiled::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let mut through = logged_in(&seawall).await;
@@ -418,7 +418,7 @@ async fn an_invalid_read_preference_gets_the_error_of_a_server() {
 }
 
 #[tokio::test]
-async fn a_cursor_continues_on_its_member_from_any_connection_of_the_user() {
+async fn any_connection_of_a_user_can_continue_and_kill_a_cursor_on_the_member_that_opened_it() {
     let profiled = Profiled::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let mut opening = logged_in(&seawall).await;

@@ -98,7 +98,7 @@ impl Machine {
 }
 
 #[tokio::test]
-async fn the_seawall_commands_of_the_operations_page_succeed_if_run_in_the_order_of_the_page() {
+async fn the_seawall_commands_of_the_operations_page_succeed_in_the_order_of_the_page() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
     let page = fs::read_to_string(page).unwrap();
     let mut machine = Machine::prepare().await;

@@ -121,7 +121,7 @@ pub(crate) async fn update_user(root: &impl RunCommand, user: &NewUser, change: 
     root.run(&user.db, command).await.unwrap();
 }
 
-/// A login of the same user with another password.
+/// A login of `user` with `password` instead of the password in `user`.
 pub(crate) fn with_password(user: &NewUser, password: &str) -> Login {
     Login {
         password: password.to_owned(),

@@ -83,8 +83,8 @@ impl Scene {
         self.write("client.pem", &identity.pem());
     }
 
-    /// Writes a revocation list with these certificates, signed by the servers' authority, to
-    /// `crl.pem`.
+    /// Writes a revocation list with these certificates to `crl.pem`. The servers' authority signs
+    /// the list.
     fn write_list(&self, revoked: &[&Identity]) {
         let list = self.authority().revocation_list(revoked).unwrap();
         self.write("crl.pem", &list);
@@ -146,8 +146,8 @@ async fn serve(scratch: &Scratch, port: u16, options: &str, toml: &str) -> Proce
     Process::serve(&scratch.write(&name, toml).unwrap()).await
 }
 
-/// Connects and logs in. `None` if the login fails. Seawall forwards a user's first login to a
-/// server, so that login also fails if Seawall cannot connect to a server.
+/// Connects and logs in. `None` if the login fails. Seawall forwards the first login of a user to a
+/// server. Therefore the first login also fails if Seawall cannot connect to a server.
 async fn logged_in(seawall: &Seawall) -> Option<RawClient> {
     logged_in_at(seawall.address()).await
 }
@@ -335,7 +335,7 @@ struct Unacceptable {
     identity: Identity,
     /// A part of the error in Seawall's log.
     cause: &'static str,
-    /// The TLS alert that Seawall sends, as a part of the error that the server gets.
+    /// A part of the error that the server gets. It names the TLS alert that Seawall has sent.
     alert: &'static str,
     /// True if the official driver, with which Seawall monitors servers, accepts the certificate.
     /// The driver checks no revocation lists.
@@ -484,7 +484,7 @@ async fn a_reload_uses_the_new_content_of_tls_files_that_the_connection_string_n
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reload_applies_other_keys_at_once_although_enabling_tls_to_servers_needs_a_restart() {
+async fn a_reload_applies_other_settings_at_once_although_a_switch_to_tls_needs_a_restart() {
     let scene = Scene::new().await;
     let scratch = &scene.scratch;
     let configuration = |uri: &str, toml: &str| {
@@ -586,7 +586,7 @@ fn write_other_identities(scene: &Scene, valid_for: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_expiry_of_each_tls_file_is_in_the_log_the_metrics_and_the_status() {
+async fn the_log_and_the_metrics_and_the_status_show_the_expiry_of_each_tls_file() {
     let scene = Scene::new().await;
     scene.write("peer-ca.pem", &scene.authority().pem());
     scene.write("collector-ca.pem", &scene.authority().pem());

@@ -134,8 +134,9 @@ async fn watchdog_notifications_continue_during_a_flood_and_end_while_the_proces
 /// Maximum number of connections that the flood of the watchdog test opens.
 const MAX_FLOOD: usize = 20_000;
 
-/// A Python script that binds a TCP socket and a unix socket, and then executes the program in its
-/// other arguments. It passes the sockets to the program as a service manager does.
+/// A Python script that opens a TCP socket and a unix socket, and passes them to a program as a
+/// service manager does. The first argument of the script is the path of the unix socket. The other
+/// arguments are the program and the arguments of the program.
 const ACTIVATE: &str = r#"
 import os, socket, sys
 path = sys.argv[1]
@@ -226,7 +227,7 @@ async fn each_socket_of_the_service_manager_belongs_to_the_listener_with_its_nam
 }
 
 #[tokio::test]
-async fn serve_refuses_to_run_as_root_unless_it_is_allowed() {
+async fn seawall_serve_refuses_to_run_as_root_without_the_option_allow_root() {
     let scratch = Scratch::create().unwrap();
     let file = scratch.write("seawall.toml", toml().await).unwrap();
     if !geteuid().is_root() {

@@ -54,7 +54,7 @@ async fn logged_in(seawall: &Seawall) -> RawClient {
     client
 }
 
-/// A client of the official driver as the root user.
+/// A client of the official driver that logs in as the root user.
 async fn driver(uri: &str) -> Client {
     let mut options = ClientOptions::parse(uri).await.unwrap();
     let credential = Credential::builder().username(ROOT.to_owned());
@@ -142,7 +142,7 @@ async fn clients_that_connect_before_the_server_is_up_are_served_later_if_no_log
 }
 
 #[tokio::test]
-async fn check_validates_the_configuration_and_check_connect_also_connects_to_the_deployment() {
+async fn seawall_check_connects_to_the_deployment_only_with_the_option_connect() {
     let server = shared_standalone().await.unwrap();
     let (up, down) = (server.uri(), "mongodb://127.0.0.1:1/".to_owned());
     let plain = run(&["check", "--deployment", &down]).await;
@@ -159,7 +159,7 @@ async fn check_validates_the_configuration_and_check_connect_also_connects_to_th
 /// `SSL_CERT_FILE` names a file with authorities that are trusted instead of those of the operating
 /// system.
 #[tokio::test]
-async fn check_with_connect_trusts_the_authorities_that_a_running_seawall_trusts() {
+async fn the_command_seawall_check_trusts_the_authorities_that_a_running_seawall_trusts() {
     let options = Options {
         tls: true,
         ..Options::with_auth()
@@ -178,7 +178,7 @@ async fn check_with_connect_trusts_the_authorities_that_a_running_seawall_trusts
 }
 
 #[tokio::test]
-async fn check_warns_that_ssl_cert_dir_is_not_read_unless_ssl_cert_file_or_tls_ca_file_is_set() {
+async fn the_command_seawall_check_warns_if_only_ssl_cert_dir_names_trusted_authorities() {
     let certificates = Certificates::generate().unwrap();
     let file = certificates.ca_file();
     let uri = "mongodb://127.0.0.1:1/?tls=true";
@@ -612,8 +612,8 @@ async fn dashboard_login_requests_with_an_incomplete_body_do_not_block_other_req
     );
 }
 
-/// From the address that sends the incomplete requests, Seawall closes the oldest connections, so
-/// that it can accept connections from another address.
+/// Seawall closes the oldest connections of the address that sends the incomplete requests. So
+/// Seawall can accept connections from another address.
 #[tokio::test]
 async fn dashboard_login_requests_with_an_incomplete_body_do_not_block_another_address() {
     let process = process_with("").await;

@@ -1,5 +1,5 @@
-//! Clients that time out and reconnect at once: how much of a storm reaches the servers, and how
-//! Seawall reports the storm.
+//! Reconnect storms: many clients time out, and each of them reconnects immediately. The tests
+//! check how much of a storm reaches the servers, and how Seawall reports the storm.
 
 use std::time::Duration;
 
@@ -129,7 +129,7 @@ async fn reconnecting_clients_of_a_slow_server_cause_few_server_connections_and_
     scene.assert_withstood(storm).await;
 }
 
-/// In a reconnect storm, many clients time out and reconnect at once.
+/// In a reconnect storm, many clients time out, and each of them reconnects immediately.
 #[tokio::test]
 async fn a_reconnect_storm_starts_a_capture_that_contains_the_operations_before_the_storm() {
     let scratch = Scratch::create().unwrap();
@@ -193,9 +193,9 @@ impl Scene {
     }
 }
 
-/// In a reconnect storm, many clients time out and reconnect at once.
+/// In a reconnect storm, many clients time out, and each of them reconnects immediately.
 #[tokio::test]
-async fn the_report_of_a_reconnect_storm_names_clients_and_counts_logins_that_reached_no_server() {
+async fn a_storm_report_lists_clients_and_counts_the_logins_that_reached_no_server() {
     let scene = Scene::start().await;
     let has_learned = async || !scene.storms().await.learning;
     eventually(LIMIT, has_learned).await.unwrap();
@@ -233,7 +233,7 @@ async fn the_report_of_a_reconnect_storm_names_clients_and_counts_logins_that_re
 }
 
 #[tokio::test]
-async fn the_load_generator_counts_the_same_operations_as_seawall_and_reports_missed_objectives() {
+async fn the_load_generator_reports_missed_objectives_and_agrees_with_the_counts_of_seawall() {
     let scene = Scene::start().await;
     let uri = format!("mongodb://shop:secret@{}/", scene.seawall.address());
     let plan = |behaviour, clients| {

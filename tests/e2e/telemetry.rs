@@ -193,9 +193,9 @@ impl Export {
         of_db.cloned().collect()
     }
 
-    /// Counts the operations of `db` by the values of `attributes`. Returns each combination of
-    /// values with its number of operations. Operations on other databases are not counted, such as
-    /// `endSessions` on `admin`.
+    /// Counts the operations on `db` by the values of `attributes`. Returns each combination of
+    /// values with its number of operations. Operations on other databases, such as `endSessions`
+    /// on `admin`, are not counted.
     fn counts(&self, db: &str, attributes: &[&str]) -> Vec<(String, u64)> {
         let points = self.operations(db).into_iter().map(|point| {
             let buckets = point.positive.as_ref().unwrap();
@@ -233,7 +233,7 @@ async fn seawall(toml: String) -> Seawall {
     Seawall::start_with(&set.uri(), options).await
 }
 
-/// Runs seven finds, three inserts and two commands that the server refuses.
+/// Runs three inserts and seven finds, which succeed, and two commands that the server refuses.
 async fn operate(seawall: &Seawall, db: &str) {
     let client = seawall.client(ROOT, ROOT_PASSWORD, "admin").await;
     let db = client.database(db);

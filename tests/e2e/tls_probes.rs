@@ -161,7 +161,8 @@ async fn tls_below_1_2_is_refused() {
     }
 }
 
-/// A ClientHello of SSL 3.0, which `openssl` no longer sends, with one cipher suite.
+/// A ClientHello of SSL 3.0 with one cipher suite. The test builds these bytes itself, because
+/// `openssl` no longer supports SSL 3.0.
 fn ssl_3_hello() -> Vec<u8> {
     let mut hello = vec![0x16, 3, 0, 0, 45, 1, 0, 0, 41, 3, 0];
     // The random bytes and an empty session id.
@@ -259,7 +260,7 @@ async fn only_suites_with_forward_secrecy_and_authenticated_encryption_are_accep
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_without_a_common_suite_or_signature_get_the_alert_handshake_failure() {
+async fn clients_that_share_no_suite_or_signature_scheme_with_seawall_get_handshake_failure() {
     let scene = Scene::start("").await;
     // This Seawall has only an ECDSA key.
     for arguments in [
@@ -288,9 +289,10 @@ async fn a_renegotiation_is_refused_at_once() {
 /// A client that keeps its TLS session in a file.
 struct Sessions<'a> {
     scene: &'a Scene,
-    /// The options that select the TLS version and how sessions are resumed.
+    /// The options that select the TLS version and the way to resume a session.
     options: &'a [&'a str],
-    /// The certificate of the client and its key.
+    /// The `openssl` option for the file with the client's certificate and key. Empty if the client
+    /// has no certificate.
     identity: Vec<String>,
     file: String,
 }
@@ -333,7 +335,7 @@ impl<'a> Sessions<'a> {
 const RESUMPTIONS: [&[&str]; 3] = [&["-tls1_2"], &["-tls1_2", "-no_ticket"], &["-tls1_3"]];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tls_session_without_a_certificate_is_not_resumed_after_a_certificate_is_required() {
+async fn a_tls_session_without_a_client_certificate_is_not_resumed_after_seawall_requires_one() {
     let optional = REQUIRED.replace("required", "optional");
     let scene = Scene::start(&optional).await;
     for options in RESUMPTIONS {
@@ -360,7 +362,7 @@ async fn a_tls_session_without_a_certificate_is_not_resumed_after_a_certificate_
     }
 }
 
-/// A reload removes the authority that signed the client certificate from the trusted authorities.
+/// After a reload, Seawall no longer trusts the authority that signed the client certificate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tls_session_is_not_resumed_if_its_client_certificate_is_no_longer_trusted() {
     let scene = Scene::start(REQUIRED).await;

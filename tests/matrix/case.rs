@@ -7,12 +7,13 @@ use seawall_tests::{mongod::ServerVersion, raw::Mechanism};
 /// A configuration of a driver's client.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// The only mechanism of the user. `None`: the user has both mechanisms, and the driver
-    /// chooses.
+    /// The only mechanism of the user. `None`: the user has both SCRAM mechanisms, and the driver
+    /// chooses one.
     pub(crate) mechanism: Option<Mechanism>,
     /// True if the deployment accepts only TLS.
     pub(crate) is_tls: bool,
-    /// The program's third argument: `stable` (the client uses the Stable API) or `plain`.
+    /// The third argument of the driver's test program: `stable` (the client uses the Stable API)
+    /// or `plain`.
     pub(crate) api: &'static str,
     /// Parameters of the connection string. The runs of several cases through Seawall are compared
     /// with a single direct run to the servers. This direct run uses the parameters of the first of

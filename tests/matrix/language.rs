@@ -55,8 +55,8 @@ impl Language {
         }
     }
 
-    /// The program for mongosh that runs `script`. By default, it runs `program.js`, which has the
-    /// same steps as the program of each driver.
+    /// The program that runs `script` in mongosh. The program of [`Self::prepare`] runs the script
+    /// `program.js`, which has the same steps as the program of each driver.
     pub(crate) async fn prepare_mongosh_script(script: &'static str) -> Program {
         let Program::Command { command, .. } = node("mongosh", None, "run.mjs").await else {
             panic!("mongosh is an external program");
@@ -241,7 +241,7 @@ async fn c() -> Program {
     Program::command([&program])
 }
 
-/// The files in a folder with this extension.
+/// All files with this extension that are directly in `folder`.
 async fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut entries = fs::read_dir(folder).await.unwrap();
@@ -266,7 +266,7 @@ async fn python(program: &str, version: Option<&str>) -> Program {
     }
 }
 
-/// Installs the packages of the Node program in the folder `name`.
+/// Installs the packages that a Node program needs. `name` is the folder of the program.
 async fn node(name: &str, version: Option<&str>, program: &str) -> Program {
     let node = Node::find().await;
     let program = node.install(name, version).await.join(program);

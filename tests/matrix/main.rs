@@ -61,84 +61,84 @@ use crate::{
 };
 
 #[tokio::test]
-async fn python_driver_gets_the_same_results_through_seawall() {
+async fn python_driver_gets_the_same_results_with_and_without_seawall() {
     compare(Language::Python).await;
 }
 
 #[tokio::test]
 #[ignore = "needs Node: cargo test --test matrix -- --include-ignored"]
-async fn node_driver_gets_the_same_results_through_seawall() {
+async fn node_driver_gets_the_same_results_with_and_without_seawall() {
     compare(Language::Node).await;
 }
 
 #[tokio::test]
-async fn rust_driver_gets_the_same_results_through_seawall() {
+async fn rust_driver_gets_the_same_results_with_and_without_seawall() {
     compare(Language::Rust).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
-async fn java_driver_gets_the_same_results_through_seawall() {
+async fn java_driver_gets_the_same_results_with_and_without_seawall() {
     compare(Language::Java).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
-async fn go_driver_gets_the_same_results_through_seawall() {
+async fn go_driver_gets_the_same_results_with_and_without_seawall() {
     compare(Language::Go).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
-async fn php_driver_gets_the_same_results_through_seawall() {
+async fn php_driver_gets_the_same_results_with_and_without_seawall() {
     compare(Language::Php).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
-async fn c_driver_gets_the_same_results_through_seawall() {
+async fn c_driver_gets_the_same_results_with_and_without_seawall() {
     compare(Language::C).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
-async fn mongosh_gets_the_same_results_through_seawall() {
+async fn mongosh_gets_the_same_results_with_and_without_seawall() {
     compare(Language::Mongosh).await;
 }
 
 #[tokio::test]
 #[ignore = "an old driver: cargo test --test matrix -- --include-ignored"]
-async fn python_pymongo_3_13_0_gets_the_same_results_through_seawall() {
+async fn python_pymongo_3_13_0_gets_the_same_results_with_and_without_seawall() {
     compare(Language::PythonWith("3.13.0")).await;
 }
 
 #[tokio::test]
 #[ignore = "an old driver: cargo test --test matrix -- --include-ignored"]
-async fn python_pymongo_4_15_5_gets_the_same_results_through_seawall() {
+async fn python_pymongo_4_15_5_gets_the_same_results_with_and_without_seawall() {
     compare(Language::PythonWith("4.15.5")).await;
 }
 
 #[tokio::test]
 #[ignore = "an old driver: cargo test --test matrix -- --include-ignored"]
-async fn node_mongodb_3_7_4_gets_the_same_results_through_seawall() {
+async fn node_mongodb_3_7_4_gets_the_same_results_with_and_without_seawall() {
     compare(Language::NodeWith("3.7.4")).await;
 }
 
 #[tokio::test]
 #[ignore = "an old driver: cargo test --test matrix -- --include-ignored"]
-async fn node_mongodb_4_17_2_gets_the_same_results_through_seawall() {
+async fn node_mongodb_4_17_2_gets_the_same_results_with_and_without_seawall() {
     compare(Language::NodeWith("4.17.2")).await;
 }
 
 #[tokio::test]
 #[ignore = "an old driver: cargo test --test matrix -- --include-ignored"]
-async fn java_mongodb_4_0_6_gets_the_same_results_through_seawall() {
+async fn java_mongodb_4_0_6_gets_the_same_results_with_and_without_seawall() {
     compare(Language::JavaWith("4.0.6")).await;
 }
 
 #[tokio::test]
 #[ignore = "an old driver: cargo test --test matrix -- --include-ignored"]
-async fn go_mongodb_1_13_4_gets_the_same_results_through_seawall() {
+async fn go_mongodb_1_13_4_gets_the_same_results_with_and_without_seawall() {
     compare(Language::GoWith("1.13.4")).await;
 }
 

@@ -1,5 +1,5 @@
 //! Masks the values that may differ between a program's direct run and its run through Seawall.
-//! `drivers/masked.txt` lists them.
+//! `drivers/masked.txt` lists these values.
 
 use serde_json::Value;
 
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_for_a_field_name_replaces_its_values_at_any_depth_by_the_names_of_their_types() {
+    fn at_any_depth_the_value_of_a_masked_field_becomes_the_name_of_its_type() {
         let outcome = json!({"value": [{"at": {"$date": "now"}}, {"at": 1, "on": {"at": null}}]});
         let left = json!({"value": [
             {"at": "masked $date"},

@@ -34,7 +34,7 @@ fn code(step: &Step) -> &Value {
 
 #[tokio::test]
 #[ignore = "needs Node: cargo test --test matrix -- --include-ignored"]
-async fn mongosh_shows_the_state_of_seawall_to_users_with_cluster_monitor_but_not_to_others() {
+async fn mongosh_shows_the_state_of_seawall_only_to_users_with_the_role_cluster_monitor() {
     let pair = Pair::start(false).await;
     let steps = ask(&pair, &["clusterMonitor"]).await;
     assert_eq!(steps.len(), 8);

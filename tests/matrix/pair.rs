@@ -72,9 +72,9 @@ impl Pair {
         create_user(&administrator, &user).await.unwrap();
     }
 
-    /// Panics unless the load balancer distributed the connections over both instances, and all
-    /// operations of a cursor or transaction reached the same instance. `has_pool` is false if the
-    /// driver has no connection pool: its only connection reaches only one instance.
+    /// Checks that the load balancer distributed the connections over both instances. Also checks
+    /// that all operations of a cursor or transaction reached the same instance. `has_pool` is
+    /// false if the driver has no connection pool: its only connection reaches only one instance.
     pub(crate) async fn assert_balanced(&self, has_pool: bool) {
         let connections = self.balancer.connections();
         assert!(connections > 0, "no connection to the load balancer");

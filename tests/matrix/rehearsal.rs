@@ -1,5 +1,6 @@
 //! Drivers of four languages execute operations, while Seawall or mongod's own recorder captures
-//! their traffic. A replay of this traffic on a new deployment must give the same results.
+//! their traffic. A replay of this traffic on a new deployment must give the results that the
+//! drivers got.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -41,7 +42,7 @@ const UNAUTHORIZED: i32 = 13;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Go and Java: cargo test --test matrix -- --include-ignored"]
-async fn captured_traffic_of_four_drivers_gives_the_same_results_in_a_replay() {
+async fn a_replay_of_captured_traffic_gives_the_results_that_four_drivers_got() {
     let scratch = Scratch::create().unwrap();
     let directory = scratch.join("captures");
     let pair = Pair::start_with(true, &format!("capture.directory = {directory:?}\n")).await;
@@ -74,7 +75,7 @@ async fn captured_traffic_of_four_drivers_gives_the_same_results_in_a_replay() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Go and Java: cargo test --test matrix -- --include-ignored"]
-async fn traffic_of_four_drivers_recorded_by_a_server_gives_the_same_results_in_a_replay() {
+async fn a_replay_of_traffic_that_a_server_recorded_gives_the_results_that_four_drivers_got() {
     let scratch = Scratch::create().unwrap();
     let directory = scratch.path().to_str().unwrap().to_owned();
     let options = Options {

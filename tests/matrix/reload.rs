@@ -1,5 +1,6 @@
-//! Drivers of four languages write over a thousand connections while the configuration is reloaded.
-//! They do not retry, so each failed operation and each closed connection is an error of the test.
+//! Drivers of four languages use 1000 connections to write documents while the configuration is
+//! reloaded. They do not retry, so each failed operation and each closed connection is an error of
+//! the test.
 
 use std::collections::BTreeSet;
 

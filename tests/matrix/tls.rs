@@ -32,7 +32,7 @@ async fn python_and_node_connect_only_with_valid_certificates() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the languages' tool chains: cargo test --test matrix -- --include-ignored"]
-async fn java_go_and_old_python_and_node_drivers_connect_only_with_valid_certificates() {
+async fn java_drivers_and_go_drivers_and_old_drivers_connect_only_with_valid_certificates() {
     let scene = Scene::start().await;
     for language in [
         Language::PythonWith("3.13.0"),
@@ -48,8 +48,8 @@ async fn java_go_and_old_python_and_node_drivers_connect_only_with_valid_certifi
     }
 }
 
-/// A Seawall for each combination of clients and servers with and without TLS, and certificates for
-/// the clients.
+/// Four instances of Seawall: one for each combination of clients with or without TLS, and servers
+/// with or without TLS. The directory `scratch` has the certificates.
 struct Scene {
     scratch: Scratch,
     /// The two servers, each with two instances of Seawall in front of it. The second instance
@@ -224,9 +224,9 @@ fn causes(language: Language) -> Vec<&'static str> {
     causes
 }
 
-/// The driver's error must contain at least one of these texts, after the error was converted to
-/// lower case and its underscores to spaces. `…` stands for any text. If the list is empty, the
-/// driver's error need not name the problem.
+/// The driver's error must contain at least one of these texts. Before the comparison, the error is
+/// converted to lower case, and each underscore is replaced by a space. `…` stands for any text. If
+/// the list is empty, the driver's error need not name the problem.
 fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
     match name {
         "no certificate" | "expired" | "revoked" | "self-signed"
@@ -321,9 +321,9 @@ fn deployment(server: &Standalone) -> String {
 /// Runs a driver with these connection strings. Checks that it connects with none of them, and that
 /// its error names the problem.
 ///
-/// On a busy machine, the time limit of a driver can end before its first connection attempt does.
-/// Its error then says only that no server was found. The driver tries such a connection string
-/// again, each time with a longer limit.
+/// On a busy machine, a driver can reach its time limit while its first connection attempt still
+/// runs. The driver's error then says only that no server was found. The driver tries such a
+/// connection string again, each time with a longer limit.
 async fn must_fail_clearly(
     language: Language,
     program: &Program,

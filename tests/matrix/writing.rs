@@ -32,8 +32,7 @@ const LANGUAGES: [Language; 4] = [
     Language::Rust,
 ];
 
-/// A running test client. Several threads or tasks of the client, its writers, write documents at
-/// the same time.
+/// A running test client. Several of its threads or tasks write documents at the same time.
 pub(crate) enum Writing {
     Process {
         /// The writing program. Dropping this value kills the program.

@@ -46,7 +46,7 @@ impl RunCommand for Administrator {
     }
 }
 
-/// Creates a user. When the function returns, every member knows the user.
+/// Creates a user. When the function returns, every server of the deployment knows the user.
 pub async fn create_user(administrator: &impl RunCommand, user: &NewUser) -> Result<(), Error> {
     let mechanisms: Vec<_> = user
         .mechanisms

@@ -1,5 +1,5 @@
-//! A certificate authority for one test. It issues certificates for servers and clients, with a
-//! chosen validity, and revocation lists.
+//! A certificate authority for one test. It issues revocation lists, and certificates for servers
+//! and clients. The certificates can be valid or expired.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ pub enum AuthorityError {
     /// A certificate or list could not be generated.
     #[error("could not generate a certificate or a revocation list")]
     Generate(#[from] rcgen::Error),
-    /// The TLS library refused a certificate.
+    /// The TLS library refused a certificate or a signature scheme.
     #[error("could not set up TLS")]
     Tls(#[from] rustls::Error),
 }
@@ -121,8 +121,8 @@ impl Authority {
         self.issue(params, &ECDSA)
     }
 
-    /// Issues a certificate for a member of a replica set, which also uses it as a client when it
-    /// connects to another member.
+    /// Issues a certificate for a member of a replica set. The member also uses this certificate as
+    /// a client of the other members.
     ///
     /// # Errors
     /// If the certificate cannot be generated.

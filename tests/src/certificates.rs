@@ -100,7 +100,7 @@ impl Certificates {
     }
 }
 
-/// The reason why certificates could not be generated.
+/// The reason why certificates could not be generated, used or written to files.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A certificate could not be generated or used.

@@ -5,8 +5,8 @@ use tokio::sync::{Mutex, MutexGuard};
 /// Takes the only lock of this kind in the test process, and waits if another test holds it.
 /// Dropping the guard releases the lock.
 ///
-/// A test with hundreds of clients takes the lock first. Two such tests at the same time would be
-/// so slow that operations reach their timeouts.
+/// A test with hundreds of clients takes the lock before it starts the clients. Two such tests at
+/// the same time would be so slow that operations reach their timeouts.
 pub async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     TURN.lock().await

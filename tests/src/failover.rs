@@ -95,7 +95,7 @@ async fn write_one(things: &Collection<Document>, id: &str) -> Result<(), String
         .await
         .map_err(text_of)?;
     if update.matched_count != 1 {
-        return Err(format!("the update did not match one document: {update:?}"));
+        return Err(format!("expected one matched document: {update:?}"));
     }
     let read = things.find_one(itself).await.map_err(text_of)?;
     match read.as_ref().and_then(|read| read.get_i32("n").ok()) {

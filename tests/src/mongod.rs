@@ -46,8 +46,8 @@ pub struct Options {
     pub auth: bool,
     /// True if the servers accept only TLS, with newly generated certificates.
     pub tls: bool,
-    /// True if the servers also require a certificate from each client; only with `tls`. The raw
-    /// clients of this fixture have no certificate, so they cannot connect.
+    /// True if the servers also require a certificate from each client. This has no effect without
+    /// `tls`. The raw clients of this fixture have no certificate, so they cannot connect.
     pub requires_client_certificates: bool,
     /// True if each server also listens on a Unix domain socket.
     pub unix_socket: bool,
@@ -55,11 +55,11 @@ pub struct Options {
     pub parameters: Vec<(String, String)>,
     /// Further arguments for each mongod.
     pub arguments: Vec<String>,
-    /// The tags of each member, in the order of the members. If the list is shorter, the last
-    /// members have no tags.
+    /// The tags of each member, in the order of the members. If there are more members than items,
+    /// the last members have no tags.
     pub tags: Vec<Vec<(String, String)>>,
-    /// The priority of each member, in the order of the members. If the list is shorter, the last
-    /// members have priority 1.
+    /// The priority of each member, in the order of the members. If there are more members than
+    /// items, the last members have priority 1.
     pub priorities: Vec<u16>,
     /// Election timing of a set. The default times are shorter than mongod's own defaults.
     pub settings: ReplicaSetSettings,
@@ -181,7 +181,7 @@ impl Standalone {
         Ok(self.mongod.direct_client(root_credential(&self.mongod))?)
     }
 
-    /// A connection without a driver, logged in as the root user if authentication is on.
+    /// A connection that uses no driver. It is logged in as the root user if authentication is on.
     pub async fn administrator(&self) -> Result<Administrator, Error> {
         administrator(&self.mongod, self.certificates()).await
     }
@@ -204,8 +204,8 @@ impl ReplicaSet {
     /// The name of every set.
     pub const NAME: &str = "rs";
 
-    /// Starts `member_count` members. Returns when one is primary, all others are secondaries, and
-    /// a majority knows the root user.
+    /// Starts `member_count` members. Returns when one is primary and all others are secondaries.
+    /// With authentication, a majority then also knows the root user.
     pub async fn start(member_count: usize, options: Options) -> Result<Self, Error> {
         let certificates = options.certificates()?;
         let mut settings = options.for_mongod(certificates.as_ref());
@@ -297,19 +297,20 @@ impl ReplicaSet {
         Ok(Client::with_options(options)?)
     }
 
-    /// A new client of the root user that connects to this member only.
+    /// A new client that connects only to this member. It logs in as the root user if
+    /// authentication is on.
     pub fn direct_client(&self, member: &Mongod) -> Result<Client, Error> {
         Ok(member.direct_client(root_credential(member))?)
     }
 
-    /// A connection to the primary without a driver, logged in as the root user if authentication
-    /// is on.
+    /// A connection to the primary that uses no driver. It is logged in as the root user if
+    /// authentication is on.
     pub async fn administrator(&self) -> Result<Administrator, Error> {
         self.administrator_of(self.primary().await?).await
     }
 
-    /// A connection to this member without a driver, logged in as the root user if authentication
-    /// is on.
+    /// A connection to this member that uses no driver. It is logged in as the root user if
+    /// authentication is on.
     pub async fn administrator_of(&self, member: &Mongod) -> Result<Administrator, Error> {
         administrator(member, self.certificates()).await
     }
@@ -502,10 +503,10 @@ pub enum Error {
     Command(#[from] mongodb::error::Error),
     /// A server refused a command or a login that was sent over a raw connection, without a driver.
     /// The value is the server's reply.
-    #[error("the server refused a command: {0}")]
+    #[error("the server refused a command or a login: {0}")]
     Refused(Document),
-    /// Certificates could not be generated.
-    #[error("could not generate certificates")]
+    /// Certificates could not be generated, used or written to files.
+    #[error("could not generate, use or write certificates")]
     Certificates(#[from] certificates::Error),
     /// A raw connection, without a driver, failed.
     #[error("a raw connection failed")]

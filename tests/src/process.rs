@@ -88,7 +88,7 @@ impl Process {
         Self::start(&mut serve_command(toml)).await
     }
 
-    /// Like [`Self::serve`], with additional variables in its environment.
+    /// Like [`Self::serve`], with additional variables in the environment of the process.
     ///
     /// # Panics
     /// In the same cases as [`Self::serve`].

@@ -144,9 +144,9 @@ impl Drop for Recorder {
 /// How the recorder ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// With a FIN, as when a process exits.
+    /// The recorder sends a FIN, like the kernel of a process that exits.
     Close,
-    /// With a reset, as from a machine that no longer knows the connection.
+    /// The recorder sends a reset, like a machine that no longer knows the connection.
     Reset,
 }
 

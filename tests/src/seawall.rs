@@ -20,7 +20,7 @@ const READY_LIMIT: Duration = Duration::from_secs(20);
 /// A running Seawall. Dropping it stops it.
 #[derive(Debug)]
 pub struct Seawall {
-    /// The running application. Tests read state from it that clients cannot see.
+    /// The running application. From it, tests read state that is not visible to clients.
     pub app: App,
     /// The part of the configuration that this fixture sets, in TOML.
     base: String,
@@ -29,7 +29,8 @@ pub struct Seawall {
 /// Configuration of the Seawall under test.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// TOML that is appended to the keys that the fixture sets: whole sections, or dotted keys.
+    /// Additional configuration in TOML: whole sections or dotted keys. It follows the keys that
+    /// the fixture sets.
     pub toml: String,
     /// The address for clients; `None` means a free port on loopback. Not used if `toml` has
     /// `[[listeners]]`.
@@ -43,7 +44,7 @@ impl Seawall {
         Self::start_with(deployment, Options::default()).await
     }
 
-    /// Starts Seawall with more configuration, and waits until the deployment is discovered.
+    /// Like [`Self::start`], but with the additional configuration `options`.
     pub async fn start_with(deployment: &str, options: Options) -> Self {
         let seawall = Self::launch(deployment, options)
             .await

@@ -98,7 +98,7 @@ impl Tally {
     }
 }
 
-/// The environment of one attack. Clones share the same counts.
+/// The environment of one attack. All clones count their attempts in the same tally.
 #[derive(Clone, Debug)]
 pub struct Arena {
     /// The address that the attack connects to: Seawall's or, with `--direct`, the server's.
@@ -187,6 +187,7 @@ impl Arena {
     }
 
     /// Begins the attack, and starts `per_second` attempts per second until the attack is over.
+    /// `attempt` gets the number of the attempt; the first attempt has the number 1.
     pub async fn attempts<F, Fut>(&self, per_second: u32, attempt: F)
     where
         F: Fn(Self, u32) -> Fut,
@@ -292,7 +293,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Waits for the next tick. Returns `false` when the attack is over.
+    /// Waits for the next tick. Returns `false` when the attack is over. The first call always
+    /// returns `true`, so that each attack makes at least one attempt.
     pub async fn next(&mut self) -> bool {
         if !self.has_ticked {
             self.has_ticked = true;

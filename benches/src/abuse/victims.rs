@@ -1,5 +1,5 @@
-//! The victims: two users with small finds at a constant rate over persistent connections, some
-//! large finds, and logins.
+//! The victims. Two users run small and large finds at constant rates over persistent connections.
+//! These users and others also log in repeatedly.
 //!
 //! The victims have their own thread, so that the attackers' work in this process does not slow
 //! them. Latency is measured from the start of an operation, or, if the previous operation delayed
@@ -300,7 +300,8 @@ impl Work {
         }
     }
 
-    /// Waits for the next tick; `None` when the victims must stop.
+    /// Waits for the next tick. Returns the time at which the tick was due, or `None` when the
+    /// victims must stop.
     async fn next(&mut self, ticks: &mut tokio::time::Interval) -> Option<Instant> {
         tokio::select! {
             biased;

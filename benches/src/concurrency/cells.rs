@@ -1,4 +1,5 @@
-//! Measures one value of `pool.concurrency` (a limit) with one number of clients.
+//! Measures one value of `pool.concurrency` (a limit). During a measurement, the number of clients
+//! is constant, or it changes from phase to phase.
 
 use std::time::Duration;
 
@@ -33,8 +34,8 @@ pub struct Figures {
     pub server_us: f64,
 }
 
-/// Measures one limit with one number of clients (a cell), in a situation in which the load does
-/// not change.
+/// Measures one cell: one limit with one number of clients. The number of clients in `situation`
+/// must not change over time.
 pub async fn measure(
     testbed: &Testbed,
     situation: Situation,

@@ -11,7 +11,8 @@ use crate::{
 /// The value of `pool.concurrency` with which Seawall itself chooses the concurrency limit.
 pub const AUTO: &str = "auto";
 
-/// The name, for `--only`, of the part that draws simulated traces of the concurrency controller.
+/// The value of `--only` for the part of the bench that draws simulated traces of the concurrency
+/// controller.
 pub const SIMULATION: &str = "simulation";
 
 /// Options that make a run partial, so that its results are not saved.

@@ -73,8 +73,9 @@ fn trace(scenario: &Scenario, to: f64) -> Trace {
     }
 }
 
-/// The samples: the limits of one controller (of the first simulated proxy, for the first server),
-/// and the throughput of all proxies together.
+/// The samples of a simulation. Each simulated proxy has one controller for each server. The limits
+/// in the samples come from the first proxy's controller for the first server. The throughput is
+/// the sum over all proxies.
 fn samples(outcome: &Outcome) -> Vec<Sample> {
     let mut decisions = outcome
         .decisions

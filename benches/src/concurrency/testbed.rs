@@ -28,9 +28,10 @@ const SLOW_MS: i32 = 200;
 /// - The pool must allow at least as many operations as the largest fixed limit. It allows 500
 ///   connections to a server. So at most 500 operations are in progress if `pool.concurrency` is
 ///   `off`.
-/// - The pool must establish connections quickly, so that it establishes all during the warm-up.
-/// - With a low limit and 4,000 clients, an operation waits longer than the default of
-///   `pool.wait_queue_timeout_ms`, ten seconds.
+/// - The pool must establish connections quickly, so that all connections are open when the warm-up
+///   ends.
+/// - With a low limit and 4,000 clients, an operation waits longer than ten seconds, the default of
+///   `pool.wait_queue_timeout_ms`. So the time limit must be longer.
 const SETTINGS: &str = "\
 pool.max_pool_size = 500
 pool.max_server_connections = 500

@@ -24,8 +24,8 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 pub struct Sample {
     /// The time since the start of the trace, in seconds.
     pub at_seconds: f64,
-    /// The limit in effect. While the controller tries another limit, this limit differs from
-    /// `settled`.
+    /// The limit in effect. It differs from `settled` while the controller tries a limit other than
+    /// the best limit.
     pub limit: f64,
     /// The best limit that the controller has found. Trials of other limits do not change it.
     pub settled: f64,

@@ -1,5 +1,5 @@
-//! Checks that Seawall reports which query shape became slower when an index is dropped, under a
-//! load of many shapes, and that it reports nothing if nothing changes.
+//! Checks Seawall's report of changes under a load of many query shapes. When an index is dropped,
+//! Seawall must report which shape became slower. If nothing changes, Seawall must report nothing.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ const DOCUMENTS: i32 = 20_000;
 /// Number of documents per insert.
 const BATCH: i32 = 1_000;
 
-/// The rate of the load. It contains 20 operations per second of each shape.
+/// The rate of the load. There are 30 shapes, so the load runs each shape 20 times per second.
 const RATE: Rate = Rate {
     connections: 16,
     per_second: 600.0,

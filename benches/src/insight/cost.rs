@@ -34,8 +34,8 @@ const CONNECTIONS: usize = 64;
 /// Number of different projections. A find by `_id` has a different shape with each projection.
 const SHAPES: usize = 30;
 
-/// Pause after a round. During the pause, Seawall adds the round's last second to its statistics.
-/// The CPU time of this work is part of the round's CPU time.
+/// Pause after a round. During the pause, Seawall adds the operations of the round's last second to
+/// its statistics. The CPU time of this work is part of the round's CPU time.
 const SETTLE: Duration = Duration::from_millis(1_200);
 
 /// One of the compared Seawalls, with its connections and results.
@@ -51,7 +51,7 @@ pub(super) struct Rival {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     operations: f64,
-    /// CPU time per operation in user mode, in microseconds.
+    /// User CPU time per operation, in microseconds.
     user_us: f64,
     system_us: f64,
 }
@@ -62,8 +62,8 @@ impl Round {
     }
 }
 
-/// Compares a Seawall process with all statistics to one without statistics by query shape and
-/// without the history (time series of the statistics).
+/// Compares the CPU times of two Seawall processes. One process has all statistics. The other has
+/// neither statistics by query shape nor the history (time series of the statistics).
 pub async fn run(plan: &Plan) {
     let rounds = plan.either(30, 1);
     let time = plan.either(Duration::from_secs(2), Duration::from_secs(1));

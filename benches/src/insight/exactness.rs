@@ -1,6 +1,7 @@
-//! Checks that Seawall's figures are exact under load, with far more shapes than the shape table
-//! has rows. Every reported figure is compared with the figure computed from the slow log, which
-//! has a line for each operation.
+//! Checks how exact Seawall's figures are. The load has far more query shapes than Seawall's shape
+//! table has rows. The bench compares every reported figure with the figure that it computes from
+//! the slow log, which has a line for each operation. Counts must be equal; for a latency quantile,
+//! a small relative error is allowed.
 
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
@@ -377,9 +378,9 @@ fn compare_namespaces(table: &mut Table, reported: &Reported, logged: &Logged) {
     compare_rows(table, "namespace", &pairs);
 }
 
-/// Compares the times that Seawall reports for each server with the times in the slow log. Each
-/// time is from the last byte of the command to the first byte of the reply. Seawall reports it
-/// from a histogram with 32 buckets per octave (a factor of two).
+/// Compares the counts and times that Seawall reports for each server with those in the slow log.
+/// A time begins at the last byte of the command and ends at the first byte of the reply. Seawall
+/// collects the times in histograms with 32 buckets per octave (a factor of two).
 fn compare_servers(table: &mut Table, reported: &Reported, logged: &Logged) {
     let rows = reported.servers.servers.iter();
     let pairs = rows.filter_map(|row| {

@@ -1,10 +1,10 @@
 //! Measures how much memory Seawall needs for eight days of the history of its statistics, with the
 //! maximum number of time series.
 //!
-//! The bench generates figures for every second of the last ten minutes. Before these minutes, it
-//! generates figures for only one second in ten or in sixty, to save time. The history keeps the
-//! earlier seconds only in coarse steps, whose size does not depend on the number of generated
-//! seconds.
+//! The bench generates figures for every second of the last ten minutes. For the time before these
+//! minutes, it generates figures for only one second in ten (in sixty, if there are 2,000
+//! namespaces), to save time. The history keeps the figures of that time only in steps of ten
+//! seconds or more. The memory of a step does not depend on how many of its seconds have figures.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -53,7 +53,8 @@ const SCENES: [Scene; 2] = [
     },
 ];
 
-/// Prints a table, and asserts that the history stays within its memory limit.
+/// Prints a table of the sizes of histories, and asserts that each history stays within its memory
+/// limit.
 pub fn run(plan: &Plan) {
     say("\n## History\n");
     say(

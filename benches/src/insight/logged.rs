@@ -19,7 +19,7 @@ use super::{count, float};
 /// Time between two reads at the end of a log that Seawall is still writing.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The log counts as complete after this many reads in a row that found no further line. At
+/// The log counts as complete when this many consecutive reads have found no further line. At
 /// [`POLL_INTERVAL`], this takes five seconds.
 const MAX_EMPTY_READS: u32 = 50;
 
@@ -49,7 +49,7 @@ pub type Namespace = (String, String);
 pub struct Logged {
     /// Number of lines about operations.
     pub lines: u64,
-    /// Number of lines that Seawall dropped, from the field `left_out` of the other lines.
+    /// Number of lines that Seawall dropped. The other lines report it in their field `left_out`.
     pub dropped: u64,
     /// Number of operations whose outcome is not `ok`.
     pub not_ok: u64,

@@ -39,8 +39,8 @@ impl Plan {
 }
 
 /// Counters of the machine's CPU time since its start. They show how much CPU time all processes
-/// used during a part of the bench: latencies are reliable only if no other process used much CPU
-/// time.
+/// used during a part of the bench. Latencies are reliable only if processes that do not belong to
+/// the bench used little CPU time.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     busy: u64,
@@ -66,7 +66,7 @@ impl Machine {
         }
     }
 
-    /// Prints the CPU use since `before`.
+    /// Prints the CPU use of the whole machine since `before`.
     pub fn say_since(before: Self) {
         let now = Self::now();
         let (busy, all) = (now.busy - before.busy, now.all - before.all);
@@ -91,8 +91,8 @@ pub fn count(length: usize) -> u64 {
     u64::try_from(length).expect("a length fits into 64 bits")
 }
 
-/// Converts a number to a name that has only letters. In a query shape, Seawall may replace a field
-/// name with digits by `*`, because such a name can be an id or a date.
+/// Converts a number to a name that has only letters. If a field name contains digits, Seawall may
+/// write `*` for it in a query shape, because such a name can be an id or a date.
 pub fn letters(number: usize) -> String {
     let digits = number.to_string();
     digits

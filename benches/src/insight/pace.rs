@@ -75,7 +75,7 @@ impl Paced {
         self.began
     }
 
-    /// Ends the load. Returns the operations that got a reply.
+    /// Ends the load. Returns all operations; each has got a reply.
     ///
     /// # Panics
     /// If an operation got no reply.

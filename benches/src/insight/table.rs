@@ -47,7 +47,8 @@ impl Table {
         self.row(what, compared, &error, &0, error < 0.5);
     }
 
-    /// Adds a row for relative errors that must be at most `allowed`.
+    /// Adds a row for relative errors that must be at most `allowed`. The row is also wrong if no
+    /// values were compared.
     pub fn within(&mut self, what: &str, worst: Worst, allowed: f64) {
         let percent = |share: f64| format!("{:.4} %", share * 100.0);
         let (error, most) = (percent(worst.error), percent(allowed));
@@ -55,8 +56,8 @@ impl Table {
         self.row(what, worst.compared, &error, &most, is_within);
     }
 
-    /// Adds a row for durations that must be equal to the nanosecond. The allowed relative error
-    /// only covers the rounding of floats.
+    /// Adds a row for durations. Each reported duration must have the same number of nanoseconds as
+    /// the true duration. The allowed relative error only covers the rounding of floats.
     pub fn exact(&mut self, what: &str, worst: Worst) {
         self.within(what, worst, 1e-12);
     }
@@ -76,10 +77,11 @@ impl Table {
         }
     }
 
-    /// Asserts that no row has an error above its limit.
+    /// Asserts that all rows are right.
     ///
     /// # Panics
-    /// If an error exceeds its limit in any row.
+    /// If the error in a row is larger than allowed, or if a row of relative errors compared no
+    /// values.
     pub fn check(self) {
         assert!(
             self.wrong.is_empty(),

@@ -24,7 +24,9 @@ pub(crate) fn command(choices: &[u8], salt: u32, is_shuffled: bool) -> Document 
     dice.command()
 }
 
-/// Returns a text that is part of every string value of a generated command, and of no name.
+/// Returns a text that every string value of a generated command contains. The shape of a command
+/// (the command without its values) prints names, such as collection names. These names never
+/// contain the text.
 pub(crate) fn planted() -> &'static str {
     grammar::PLANTED
 }
@@ -54,7 +56,8 @@ pub(crate) fn every_type() -> Document {
     }
 }
 
-/// Corrects the length and the last byte, so that bytes with changes are still read as a document.
+/// Corrects the declared length and the closing NUL of a document that was changed, so that it is
+/// still read as a document.
 pub(crate) fn repaired(bytes: &[u8]) -> Vec<u8> {
     let mut repaired = bytes.to_vec();
     let length = i32::try_from(repaired.len()).unwrap_or(i32::MAX);
@@ -171,7 +174,8 @@ fn is_same(own: ElementKind<'_>, theirs: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// Returns the type byte of a BSON type that has no variant of its own in [`ElementKind`].
+/// Returns the type byte of a value. Returns `None` if the value's type has a variant of its own in
+/// [`ElementKind`].
 fn other_kind(value: RawBsonRef<'_>) -> Option<u8> {
     Some(match value {
         RawBsonRef::Undefined => 0x06,

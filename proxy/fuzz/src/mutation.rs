@@ -103,7 +103,7 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Returns an offset into the input, or its end.
+    /// Returns a random offset into the input. It may be the end of the input.
     fn offset(&mut self) -> usize {
         self.random.random_range(0..=self.input.len())
     }
@@ -141,8 +141,8 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Overwrites four bytes (little endian) with an interesting number, a small number, a number
-    /// slightly below the input's length, or a number near the current number.
+    /// Overwrites four bytes (little endian) with a number from `INTERESTING`, a small number, a
+    /// number slightly below the input's length, or a number near the one that these bytes contain.
     fn set_integer(&mut self) {
         let offset = self.offset();
         let length = i32::try_from(self.input.len()).unwrap_or(i32::MAX);

@@ -722,7 +722,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fuzzing_seeds_with_the_names_pool_and_users_are_valid_configurations() {
+    fn the_seed_named_pool_and_the_seed_named_users_are_valid_configurations() {
         for (name, bytes) in configurations() {
             if matches!(&*name, "pool" | "users") {
                 let text = str::from_utf8(&bytes).unwrap().trim_start_matches('\0');

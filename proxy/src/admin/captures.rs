@@ -111,8 +111,8 @@ async fn act(
         .map_err(|error| refused(&error))
 }
 
-/// Streams all parts of a capture, one after another. The stream of a running capture continues
-/// until the capture ends, or until the caller loses its right to read captures.
+/// Streams all parts of a capture (a part is one file), one after another. The stream of a running
+/// capture continues until the capture ends, or until the caller loses its right to read captures.
 pub(super) async fn content(
     State(state): State<Arc<AdminState>>,
     Path(id): Path<String>,
@@ -152,7 +152,7 @@ struct Content {
     file: Option<File>,
 }
 
-/// The next bytes of a streamed capture.
+/// The result of reading the next bytes of a streamed capture.
 enum Chunk {
     Bytes(Bytes),
     /// There are no new bytes yet, but the capture may still grow.

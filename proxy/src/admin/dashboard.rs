@@ -31,9 +31,10 @@ const SESSION_REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// session contains one token.
 const MAX_SESSION_REQUEST_BYTES: usize = 8 << 10;
 
-/// The policy that limits what the page may load and do. Shapes and application names come from
-/// clients. Even if such a text became part of the page as HTML, no script in the text would run,
-/// and no data would leave the page.
+/// The policy that limits what the page may load and do. The page shows texts that come from
+/// clients, such as shapes (commands without their values) and application names. Even if such a
+/// text became part of the page as HTML, no script in the text would run, and no data would leave
+/// the page.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
@@ -113,7 +114,8 @@ async fn limit_time(request: Request, next: Next) -> Response {
     }
 }
 
-/// Serves a request unless the dashboard is off, and adds the headers of the dashboard.
+/// Serves a request if the dashboard is on, and adds the headers of the dashboard to the response.
+/// If the dashboard is off, the status is 404.
 async fn serve_if_on(
     State(state): State<Arc<AdminState>>,
     request: Request,

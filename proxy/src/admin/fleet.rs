@@ -53,7 +53,7 @@ const MAX_REPLY_BYTES: usize = 16 << 20;
 /// kilobyte of memory, and replies are parsed one at a time.
 const MAX_REPLY_OBJECTS: usize = 250_000;
 
-/// Maximum memory for replies of peers that have not been merged yet, in bytes.
+/// Maximum memory for the replies of peers until these replies have been merged, in bytes.
 const MAX_MEMORY_BYTES: usize = 64 << 20;
 
 /// Maximum number of requests with `instances=all` that are served at the same time. Further
@@ -62,8 +62,8 @@ const MAX_MERGED: usize = 8;
 
 /// Number of shapes or namespaces that Seawall requests from each instance, whatever the limit of
 /// the original request is. The number is large, because a shape with much load in all instances
-/// together may have little load in each of them. The reply of an instance has the sum of its
-/// further shapes in the member `other`.
+/// together may have little load in each of them. In a reply about shapes, the member `other` has
+/// the sums of the figures of all shapes that the reply does not list.
 const ROWS_OF_INSTANCE: usize = 1_000;
 
 /// The name of this instance in merged replies, which list peers by their addresses.
@@ -95,9 +95,11 @@ struct PeerState {
     pause: Option<(Instant, String)>,
 }
 
-/// The reply of an instance as it arrived, with the memory that it occupies.
+/// The reply of an instance as it arrived.
 struct Reply {
     bytes: Vec<u8>,
+    /// Permits for the memory of a peer's reply, one for each byte (see [`MAX_MEMORY_BYTES`]).
+    /// `None` for this instance's own reply, and for an empty reply.
     _memory: Option<OwnedSemaphorePermit>,
 }
 
@@ -329,7 +331,7 @@ fn path_of(path: &str, parameters: &[(String, String)]) -> String {
     format!("{path}?{}", pairs.collect::<Vec<_>>().join("&"))
 }
 
-/// The URI with another path and query.
+/// The URI with another path and query; `None` if `path` is invalid.
 fn with_path(uri: &Uri, path: &str) -> Option<Uri> {
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(path.parse::<PathAndQuery>().ok()?);

@@ -342,8 +342,8 @@ impl Guard {
         }
     }
 
-    /// Admits a request when no tokens are configured, unless the request comes from another
-    /// origin, or has no certificate and names an unknown host.
+    /// Decides about a request if no tokens are configured. Refuses requests from pages of another
+    /// origin. If the request has no certificate, also refuses unknown host names.
     fn admit_own(&self, presented: &Presented<'_>) -> Result<(), Refusal> {
         let Presented { uri, headers, .. } = *presented;
         let hosts = hosts(uri, headers);
@@ -395,7 +395,7 @@ impl AdminState {
     }
 }
 
-/// True unless a browser sent the request on behalf of a page from another address.
+/// False if a page of another origin made the browser send the request.
 pub(super) fn is_from_own_page(uri: &Uri, headers: &HeaderMap) -> bool {
     let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
     has_own_origin(&hosts(uri, headers), headers)
@@ -633,7 +633,7 @@ mod tests {
     /// The host name in the `Host` header of this request is unknown: it is neither an IP address,
     /// nor `localhost`, nor an allowed host name.
     #[test]
-    fn dashboard_files_are_sent_to_unknown_host_names_only_if_tokens_are_configured() {
+    fn requests_with_an_unknown_host_name_get_dashboard_files_only_if_tokens_are_configured() {
         let uri = "/".parse().unwrap();
         let foreign = [(header::HOST, HeaderValue::from_static("evil.example"))];
         let foreign = Presented {

@@ -152,9 +152,9 @@ impl Past {
         }
     }
 
-    /// The id, namespace and text of a shape, and when the shape was first and last seen: since the
-    /// start of Seawall if there is a `row` (the figures since the start), or in this period if
-    /// there is no `row`.
+    /// The id, namespace and text of a shape, and when the shape was first and last seen. `row` has
+    /// the figures of the shape since the start of Seawall. Without a `row`, returns when the shape
+    /// was first and last seen in this period.
     fn shape_name(&self, label: &Arc<Label>, row: Option<&ShapeRow>) -> seawall_api::Shape {
         if let Some(row) = row {
             return json::shape_name(row);

@@ -414,7 +414,8 @@ pub(super) fn client(row: ClientRow) -> seawall_api::Client {
     }
 }
 
-/// The operations of a shape by application, the most frequent first.
+/// The number of a shape's operations for each application. The largest number is first, but the
+/// number for all applications that are not counted separately (`other`) is always last.
 pub(super) fn applications(sums: &ShapeSums) -> Vec<seawall_api::Named> {
     let ranked = sums.applications.ranked().into_iter();
     let named = ranked.map(|(name, count)| seawall_api::Named {
@@ -424,7 +425,7 @@ pub(super) fn applications(sums: &ShapeSums) -> Vec<seawall_api::Named> {
     named.collect()
 }
 
-/// The errors of a shape by code, the most frequent first.
+/// The number of a shape's errors for each error code. The largest number is first.
 pub(super) fn errors_by_code(sums: &ShapeSums) -> Vec<seawall_api::CodeCount> {
     let mut codes: Vec<_> = sums.codes.iter().collect();
     codes.sort_by_key(|(code, count)| (Reverse(**count), **code));

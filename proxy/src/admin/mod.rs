@@ -138,9 +138,8 @@ pub struct AdminState {
 pub struct ReloadRequest {
     /// True if the changes are only reported and not applied.
     pub is_dry_run: bool,
-    /// The sender of a channel for one message. When the reload begins, the sender passes on the
-    /// receiver of a second channel: the task that requested the reload gets the result at this
-    /// receiver.
+    /// Tells the task that requested the reload that the reload begins. The message is the receiver
+    /// of another channel. From that channel, the task gets the result of the reload.
     taken: oneshot::Sender<oneshot::Receiver<seawall_api::Reload>>,
 }
 

@@ -78,7 +78,7 @@ fn kind(event: config::CaptureEvent) -> EventKind {
     }
 }
 
-/// Begins a capture if `capture.on` contains the event that the annotation reports.
+/// Begins a capture if `capture.on` contains the kind of the event that the annotation reports.
 pub(super) fn see(captures: &Captures, annotation: &Annotation) {
     let kind = match annotation.kind {
         AnnotationKind::Storm => EventKind::Storm,

@@ -148,7 +148,8 @@ fn room_for_clients(settings: &config::Settings) -> Option<(usize, u64)> {
     Some((usize::try_from(room).unwrap_or(usize::MAX), allowed))
 }
 
-/// Like [`clients_in_effect`], and logs the result.
+/// Returns the same number as [`clients_in_effect`]. Also logs whether the limit of descriptors is
+/// high enough for the configured number of clients. If there is no limit, logs nothing.
 fn max_clients(settings: &config::Settings) -> usize {
     let wanted = settings.listen.max_client_connections.get();
     let Some((room, allowed)) = room_for_clients(settings) else {

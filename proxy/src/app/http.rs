@@ -131,9 +131,9 @@ async fn run(
     }
 }
 
-/// Returns the function that performs the TLS handshake with each caller of the admin address, and
-/// logs failures. The cryptography runs on threads of low priority, so that handshakes do not delay
-/// the control plane. While TLS is off, there is no handshake.
+/// Returns the function that performs the TLS handshake with each caller of the admin address. The
+/// function also logs failed handshakes. The cryptography runs on threads of low priority, so that
+/// handshakes do not delay the control plane. While TLS is off, there is no handshake.
 pub(super) fn handshakes(
     tls: watch::Receiver<Option<Arc<ClientTls>>>,
     shared: Arc<Shared>,

@@ -87,7 +87,8 @@ pub(super) struct Feed {
     gauges: Mutex<Option<GaugeReader>>,
     /// The captures, so that an event can begin a capture; not set before the start has finished.
     captures: OnceLock<Arc<Captures>>,
-    /// The position after the last annotation that was passed to the captures.
+    /// The position in the sequence of annotations: after the last annotation that was passed to
+    /// the captures.
     seen: Mutex<u64>,
     /// The task that begins a capture because of events. The task takes long if the directory of
     /// the captures is on a slow disk.
@@ -241,8 +242,8 @@ pub(super) fn pulse_settings(settings: &config::Pulse) -> pulse::PulseSettings {
     }
 }
 
-/// Passes the measurements of each second to the [`Insight`]: [`AFTER_THE_SECOND`] after the end of
-/// the second.
+/// Passes the measurements of each second to the [`Insight`]. Waits for [`AFTER_THE_SECOND`] after
+/// the end of the second before it passes them.
 pub(super) async fn push_seconds(feed: Arc<Feed>, topology: Arc<Topology>) {
     let insight = Arc::clone(&feed.insight);
     let mut primary = PrimaryWatch::default();
@@ -290,8 +291,8 @@ pub(super) fn annotate_reload<'a>(insight: &Insight, keys: impl Iterator<Item = 
     }
 }
 
-/// Updates the metrics of Seawall's own memory, of its CPU time, and of the data that the history
-/// has dropped early or could not write.
+/// Updates the metrics of Seawall's own memory, of its CPU time, of the operations that the slow
+/// log has left out, and of the data that the history has dropped early or could not write.
 pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
     let size = feed.insight.size();
     let losses = HistoryLosses {
@@ -453,7 +454,7 @@ mod tests {
     /// Each event gets a task that begins its capture. While the task of an earlier event runs, a
     /// new event must wait.
     #[tokio::test]
-    async fn a_storm_begins_a_capture_after_the_task_of_an_earlier_event_ended_without_one() {
+    async fn a_storm_begins_its_capture_when_the_task_of_an_earlier_event_ends_without_a_capture() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = feed(&observer, &now);

@@ -1,4 +1,5 @@
-//! Connects the command `seawall`, which clients run in the database `admin`, with the API.
+//! Replies to the command `seawall`, which clients run in the database `admin`. The command offers
+//! functions of the HTTP API: descriptions of the state, and a reload of the configuration.
 
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use crate::{
 };
 use seawall_api::Topic;
 
-/// Returns the reporter that replies to the command `seawall`. Its replies contain the state in
-/// `state`.
+/// Returns the reporter that replies to the command `seawall`: it describes `state`, or reloads the
+/// configuration.
 pub(super) fn reporter(state: Arc<AdminState>) -> Reporter {
     Reporter::new(move |command| {
         let state = Arc::clone(&state);

@@ -40,7 +40,7 @@ pub(super) struct Peers {
     pub(super) expiries: Vec<CertificateExpiry>,
 }
 
-/// The settings of the HTTP clients for the peers: the peers, their tokens and their files.
+/// The settings of the HTTP clients for the peers: addresses, tokens and TLS files.
 pub(super) fn settings(admin: &config::Admin) -> impl PartialEq + fmt::Debug + '_ {
     (
         &admin.peers,
@@ -50,7 +50,8 @@ pub(super) fn settings(admin: &config::Admin) -> impl PartialEq + fmt::Debug + '
     )
 }
 
-/// The problem with the files for connections to the peers; `None` if there is no problem.
+/// The reason why the HTTP clients for the peers cannot be set up, for example an unusable TLS
+/// file. `None` if there is no problem.
 pub(crate) fn peer_problem(settings: &config::Settings) -> Option<String> {
     let problem = peers(&settings.admin).err();
     problem.map(|error| error.to_string())
@@ -59,7 +60,7 @@ pub(crate) fn peer_problem(settings: &config::Settings) -> Option<String> {
 /// The HTTP clients for the other instances. Each client connects at its first request.
 ///
 /// # Errors
-/// If a TLS file is not usable.
+/// If a TLS file cannot be used, or if an HTTP client cannot be set up.
 pub(super) fn peers(admin: &config::Admin) -> Result<Peers, PeersError> {
     let tls = match admin.peers.iter().any(config::PeerAddress::uses_tls) {
         true => Some(tls(admin)?),

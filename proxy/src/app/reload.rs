@@ -36,7 +36,7 @@ use seawall_transport::connection::ServerTls;
 /// Values that a reload has built from the new configuration, for example TLS configurations.
 /// Building such a value can fail. The values are not yet in use.
 struct Prepared {
-    /// The new TLS configuration of each listener; `None` if it does not change.
+    /// One entry for each listener: its new TLS configuration, or `None` if that does not change.
     tls: Vec<Option<NewTls>>,
     admin_tls: Option<NewTls>,
     /// The new peers; `None` if they do not change.
@@ -214,8 +214,9 @@ impl App {
         }
     }
 
-    /// The changed TLS configuration of each listener. A reload cannot change the number of
-    /// listeners, so the new and the running listeners are compared by position.
+    /// Returns one entry for each listener: its new TLS configuration, or `None` if that does not
+    /// change. A reload cannot change the number of listeners, so the new and the running listeners
+    /// are compared by position.
     fn prepare_tls(
         &self,
         settings: &config::Settings,
@@ -314,8 +315,8 @@ impl App {
         }
     }
 
-    /// Updates the description of the running configuration that the API shows. Called after the
-    /// start and by [`Self::set_log_filter`].
+    /// Updates the API's description of the running configuration. Called after the start and by
+    /// [`Self::set_log_filter`].
     pub(super) fn describe_configuration(&self) {
         let running = self.running.lock();
         let mut described = described(&running.values, &[]);
@@ -357,12 +358,14 @@ impl App {
         }
     }
 
-    /// Waits for the next request of the API for a reload. Cancel safe.
+    /// Waits until a caller of the API requests a reload, and returns the request. `None` after
+    /// `end_reloads`. Cancel safe.
     pub(crate) async fn reload_requested(&self) -> Option<crate::admin::ReloadRequest> {
         self.reload_requests.lock().await.recv().await
     }
 
-    /// True if the configuration is reloaded when a file changes.
+    /// True if Seawall reloads the configuration when the configuration file, or a file that it
+    /// names, changes.
     pub(crate) fn watches_files(&self) -> bool {
         self.running.lock().settings.reload.watch
     }
@@ -385,14 +388,14 @@ impl App {
     }
 }
 
-/// The result of opening the slow log, or the problem.
+/// The result of the attempt to open the slow log. The error is the problem as text.
 fn slow_log_result<T>(opened: Result<Result<T, StartError>, NoResult>) -> Result<T, String> {
     let opened = opened.map_err(|error| format!("slow_log.file: {error}"))?;
     opened.map_err(|error| error.to_string())
 }
 
-/// The changes of values, as text. A key or section in which only a secret or the content of a file
-/// has changed is listed with equal values before and after.
+/// Lists the changed keys and sections, with the old and the new value of each as text. If only a
+/// secret or the content of a file has changed, the old and the new value in the list are equal.
 fn changes(
     changed: &[Changed],
     before: &[EffectiveValue],
@@ -573,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_have_equal_hashes_whatever_their_source() {
+    fn a_default_value_that_is_written_out_does_not_change_the_configuration_hash() {
         let of = |text: &str| config::configuration_hash(&load(text).values);
         assert_eq!(of(""), of("pool.max_pool_size = 100\n"));
         assert_ne!(of(""), of("pool.max_pool_size = 101\n"));

@@ -19,8 +19,8 @@ impl Found {
         }
     }
 
-    /// Returns the value of `result`. If it is an error, adds the error to the problems and returns
-    /// `None`.
+    /// Returns the value of `result`. If `result` is an error, adds the error to the problems and
+    /// returns `None`.
     pub(super) fn unless_failed<T, E: ToString>(&mut self, result: Result<T, E>) -> Option<T> {
         result.map_err(|error| self.add(error.to_string())).ok()
     }

@@ -41,14 +41,14 @@ pub enum DeploymentTlsError {
         /// The cause.
         source: io::Error,
     },
-    /// The files are unusable.
+    /// The TLS files are unusable.
     #[error("TLS to servers: {0}")]
     Tls(#[from] TlsError),
 }
 
-/// The TLS files for connections to servers, with the contents that were read, and the checks of
-/// server certificates that are on. Two values are equal only if the contents of all files are
-/// equal too.
+/// The TLS files for connections to servers, with the contents that were read. Also says how
+/// strictly the certificates of servers are verified. Two values are equal only if the contents of
+/// all files are equal too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerTlsFiles {
     authorities: Option<ReadFile>,
@@ -145,9 +145,11 @@ impl ServerTlsFiles {
         }
     }
 
-    /// The directory of authorities that the user or the operating system provides, if Seawall
-    /// verifies servers with other authorities instead. To find out whether the directory of the
-    /// operating system has authorities, lists its file names, so it may block.
+    /// The directory of authorities that `SSL_CERT_DIR` or the operating system names. Seawall does
+    /// not read this directory, and verifies servers with other authorities. `None` if there is no
+    /// such directory, if the configuration names a file of authorities, or if servers are not
+    /// verified. This method may block, because it lists the file names in the directory of the
+    /// operating system.
     pub(crate) fn unread_directory(&self) -> Option<UnreadDirectory> {
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let named = match variable(ENV_CERT_FILE) {
@@ -158,7 +160,8 @@ impl ServerTlsFiles {
     }
 
     /// Like [`Self::unread_directory`]. `system` contains the authorities of the operating system.
-    /// `named` is the value of `SSL_CERT_DIR`; `None` if `SSL_CERT_FILE` is set.
+    /// `named` is the value of `SSL_CERT_DIR`; `None` if this variable is not set, or if
+    /// `SSL_CERT_FILE` is set too.
     fn unread_directory_of(
         &self,
         system: &ProbeResult,
@@ -178,8 +181,10 @@ impl ServerTlsFiles {
         Some(UnreadDirectory { directory, trusted })
     }
 
-    /// Logs a warning for each check of servers' certificates that is off, and for a directory of
-    /// authorities that is not read. Called at the start and after each change.
+    /// Logs warnings about the verification of servers. There is one warning if certificates or
+    /// host names are not verified, one if a directory of authorities is not read, and one if the
+    /// connections of the service account do not check the configured revocation lists. Called at
+    /// the start and after each change.
     pub(super) fn warn(&self, has_service_account: bool) {
         match self.verification {
             Verification::Full => {}
@@ -189,7 +194,11 @@ impl ServerTlsFiles {
             Verification::Off => tracing::warn!("server certificates are not verified"),
         }
         if let Some(UnreadDirectory { directory, trusted }) = self.unread_directory() {
-            tracing::warn!(directory, trusted, "a directory of authorities is not read");
+            tracing::warn!(
+                directory,
+                trusted,
+                "Seawall trusts only authorities in a file, not those in the directory"
+            );
         }
         if has_service_account && !self.revocation_lists.is_empty() {
             tracing::warn!("connections of the service account do not check revocation lists");
@@ -200,14 +209,15 @@ impl ServerTlsFiles {
 /// A directory of authorities that Seawall does not read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct UnreadDirectory {
-    /// The path of the directory, or the value of `SSL_CERT_DIR`, which may name several.
+    /// The path of the directory, or the value of `SSL_CERT_DIR`, which may name several paths.
     pub(crate) directory: String,
-    /// The authorities that Seawall trusts instead.
+    /// The authorities that Seawall trusts instead of those in the directory.
     pub(crate) trusted: String,
 }
 
-/// The directory with the authorities of the operating system, which Seawall does not read. `None`
-/// if there is a file with these authorities, or if OpenSSL would find none in the directory.
+/// The directory in which the operating system keeps authorities. Seawall reads authorities only
+/// from a file. `None` if the operating system also has such a file, or if OpenSSL would find no
+/// authorities in the directory.
 fn unread_directory(system: &ProbeResult) -> Option<PathBuf> {
     if system.cert_file.is_some() {
         return None;
@@ -231,8 +241,8 @@ fn is_hashed_name(name: &OsStr) -> bool {
 
 /// The part of a running Seawall that manages TLS towards servers.
 pub(super) struct RunningServerTls {
-    /// The options of the connection string with the current password. The TLS options are those of
-    /// the connection string, and not those that replace them in `[deployment.tls]`.
+    /// The options of the connection string, with the current password. The options in
+    /// `[deployment.tls]` are not applied to them.
     deployment: Mutex<DeploymentOptions>,
     /// The files in use; `None` if TLS is off.
     files: Mutex<Option<ServerTlsFiles>>,
@@ -243,7 +253,7 @@ pub(super) struct RunningServerTls {
 /// tried at the servers and are not yet in use.
 pub(super) struct NewAccess {
     pub(super) tls: Option<NewServerTls>,
-    /// The new password of the service account.
+    /// The new password of the service account; `None` if it does not change.
     pub(super) password: Option<Password>,
 }
 
@@ -254,9 +264,9 @@ pub(super) struct NewServerTls {
 }
 
 impl RunningServerTls {
-    /// Reads the TLS files at the start. Returns the new value, the options of the connection
-    /// string with these files, and the TLS configuration of connections to servers. The TLS
-    /// configuration is `None` if TLS is off.
+    /// Reads the TLS files at the start. Returns three values: the new `RunningServerTls`; the
+    /// options of the connection string, in which these files replace the files that the string
+    /// names; and the TLS configuration of connections to servers, which is `None` if TLS is off.
     ///
     /// # Errors
     /// See [`DeploymentTlsError`].
@@ -303,8 +313,8 @@ impl RunningServerTls {
         deployment.client_options()
     }
 
-    /// Builds the TLS configuration from files that were read. `None` if these files equal the
-    /// files in use.
+    /// Builds the TLS configuration from the files in `read`. `None` if these files equal the files
+    /// in use, or if `read` is `None`.
     ///
     /// # Errors
     /// [`DeploymentTlsError::Tls`].
@@ -549,7 +559,7 @@ mod tests {
 
     /// Seawall reads the file with the authorities of the system, but never the directory.
     #[test]
-    fn an_unread_system_directory_of_authorities_is_reported_only_if_there_is_no_system_file() {
+    fn the_authority_directory_is_reported_as_unread_only_if_the_system_has_no_authority_file() {
         let directory = Directory::create();
         // OpenSSL finds authorities only by hashed names.
         directory.write("authority.pem");
@@ -577,7 +587,7 @@ mod tests {
 
     /// OpenSSL reads the authorities in the directories of `SSL_CERT_DIR`, but Seawall does not.
     #[test]
-    fn a_directory_in_ssl_cert_dir_is_reported_as_not_read_even_if_a_system_file_is_read() {
+    fn a_directory_in_ssl_cert_dir_is_reported_as_unread_even_if_the_system_ca_file_was_read() {
         let directory = Directory::create();
         directory.write("ca.pem");
         let file = directory.0.join("ca.pem");

@@ -198,8 +198,8 @@ pub(super) fn pem(file: &config::ReadFile) -> Pem<'_> {
 pub(super) struct Expiries {
     /// The TLS configurations of each listener and of the admin address.
     pub(super) clients: Vec<watch::Receiver<Option<Arc<ClientTls>>>>,
-    /// The files of connections that Seawall opens: to servers, to the peers of the admin address,
-    /// and to the collector of metrics.
+    /// The expiry times of the TLS files for connections that Seawall opens: to servers, to the
+    /// peers of the admin address, and to the collector of metrics.
     pub(super) outgoing: Vec<watch::Receiver<Vec<CertificateExpiry>>>,
 }
 
@@ -233,9 +233,10 @@ pub(super) fn for_api(expiries: &Expiries) -> Vec<seawall_api::Certificate> {
     certificates.collect()
 }
 
-/// The time series of the metric for the entries of [`Expiries::all`]. If several entries have the
-/// same labels, only the earliest expiry is in the metric. The number of a revocation list is no
-/// label, because each new list would begin a new series.
+/// The time series of the metric `seawall_certificate_expiry_timestamp_seconds`. `expiries` are the
+/// entries of [`Expiries::all`]. If several entries have the same labels, only the earliest expiry
+/// is in the metric. The number of a revocation list is no label, because each new list would begin
+/// a new series.
 pub(super) fn series(expiries: Vec<CertificateExpiry>) -> Vec<CertificateSeries> {
     let mut earliest = BTreeMap::new();
     for expiry in expiries {
@@ -260,7 +261,7 @@ pub(super) fn series(expiries: Vec<CertificateExpiry>) -> Vec<CertificateSeries>
     series.collect()
 }
 
-/// Logs when each certificate or revocation list expires, after the files were loaded.
+/// Logs each certificate and revocation list that was loaded, with the days until it expires.
 pub(super) fn log_loaded(expiries: &[CertificateExpiry]) {
     for expiry in expiries {
         if !log_if_soon(expiry) {
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_of_several_certificates_with_the_same_labels_is_in_the_metric() {
+    fn the_metric_has_only_the_earliest_expiry_of_certificates_with_the_same_labels() {
         let all = [("1", 200), ("1", 100), ("2", 300), ("1", 400)];
         let all = all.map(|(serial, end)| expiry(ExpiryKind::Certificate, serial, end));
         let series = series(all.to_vec());

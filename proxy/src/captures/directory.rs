@@ -92,14 +92,16 @@ pub(super) struct Summary {
     pub(super) clients: u64,
     /// Number of recorded operations.
     pub(super) operations: u64,
-    /// The sum of omitted operations and omitted reply messages, by the reason. A reply can be
-    /// recorded without its message.
+    /// For each reason, the number of omitted operations plus the number of omitted reply messages.
+    /// A reply can be recorded without its message.
     pub(super) omitted: BTreeMap<String, u64>,
     /// True if replies are recorded whole.
     pub(super) whole_replies: bool,
-    /// The mode of redaction. `None` in summaries of earlier versions, which replaced no values.
+    /// The mode of redaction (the replacement of values). `None` if an earlier version of Seawall
+    /// wrote the summary: that version had no redaction and recorded all values unchanged.
     pub(super) redaction: Option<String>,
-    /// Share of the clients that are captured, above 0 and at most 1.
+    /// The captured clients are this share of the clients that match `namespaces`, `users` and
+    /// `applications`. The share is above 0 and at most 1.
     pub(super) sample: f64,
     /// The selected namespaces.
     pub(super) namespaces: Vec<String>,
@@ -121,11 +123,11 @@ impl Summary {
     }
 }
 
-/// A capture in the directory.
+/// A capture in the directory of captures.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub(super) id: CaptureId,
-    /// Bytes of all parts.
+    /// Size of all parts together, in bytes.
     pub(super) bytes: u64,
     /// Number of parts.
     pub(super) parts: u64,
@@ -139,7 +141,7 @@ pub(super) struct Kept {
 #[derive(Debug, Default)]
 pub(super) struct Expired {
     pub(super) deleted: Vec<CaptureId>,
-    /// The first capture that could not be deleted.
+    /// The first capture that could not be deleted, with the error; `None` if all were deleted.
     pub(super) failed: Option<(CaptureId, io::Error)>,
 }
 
@@ -213,7 +215,7 @@ impl Directory {
         Ok(kept)
     }
 
-    /// The bytes of all captures.
+    /// The size of all captures together, in bytes.
     pub(super) fn bytes(&self) -> io::Result<u64> {
         Ok(self.list()?.iter().map(|kept| kept.bytes).sum())
     }

@@ -47,7 +47,8 @@ struct Membership {
 enum MemberState {
     /// The client is not captured.
     Outside,
-    /// The client is captured from its first operation on a selected namespace.
+    /// The client is not captured yet. Its first operation on a selected namespace adds the client
+    /// to the capture.
     AwaitsNamespace,
     /// The client matches the selection. Its next operation adds the client to the capture.
     Selected,
@@ -85,9 +86,9 @@ impl Captures {
         }
     }
 
-    /// Records the command of an operation, if its client is captured. `describe` returns the
-    /// number and the description of the client. It is called once for each client and
-    /// `Tap` (recorder of operations).
+    /// Records the command of an operation, if its client is captured. Returns `None` if the
+    /// command is not recorded. `describe` returns the number and the description of the client; it
+    /// is called when a `Tap` (recorder of operations) sees the client for the first time.
     pub fn record(
         &self,
         client: &mut CapturedClient,
@@ -254,7 +255,8 @@ impl ReplyCopy {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns the copy. The memory that the queue has reserved for it stays reserved.
+    /// Returns the bytes of the copy. The queue keeps their memory reserved: `reserved` is set to
+    /// 0, so that dropping this value does not release it.
     fn into_bytes(mut self) -> Bytes {
         self.reserved = 0;
         Bytes::from(mem::take(&mut self.bytes))

@@ -74,7 +74,7 @@ const CLEANING_INTERVAL: Duration = Duration::from_secs(60);
 pub struct CaptureSettings {
     /// The directory in which captures are kept.
     pub directory: PathBuf,
-    /// Maximum bytes of all captures in the directory.
+    /// Maximum size of all captures in the directory together, in bytes.
     pub max_bytes: u64,
     /// Size in bytes at which a file of a capture ends and the capture continues in a new file.
     pub max_part_bytes: u64,
@@ -82,7 +82,7 @@ pub struct CaptureSettings {
     pub max_bytes_per_second: Option<u64>,
     /// Maximum memory of records that wait for the writer, in bytes.
     pub queue_bytes: usize,
-    /// Age after which a capture is deleted; `None` if captures are kept.
+    /// Age after which Seawall deletes a capture; `None` if it deletes no captures because of age.
     pub retention: Option<Duration>,
     /// Maximum duration of a capture.
     pub max_duration: Duration,
@@ -90,8 +90,8 @@ pub struct CaptureSettings {
     pub on: Vec<EventKind>,
     /// A capture that an event begins also contains the operations of this period before the event.
     pub lead: Duration,
-    /// Maximum memory, in bytes, of the records that Seawall keeps while it waits for such an
-    /// event.
+    /// Maximum memory, in bytes, of the records that Seawall keeps while it waits for an event that
+    /// begins a capture.
     pub lead_bytes: usize,
     /// The mode of redaction, unless a request chooses a stronger mode.
     pub redaction: Redaction,
@@ -156,7 +156,7 @@ pub enum CaptureError {
     /// The captures in the directory have reached the limit of bytes.
     #[error("captures use {bytes} bytes, and capture.max_bytes is {max_bytes}: delete captures")]
     Full {
-        /// Bytes of all captures.
+        /// Size of all captures together, in bytes.
         bytes: u64,
         /// The limit.
         max_bytes: u64,
@@ -164,10 +164,11 @@ pub enum CaptureError {
     /// There is no such capture.
     #[error("no such capture")]
     Unknown,
-    /// The file or the directory cannot be used.
+    /// A file of a capture, or the directory of captures, cannot be used.
     #[error("capture.directory: {0}")]
     Io(#[from] io::Error),
-    /// The capture did not end in time, because the disk is slow.
+    /// The capture was stopped, but its files were not complete in time. This happens if the disk
+    /// is slow.
     #[error("the capture was stopped, but its files are not complete yet")]
     StillRunning,
 }
@@ -199,7 +200,7 @@ struct Running {
     /// True if the tap waits for an event.
     is_armed: AtomicBool,
     tap: ArcSwapOption<Tap>,
-    /// The running capture; `None` if the tap waits for an event.
+    /// The running capture; `None` if the tap waits for an event, or if there is no tap.
     written: ArcSwapOption<Written>,
 }
 
@@ -330,8 +331,9 @@ impl Captures {
     /// Starts a capture. Blocks for some file operations.
     ///
     /// # Errors
-    /// If captures are off, all clients are relayed, another capture runs, the duration or the
-    /// redaction is not allowed, or the directory is full or cannot be used.
+    /// Fails in any of these cases: captures are off; Seawall runs in relay mode; another capture
+    /// runs; the duration or the redaction is not allowed; the redaction needs a key and there is
+    /// none; the directory is full; the directory cannot be used.
     pub fn start(&self, plan: Plan) -> Result<CaptureState, CaptureError> {
         if let Some(obstacle) = self.obstacle() {
             return Err(obstacle);
@@ -364,8 +366,9 @@ impl Captures {
     }
 
     /// If the settings name events that begin captures, starts to keep the latest operations in
-    /// memory. So a capture that an event begins also contains the operations before the event.
-    /// Must be called once a second.
+    /// memory. So a capture that an event begins also contains the operations before the event. If
+    /// the settings name no such events any more, drops the kept operations. Must be called once a
+    /// second.
     pub(crate) fn prepare(&self) {
         // The lock is held while a capture starts or is deleted. Do not wait for the lock, because
         // the call in the next second is early enough.
@@ -470,9 +473,9 @@ impl Captures {
         })
     }
 
-    /// Starts the thread that writes a capture, and makes it the running capture, so that
-    /// operations of clients are recorded in it. `room` is the maximum size of the capture in
-    /// bytes.
+    /// Starts the thread that writes the capture `written`. From then on this capture is the
+    /// running capture, and operations of clients are recorded in it. `room` is the maximum size of
+    /// the capture in bytes.
     fn write(
         &self,
         written: &Arc<Written>,
@@ -696,7 +699,8 @@ fn limits_of(settings: &CaptureSettings) -> QueueLimits {
     }
 }
 
-/// Creates the directory of a capture with the first summary. If this fails, no directory is left.
+/// Creates the directory of a capture, and writes the first summary into it. If this fails, no
+/// directory is left.
 fn create(directory: &Directory, capture: &Written) -> io::Result<()> {
     let id = &capture.id;
     directory.create(id)?;

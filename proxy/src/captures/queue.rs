@@ -3,9 +3,9 @@
 //! waits for the queue: if a limit is reached, the message is not recorded, and the queue counts it
 //! as omitted.
 //!
-//! Memory is reserved for each command, whole reply and client before its record is added. All
-//! other records are small, and each belongs to a command or client for which memory was reserved.
-//! So the number of these records is limited too.
+//! The queue reserves memory before it adds the record of a client, the record of a command or the
+//! message of a reply. All other records are small, and each belongs to a client or command for
+//! which memory was reserved. So the number of the small records is limited too.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 const RECORD_BYTES: usize = 256;
 
 /// Number of queued bytes at which the queue wakes the writer. With fewer bytes, the writer wakes
-/// at intervals by itself, so that most operations need no system call.
+/// at intervals by itself, so that most operations need no system call to wake it.
 const WAKE_BYTES: usize = 1024 * 1024;
 
 /// Limits of a queue.
@@ -44,7 +44,7 @@ pub(super) struct Totals {
     pub(super) operations: AtomicU64,
     pub(super) omitted: [AtomicU64; REASONS.len()],
     pub(super) written_bytes: AtomicU64,
-    /// Number of captures that have ended, in the order of [`ENDS`].
+    /// For each reason in [`ENDS`], the number of captures that have ended for this reason.
     pub(super) ended: [AtomicU64; ENDS.len()],
 }
 
@@ -109,12 +109,13 @@ fn index_of(reason: OmissionReason) -> usize {
     }
 }
 
-/// The counts of everything that a capture has recorded so far.
+/// Counts what a capture has recorded and omitted so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) clients: u64,
     pub(super) operations: u64,
-    /// Number of omitted operations and omitted messages of replies, in the order of [`REASONS`].
+    /// For each reason in [`REASONS`], the number of omitted operations plus the number of omitted
+    /// messages of replies.
     pub(super) omitted: [u64; REASONS.len()],
 }
 
@@ -158,11 +159,11 @@ struct QueueState {
     numbered: Numbered,
     /// Set while the queue keeps only the latest records.
     ring: Option<Ring>,
-    /// Replies to operations with lower numbers are dropped, because the queue has dropped their
-    /// commands.
+    /// The queue has dropped the commands of all operations whose number is lower than this number.
+    /// Replies to those operations are dropped too.
     first_operation: u64,
-    /// Operations and messages of replies that were omitted, and for which no [`Omitted`] record
-    /// was added to the queue yet.
+    /// For each reason in [`REASONS`], the operations and messages of replies that were omitted,
+    /// and for which no [`Omitted`] record was added to the queue yet.
     gaps: [Gap; REASONS.len()],
     rate: Rate,
     end: Option<EndReason>,
@@ -179,7 +180,8 @@ struct Numbered {
 #[derive(Debug)]
 struct Ring {
     lead: Lead,
-    /// The clients that have records in the queue or may still get records, by the client's number.
+    /// The clients that have records in the queue or may still get records. The key is the client's
+    /// number.
     clients: BTreeMap<u64, ClientBegan>,
 }
 
@@ -454,8 +456,8 @@ impl Queue {
         self.push(&mut state, Content::Omitted(omitted), RECORD_BYTES);
     }
 
-    /// Counts an omission by the writer, which could not redact a command or a reply. `omitted` is
-    /// the record that the writer made instead.
+    /// Counts a command or a reply that the writer could not redact. `omitted` is the record that
+    /// replaces it in the capture.
     pub(super) fn count_not_redactable(&self, omitted: &Omitted, totals: &Totals) {
         let mut state = self.state.lock();
         let recorded = &mut state.counts.operations;
@@ -490,8 +492,8 @@ impl Queue {
         mem::take(&mut state.records)
     }
 
-    /// Counts recorded operations as omitted, because the compressed block with their records was
-    /// not written.
+    /// Corrects the counts: moves `operations` from the recorded operations to the omitted
+    /// operations. Called if the compressed block with their records was not written.
     pub(super) fn lose(&self, operations: u64, totals: &Totals) {
         self.state.lock().lose(operations, totals);
     }
@@ -601,7 +603,8 @@ impl QueueState {
         self.widen_gap(reason, operations, bytes, at_us);
     }
 
-    /// Counts recorded operations as omitted, because their records are not written.
+    /// Corrects the counts: moves `operations` from the recorded operations to the omitted
+    /// operations. Their records were added to the queue, but will not be written.
     fn lose(&mut self, operations: u64, totals: &Totals) {
         self.counts.operations = self.counts.operations.saturating_sub(operations);
         self.count(OmissionReason::QueueFull, operations, totals);
@@ -634,8 +637,8 @@ impl QueueState {
     }
 
     /// Counts the omissions from the time before the event that begins the capture. They were not
-    /// counted at that time, because no capture was running. The [`Omitted`] records in the queue
-    /// contain their numbers.
+    /// counted at that time, because no capture was running. Each [`Omitted`] record in the queue
+    /// contains the number of its omitted operations.
     fn count_kept_omissions(&mut self, totals: &Totals) {
         let omitted = self.records.iter().filter_map(|record| match record {
             Content::Omitted(omitted) => Some((omitted.reason(), omitted.operations.max(1))),

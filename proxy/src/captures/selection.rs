@@ -33,8 +33,8 @@ impl Default for Selection {
     }
 }
 
-/// Properties of a client, which the capture records. A [`Selection`] compares the application name
-/// and the user.
+/// Properties of a client, which the capture records. A [`Selection`] looks up the application name
+/// and the user in its lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Described {
     /// The application name; empty if there is none.
@@ -50,7 +50,8 @@ pub struct Described {
 pub(super) enum Verdict {
     /// The client is not captured.
     Outside,
-    /// The client is captured from its first operation on one of the namespaces.
+    /// The client is not captured yet. Its first operation on one of the namespaces adds the client
+    /// to the capture.
     AwaitsNamespace,
     /// The client is captured.
     Inside,
@@ -116,7 +117,7 @@ mod tests {
 
     /// If namespaces are listed too, a client is captured from its first operation on one of them.
     #[test]
-    fn a_client_must_be_in_each_list_of_users_or_applications_that_is_not_empty() {
+    fn a_client_is_captured_only_if_each_nonempty_list_contains_its_user_or_application() {
         let client = Described {
             application: "shop".to_owned(),
             driver: String::new(),
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_of_25_percent_selects_a_quarter_of_the_clients_and_each_seed_selects_others() {
+    fn a_sample_has_the_configured_share_of_all_clients_and_differs_between_seeds() {
         let selection = Selection {
             sample: 0.25,
             ..Selection::default()

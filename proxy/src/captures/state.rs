@@ -23,7 +23,7 @@ pub struct CaptureState {
     /// Why the capture ended; `None` while it runs. `incomplete` if the process ended before the
     /// capture could end.
     pub end: Option<String>,
-    /// Why the capture began: `operator` for a request of an operator, otherwise the kind of the
+    /// Why the capture began: `operator` if an operator requested it, otherwise the kind of the
     /// event that began the capture.
     pub trigger: String,
     /// Size of the capture's files in bytes.
@@ -52,8 +52,8 @@ pub struct CaptureFigures {
     pub is_running: bool,
     /// Operations recorded since the start of the process.
     pub operations: u64,
-    /// The sum of omitted operations and omitted reply messages of all captures since the start of
-    /// the process, by the reason for the omission. A reply can be recorded without its message.
+    /// For each reason, the number of omitted operations plus the number of omitted reply messages,
+    /// in all captures since the start of the process. A reply can be recorded without its message.
     pub omitted: Vec<(&'static str, u64)>,
     /// Number of captures that have ended since the start of the process, by the reason for their
     /// end.

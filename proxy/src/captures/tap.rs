@@ -22,7 +22,7 @@ pub struct Plan {
     pub redaction: Option<Redaction>,
     /// Duration of the capture.
     pub duration: Duration,
-    /// Why the capture began: `operator` for a request of an operator, otherwise the kind of the
+    /// Why the capture began: `operator` if an operator requested it, otherwise the kind of the
     /// event that began the capture.
     pub trigger: &'static str,
 }

@@ -308,7 +308,7 @@ fn a_full_capture_file_is_followed_by_another_file_until_the_disk_limit_ends_the
 }
 
 #[test]
-fn capture_ends_after_its_duration_and_at_the_end_of_the_process() {
+fn a_capture_ends_after_its_duration_or_earlier_if_the_process_ends() {
     let folder = Folder::new("duration");
     let captures = folder.captures(|_| {});
     let refused = captures.start(Plan {
@@ -549,7 +549,7 @@ impl Write for InMemory {
 }
 
 #[test]
-fn if_no_record_arrives_for_a_time_the_event_quiet_is_written_to_the_capture_file() {
+fn after_a_time_without_records_the_writer_adds_an_event_of_the_kind_quiet() {
     let capture = written(1 << 20);
     capture.tap.queue.end(EndReason::Stopped);
     let limits = FileLimits {

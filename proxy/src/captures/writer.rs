@@ -108,7 +108,7 @@ struct Output<'s, P: Parts> {
     /// The current part; `None` before the first part.
     writer: Option<Writer<P::Part>>,
     next_part: u32,
-    /// Bytes of the parts that have ended.
+    /// Size of the parts that have ended, in bytes.
     ended_bytes: u64,
     /// Number of bytes that the metrics have already counted.
     reported_bytes: u64,
@@ -325,7 +325,7 @@ impl<P: Parts> Output<'_, P> {
         Ok(())
     }
 
-    /// Bytes of all parts. The last record of each part is not included.
+    /// Size of all parts together, in bytes. The last record of each part is not included.
     fn bytes(&self) -> u64 {
         let current = self.writer.as_ref().map_or(0, Writer::written_bytes);
         self.ended_bytes + current

@@ -27,8 +27,8 @@ pub(super) struct Written {
     /// capture. The times of queued records count from the creation of the tap, and times in the
     /// files count from the beginning of the capture.
     pub(super) offset_us: u64,
-    /// When the capture began. A capture that an event began starts with the oldest record that was
-    /// kept in memory.
+    /// When the capture began. If an event began the capture, this is the time of the oldest record
+    /// that was kept in memory, or the time of the event if no record was kept.
     pub(super) began_at: SystemTime,
     /// When the capture ends at the latest.
     pub(super) until: Instant,
@@ -40,7 +40,7 @@ pub(super) struct Written {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
-    /// Bytes of all parts.
+    /// Size of all parts together, in bytes.
     pub(super) bytes: u64,
     /// Number of parts.
     pub(super) parts: u32,

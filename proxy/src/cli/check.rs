@@ -108,7 +108,7 @@ pub(super) fn deployment_problems(
 }
 
 /// The warning that Seawall does not read a directory with certificate authorities; `None` if there
-/// is no such directory.
+/// is nothing to warn about.
 fn server_tls_warning(deployment: &DeploymentOptions, settings: &Settings) -> Option<String> {
     let files = ServerTlsFiles::read(deployment, settings.deployment.tls.as_ref());
     let files = files.ok()??;

@@ -299,7 +299,7 @@ impl Source for seawall_replay::Source {
     }
 }
 
-/// True if a file begins with the first bytes of a capture.
+/// True if a file begins with the bytes with which every capture file begins.
 fn has_magic(path: &Path) -> Result<bool, ConvertError> {
     let mut start = Vec::new();
     let read = open(path)?.take(8).read_to_end(&mut start);
@@ -317,7 +317,7 @@ fn open(path: &Path) -> Result<File, ConvertError> {
     })
 }
 
-/// Creates a file that only this user can read.
+/// Creates a file that only the current user of the operating system can read.
 fn create(path: &Path) -> Result<BufWriter<File>, ConvertError> {
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(path);

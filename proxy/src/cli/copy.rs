@@ -61,7 +61,7 @@ enum CopyError {
     NotLoopback,
     #[error("the collection {0} has documents in the target; it must be empty there")]
     NotEmpty(String),
-    #[error("the collection {0} does not exist in the deployment to read")]
+    #[error("the collection {0} does not exist in the source deployment")]
     NoCollection(String),
     #[error("{namespace}: a document cannot be redacted: {error}")]
     Redact {
@@ -206,7 +206,7 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Creates the collection with the collation of the original, and as a capped collection if the
+    /// Creates the collection. It gets the collation of the original, and it is capped if the
     /// original is capped.
     async fn create(&self, specification: &CollectionSpecification) -> Result<(), CopyError> {
         let options = &specification.options;
@@ -297,7 +297,8 @@ impl Copier<'_> {
         Ok(created)
     }
 
-    /// The command that creates an index, redacted like the commands of a capture.
+    /// The command that creates an index. Values in the command are replaced by pseudonyms in the
+    /// same way as values in the commands of a capture.
     fn create_index(&self, name: &str, index: &Document) -> Result<RawDocumentBuf, CopyError> {
         let mut indexes = RawArrayBuf::new();
         indexes.push(RawDocumentBuf::try_from(index)?);

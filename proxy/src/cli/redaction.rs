@@ -67,8 +67,8 @@ impl Redact {
     }
 }
 
-/// Reads a key from a file. A line break at the end of the file is not part of the key, as in the
-/// key file that the configuration names.
+/// Reads a key from a file. A line break at the end of the file is not part of the key. Seawall
+/// reads the key file that the configuration names in the same way.
 pub(super) fn read_key(path: &Path) -> Result<Vec<u8>, KeyError> {
     let key = fs::read(path).map_err(|source| KeyError::Unreadable {
         path: path.to_owned(),

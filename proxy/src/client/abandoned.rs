@@ -2,9 +2,10 @@
 //!
 //! When a client leaves during an operation, Seawall keeps the server connection, because closing
 //! it would cost the server a new login. Seawall reads and drops the reply, within limits on time
-//! and bytes. A read that still runs half a second later is killed at the server. Writes and
-//! commits are not killed, because the driver may send them again; the server's own limits end
-//! them.
+//! and bytes. If a read operation still runs half a second after its client has left, Seawall kills
+//! the operation at the server, with the exceptions that `Abandoned::may_be_ended` describes.
+//! Writes and commits are not killed, because the driver may send them again; the server's own
+//! limits end them.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// server connection is closed.
 const DRAIN_BYTES: usize = 16 << 20;
 
-/// A read that still runs this long after its client has left is killed at the server.
+/// A read operation that still runs this long after its client has left is killed at the server.
 const READ_GRACE: Duration = Duration::from_millis(500);
 
 /// An operation whose client has left.
@@ -29,10 +30,10 @@ pub(super) struct Abandoned {
     pub(super) request_id: i32,
     /// The part of the reply that Seawall has not read from the server yet.
     pub(super) unread: Unread,
-    /// True if Seawall may kill the operation at the server: the operation is a read outside
-    /// transactions, and is not a command that waits at the server for new data (for example, a
-    /// `getMore` of a change stream). Seawall does not kill such a command, because `killOp` does
-    /// not end its wait.
+    /// True if Seawall may kill the operation at the server: the operation is a read operation
+    /// outside transactions, and is not a command that waits at the server for new data (for
+    /// example, a `getMore` of a change stream). Seawall does not kill such a command, because
+    /// `killOp` does not end its wait.
     pub(super) may_be_ended: bool,
 }
 
@@ -50,8 +51,8 @@ impl Abandoned {
         });
     }
 
-    /// Reads and drops the reply, and kills a slow read at the server. Returns true if the server
-    /// connection can be used again.
+    /// Reads and drops the reply, and kills a slow read operation at the server. Returns true if
+    /// the server connection can be used again.
     async fn drain(&mut self) -> bool {
         let pool = self.checkout.pool().clone();
         let identity = self.checkout.identity().clone();

@@ -5,11 +5,11 @@
 //!   back until Seawall has recorded the facts of the reply, such as its cursor: a client that has
 //!   the whole reply may use this cursor in its next command.
 //! - For a slow client, Seawall reads at most [`SMALL_BACKLOG_BYTES`] ahead while no other
-//!   operation waits for the server connection. If another operation waits, Seawall reserves memory
-//!   in the memory budget of all connections (the budget), reads the rest of the reply into this
-//!   memory, and checks the connection in.
+//!   operation waits for a connection to the same server. If another operation waits, Seawall
+//!   reserves memory in the memory budget of all connections (the budget), reads the rest of the
+//!   reply into this memory, and checks the connection in.
 //! - If the budget has no room for the rest of the reply, a slow client is closed as soon as
-//!   another operation waits for its server connection.
+//!   another operation waits for a connection to the same server.
 //! - If other clients need the memory of a client that reads nothing or reads slowly
 //!   ([`Progress`]), this client is closed.
 
@@ -50,18 +50,19 @@ thread_local! {
     static PIECE: RefCell<Box<[u8]>> = RefCell::new(vec![0; LARGE_PIECE_BYTES].into_boxed_slice());
 }
 
-/// Number of bytes of memory that a slow client may use while no other operation waits for its
-/// server connection.
+/// Number of bytes of memory that a slow client may use while no other operation waits for a
+/// connection to the same server.
 const SMALL_BACKLOG_BYTES: usize = 256 * 1024;
 
-/// A client that reads nothing for this long is closed if the memory budget has no room for its
-/// reply and other operations wait for its server connection.
+/// A client that reads nothing for this long is closed if two conditions hold: the memory budget
+/// has no room for the client's reply, and other operations wait for a connection to the same
+/// server.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a reply waits for room in the memory budget while other operations wait for its server
-/// connection. Within this time, clients that use memory of the budget and read nothing are closed.
-/// The limit is [`SILENT_AFTER`] for a client whose sharer (its address or user) uses most of the
-/// budget.
+/// A reply waits at most this long for room in the memory budget while other operations wait for a
+/// connection to the same server. Within this time, clients that use memory of the budget and read
+/// nothing are closed. A reply waits only for [`SILENT_AFTER`] if no other sharer (address or user)
+/// holds more memory of the budget than the sharer of the reply's client.
 const ROOM_LIMIT: Duration = Duration::from_secs(4);
 
 /// Result of a request for memory for the next piece of a reply.
@@ -72,7 +73,7 @@ enum Room {
     /// The budget has no room now.
     Refused,
     /// No memory was requested for the next piece, because the backlog has reached
-    /// [`SMALL_BACKLOG_BYTES`] and no other operation waits for the server connection.
+    /// [`SMALL_BACKLOG_BYTES`] and no other operation waits for a connection to the same server.
     NotRequested,
 }
 
@@ -260,8 +261,9 @@ impl Backlog {
     /// Sends the whole backlog.
     ///
     /// # Errors
-    /// If the client reads no byte for `write_idle`, needs longer than [`MESSAGE_LIMIT`] for the
-    /// whole backlog, or has left. Also if the budget has reclaimed the backlog's memory.
+    /// Fails in any of these cases: the client has left; the client reads no byte for
+    /// `ClientEnd::write_idle`; the client needs longer than [`MESSAGE_LIMIT`] for the whole
+    /// backlog; the budget has reclaimed the backlog's memory.
     pub(super) async fn send(
         mut self,
         client: &mut ClientEnd<'_>,
@@ -313,7 +315,7 @@ pub(super) struct Forwarded {
 
 /// Waits until the budget has room for a reply that must be in memory as a whole before Seawall
 /// forwards it. Returns `None` if the client has left, or if the wait took too long while other
-/// operations waited for the server connection.
+/// operations waited for a connection to the same server.
 pub(super) async fn room_for_reply(
     client: &mut ClientEnd<'_>,
     awaited: &Awaited<'_>,
@@ -599,8 +601,8 @@ impl Transfer<'_> {
     }
 
     /// Fails if the client has read nothing for `write_idle`, or if the whole reply takes longer
-    /// than [`MESSAGE_LIMIT`]. Also fails if the client is slow while the budget has no room for
-    /// the reply and other operations wait for its server connection.
+    /// than [`MESSAGE_LIMIT`]. Also fails if three conditions hold: the client is slow, the budget
+    /// has no room for the reply, and other operations wait for a connection to the same server.
     fn check_pace(&self, client: &ClientEnd<'_>) -> Result<(), RelayError> {
         let now = Instant::now();
         let silent = now.saturating_duration_since(self.client_read_at);

@@ -17,7 +17,7 @@ use seawall_transport::{MessageReader, Stream};
 pub(super) struct ClientEnd<'c> {
     pub(super) stream: &'c mut Stream,
     pub(super) reader: &'c mut MessageReader,
-    /// How long the client may stall while reading a reply.
+    /// Maximum time for which the client may read nothing while Seawall sends a reply.
     pub(super) write_idle: Duration,
     /// True if the client waits for a reply. False for a command with `moreToCome`: Seawall sends
     /// no reply, and the operation continues even if the client leaves. Many clients leave right

@@ -13,7 +13,7 @@ use seawall_command::{Command, Target};
 pub struct Fault {
     /// Name of the affected command; `None` for all commands.
     pub command: Option<String>,
-    /// Affected namespace, `database` or `database.collection`; `None` for all.
+    /// Affected namespace, `database` or `database.collection`; `None` for all namespaces.
     pub namespace: Option<String>,
     /// Percentage of matching operations that get the fault.
     pub share_percent: u64,

@@ -2,7 +2,8 @@
 //!
 //! The connections of the client and the server negotiate compression separately. A reply of up to
 //! [`HELD_REPLY_BYTES`] is held until it is complete, so that Seawall can handle an error reply
-//! before the client receives it. A larger reply is forwarded as it arrives.
+//! before the client receives it. A larger reply is also held if the server has compressed it, or
+//! if Seawall compresses it for the client. Other larger replies are forwarded as they arrive.
 
 use std::{
     future::poll_fn,
@@ -28,7 +29,7 @@ use seawall_wire::{
     COMPRESSED_HEAD_BYTES, CompressedHead, HEADER_BYTES, InflateError, MAX_MESSAGE_BYTES, OpCode,
 };
 
-/// Maximum size of a reply that is held until it is complete.
+/// A reply of at most this size is always held until it is complete.
 const HELD_REPLY_BYTES: usize = 64 * 1024;
 
 /// A reply that was read completely from the server.

@@ -73,8 +73,9 @@ impl Client {
         self.reply_locally(command, reply_to, &reply, now).await
     }
 
-    /// Serves a command that a server runs without a login, for a client that must log in. Seawall
-    /// replies itself, because it forwards no command before the login.
+    /// Replies to a command of a client that must log in. Seawall replies itself, because it
+    /// forwards no command before the login. The reply is an error if a server would require a
+    /// login. Also replies to a `buildInfo` that arrives as an `OP_QUERY`.
     pub(super) async fn serve_unauthenticated(
         &mut self,
         command: &Command<'_>,
@@ -273,8 +274,8 @@ impl Client {
         }
     }
 
-    /// Begins a login by `speculativeAuthenticate`; `None` unless cached keys of the user can be
-    /// used at once.
+    /// Begins a login by `speculativeAuthenticate` with cached keys of the user. `None` if no
+    /// cached keys can be used at once.
     fn speculate(&mut self, command: &RawDocument) -> Option<RawDocumentBuf> {
         let shared = Arc::clone(&self.shared);
         let (login, reply) = Login::speculate(&self.login_context(&shared), command)?;
@@ -386,7 +387,8 @@ impl Client {
     }
 
     /// Called after a login. If the client's address is in `shared_addresses` (many clients share
-    /// it), the client counts towards the limits of its user instead of its address from now on.
+    /// it), the client from now on counts towards the limits of its user, and no longer towards the
+    /// limits of its address.
     fn share_by_user(&mut self, identity: &Identity) {
         let Some(ip) = self.peer.ip.map(|ip| ip.to_canonical()) else {
             return;

@@ -25,7 +25,7 @@ const MAX_WRITE_BATCH_SIZE: i32 = 100_000;
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
 /// Largest client metadata document that a mongos accepts, in bytes. A mongos accepts less than a
-/// mongod, because it adds fields before it forwards the document.
+/// mongod, because the mongos adds fields before it forwards the document.
 const MAX_METADATA_BYTES: usize = 512;
 
 /// Longest `application.name`, in bytes.
@@ -315,8 +315,9 @@ impl Greeting<'_> {
     /// Builds the reply. In front of a replica set or sharded cluster, the reply looks like that of
     /// a mongos. In front of a standalone, it looks like that of a standalone, because clients send
     /// `txnNumber` to a mongos, and the standalone would refuse it. The reply has no
-    /// `topologyVersion`, so drivers poll on one connection and recover from a state change within
-    /// half a second.
+    /// `topologyVersion`. With it, drivers would wait for streamed replies to `hello`. Without it,
+    /// they send `hello` again and again, and use Seawall again within half a second after a state
+    /// change.
     pub(super) fn reply(self, hello: &Hello) -> RawDocumentBuf {
         let mut reply = RawDocumentBuf::new();
         let is_standalone = self.description.is_standalone;

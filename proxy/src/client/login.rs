@@ -31,7 +31,7 @@ pub(super) struct Login {
     step: LoginStep,
     /// True if the client skips the empty exchange at the end of the login (`skipEmptyExchange`).
     skips_empty_exchange: bool,
-    /// True if the client's payloads are base64 text. Replies use the same BSON type.
+    /// True if the client's payloads are base64 text. The payloads in replies have the same type.
     is_text: bool,
 }
 
@@ -236,9 +236,10 @@ impl Login {
         }
     }
 
-    /// Handles `speculativeAuthenticate` in a hello. `None` unless cached keys can be used at once
-    /// ([`Credentials::fresh`]), because the reply to a hello must not wait until a server is asked
-    /// for the keys.
+    /// Handles `speculativeAuthenticate` in a hello. Uses only cached keys
+    /// ([`Credentials::fresh`]), because the reply to a hello must not wait until a server has
+    /// returned the keys. `None` if no cached keys can be used at once, or if the login would be
+    /// refused.
     pub(super) fn speculate(
         context: &LoginContext<'_>,
         command: &RawDocument,
@@ -397,8 +398,8 @@ impl Login {
 
     /// Sends the client's proof to a server, which verifies it. Returns the identity and the last
     /// payload for the client. After a successful login, Seawall knows the user's keys and checks
-    /// the user's next logins itself. So the login continues if the client disconnects. Otherwise
-    /// Seawall might never learn the keys of a user whose clients all have short timeouts.
+    /// the user's next logins itself. So the login continues if the client disconnects. If it ended
+    /// then, Seawall might never learn the keys of a user whose clients all have short timeouts.
     async fn carried(
         context: &mut LoginContext<'_>,
         user: &UserName,
@@ -474,8 +475,9 @@ impl LoginContext<'_> {
     }
 
     /// Delays the reply to a refused login that began at `began`, so that the time of the reply
-    /// does not show the reason. `arrived` is the time at which the refused message arrived.
-    /// Replies with other errors are not delayed, because these errors do not depend on the user.
+    /// does not show why the login was refused. `arrived` is the time at which the refused message
+    /// arrived. Replies with other errors are not delayed, because these errors do not depend on
+    /// the user.
     async fn hold_back(&mut self, end: LoginEnd, began: Instant, arrived: Instant) -> LoginEnd {
         let is_refusal =
             matches!(&end, LoginEnd::Refused(error) if error.code == AUTHENTICATION_FAILED);
@@ -552,8 +554,8 @@ fn sasl_reply(payload: &[u8], is_done: bool, is_text: bool) -> RawDocumentBuf {
     reply
 }
 
-/// Parses the payload of a SASL command. Returns true if the client sent it as base64 text, and
-/// false for binary.
+/// Returns the payload of a SASL command. The `bool` is true if the client sent the payload as
+/// base64 text, and false if it sent binary.
 fn payload(command: &RawDocument) -> Result<(Secret, bool), ErrorReply> {
     match command.get("payload") {
         Ok(Some(RawBsonRef::Binary(binary))) => Ok((Secret::new(binary.bytes.to_vec()), false)),

@@ -56,9 +56,9 @@ pub struct OwnCommand {
 /// an error text instead.
 pub struct Reporter {
     report: Box<Report>,
-    /// Limits how many of these commands run at a time, because their requests for privileges do
-    /// not count towards the concurrency limit of a server. Users, and the addresses of a user, are
-    /// served in turn.
+    /// Limits how many `seawall` commands run at a time. Each command asks a server for its user's
+    /// privileges, and these requests do not count towards the concurrency limit of the server.
+    /// Waiting commands are grouped by user and address, and the groups are served in turn.
     turns: Turns<(u64, Sharer)>,
 }
 
@@ -180,7 +180,7 @@ fn unavailable(message: &str) -> ErrorReply {
     ErrorReply::new(HOST_UNREACHABLE, message)
 }
 
-/// True if the privileges in a reply to `connectionStatus` contain `action` on the cluster.
+/// True if the privileges in a reply to `connectionStatus` allow `action` on the cluster.
 fn grants(reply: &RawDocument, action: &str) -> bool {
     let privileges = reply
         .get_document("authInfo")
@@ -336,8 +336,10 @@ mod tests {
         }
     }
 
+    /// The resource of a privilege is a document, for example `{cluster: true}` (the cluster) or
+    /// `{anyResource: true}` (everything).
     #[test]
-    fn only_privileges_on_the_resource_cluster_or_any_resource_grant_an_action() {
+    fn only_privileges_whose_resource_has_cluster_or_anyresource_grant_an_action() {
         let reply = |resource: bson::Document, actions: &[&str]| {
             let privilege = doc! { "resource": resource, "actions": actions };
             let reply =

@@ -1,5 +1,6 @@
-//! Encodes Seawall's own replies: a document becomes a message with the opcode, compression and
-//! checksum of its request.
+//! Encodes Seawall's own replies: a document becomes a message that fits its request. The message
+//! has the opcode with which servers reply to such a request. It is compressed only if the request
+//! is compressed, and it has a checksum only if the request has a checksum.
 
 use bson::RawDocument;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Refusals are sent at multiples of this time after a login began. Most exchanges with servers
-/// take less.
+/// take less time than one step.
 const STEP: Duration = Duration::from_millis(50);
 
 /// Minimum time between the arrival of a refused message and the reply. Without this minimum, a

@@ -63,8 +63,9 @@ pub(super) struct HeldReply {
 pub(super) struct Awaited<'a> {
     pub(super) request_id: i32,
     pub(super) form: ReplyForm,
-    /// True if the reply must be compressed for the client. Such a reply is not forwarded until it
-    /// is in memory as a whole.
+    /// True if Seawall compresses the reply for the client. For this, the reply must first be in
+    /// memory as a whole. If the budget has no memory for a large reply that the server has not
+    /// compressed, Seawall forwards this reply uncompressed.
     pub(super) must_compress: bool,
     pub(super) budget: &'a MemoryBudget,
     pub(super) limits: &'a Limits,

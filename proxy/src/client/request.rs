@@ -45,8 +45,9 @@ pub(super) struct Outgoing<'m> {
     /// An element `maxTimeMS` to add, if the command has none and needs one.
     added_max_time: Option<[u8; MAX_TIME_ELEMENT_BYTES]>,
     checksum: Option<[u8; 4]>,
-    /// False for streamed requests, and for commands that carry credentials, because the
-    /// compression specification forbids the compression of such commands.
+    /// False for streamed requests, because their ends have not arrived yet. Also false for
+    /// commands that carry credentials, because the compression specification forbids the
+    /// compression of these commands.
     may_be_compressed: bool,
     /// False for commands that carry credentials, so that no copy of them stays in freed memory.
     may_be_copied: bool,
@@ -85,8 +86,10 @@ struct Layout<'m> {
 }
 
 impl<'m> Outgoing<'m> {
-    /// Prepares a request. `client` is an element to add to the body; `max_time_ms` replaces the
-    /// client's `maxTimeMS`.
+    /// Prepares a request. `client` is the element `$client`. It is added if the command has no
+    /// `$client` and the message has room for it. `max_time_ms` is the new value of `maxTimeMS`. If
+    /// the command has no `maxTimeMS`, the element is added. If `max_time_ms` is `None`,
+    /// `maxTimeMS` does not change.
     pub(super) fn new(
         message: &'m Message,
         parsed: &OpMsg<'m>,

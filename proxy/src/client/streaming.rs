@@ -58,8 +58,8 @@ pub(super) enum StreamError {
 }
 
 /// Forwards the rest of a request whose head has been written, and checks its sections. Returns the
-/// number of statements in its sequence, including the statements in the head. `is_wanted` returns
-/// true if other operations wait for the server connection.
+/// number of statements in the request's document sequence, including the statements in the head.
+/// `is_wanted` returns true if other operations wait for the server connection.
 pub(super) async fn forward_rest(
     reader: &mut MessageReader,
     client: &mut (impl AsyncRead + Unpin),
@@ -152,7 +152,7 @@ mod tests {
         fingerprint(&input).shape
     }
 
-    /// Seawall can forward such a request before its end has arrived.
+    /// Seawall can begin to forward a large request when only its head has arrived.
     #[tokio::test]
     async fn the_head_of_a_large_request_has_the_same_query_shape_as_the_whole_request() {
         let pad = "x".repeat(2000);

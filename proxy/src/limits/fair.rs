@@ -1,9 +1,12 @@
 //! Queues that serve addresses in turn.
 //!
-//! An address with a thousand waiters gets as many turns as an address with one. [`Waiters`], the
-//! queue of logins, also serves the users of an address in turn. It serves each user's newest
-//! waiter first, because clients that have waited for long often give up and retry. At every fourth
-//! turn of a user, it serves the user's oldest waiter, so that old waiters are served too.
+//! An address with a thousand waiters gets as many turns as an address with one waiter.
+//!
+//! [`Waiters`], the queue of logins, also serves the users of an address in turn. At most turns of
+//! a user, it serves the user's newest waiter, because clients that have waited for long often give
+//! up and retry. At every fourth turn of the user, it serves the user's oldest waiter, so that old
+//! waiters are served too.
+//!
 //! [`TurnQueue`], which is used for operations, serves the waiters of each key (for example of each
 //! address) in order of arrival.
 
@@ -21,13 +24,13 @@ use seawall_transport::Sharer;
 /// The address and the user of a waiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The waiter's address. If several users share this address: the user of the waiter.
+    /// The waiter's address, or the waiter's user if many clients share the address.
     pub sharer: Sharer,
     /// The user that the waiter claims to be; `None` for a client that has not begun a login.
     pub user: Option<NameHash>,
 }
 
-/// Of `OLDEST_EVERY` waiters that a [`NewestFirst`] queue serves, one is the oldest waiter.
+/// At one of `OLDEST_EVERY` turns, a [`NewestFirst`] queue serves its oldest waiter.
 const OLDEST_EVERY: u64 = 4;
 
 /// A queue of waiters.
@@ -88,8 +91,8 @@ impl<T> OldestFirst<T> {
     }
 }
 
-/// A queue that serves its newest waiter first, but its oldest waiter every [`OLDEST_EVERY`]th
-/// time.
+/// A queue that usually serves its newest waiter. At one of [`OLDEST_EVERY`] turns, it serves its
+/// oldest waiter.
 #[derive(Debug)]
 pub(super) struct NewestFirst<T> {
     waiters: VecDeque<T>,
@@ -363,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn of_four_served_waiters_of_a_user_the_first_is_the_oldest_and_the_others_are_the_newest() {
+    fn at_every_fourth_turn_of_a_user_its_oldest_waiter_is_served_and_otherwise_its_newest() {
         let mut waiters = Waiters::default();
         (0..10).for_each(|n| waiters.push(Origin::default(), n));
         assert!(!waiters.is_empty());
@@ -372,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_queue_serves_addresses_in_turn_and_the_oldest_waiter_of_each_first() {
+    fn turn_queue_serves_addresses_in_turn_and_waiters_of_one_address_in_order_of_arrival() {
         let from = |address: u8| Sharer::at(Some([192, 0, 2, address].into()));
         let mut queue = TurnQueue::default();
         (0..4).for_each(|n| queue.push(from(1), n));

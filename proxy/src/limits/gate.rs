@@ -34,8 +34,8 @@ use crate::runtime::TICK;
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// The target of gates for logins: if operations wait longer for a connection, logins are slowed
-/// down.
+/// The target of gates for logins: if operations wait longer than this for a connection, logins are
+/// slowed down.
 const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
 
 /// The target of the gate for new clients: if the tasks of the data plane run later than this, new
@@ -50,9 +50,9 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// deployment is always busy.
 const MIN_LOGINS_PER_SECOND: f64 = 50.0;
 
-/// The limit on new clients per second never falls below this value. It is higher than
-/// [`MIN_LOGINS_PER_SECOND`], because a new client costs far less than a login and the operations
-/// after it.
+/// The limit on new clients per second never falls below this value. The value is higher than
+/// [`MIN_LOGINS_PER_SECOND`]: Seawall has far less work with a new client than with a login and the
+/// operations that follow the login.
 const MIN_ARRIVALS_PER_SECOND: f64 = 500.0;
 
 /// A gate opens fully when its rate per second reaches this value.
@@ -102,7 +102,7 @@ impl Gate {
     }
 
     /// Creates a gate for new clients. It is open until the threads that serve clients are
-    /// overloaded, so that their tasks run too long after they were due.
+    /// overloaded. These threads then run their tasks too late.
     pub(crate) fn of_arrivals() -> Self {
         Self {
             target: LATENESS_TARGET,
@@ -178,8 +178,8 @@ impl Gate {
     }
 }
 
-/// A waiter at a gate. If it is dropped after a tick has admitted it, but before it has noticed, it
-/// gives its token back.
+/// A waiter at a gate. A tick admits the waiter and uses a token for it. If the waiter is dropped
+/// before its future has noticed the admission, this token is given back.
 struct Waiting<'a> {
     gate: &'a Gate,
     turn: oneshot::Receiver<()>,
@@ -210,7 +210,8 @@ fn most_tokens(rate: f64) -> f64 {
     rate.mul_add(0.1, 1.0)
 }
 
-/// A used token of a user's gate. Dropping it gives the token back.
+/// A used token of a user's gate, or `None` if there is no token to give back. Dropping this value
+/// gives the token back.
 struct UsedToken(Option<Arc<Gate>>);
 
 impl UsedToken {
@@ -305,7 +306,8 @@ impl LoginGates {
     }
 
     /// Passes all gates if no wait is needed. Returns true if the login has passed. `user` is the
-    /// name of the login's user, and the authentication database of this user.
+    /// name of the login's user, and the authentication database of this user; `None` if Seawall
+    /// cannot find the user in the command.
     pub(crate) fn try_pass(&self, user: Option<(&str, &str)>) -> bool {
         match user.and_then(|user| self.gate_of(user).1) {
             Some(own) => own.try_pass_with(|| self.all.try_pass()),
@@ -433,7 +435,7 @@ mod tests {
 
     /// While operations wait too long for connections, the gate limits the rate of logins.
     #[test]
-    fn a_login_gate_closes_after_operations_have_waited_too_long_for_100_ms() {
+    fn a_login_gate_closes_after_100_ms_in_which_operations_always_waited_too_long() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 4);
         assert!(is_open(&gate));
@@ -457,7 +459,7 @@ mod tests {
 
     /// While operations wait too long for connections, the gate limits the rate of logins.
     #[test]
-    fn a_login_gate_that_closes_at_first_allows_the_recent_average_rate_of_logins() {
+    fn when_a_login_gate_closes_its_first_limit_is_the_recent_average_rate_of_logins() {
         let gate = Gate::of_logins();
         for wait in [Duration::ZERO, BUSY] {
             for _ in 0..5 {
@@ -514,7 +516,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_every_four_logins_that_pass_a_gate_the_first_is_the_oldest_the_others_the_newest() {
+    async fn at_every_fourth_turn_a_gate_admits_the_oldest_login_and_otherwise_the_newest_login() {
         let gate = Arc::new(Gate::of_logins());
         tick(&gate, BUSY, 6);
         while gate.try_pass() {}
@@ -526,7 +528,7 @@ mod tests {
 
     /// Each token lets one login pass a closed gate.
     #[tokio::test(start_paused = true)]
-    async fn a_login_dropped_while_it_waits_at_a_gate_uses_no_token_of_the_gate() {
+    async fn a_login_that_is_dropped_while_it_waits_at_a_gate_uses_no_token_of_the_gate() {
         let gate = Arc::new(Gate::of_logins());
         tick(&gate, BUSY, 6);
         while gate.try_pass() {}
@@ -626,7 +628,7 @@ mod tests {
 
     /// A login must pass two gates: the gate of its user and the common gate of all users.
     #[test]
-    fn a_login_dropped_at_the_gate_of_all_users_gives_the_token_of_its_users_gate_back() {
+    fn a_login_that_is_dropped_at_the_common_gate_returns_the_token_of_the_gate_of_its_user() {
         let gates = LoginGates::default();
         let busy = ("busy", "admin");
         for _ in 0..10 {
@@ -644,7 +646,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_logins_from_one_address_do_not_block_another_address() {
+    async fn many_logins_from_one_address_do_not_block_logins_from_another_address() {
         let gates = Arc::new(LoginGates::default());
         let tick = |times| {
             for _ in 0..times {
@@ -677,7 +679,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Event {
         Arrives,
-        /// The waiter at this index leaves.
+        /// A waiter leaves: the waiter at this index, modulo the number of waiters.
         Leaves(usize),
         /// A tick that reports a wait that exceeds the target of the gate.
         Missed,
@@ -696,9 +698,9 @@ mod tests {
     }
 
     proptest! {
-        /// No waiter passes twice or after it has left. After 60 ticks that report no wait, each
-        /// waiter that has not left has passed. Before these ticks, each tick admits at most as
-        /// many waiters as the rate of the gate allows.
+        /// No waiter passes twice, and no waiter passes after it has left. After 60 ticks that
+        /// report no wait, each waiter that has not left has passed. Before these ticks, each tick
+        /// admits at most as many waiters as the rate of the gate allows.
         #[test]
         fn each_waiter_that_does_not_leave_passes_a_gate_exactly_once(events in events()) {
             let gate = Gate::of_logins();

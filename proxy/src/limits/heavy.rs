@@ -1,7 +1,7 @@
 //! Runs heavy work on other threads, because heavy work would keep a thread from serving clients.
-//! Heavy work is: compressing and decompressing large messages, passes over all bytes of a large
-//! message, and TLS handshakes. Handshakes have a lower priority than everything else, because
-//! clients that have not logged in may begin thousands of handshakes at once.
+//! Heavy work is the compression and decompression of large messages, passes over all bytes of a
+//! large message, and TLS handshakes. Handshakes have a lower priority than everything else,
+//! because clients that have not logged in may begin thousands of handshakes at once.
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -21,8 +21,9 @@ const HEAVY_BYTES: usize = 128 * 1024;
 /// bytes takes at most a few milliseconds, even if each BSON element has only three bytes.
 const LONG_WALK_BYTES: usize = 1024 * 1024;
 
-/// Runs heavy work on threads that serve no clients, on at most half of the cores. Waiting sharers
-/// (addresses or users) are served in turn.
+/// Runs heavy work on threads that serve no clients. Work on messages uses at most half as many
+/// threads as serve clients, but at least one. Handshakes have threads of their own. Waiting
+/// sharers (addresses or users) are served in turn.
 #[derive(Clone, Debug)]
 pub(crate) struct HeavyWork {
     messages: Turns,
@@ -44,8 +45,8 @@ pub(crate) struct HandshakeLine {
 }
 
 impl HandshakeLine {
-    /// Creates the queue of a sharer. Its handshakes wait for one of `turns`: the permits to use
-    /// CPU time.
+    /// Creates the queue of a sharer. The handshakes of this sharer wait for one of `turns`: the
+    /// permits to use CPU time.
     pub(crate) fn new(turns: Turns, sharer: Sharer) -> Self {
         Self { turns, sharer }
     }
@@ -126,8 +127,8 @@ impl Heavy<'_> {
     }
 
     /// True if a pass over this number of bytes may have to wait for a turn in [`Self::walk`]. If
-    /// false, the caller may run the pass directly, which avoids moving the result through a
-    /// future.
+    /// false, the caller may run the pass directly. Then the result of the pass is not moved
+    /// through a future.
     pub(crate) fn is_long_walk(bytes: usize) -> bool {
         bytes > LONG_WALK_BYTES
     }
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_on_large_messages_runs_on_at_most_half_of_the_worker_threads() {
+    async fn work_on_large_messages_runs_on_at_most_half_as_many_threads_as_there_are_workers() {
         let work = HeavyWork::new(4);
         let [running, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
         // Each run waits for a second run, so that two runs overlap.

@@ -1,8 +1,8 @@
 //! Threads of low priority, for TLS handshakes, which must not take CPU time from operations.
 //!
 //! The threads have the policy `SCHED_IDLE` and are called *idle threads*: they run only while a
-//! core has nothing else to do, and any other thread interrupts them at once. A thread with only a
-//! raised nice value would run until the end of its time slice of some milliseconds. While
+//! core has nothing else to do, and any other thread usually interrupts them at once. A thread with
+//! only a raised nice value would run until the end of its time slice of some milliseconds. While
 //! operations use all cores, idle threads make little or no progress. If they do not progress, new
 //! handshakes run on fallback threads, which have only a raised nice value. A long queue alone does
 //! not move handshakes to the fallback threads.
@@ -54,7 +54,8 @@ pub(super) struct LowPriority(Arc<Inner>);
 struct Inner {
     idle: Threads,
     nice: Threads,
-    /// Until this time, all new tasks run on the fallback threads.
+    /// Until this time, all new tasks run on the fallback threads. `None` if no task has moved to
+    /// the fallback threads yet.
     busy_until: Mutex<Option<Instant>>,
 }
 
@@ -136,7 +137,7 @@ async fn yielding<F: Future>(task: F) -> F::Output {
     .await
 }
 
-/// The result of a task, which is cancelled if this future is dropped.
+/// Waits for the result of a task. If this future is dropped, the task is cancelled.
 async fn joined<T>(task: JoinHandle<T>) -> T {
     match AbortOnDropHandle::new(task).await {
         Ok(done) => done,
@@ -258,7 +259,7 @@ mod tests {
         assert!(was_blocked.unwrap());
     }
 
-    /// A long wait in the queue alone does not move a task to the threads with a nice value.
+    /// A task does not move to the threads with a nice value only because it waits for a long time.
     #[tokio::test]
     async fn tasks_stay_on_the_sched_idle_threads_as_long_as_these_threads_make_progress() {
         // These threads have the usual policy, so other tests cannot take all CPU time from them.

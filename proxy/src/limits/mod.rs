@@ -63,7 +63,7 @@ pub struct Limits {
     drain_closes: Turns,
 }
 
-/// The numbers of [`Limits`] that can change while clients are connected.
+/// The maximum numbers in [`Limits`]. They can change while clients are connected.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitNumbers {
     /// Maximum number of clients.
@@ -125,7 +125,8 @@ impl ListenerPermits {
         permits
     }
 
-    /// Changes the maximum. If it falls, the clients above it stay connected.
+    /// Changes the maximum; `None` for any number. If the maximum falls, all connected clients stay
+    /// connected.
     pub(crate) fn set_max(&self, max: Option<NonZeroUsize>) {
         self.0.set_max(max.map_or(usize::MAX, NonZeroUsize::get));
     }
@@ -218,7 +219,7 @@ impl Limits {
         set_rate(&self.logins, numbers.logins_per_user);
     }
 
-    /// Sets the number of threads that serve clients. The default is one.
+    /// Adapts the limits to the number of threads that serve clients. The default is one thread.
     #[must_use]
     pub(crate) fn with_workers(self, workers: usize) -> Self {
         Self {
@@ -308,14 +309,15 @@ impl Limits {
         })
     }
 
-    /// Closes this percentage of the clients. A later call with a larger percentage closes more
-    /// clients.
+    /// Closes this percentage of the clients, and the same percentage of the clients that connect
+    /// later. Clients that an earlier call closed count too: a call with 20 after a call with 10
+    /// closes only another 10 percent.
     pub(crate) fn close_clients(&self, percent: u64) {
         self.clients.close(percent);
     }
 
-    /// Returns a permit for a client that has not logged in. At the limit, closes a client that has
-    /// not logged in: the oldest such client of the address with the most such clients. `None` if
+    /// Returns a permit for a client that has not logged in. At the limit, finds the address with
+    /// the most clients that have not logged in, and closes the oldest of these clients. `None` if
     /// no client can be closed.
     pub(crate) fn admit_handshake(
         &self,
@@ -327,9 +329,9 @@ impl Limits {
     }
 
     /// Returns a permit for a driver's monitor, if its address does not use too large a share of
-    /// the permits. Otherwise examines the address with the most monitors, and closes the monitor
-    /// of this address whose last `hello` was earliest, if this `hello` was at least ten minutes
-    /// ago. `None` if no monitor can be closed.
+    /// the permits. Otherwise finds the address with the most monitors. Among the monitors of this
+    /// address, closes the one with the earliest last `hello`, if this `hello` was at least ten
+    /// minutes ago. `None` if no monitor can be closed.
     pub(crate) fn admit_monitor(
         &self,
         from: Sharer,
@@ -374,9 +376,9 @@ impl Limits {
         turn
     }
 
-    /// Waits until the caller may close a client that is idle while Seawall drains. Returns false
-    /// if the client is no longer idle then. At most one client is closed in each
-    /// [`CLOSE_INTERVAL`]. These closes do not delay the closes of [`Self::closing_turn`].
+    /// Waits for the turn to close an idle client. Used while Seawall drains. Returns false if the
+    /// client is no longer idle then. At most one client is closed in each [`CLOSE_INTERVAL`].
+    /// These closes do not delay the closes of [`Self::closing_turn`].
     pub(crate) async fn drain_turn(&self, is_idle: impl Fn() -> bool) -> bool {
         let _turn = self.drain_closes.take(Sharer::Local).await;
         if !is_idle() {
@@ -502,9 +504,9 @@ mod tests {
         assert_eq!(both, (true, true));
     }
 
-    /// A relay passes the bytes of one client to a server connection of its own.
+    /// A relay passes the bytes of one client to a server connection that serves only this client.
     #[test]
-    fn the_limits_of_clients_handshakes_and_relays_are_separate() {
+    fn clients_and_handshakes_and_relays_have_separate_limits() {
         let limits = Limits::new(
             LimitNumbers {
                 handshakes: 1,
@@ -556,7 +558,8 @@ mod tests {
         assert!(!idle.iter().any(is_evicted));
     }
 
-    /// At the limit of unauthenticated clients, Seawall closes a silent client for a new client.
+    /// If the limit of unauthenticated clients is reached, Seawall closes a silent client to make
+    /// room for a new client. In this test, the limit of all clients is reached instead.
     #[tokio::test(start_paused = true)]
     async fn if_the_limit_of_all_clients_refuses_a_new_client_no_silent_client_is_closed_for_it() {
         let limits = Limits::new(
@@ -618,10 +621,9 @@ mod tests {
         assert_eq!(turns, [Duration::ZERO, CLOSE_INTERVAL, CLOSE_INTERVAL * 2]);
     }
 
-    /// When Seawall closes clients for another reason, it does not wait for the closes of idle
-    /// clients.
+    /// Other closes, for example after a failover, do not wait for the closes of idle clients.
     #[tokio::test(start_paused = true)]
-    async fn while_seawall_drains_idle_clients_are_closed_one_after_another() {
+    async fn idle_clients_are_closed_one_after_another_while_seawall_drains() {
         let limits = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
         let began = Instant::now();
         let clients = [true, false, false, true];

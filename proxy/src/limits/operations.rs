@@ -70,7 +70,8 @@ pub(crate) struct OperationPermit {
 }
 
 impl OperationPermits {
-    /// Creates permits for `max_operations` operations at a time.
+    /// Creates permits for `max_operations` operations at a time. In addition, there is a reserve
+    /// for operations that other operations may wait for.
     pub fn new(max_operations: usize) -> Self {
         Self {
             common: SharedPermits::new(max_operations, true),
@@ -92,8 +93,8 @@ impl OperationPermits {
     }
 
     /// Returns a permit without waiting, if one is free and the user's share allows it. Otherwise,
-    /// an operation for which other operations may wait gets a permit of the reserve, if one is
-    /// free.
+    /// an operation that other operations may wait for gets a permit of the reserve, if one is
+    /// free. `None` if the operation can get neither permit now.
     pub(crate) fn try_admit(&self, operator: Operator<'_>) -> Option<OperationPermit> {
         let permit = self.common.try_admit(operator.in_flight);
         if permit.is_some() || !operator.may_unblock_others {
@@ -312,8 +313,9 @@ mod tests {
         assert!(second.now_or_never().is_some());
     }
 
+    /// The commit of a transaction is an operation that other operations may wait for.
     #[test]
-    fn operations_for_which_others_may_wait_such_as_commits_have_a_reserve_of_permits() {
+    fn operations_that_other_operations_may_wait_for_have_a_reserve_of_permits() {
         let permits = OperationPermits::new(2);
         let user = User::new(1);
         let mut held = user.admit_all(&permits);

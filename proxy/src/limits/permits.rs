@@ -130,8 +130,8 @@ struct PermitTable {
     counts: BTreeSet<(usize, Sharer)>,
     /// The share of the connections that must be closed, in percent.
     closing_percent: u64,
-    /// The sharer and the number of the connection at which the next search for a silent connection
-    /// begins.
+    /// Where the next search for a silent connection begins: a sharer and a number. The search
+    /// begins at the first connection of this sharer that has this number or a higher number.
     next_examined: (Sharer, u64),
 }
 
@@ -185,8 +185,8 @@ impl EvictablePermits {
     }
 
     /// Returns a permit. If none is free, examines connections of the sharer with the most permits,
-    /// and closes the first one that has been silent since its last examination. `None` if none of
-    /// the examined connections was silent.
+    /// and closes the first one that has been silent since its last examination. `None` if no
+    /// silent connection was found.
     pub(super) fn admit_evicting_silent(
         self: &Arc<Self>,
         sharer: Sharer,
@@ -205,7 +205,8 @@ impl EvictablePermits {
     }
 
     /// Closes this percentage of the connections, and the same percentage of the connections that
-    /// get a permit later. A later call with a larger percentage closes more connections.
+    /// get a permit later. Connections that an earlier call closed count too: a call with 20 after
+    /// a call with 10 closes only another 10 percent.
     pub(super) fn close(&self, percent: u64) {
         let mut table = self.table.lock();
         table.closing_percent = percent;
@@ -253,15 +254,18 @@ impl PermitTable {
         self.by_sharer.get(&sharer).map_or(0, BTreeMap::len)
     }
 
-    /// Frees the permit of a silent connection of the sharer with the most permits, for `newcomer`.
+    /// Frees the permit of a silent connection of the sharer with the most permits, to make room
+    /// for `newcomer`. Returns the [`Eviction`] of this connection. `None` if no silent connection
+    /// was found.
     fn remove_silent(&mut self, newcomer: Sharer) -> Option<Eviction> {
         let (sharer, number) = self.find_silent(newcomer)?;
         self.remove(sharer, number)
     }
 
-    /// Finds a silent connection of the sharer with the most permits, for `newcomer`. Examines at
-    /// most [`MAX_EXAMINED`] connections. The next search begins at the silent connection, or else
-    /// after the last examined connection.
+    /// Finds a silent connection of the sharer with the most permits, to make room for `newcomer`.
+    /// Examines at most [`MAX_EXAMINED`] connections. The next search begins at the found
+    /// connection, or else after the last examined connection. `None` if no silent connection was
+    /// found.
     fn find_silent(&mut self, newcomer: Sharer) -> Option<(Sharer, u64)> {
         let sharer = self.sharer_to_evict(newcomer)?;
         for _ in 0..MAX_EXAMINED {
@@ -322,8 +326,9 @@ impl PermitTable {
         Some(eviction)
     }
 
-    /// Frees the permit of the oldest connection of the sharer with the most permits, for
-    /// `newcomer`. `None` if `may_evict` does not allow it.
+    /// Frees the permit of the oldest connection of the sharer with the most permits, to make room
+    /// for `newcomer`. Returns the [`Eviction`] of this connection. `None` if
+    /// [`Self::sharer_to_evict`] finds no sharer, or `may_evict` returns false.
     fn remove_oldest(
         &mut self,
         newcomer: Sharer,
@@ -461,8 +466,8 @@ pub(super) mod tests {
         check(&permits);
     }
 
-    /// A connection that waits for a reply, or for which `set_exempt(true)` was called, is not
-    /// evicted.
+    /// Two kinds of connections are not evicted: connections that wait for a reply, and connections
+    /// that `set_exempt(true)` protects.
     #[tokio::test(start_paused = true)]
     async fn only_connections_that_sent_nothing_lately_are_evicted_for_a_new_client() {
         let permits = EvictablePermits::new(3);
@@ -512,7 +517,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_permit_moved_to_a_user_counts_for_that_user() {
+    async fn a_permit_that_was_moved_to_a_user_counts_for_that_user() {
         let permits = EvictablePermits::new(2);
         let mut first = client(&permits, 1);
         let _second = client(&permits, 1);

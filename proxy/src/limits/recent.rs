@@ -25,7 +25,7 @@ pub(crate) struct RecentMap<K, V> {
 pub(crate) struct Retired<K, V>(#[expect(dead_code, reason = "dropped, never read")] HashMap<K, V>);
 
 impl<K: Eq + Hash, V> RecentMap<K, V> {
-    /// Creates a map of at most `max_entries` entries. The minimum is two.
+    /// Creates a map of at most `max_entries` entries. A number below two counts as two.
     pub(crate) fn new(max_entries: usize) -> Self {
         Self {
             younger: HashMap::new(),

@@ -33,7 +33,7 @@ struct TurnsState<K: TurnKey> {
     count: usize,
     /// Number of turns that are taken. It may exceed `count` after `count` was reduced.
     taken: usize,
-    /// Number of turns that were taken since the start.
+    /// Number of turns that were taken since this value was created.
     ever_taken: u64,
     /// When the queue has this number of waiters, waiters that have left are removed.
     clean_at: usize,
@@ -71,8 +71,8 @@ impl<K: TurnKey> Turns<K> {
         Self::with_queue(count, Box::new(RoundRobin::<K, OldestFirst<_>>::default()))
     }
 
-    /// Allows `count` turns at a time. A key's newest waiter is served first, and its oldest waiter
-    /// at every fourth turn.
+    /// Allows `count` turns at a time. The oldest waiter of a key gets the first of every four
+    /// turns of the key. The newest waiter gets each of the other three turns.
     pub(crate) fn newest_first(count: usize) -> Self {
         Self::with_queue(count, Box::new(RoundRobin::<K, NewestFirst<_>>::default()))
     }
@@ -138,7 +138,7 @@ impl<K: TurnKey> Turns<K> {
         self.0.lock().waiters.len()
     }
 
-    /// Number of turns that were taken since the start.
+    /// Number of turns that were taken since this value was created.
     pub(super) fn ever_taken(&self) -> u64 {
         self.0.lock().ever_taken
     }
@@ -268,7 +268,7 @@ mod tests {
 
     /// Waiters that have left are skipped.
     #[test]
-    fn newest_first_serves_the_oldest_waiter_once_and_then_the_newest_waiter_three_times() {
+    fn newest_first_gives_one_turn_to_the_oldest_waiter_and_then_three_turns_to_the_newest() {
         let turns = Turns::newest_first(1);
         let held = take_now(&turns, from(1)).unwrap();
         let mut waiters: Vec<_> = (0..4).map(|_| Box::pin(turns.take(from(1)))).collect();

@@ -1,5 +1,6 @@
 //! Logs why TLS handshakes with clients, and with callers of the admin address, failed. Thousands
-//! of handshakes may fail within seconds, so each cause is logged at most once a minute.
+//! of handshakes may fail within seconds, so each cause is logged as a warning at most once a
+//! minute.
 
 use std::{collections::HashMap, io, net::SocketAddr};
 
@@ -44,7 +45,8 @@ impl HandshakeLog {
         tracing::debug!(%error, %peer, "TLS handshake with a client failed");
     }
 
-    /// Like [`Self::record`], for a caller of the admin address.
+    /// Logs a failed handshake with a caller of the admin address. The levels are chosen as in
+    /// [`Self::record`].
     pub(crate) fn record_caller(&self, error: &io::Error, peer: SocketAddr) {
         if let Some((cause, failures)) = self.due(error, Instant::now()) {
             tracing::warn!(cause, %error, %peer, failures, "TLS handshake with a caller failed");
@@ -53,8 +55,9 @@ impl HandshakeLog {
         tracing::debug!(%error, %peer, "TLS handshake with a caller failed");
     }
 
-    /// Counts a failure. If its cause was not logged as a warning within the last minute, returns
-    /// the cause, and the number of failures with this cause since the last warning.
+    /// Counts a failure that has a [`Cause`]. If this cause was not logged as a warning within the
+    /// last minute, returns the cause, and the number of failures with this cause since the last
+    /// warning. Otherwise, and for a failure without a cause, returns `None`.
     fn due(&self, error: &io::Error, now: Instant) -> Option<(&'static str, u64)> {
         let cause = Cause::of(error)?;
         let failures = self.0.lock().entry(cause).or_default().count(now)?;
@@ -63,7 +66,8 @@ impl HandshakeLog {
 }
 
 impl Cause {
-    /// The cause of an error; `None` if the client has disconnected.
+    /// The cause of a failed handshake. `None` if the connection itself failed, for example because
+    /// the client has disconnected.
     fn of(error: &io::Error) -> Option<Self> {
         let error = error.get_ref()?;
         if error.is::<NotTls>() {
@@ -194,10 +198,10 @@ mod tests {
         assert_eq!(Cause::of(&left), None);
     }
 
-    /// After the first message, all errors of rustls in this test have the cause
-    /// [`Cause::Violation`].
+    /// Each error in this test can also occur after the first message of the handshake. The cause
+    /// is then always [`Cause::Violation`].
     #[test]
-    fn the_cause_is_no_tls_only_if_the_first_message_of_a_handshake_is_not_a_tls_record() {
+    fn only_a_handshake_that_does_not_begin_with_a_tls_record_has_the_cause_no_tls() {
         for (error, cause) in [
             (InvalidMessage::InvalidContentType, Cause::NoTls),
             (InvalidMessage::UnknownProtocolVersion, Cause::NoTls),
@@ -213,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_of_failed_tls_handshakes_is_logged_at_most_once_a_minute() {
+    fn each_cause_of_failed_tls_handshakes_is_logged_as_a_warning_at_most_once_a_minute() {
         let (log, began) = (HandshakeLog::default(), Instant::now());
         let missing = || failed(rustls::Error::NoCertificatesPresented);
         let alert = || failed(rustls::Error::AlertReceived(AlertDescription::UnknownCA));

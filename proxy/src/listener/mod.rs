@@ -135,7 +135,8 @@ impl Listener {
     /// Binds every address that a host name resolves to, or one unix socket.
     ///
     /// # Errors
-    /// The name is unknown, or the address is in use or not local.
+    /// The name is unknown, the address is in use, the address is not local, or another file has
+    /// the path of the unix socket.
     pub async fn bind(address: &Address, backlog: u32) -> io::Result<Vec<Self>> {
         match address {
             Address::Unix(path) => {
@@ -615,8 +616,8 @@ mod tests {
         (certificate, Issuer::new(params, key))
     }
 
-    /// A configuration that requires certificates of this authority, and closes connections with
-    /// other certificates.
+    /// A configuration that requires certificates of this authority. It closes connections whose
+    /// certificate comes from another authority.
     fn client_tls(authority: &rcgen::Certificate) -> Arc<ClientTls> {
         let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let path = Path::new("file");

@@ -24,11 +24,12 @@ const HEADER_LIMIT: Duration = Duration::from_secs(3);
 /// Maximum size of a header. A header of version 2 may carry further fields after the addresses.
 const MAX_HEADER_BYTES: usize = 2_048;
 
-/// Maximum number of connections of all listeners together that wait for their header.
+/// Maximum number of connections that wait for their header. The limit applies to all listeners
+/// together.
 pub(crate) const MAX_WAITING: usize = 2_048;
 
-/// Maximum number of connections from one address that wait for their header. Without this limit,
-/// one host in a configured network could reach [`MAX_WAITING`] alone.
+/// Maximum number of connections that wait for their header and come from one address. Without this
+/// limit, one host in a configured network could reach [`MAX_WAITING`] alone.
 const MAX_WAITING_PER_ADDRESS: usize = 512;
 
 /// Accepts the PROXY protocol from load balancers in the configured networks.

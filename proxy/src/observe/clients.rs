@@ -48,8 +48,8 @@ impl ClientDirectory {
         }
     }
 
-    /// Returns a copy of the name that all clients with the same name share. A name with more than
-    /// [`MAX_NAME_BYTES`] bytes is truncated.
+    /// Returns the shared copy of a name: all clients with the same name use one copy. A name with
+    /// more than [`MAX_NAME_BYTES`] bytes is truncated.
     fn shared(&self, name: &str) -> Arc<str> {
         self.names.lock().intern(shortened(name))
     }
@@ -134,7 +134,7 @@ pub struct ClientRow {
     pub peer: Arc<str>,
     /// When the client connected.
     pub connected_at: SystemTime,
-    /// The client's user as `source.name`, once logged in.
+    /// The client's user as `source.name`; `None` if the client has not logged in.
     pub user: Option<Arc<str>>,
     /// The application name in the client metadata.
     pub application: Option<Arc<str>>,
@@ -142,8 +142,8 @@ pub struct ClientRow {
     pub driver: Option<Arc<str>>,
 }
 
-/// Maximum length of a stored user, application or driver name, in bytes. Servers allow 128 bytes
-/// for an application name.
+/// Maximum length in bytes of a stored name: the name of a user, of an application or of a driver.
+/// Servers allow 128 bytes for an application name.
 const MAX_NAME_BYTES: usize = 256;
 
 fn shortened(name: &str) -> &str {
@@ -173,8 +173,8 @@ pub struct ConnectedClient {
     id: i32,
     ip: Option<IpAddr>,
     peer: Arc<str>,
-    /// The application's name. Only the first name that the client sends is stored, because servers
-    /// also refuse a second name on the same connection.
+    /// The application's name. Only the first name that the client sends is stored, because a
+    /// server accepts only one name on a connection.
     application: OnceLock<Arc<str>>,
     user: Mutex<Option<Arc<str>>>,
     since: Instant,
@@ -221,7 +221,7 @@ impl ConnectedClient {
         self.update(|row| row.driver = Some(driver));
     }
 
-    /// Sets the [`Stage`] of the connection that the client has reached.
+    /// Records that the client's connection has reached this [`Stage`].
     pub(crate) fn reached(&mut self, stage: Stage) {
         self.stage = stage;
     }

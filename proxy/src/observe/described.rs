@@ -11,8 +11,8 @@ use super::{
     sums::{NamespaceIndex, Record},
 };
 
-/// The value of `level` in the slow log line of an operation if the statistics row of its shape was
-/// removed while the operation ran, for example to make room for another shape.
+/// The value of `level` in the slow log line of an operation whose statistics row no longer exists.
+/// A row may be removed while the operation runs, for example to make room for another shape.
 const EVICTED: &str = "evicted";
 
 /// The description of an operation for the slow log, taken from the statistics rows in which the

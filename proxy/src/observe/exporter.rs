@@ -1,5 +1,5 @@
-//! The exporter: collects what all threads have counted (the sums of their operations) once a
-//! second and before every scrape. It exports these sums as metrics and as tables for the API, and
+//! The exporter: once a second and before every scrape, it collects what all threads have counted
+//! (the sums of their operations). It exports these sums as metrics and as tables for the API, and
 //! returns the figures of each second for the history.
 
 use std::{
@@ -50,12 +50,12 @@ pub(super) struct Collected {
     /// When [`Registry::turn_over`](super::registry::Registry::turn_over) was last called. This
     /// function reserves rows of the shape table for shapes whose operations take much time.
     turned_over_at: Instant,
-    /// Figures by label (namespace, shape, server or phase) since the last call of
-    /// [`Exporter::take_second`].
+    /// Figures of the operations since the last call of [`Exporter::take_second`], separately for
+    /// each label (namespace, shape, server or phase).
     second: WeighedSeries,
     /// Figures since the last call of [`Exporter::take_second`], for all operations together,
-    /// except operations that wait for data (awaiting operations) and operations that Seawall
-    /// replied to itself.
+    /// except operations that wait for data (awaiting operations) and operations to which Seawall
+    /// itself replied.
     whole: Figures,
     /// The latest slow operations.
     slow: SlowRing,
@@ -238,8 +238,8 @@ impl Exporter {
     }
 
     /// Adds the new sums of each shape to its row in the registry, and returns copies of the data
-    /// of these rows. The registry is locked only in this function, and not while the copies are
-    /// exported, because a thread that sees a new shape waits for this lock.
+    /// of these rows. The registry is unlocked before the copies are exported: a thread that sees a
+    /// new shape waits while the registry is locked.
     fn add_to_registry(&self, fresh: &mut Sums, collected: &mut Collected) -> FreshRows {
         let now = SystemTime::now();
         let servers = self.recorder.servers.lock().clone();
@@ -295,7 +295,7 @@ impl Exporter {
             collected.keep(&label, &figures, f64::INFINITY);
         }
         // Operations that wait for data (awaiting operations) would raise the average latency, and
-        // operations that Seawall replies to itself would lower it. So `whole` contains neither of
+        // operations to which Seawall itself replies would lower it. So `whole` contains neither of
         // these two kinds of operations.
         if fresh.whole.count > 0 {
             collected.keep(&Arc::new(Label::Whole), &fresh.whole, f64::INFINITY);
@@ -320,8 +320,8 @@ impl Exporter {
     }
 
     /// Returns the figures since the last call, for the history. The second value is the sum over
-    /// all operations except operations that wait for data (awaiting operations) and operations
-    /// that Seawall replied to itself. Both values are empty unless
+    /// all operations except operations that wait for data (awaiting operations) and operations to
+    /// which Seawall itself replied. Both values are empty unless
     /// [`super::ObserverSettings::keeps_seconds`] is set.
     pub fn take_second(&self) -> (WeighedSeries, Figures) {
         let mut collected = self.collect_all();
@@ -580,9 +580,10 @@ impl Exporter {
         wanted.take(limit).cloned().collect()
     }
 
-    /// Returns two values: the threshold of slow operations, and the number of slow operations
-    /// since Seawall started that are missing from the list of slow operations. They are missing
-    /// because too many operations of all users, or of one user, were slow in one second.
+    /// Returns two values: the threshold of slow operations, and the number of slow operations that
+    /// are missing from the list of slow operations. The number is counted since Seawall started.
+    /// The operations are missing because too many operations of all users, or of one user, were
+    /// slow in one second.
     pub(crate) fn slow_limits(&self) -> (Duration, u64) {
         let left_out = self.recorder.slow_notes.left_out();
         (self.recorder.slow_threshold(), left_out)
@@ -657,7 +658,8 @@ fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<CodeCount> {
 /// Minimum time between two runs of [`Registry::turn_over`](super::registry::Registry::turn_over).
 const TURN_OVER_EVERY: Duration = Duration::from_millis(900);
 
-/// The value of the label `code` for an error code.
+/// The value of the label `code` for an error code: the number, or `other` for codes that are
+/// counted together.
 pub fn code_name(code: i32) -> String {
     match code {
         super::sums::OTHER_CODES => OTHER.to_owned(),

@@ -84,9 +84,9 @@ impl Histograms for HistogramText<'_> {
     }
 }
 
-/// Writes a counter of seconds in Prometheus' text format, because the counters of the library
-/// `metrics-exporter-prometheus` hold only whole numbers. Each item of `series` is the name of a
-/// label, the value of the label, and the time to write.
+/// Writes a counter of seconds in Prometheus' text format. A counter of the library
+/// `metrics-exporter-prometheus` cannot be used: it holds only whole numbers. Each item of `series`
+/// is the name of a label, the value of the label, and the time to write.
 pub(super) fn write_seconds<'s>(
     text: &mut String,
     metric: MetricName,

@@ -69,7 +69,7 @@ metrics! {
     ServerConnections: Gauge = "seawall_server_connections", "Connections to a server by state.";
     /// Connections established to a server.
     ServerConnectionsCreatedTotal: Counter = "seawall_server_connections_created_total", "Connections established to a server.";
-    /// Connections to a server that ended, by `reason`.
+    /// Ended connections to a server, by `reason`.
     ServerConnectionsClosedTotal: Counter = "seawall_server_connections_closed_total", "Connections to a server that ended.";
     /// How often the pool of a server was cleared because the server had failed.
     PoolClearsTotal: Counter = "seawall_pool_clears_total", "How often the pool of a server was cleared because the server had failed.";
@@ -98,8 +98,7 @@ metrics! {
     ShapeGetmoreSecondsTotal: Counter = "seawall_shape_getmore_seconds_total", "Time of the getMores on cursors that a shape opened.";
     /// Description of a shape; the value is always 1.
     ShapeInfo: Gauge = "seawall_shape_info", "Description of a shape: command, namespace and text; always 1.";
-    /// Operations that wait for a connection to a server, or because the concurrency limit is
-    /// reached.
+    /// Operations that wait for a connection to a server or for a slot of the concurrency limit.
     WaitQueueLength: Gauge = "seawall_wait_queue_length", "Operations waiting for a connection to a server, or for a slot.";
     /// Maximum number of operations in progress on a server; absent if there is no limit.
     ConcurrencyLimit: Gauge = "seawall_concurrency_limit", "Maximum number of operations in progress on a server; absent if there is no limit.";
@@ -142,7 +141,7 @@ metrics! {
     /// Time at a server: starts when the last byte of a command was written to the server, and ends
     /// at the first byte of the reply.
     ServerOperationSeconds: Histogram = "seawall_server_operation_seconds", "Time from the last byte of a command written to a server to the first byte of the reply.";
-    /// Single writes that failed in replies with `ok: 1`, by `code`.
+    /// Failed single writes of commands whose reply has `ok: 1`, by `code`.
     WriteErrorsTotal: Counter = "seawall_write_errors_total", "Single writes that failed in replies with ok: 1, by code.";
     /// Write concerns that were not satisfied, by `code`.
     WriteConcernErrorsTotal: Counter = "seawall_write_concern_errors_total", "Write concerns that were not satisfied, by code.";
@@ -156,8 +155,8 @@ metrics! {
     /// Operations whose shape has no row of its own in the shape table. A row for several shapes
     /// counts them; `level` says which kind of row (`coarse` or `rest`).
     FingerprintFoldedTotal: Counter = "seawall_fingerprint_folded_total", "Operations of shapes without a row of their own, by the level of the row that counts them.";
-    /// Rows of shapes that were evicted from the shape table, for example because the operations of
-    /// another shape took more time.
+    /// Rows that were evicted from the shape table, for example because the operations of another
+    /// shape took more time than those of the evicted shape.
     FingerprintEvictedTotal: Counter = "seawall_fingerprint_evicted_total", "Shape rows evicted for heavier shapes.";
     /// Prefixes of field paths. Below each of them, Seawall has seen too many different field
     /// names. So it now treats these names as data (for example as ids), not as part of a shape.
@@ -179,7 +178,7 @@ metrics! {
     /// Seawall finds them by comparing the text of the shape with the text in the row.
     FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "Operations whose shape has a different text than its row, because two shapes have the same hash.";
     /// When a certificate or revocation list expires, in seconds since the epoch, by `file`,
-    /// `kind`, `subject` and `serial`, which is empty for a revocation list.
+    /// `kind`, `subject` and `serial`. For a revocation list, `serial` is empty.
     CertificateExpiryTimestampSeconds: Gauge = "seawall_certificate_expiry_timestamp_seconds", "When a certificate or revocation list expires, in seconds since the epoch.";
     /// Operations on cursors and transactions that this instance does not know, by `kind`.
     ForeignOperationsTotal: Counter = "seawall_foreign_operations_total", "Operations on cursors and transactions that this instance does not know.";
@@ -191,8 +190,8 @@ metrics! {
     CaptureRunning: Gauge = "seawall_capture_running", "1 while a capture runs, else 0.";
     /// Operations recorded in captures.
     CaptureOperationsTotal: Counter = "seawall_capture_operations_total", "Operations recorded in captures.";
-    /// Operations of captured clients that were not recorded, and replies that were recorded
-    /// without their message, by `reason`.
+    /// Operations that were not recorded although their client was captured, and replies that were
+    /// recorded without their message, by `reason`.
     CaptureOmittedTotal: Counter = "seawall_capture_omitted_total", "Operations of captured clients, or whole replies, that were not recorded, by reason.";
     /// Captures that have ended, by `reason`.
     CaptureEndedTotal: Counter = "seawall_capture_ended_total", "Captures that have ended, by reason.";

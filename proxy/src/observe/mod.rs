@@ -75,8 +75,8 @@ pub(crate) use self::{
 pub struct ObserverSettings {
     /// True if shapes are counted. Namespaces are always counted.
     pub counts_shapes: bool,
-    /// Maximum number of shape rows. The `other` row of each namespace, which counts the shapes
-    /// without a row of their own, is not included in this number.
+    /// Maximum number of shape rows. This number does not include the row `other` of each namespace
+    /// (its level is `rest`). This row counts the shapes that no other row counts.
     pub max_shapes: usize,
     /// Key for hashing the field names in shapes; `None` shows the names.
     pub name_key: Option<NameKey>,

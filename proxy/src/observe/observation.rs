@@ -131,18 +131,18 @@ impl<'a> Observation<'a> {
         self.record.is_awaiting = true;
     }
 
-    /// Marks the operation as a retry: its client has sent the same write before.
+    /// Marks the operation as a retry: its client has sent the same write, commit or abort before.
     pub(crate) fn mark_retry(&mut self) {
         self.record.is_retry = true;
     }
 
-    /// True if the client has sent the same write before.
+    /// True if the client has sent the same write, commit or abort before.
     pub(crate) fn is_retry(&self) -> bool {
         self.record.is_retry
     }
 
-    /// Counts one repetition: the last server failed or refused the operation, and Seawall sends
-    /// the operation again. Removes the error code of the failed reply.
+    /// Counts one repetition: the server that ran the operation failed or refused it, and Seawall
+    /// sends the operation again. Removes the error code of the failed reply.
     pub(crate) fn mark_repeated(&mut self) {
         // Remove the code of the failed reply, because the client never sees that reply.
         self.record.code = None;
@@ -164,14 +164,14 @@ impl<'a> Observation<'a> {
         self.cursor_opened_at = Some(origin.opened_at);
     }
 
-    /// The id of the operation's shape. For a `getMore`, the id of the shape that opened its
-    /// cursor, if known.
+    /// The id of the operation's shape. For a `getMore`, the id of the shape of the operation that
+    /// opened its cursor, if known.
     pub(crate) fn shape(&self) -> ShapeId {
         self.record.origin_id.unwrap_or(self.record.rows.id)
     }
 
-    /// The origin of the cursor that this operation opened. Callers pass it to `attribute_to` for
-    /// each `getMore` on the cursor.
+    /// The origin of the cursor that this operation opened; `None` if the operation is counted
+    /// without a shape. Callers pass the origin to `attribute_to` for each `getMore` on the cursor.
     pub fn origin(&self) -> Option<Origin> {
         let rows = &self.record.rows;
         let own = rows.folded.map(|coarse| (rows.id, coarse));
@@ -187,8 +187,8 @@ impl<'a> Observation<'a> {
     }
 
     /// Sets the client that sent the operation. The operation is counted for the application of
-    /// `client`. `user` identifies the client's user, because each user gets a limited share of the
-    /// slow log's lines. `command` is the command whose values are written to the slow log; `None`
+    /// `client`. `user` identifies the client's user: each user gets a limited share of the slow
+    /// log's lines. `command` is the command whose values are written to the slow log; `None`
     /// writes a line without values.
     pub(crate) fn set_sender(
         &mut self,
@@ -275,8 +275,8 @@ impl Recorder {
         )
     }
 
-    /// Counts a command that Seawall replied to itself. `error_code` is the code in an error reply;
-    /// `None` if the command succeeded.
+    /// Counts a command to which Seawall itself replied. `error_code` is the code in an error
+    /// reply; `None` if the command succeeded.
     pub fn local(
         &self,
         input: &CommandBytes<'_>,

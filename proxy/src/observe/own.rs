@@ -30,8 +30,8 @@ pub(crate) fn open_descriptors(may_count: bool) -> Option<usize> {
     }
 }
 
-/// The name that is reported instead of a thread name for CPU time that threads used between their
-/// last measurement and their end.
+/// CPU time that threads used between their last measurement and their end is reported under this
+/// name. All other CPU time is reported under the names of the threads.
 const ENDED: &str = "ended";
 
 /// CPU time by thread name. No value ever falls, because the time of ended threads is kept.

@@ -32,9 +32,9 @@ struct ServerTally {
     /// these are in `server`.
     phases: PerPhase<DenseDistribution>,
     /// The times in [`Phase::Server`] of operations with a reply: the times to the first byte of
-    /// the reply. The buckets are finer than those of `phases`, because the caller of `take` needs
-    /// fine buckets and gets this distribution. `take` also merges the same times, in coarser
-    /// buckets, into the distributions of the phases, so each time is recorded only once.
+    /// the reply. The buckets are finer than those of `phases`, because the caller of `take` gets
+    /// this distribution and needs fine buckets. Each time is recorded only here. `take` later
+    /// merges the times, in coarser buckets, into the distribution of [`Phase::Server`].
     server: DenseDistribution<32>,
 }
 
@@ -144,7 +144,7 @@ mod tests {
         assert!(again.servers.iter().all(Option::is_none));
     }
 
-    /// Only an operation whose server has sent the first byte of a reply has a reply time.
+    /// The reply time is the time until the server has sent the first byte of its reply.
     #[test]
     fn an_operation_without_a_reply_has_a_time_at_the_server_but_no_reply_time() {
         let mut tally = PhaseTally::default();

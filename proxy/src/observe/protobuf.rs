@@ -1,7 +1,8 @@
 //! Metrics in Prometheus' protobuf format, with native histograms.
 //!
 //! The metrics are parsed from the text format, so both formats show the same values. If the full
-//! distribution of a histogram is known, its buckets are added as native buckets.
+//! distribution of a histogram is known, the buckets of the distribution are added as native
+//! buckets.
 //!
 //! Source: `io/prometheus/client/metrics.proto` of <https://github.com/prometheus/client_model>.
 
@@ -432,7 +433,7 @@ seawall_operation_phase_seconds_count{phase=\"send\"} 0
     }
 
     #[test]
-    fn native_histogram_bucket_numbers_follow_the_prometheus_format() {
+    fn the_numbers_of_native_buckets_follow_the_prometheus_format() {
         let families = families(TEXT, &natives());
         let server = families[2].metrics[0].histogram.as_ref().unwrap();
         assert_eq!(server.schema, Some(3));

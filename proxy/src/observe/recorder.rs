@@ -39,8 +39,8 @@ const MAX_SERVERS: usize = 1_000;
 /// lock is taken.
 const LARGE_COMMAND_BYTES: usize = 64 << 10;
 
-/// Maximum number of look-ups of rows that each shard caches. A shard is the data of a few threads.
-/// A full cache is cleared.
+/// Maximum number of entries in the cache of each shard. An entry is the result of a look-up: the
+/// rows that count a command. A shard is the data of a few threads. A full cache is cleared.
 const MAX_CACHED_ROWS: usize = 16_384;
 
 /// Counts operations, logins, refusals and server connections. The data path calls it.
@@ -72,13 +72,13 @@ impl fmt::Debug for Recorder {
 }
 
 /// The kind of a command, which decides which row counts the command. The database and collection
-/// names in a handshake command never get a row.
+/// names in a handshake command never get a row, except the database `admin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommandKind {
-    /// A command of a client that has logged in.
+    /// A command that a server runs, except a command of the handshake.
     Operation,
-    /// A command of the handshake, or a command that Seawall replies to itself, for example because
-    /// the client has not logged in yet.
+    /// A command of the handshake, or a command to which Seawall itself replies, for example
+    /// because the client has not logged in yet.
     Handshake,
 }
 
@@ -347,8 +347,9 @@ fn fingerprint<'a>(input: &CommandBytes<'a>, names: Option<&LearnedNames>) -> Fi
     }
 }
 
-/// The fingerprint without names, for a handshake command. Unauthenticated clients can send any
-/// names of databases and collections, so these names get no rows.
+/// The fingerprint for a handshake command. It has no collection name, and its database name is
+/// `admin` or `other`. Unauthenticated clients can send any names of databases and collections, so
+/// other names get no rows.
 fn without_names<'a>(fingerprint: &Fingerprint<'a>) -> Fingerprint<'a> {
     let db = match fingerprint.db {
         b"admin" => "admin",
@@ -387,7 +388,7 @@ mod tests {
     use seawall_stats::Outcome;
 
     #[test]
-    fn find_commands_without_a_login_are_counted_together_and_not_by_collection() {
+    fn commands_before_a_login_are_counted_together_and_not_by_collection() {
         let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 100,

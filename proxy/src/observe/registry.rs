@@ -32,8 +32,8 @@ use super::{
 };
 
 /// The name of a row that counts everything without a row of its own, such as all other namespaces
-/// of a command. A row that counts several shapes of a namespace can have this name too: it is then
-/// also shown as the text of the shape.
+/// of a command. If such a row counts the other shapes of a namespace, this name is also shown as
+/// the text of the shape.
 pub(crate) const OTHER: &str = "other";
 
 /// Maximum number of fine rows (rows that count one shape) for shapes with the same coarse shape,
@@ -67,7 +67,7 @@ const HALF_LIFE: Duration = Duration::from_secs(600);
 /// How long a row stays reserved for a shape that does not occur again, in seconds.
 const PROMOTION_LIFE: u32 = 60;
 
-/// Maximum number of shapes per second for which a row is reserved.
+/// Maximum number of shapes that get a reserved row within one second.
 const PROMOTED_PER_SECOND: usize = 64;
 
 /// A command on a collection.
@@ -125,8 +125,8 @@ struct NamespaceRow {
 }
 
 /// The statistics of all shapes, by row. When a thread runs an operation of a shape for the first
-/// time, it looks up the row of that shape. Once a second, the collector adds the sums that each
-/// thread has counted to the rows.
+/// time, it looks up the row of that shape. Each thread counts sums of its operations. Once a
+/// second, the collector adds these sums to the rows.
 pub(super) struct Registry {
     max_shapes: usize,
     max_namespaces: usize,
@@ -172,8 +172,8 @@ impl Registry {
     }
 
     /// Finds or adds the namespace row and the shape row that count an operation. `counts_shapes`
-    /// is false for commands that get no shape row: commands of the handshake, commands that
-    /// Seawall replies to itself, and all commands while shapes are not counted. `describe` returns
+    /// is false for commands that get no shape row: commands of the handshake, commands to which
+    /// Seawall itself replies, and all commands while shapes are not counted. `describe` returns
     /// the texts of the shape; it is called only if a shape row is added.
     pub(super) fn rows_of(
         &mut self,
@@ -433,9 +433,9 @@ impl Registry {
         serial
     }
 
-    /// Adds the sums that the threads have counted to the rows. Sums for an evicted row are added
-    /// to the row of its coarse shape, or to the `other` row of its namespace. Returns the added
-    /// sums by the serial number of the row.
+    /// Adds new sums, which the threads have counted, to the rows. Sums for an evicted row are
+    /// added to the row of its coarse shape, or to the `other` row of its namespace. Returns the
+    /// added sums by the serial number of the row.
     pub(super) fn add(
         &mut self,
         fresh: impl IntoIterator<Item = (ShapeIndex, ShapeSums)>,

@@ -37,7 +37,8 @@ pub enum CloseReason {
     /// The pool was closed, or Seawall stopped.
     PoolClosed,
     /// The connection belonged to a relayed client (a client whose bytes Seawall forwards to a
-    /// server connection of its own). The client disconnected, or Seawall closed its connection.
+    /// server connection that no other client uses). The client disconnected, or Seawall closed the
+    /// client's connection.
     RelayEnded,
 }
 

@@ -18,7 +18,7 @@ struct Entry {
     coarse: ShapeId,
     weight: f64,
     error: f64,
-    /// True if [`Sketch::add`] was called again for the shape after it had created this entry.
+    /// True if at least two calls of [`Sketch::add`] have added to this entry.
     seen_again: bool,
 }
 

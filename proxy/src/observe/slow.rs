@@ -27,13 +27,15 @@ pub(super) struct Sender<'a> {
     /// The user's number. Each user gets a limited share of the slow log's lines and of the list of
     /// slow operations.
     pub(super) user: u64,
-    /// The command with its values.
+    /// The command with its values; `None` if the slow log line must have no values.
     pub(super) command: Option<CommandBytes<'a>>,
 }
 
 impl Recorder {
     /// If an operation that has just ended was slow, adds it to the list of the latest slow
-    /// operations, and queues a line about it for the slow log.
+    /// operations. Also queues a line about the operation for the slow log, unless the log leaves
+    /// it out because of its sampling or its limits. Ignores operations that wait for data, and
+    /// operations to which Seawall itself replied.
     pub(super) fn log_if_slow(&self, record: &Record, sender: Sender<'_>) {
         let log = self.slow_log.load();
         let log = log.as_ref();
@@ -103,7 +105,8 @@ impl Recorder {
         });
     }
 
-    /// Like [`Self::set_slow_log`]. `spawn` starts the thread that closes the earlier log.
+    /// Replaces the slow log as [`Self::set_slow_log`] does. `spawn` starts the thread that closes
+    /// the earlier log.
     fn set_slow_log_on(
         self: &Arc<Self>,
         log: Option<SlowLog>,
@@ -301,7 +304,7 @@ mod tests {
     /// If the table of shapes is full, a row named `other` counts the operations of further shapes.
     /// The log names the row that counts a slow operation.
     #[test]
-    fn a_slow_operation_whose_shape_has_no_row_is_logged_with_the_id_of_the_row_other() {
+    fn a_slow_operation_whose_shape_has_no_row_is_logged_with_the_id_of_the_row_named_other() {
         let (observer, written) = observer(every_operation());
         let (first, folded) = (Command::find("a"), Command::find("b"));
         run(&observer, &first);

@@ -1,7 +1,7 @@
 //! The latest slow operations, for the API.
 //!
 //! When a slow operation ends, its thread only stores the measured values (it notes the operation).
-//! Once a second, the collector adds the namespace and the text of the operation's shape (it
+//! Once a second, the `Exporter` adds the namespace and the text of the operation's shape (it
 //! describes the operation). It takes both from the statistics rows in which the operation is
 //! counted (see [`super::registry`]).
 //!
@@ -29,12 +29,12 @@ use super::{
     sums::Record,
 };
 
-/// Maximum number of operations in each of two lists: the list of noted operations (whose shape's
-/// text is not yet known), and the list of described operations (to which the collector has added
-/// it).
+/// Maximum length of each of two lists of operations. The first list contains the noted operations:
+/// the `Exporter` has not yet added the text of their shape. The second list contains the described
+/// operations: the `Exporter` has added this text.
 const KEPT: usize = 1_000;
 
-/// Maximum number of slow operations that are noted (stored for the collector) in a second.
+/// Maximum number of slow operations that are noted (stored for the `Exporter`) in a second.
 const NOTED_PER_SECOND: NonZeroU32 = NonZeroU32::new(200).expect("not zero");
 
 /// Minimum duration of a slow operation while the slow log is off. While it is on, the thresholds
@@ -58,7 +58,8 @@ pub struct SlowOperation {
     pub shape: ShapeId,
     /// The operation's own shape, if it differs from `shape`.
     pub fine_shape: Option<ShapeId>,
-    /// The text of the shape, without values; empty if the row of the shape was evicted.
+    /// The text of the shape, without values; empty if the statistics row of the shape was evicted,
+    /// or if shapes are not counted.
     pub text: Arc<str>,
     /// How the operation ended.
     pub outcome: Outcome,
@@ -68,11 +69,11 @@ pub struct SlowOperation {
     pub phases: PhaseTimes,
     /// Bytes of the replies.
     pub reply_bytes: u64,
-    /// The server that replied.
+    /// The server to which the operation was sent last; `None` if it was sent to no server.
     pub server: Option<Arc<str>>,
 }
 
-/// A slow operation to which the collector has not yet added the namespace and the text of its
+/// A slow operation to which the `Exporter` has not yet added the namespace and the text of its
 /// shape.
 #[derive(Debug)]
 struct Noted {
@@ -83,7 +84,7 @@ struct Noted {
     user: Option<Arc<str>>,
 }
 
-/// The slow operations that the threads have noted (stored for the collector) since the last
+/// The slow operations that the threads have noted (stored for the `Exporter`) since the last
 /// collection.
 pub(super) struct SlowNotes {
     rate: Rate,
@@ -102,8 +103,9 @@ impl Default for SlowNotes {
 }
 
 impl SlowNotes {
-    /// Notes an operation of a client that ended at `at`. Counts the operation as omitted if the
-    /// limit per second, or the user's share of this limit, is reached.
+    /// Notes an operation that ended at `at`. Counts the operation as omitted instead if the limit
+    /// of operations per second is reached, if the user's share of this limit is used up, or if the
+    /// list of noted operations is full.
     pub(super) fn note(
         &self,
         record: &Record,
@@ -163,19 +165,19 @@ impl SlowNotes {
     }
 }
 
-/// The latest slow operations, the earliest first.
+/// The latest slow operations, sorted from the earliest to the latest.
 #[derive(Debug, Default)]
 pub(super) struct SlowRing(VecDeque<SlowOperation>);
 
 impl SlowRing {
-    /// Adds operations, and removes the earliest operations over the limit.
+    /// Adds operations. If there are then more than [`KEPT`] operations, removes the earliest ones.
     pub(super) fn extend(&mut self, operations: Vec<SlowOperation>) {
         self.0.extend(operations);
         let excess = self.0.len().saturating_sub(KEPT);
         self.0.drain(..excess);
     }
 
-    /// The operations, the latest first.
+    /// The operations, sorted from the latest to the earliest.
     pub(super) fn latest(&self) -> impl Iterator<Item = &SlowOperation> {
         self.0.iter().rev()
     }

@@ -30,11 +30,11 @@ const ERROR_CODES: usize = 32;
 /// as [`OTHER_CODES`].
 const SHAPE_ERROR_CODES: usize = 16;
 
-/// Maximum number of kinds of failures ([`Failure`]) counted separately per namespace. Further
-/// kinds are counted without their code.
+/// Maximum number of kinds of failures ([`Failure`]) counted separately per namespace. Failures of
+/// further kinds are counted by their outcome only.
 const FAILURES: usize = 16;
 
-/// The number under which all codes beyond a limit are counted together.
+/// The error code that stands for all codes beyond a limit. These codes are counted together.
 pub(super) const OTHER_CODES: i32 = 0;
 
 /// The index of a row in the namespace table.
@@ -45,14 +45,15 @@ pub(crate) struct NamespaceIndex(pub(super) usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ServerIndex(pub(super) usize);
 
-/// The index of a row in the shape table. Its serial number is never reused: running operations and
-/// cursors may refer to a row after it was evicted.
+/// The index of a row in the shape table. The serial number of a row is never reused, because
+/// running operations and cursors may still refer to a row that was evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ShapeIndex {
     pub(super) namespace: NamespaceIndex,
     pub(super) serial: u32,
-    /// The coarse shape (a group of similar shapes, see [`super::registry`]) that counts the
-    /// operations if the row was evicted.
+    /// The coarse shape of the row. A coarse shape is a group of similar shapes (see
+    /// [`super::registry`]). If the row was evicted, the row of the coarse shape counts the
+    /// operations.
     pub(super) coarse: ShapeId,
 }
 
@@ -60,7 +61,7 @@ pub(crate) struct ShapeIndex {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowIndexes {
     pub(super) namespace: NamespaceIndex,
-    /// The row of the operation's shape; `None` if shapes are not counted.
+    /// The row that counts the operation's shape; `None` if no shape row counts the operation.
     pub(super) shape: Option<ShapeIndex>,
     /// The id of the operation's shape.
     pub(super) id: ShapeId,
@@ -79,13 +80,13 @@ pub(super) struct Folded {
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) rows: RowIndexes,
-    /// For a `getMore`: the row of the shape that opened the cursor.
+    /// For a `getMore`: the row that counts the operation that opened the cursor.
     pub(super) origin: Option<ShapeIndex>,
-    /// For a `getMore`: the id of the shape that opened the cursor, even if another row counts that
-    /// shape.
+    /// For a `getMore`: the id of the shape of the operation that opened the cursor. The row
+    /// `origin` may count other shapes too.
     pub(super) origin_id: Option<ShapeId>,
-    /// For a `getMore`: the shape that opened the cursor and its coarse shape (see
-    /// [`super::registry`]), if the shape has no row of its own.
+    /// For a `getMore`, if the shape `origin_id` has no row of its own: the id of this shape, and
+    /// the id of its coarse shape (see [`super::registry`]).
     pub(super) origin_folded: Option<(ShapeId, ShapeId)>,
     /// The server to which the operation was sent last.
     pub(super) server: Option<ServerIndex>,
@@ -93,7 +94,8 @@ pub(super) struct Record {
     /// The code of the error reply.
     pub(super) code: Option<i32>,
     pub(super) write_errors: u64,
-    /// The codes of the write errors in the reply, within the limit of [`CodeCounts`].
+    /// The codes of the write errors in the reply, and the number of errors with each code.
+    /// [`CodeCounts`] limits the number of codes.
     pub(super) write_error_codes: CodeCounts,
     /// The code of the write concern error, if there was one.
     pub(super) write_concern_code: Option<i32>,
@@ -187,15 +189,16 @@ pub struct Failure {
 /// Sums of one shape.
 #[derive(Clone, Debug, Default)]
 pub struct ShapeSums {
-    /// The shape's operations, and the `getMore`s of their cursors.
+    /// The sums of the shape's operations and of the `getMore`s of their cursors.
     pub figures: Figures,
-    /// The outcomes of the operations and of the `getMore`s.
+    /// Number of operations and `getMore`s by outcome.
     pub outcomes: [u64; OUTCOMES],
     /// Number of streamed operations: Seawall forwarded the command while it arrived.
     pub streamed: u64,
-    /// Number of statements in the shape's writes: documents to insert, updates and deletes.
+    /// Number of statements in the shape's writes. Each document to insert, each update and each
+    /// delete is a statement.
     pub statements: u64,
-    /// Total time of awaiting `getMore`s.
+    /// Total time of those `getMore`s that wait for an event (that are awaiting).
     pub awaited_time: Duration,
     /// Number of documents that all `getMore`s returned.
     pub more_documents: u64,
@@ -211,7 +214,8 @@ pub struct ShapeSums {
 /// Sums of one server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSums {
-    /// The operations on the server, except those that wait for an event (awaiting operations).
+    /// The sums of the operations on the server, except those that wait for an event (awaiting
+    /// operations).
     pub figures: Figures,
     /// The time from the last byte of each command to the first byte of its reply.
     pub durations: FineDistribution,
@@ -224,7 +228,8 @@ pub(super) struct Sums {
     pub(super) shapes: HashMap<ShapeIndex, ShapeSums, RandomState>,
     pub(super) servers: Vec<Option<Box<ServerSums>>>,
     pub(super) phases: PhaseSums,
-    /// All operations except awaiting operations and those that Seawall replied to itself.
+    /// The sums of all operations, except awaiting operations and operations to which Seawall
+    /// itself replied.
     pub(super) whole: Figures,
     /// Total time of each shape without a row.
     pub(super) folded: HashMap<ShapeId, Folded>,
@@ -232,8 +237,8 @@ pub(super) struct Sums {
     pub(super) checkouts: Vec<Option<Box<Distribution>>>,
 }
 
-/// The total time of an operation, with its bucket in distributions, so that the bucket is computed
-/// once for several distributions.
+/// The total time of an operation. `measured` contains the same time and its histogram bucket, so
+/// that the bucket is computed only once for several distributions.
 #[derive(Clone, Copy)]
 struct Total {
     time: Duration,
@@ -348,8 +353,9 @@ impl NamespaceSums {
         }
     }
 
-    /// Adds the durations of failed operations of one kind. Kinds beyond the limit are counted
-    /// without their code.
+    /// Adds the durations of failed operations of one kind. If [`FAILURES`] kinds are already
+    /// counted separately, the operations of a further kind are counted by their outcome only: as a
+    /// kind whose code is `None`.
     fn add_failures(&mut self, failure: Failure, durations: &FineDistribution) {
         let find = |of: Failure| self.failures.iter().position(|(other, _)| *other == of);
         let without_code = Failure {
@@ -425,7 +431,8 @@ impl NamespaceSums {
     }
 }
 
-/// Adds to the count of a code. Codes beyond the first `max` codes are counted as `OTHER_CODES`.
+/// Adds `count` to the count of `code`. Codes beyond the first `max` codes are counted as
+/// `OTHER_CODES`.
 fn add_code(codes: &mut HashMap<i32, u64>, code: i32, count: u64, max: usize) {
     // `OTHER_CODES` does not count towards the limit.
     let distinct = codes.len() - usize::from(codes.contains_key(&OTHER_CODES));
@@ -434,7 +441,7 @@ fn add_code(codes: &mut HashMap<i32, u64>, code: i32, count: u64, max: usize) {
     *codes.entry(code).or_default() += count;
 }
 
-/// The code under which `code` was counted: itself, or `OTHER_CODES`.
+/// The code under which `code` was counted: `code` itself, or `OTHER_CODES`.
 pub(super) fn code_or_other(codes: &HashMap<i32, u64>, code: i32) -> i32 {
     match codes.contains_key(&code) {
         true => code,
@@ -470,8 +477,9 @@ impl ShapeSums {
         self.statements += record.statements;
     }
 
-    /// Adds the bytes, documents and errors of a `getMore` to the shape that opened its cursor. The
-    /// time of the `getMore` is counted separately, because the client decides when to send it.
+    /// Adds a `getMore` to the sums of the shape whose operation opened the cursor. The time of the
+    /// `getMore` is not added to the durations of the shape's operations, but to `more_time`. If
+    /// the `getMore` is awaiting, its time is added to `awaited_time` instead.
     fn add_more(&mut self, record: &Record, total: Total) {
         self.add_outcome(record.outcome);
         self.figures.more_count += 1;
@@ -502,8 +510,8 @@ impl ShapeSums {
         add_codes(&mut self.codes, &other.codes, SHAPE_ERROR_CODES);
     }
 
-    /// Time that the shape costs the servers: its operations and the `getMore`s of their cursors,
-    /// without awaiting operations.
+    /// The load of the shape on the servers: the total time of its operations and of the `getMore`s
+    /// of their cursors. Awaiting operations are not included.
     pub fn load(&self) -> Duration {
         self.figures.load()
     }

@@ -16,12 +16,14 @@ use super::{
 /// operation.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// The sums of operations that are not plain (see [`super::plain`]). [`Tally::take`] adds the
-    /// parts that are missing until then:
+    /// The sums of operations that are not plain (see [`super::plain`]). Some of these sums are
+    /// missing or incomplete until [`Tally::take`] is called:
     ///
-    /// - [`Sums::phases`] and [`ServerSums::durations`] are computed from the field `phases`.
-    /// - [`Sums::checkouts`] is computed from the field `checkouts`.
-    /// - [`Sums::whole`] does not yet include the operations that were sent to a server.
+    /// - [`Sums::phases`] and the field `durations` of [`Sums::servers`] are missing.
+    ///   [`Tally::take`] computes them from the field `phases`.
+    /// - [`Sums::checkouts`] is missing. [`Tally::take`] computes it from the field `checkouts`.
+    /// - [`Sums::whole`] is incomplete. [`Tally::take`] adds the operations that were sent to a
+    ///   server.
     sums: Sums,
     plain: PlainTally,
     phases: PhaseTally,
@@ -29,7 +31,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Adds an operation of an application; `None` if the application has no name.
+    /// Adds an operation of an application. `application` is `None` if the application has no name.
     pub(super) fn add(&mut self, record: &Record, application: Option<&Arc<str>>) {
         if !self.plain.add(record, application) {
             self.sums.add(record, application);
@@ -121,7 +123,7 @@ mod tests {
     /// A *tally* collects the sums of one thread. Adding an operation to a [`Tally`] is cheaper
     /// than adding it to [`Sums`].
     #[test]
-    fn a_tally_gives_the_same_sums_as_operations_that_are_added_to_sums_directly() {
+    fn a_tally_gives_the_same_sums_as_adding_the_operations_to_sums_directly() {
         let name: Arc<str> = "shop".into();
         let mut tally = Tally::default();
         // The second collection has no operations of the shapes 0 to 19, so it must not contain

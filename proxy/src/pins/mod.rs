@@ -28,8 +28,8 @@ const SHARDS: usize = 16;
 /// Maximum number of sessions whose last write is remembered.
 const REMEMBERED_WRITES: usize = 65_536;
 
-/// How long a session's last write is remembered. A retry arrives earlier, because drivers retry a
-/// write at once or as soon as they have selected a server.
+/// How long a session's last write is remembered. A retry arrives within this time: drivers send it
+/// at once, or as soon as they have selected a server, which takes at most 30 s by default.
 const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The server of a cursor, and the facts about the cursor that its `getMore`s need.
@@ -37,7 +37,7 @@ const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 pub struct CursorPin<S> {
     /// The server that holds the cursor.
     pub server: S,
-    /// The operation that opened the cursor.
+    /// The operation that opened the cursor; `None` if the shape of this operation is not counted.
     pub origin: Option<Origin>,
     /// True for change streams and tailable cursors: their `getMore`s wait for data.
     pub is_awaiting: bool,
@@ -104,7 +104,8 @@ impl<S: Clone> Pins<S> {
         self.cursors.insert(id, user, pin, now)
     }
 
-    /// Returns a cursor's pin. The call counts as a use, so the pin expires later.
+    /// Returns a cursor's pin. The call counts as a use of the pin, so the time until the pin
+    /// expires begins again.
     pub fn cursor(&self, id: i64, now: Instant) -> Option<CursorPin<S>> {
         self.cursors.find(&id, now)
     }
@@ -134,7 +135,8 @@ impl<S: Clone> Pins<S> {
             .remove_if(&key, |(pinned, _)| *pinned == number);
     }
 
-    /// Returns the server of a transaction. The call counts as a use, so the pin expires later.
+    /// Returns the server of a transaction. The call counts as a use of the transaction's pin, so
+    /// the time until the pin expires begins again.
     pub fn transaction(&self, key: SessionKey, number: i64, now: Instant) -> Option<S> {
         let (pinned, server) = self.transactions.find(&key, now)?;
         (pinned == number).then_some(server)
@@ -306,7 +308,7 @@ mod tests {
         assert_eq!(pins.counts(), (0, 0));
     }
 
-    /// A cursor's *pin* is the record of the server that holds the cursor.
+    /// A cursor's *pin* records which server holds the cursor.
     #[tokio::test(start_paused = true)]
     async fn maintenance_removes_only_the_pins_of_cursors_that_were_unused_for_the_idle_time() {
         let pins = pins(100, 100);
@@ -324,9 +326,9 @@ mod tests {
         assert!(pins.cursor(7, now + CURSOR_IDLE).is_some());
     }
 
-    /// A cursor's *pin* is the record of the server that holds the cursor.
+    /// A cursor's *pin* records which server holds the cursor.
     #[tokio::test(start_paused = true)]
-    async fn one_user_cannot_fill_the_table_of_cursor_pins_and_others_can_still_pin_cursors() {
+    async fn one_user_cannot_fill_the_table_of_cursor_pins_and_other_users_can_still_pin_cursors() {
         let pins = pins(90, 1);
         let now = Instant::now();
         let taken = (0..1000)
@@ -355,7 +357,7 @@ mod tests {
         assert_eq!(pins.record_write(key(2), 5, later), Some(false));
     }
 
-    /// A transaction's *pin* is the record of the server that runs the transaction of a session.
+    /// A transaction's *pin* records which server runs the transaction.
     #[tokio::test(start_paused = true)]
     async fn a_transaction_s_pin_is_only_for_its_user_and_is_replaced_by_the_next_transaction() {
         let pins = pins(1, 100);

@@ -68,7 +68,8 @@ impl Checkout {
         }
     }
 
-    /// Keeps the permit of an operation that waits for data until the connection is checked in.
+    /// Stores the permit of an operation that waits for data. The check-in of the connection
+    /// releases the permit.
     pub(crate) fn keep_permit(&mut self, permit: LanePermit) {
         self.permit = Some(Box::new(permit));
     }

@@ -61,8 +61,8 @@ impl Need {
 pub struct Demand {
     /// The need of the operation besides a connection.
     pub need: Need,
-    /// The address or user of the client. Addresses and users are served in turn. For a command of
-    /// Seawall itself, the value does not matter.
+    /// The group of clients to which the client belongs, for example all clients of one address.
+    /// The groups are served in turn. For a command of Seawall itself, the value does not matter.
     pub from: Sharer,
     /// A number that identifies the shape of the operation. `None` if the time of the operation
     /// must not be compared with the times of other operations.

@@ -144,7 +144,8 @@ struct EndQueueState {
 }
 
 impl EndQueue {
-    /// Queues a read. Returns true if the caller must start the worker.
+    /// Queues a read, or refuses it if the queue is closed. Returns true if the caller must start
+    /// the worker that ends the queued reads.
     fn push(&self, identity: &Arc<Identity>, read: Read) -> bool {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -174,8 +175,9 @@ impl EndQueue {
         batches.remove(&first.unwrap_or(oldest))
     }
 
-    /// Waits up to [`KEPT_FOR`] for another read. Returns false if none arrives. The worker then
-    /// ends, and the next [`Self::push`] requests a new worker.
+    /// Waits up to [`KEPT_FOR`] until another read is queued. Returns false if no read was queued,
+    /// or if the queue is closed. The worker then ends. If a read is queued later, [`Self::push`]
+    /// requests a new worker.
     async fn wait_for_more(&self) -> bool {
         let is_closed = self.state.lock().is_closed;
         let is_pushed = !is_closed && timeout(KEPT_FOR, self.pushed.notified()).await.is_ok();
@@ -463,8 +465,8 @@ mod tests {
         assert_eq!(len_and_capacity(), (1, capacity));
     }
 
-    /// A clear of the pool begins a new *generation*. After it, the server may assign the same
-    /// connection ids again.
+    /// A clear of the pool begins a new *generation*. After the clear, the server may assign the
+    /// same connection ids again.
     #[tokio::test]
     async fn requests_to_end_reads_on_connections_of_another_pool_generation_are_refused() {
         let end_queue = EndQueue::default();

@@ -1,4 +1,4 @@
-//! Tests of ending reads, with a scripted server that runs one read on each connection.
+//! Tests of how Seawall ends reads. A scripted server runs one read on each connection.
 //!
 //! The clock is paused. Without calls of `advance`, the clock advances only when all tasks are
 //! idle. So the time does not change while a test polls the list of ended operations.
@@ -145,9 +145,10 @@ async fn several_abandoned_reads_of_one_user_are_killed_over_one_connection() {
     assert_eq!(scene.ended(2).await, ended);
 }
 
-/// Seawall sends `killOp` on an extra connection, and keeps this connection for some seconds.
+/// Seawall sends `killOp` on an extra connection, and keeps this connection for ten seconds after
+/// its last use.
 #[tokio::test(start_paused = true)]
-async fn a_read_abandoned_two_seconds_later_is_killed_over_the_same_connection() {
+async fn the_connection_for_kill_op_is_reused_to_end_a_second_read_two_seconds_later() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
@@ -175,10 +176,10 @@ async fn the_connection_for_kill_op_is_replaced_after_a_minute() {
     assert_eq!(ids, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
 }
 
-/// A connection for `killOp` can end only the reads of its own user. For another user, Seawall must
-/// log in again, at most once a second.
+/// A connection for `killOp` can end only the reads of its own user. For another user, Seawall
+/// needs a new login. Seawall logs in at most once a second.
 #[tokio::test(start_paused = true)]
-async fn until_a_new_login_is_allowed_only_reads_of_the_kill_op_connection_s_user_are_ended() {
+async fn kill_op_ends_only_reads_of_the_logged_in_user_until_the_next_login_is_allowed() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;
@@ -190,8 +191,8 @@ async fn until_a_new_login_is_allowed_only_reads_of_the_kill_op_connection_s_use
     assert_eq!(scene.ended(3).await[2], (2, operation_of(2)));
 }
 
-/// The connection for `killOp` belongs to the user `own`. For the user `other`, Seawall must log in
-/// again, at most once a second.
+/// The connection for `killOp` belongs to the user `own`. For the user `other`, Seawall needs a new
+/// login. Seawall logs in at most once a second.
 #[tokio::test(start_paused = true)]
 async fn when_a_new_login_is_allowed_the_user_whose_request_is_oldest_is_served_first() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));

@@ -9,8 +9,8 @@ use seawall_auth::Identity;
 use seawall_transport::connection::{Connection, EstablishError, Generation};
 
 impl ServerPool {
-    /// Establishes a connection that is authenticated as `identity`, and counts the login at the
-    /// server. The connection does not belong to the pool.
+    /// Establishes a connection that is authenticated as `identity`. The connection does not belong
+    /// to the pool. The login is counted in the metrics of the server.
     ///
     /// # Errors
     /// See [`EstablishError`].

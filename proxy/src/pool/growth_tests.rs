@@ -86,7 +86,7 @@ async fn establishing_min_pool_size_connections_closes_no_connection_of_another_
 }
 
 #[tokio::test(start_paused = true)]
-async fn if_a_connection_attempt_from_before_a_clear_of_the_pool_fails_new_waiters_do_not_fail() {
+async fn waiters_do_not_fail_because_of_a_connection_attempt_from_before_the_pool_was_cleared() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_first, todo) = wait(&mut inner, &user, CLIENT, now);
     let [(_, generation)] = &*todo.establish else {

@@ -1,5 +1,5 @@
-//! Counts the slots (see [`super::slots`]) of each user, and its operations that wait for a slot,
-//! so that all users get equal shares of the slots.
+//! Counts, for each user, the slots (see [`super::slots`]) and the operations that wait for a slot.
+//! With these counts, Seawall gives all users equal shares of the slots.
 
 use std::collections::HashMap;
 

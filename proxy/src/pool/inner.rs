@@ -84,9 +84,9 @@ pub(super) struct Todo {
     /// True if the earliest deadline of all waiters is now earlier than before. The task that calls
     /// [`Inner::expire`] must then check the deadlines again.
     pub(super) must_wake_expiry: bool,
-    /// True if [`Inner::tick`] must be called regularly again.
+    /// True if the regular calls of [`Inner::tick`] had stopped and must start again.
     pub(super) must_wake_ticks: bool,
-    /// The reset of the concurrency limit that the caller counts and logs.
+    /// A reset of the concurrency limit, if there was one. The caller counts and logs the reset.
     pub(super) limit_reset: Option<LimitReset>,
 }
 
@@ -99,17 +99,19 @@ pub(super) struct Inner {
     latency: Latency,
     /// Number of connections of all users, in any state.
     total: usize,
-    /// The users with waiters, in the order in which connections are established for them. Users
-    /// whose waiters were served or have left are skipped.
+    /// The users in the order in which connections are established for them. Every user with
+    /// waiters is in this list. A user whose waiters were served or have left may still be in the
+    /// list: such a user gets no connection.
     turns: VecDeque<IdentityId>,
-    /// For each need, the users with waiters and available connections, in the order in which they
-    /// get slots. Users whose waiters were served or have left are skipped.
+    /// For each need: the users in the order in which they get slots. A user is added if it has
+    /// waiters with this need, and also has available connections. A user whose waiters were served
+    /// or have left may still be in the list: such a user gets no slot.
     ready: [VecDeque<IdentityId>; Need::ALL.len()],
     /// True if the last slot went to an operation that other operations may wait for.
     was_urgent: bool,
-    /// A position in a list of `ready`. While all slots are taken, [`Slots::may_exceed`] still
-    /// allows some users to run an operation. The next search for such users begins at this
-    /// position.
+    /// While all slots are taken, [`Slots::may_exceed`] still allows some users to run an
+    /// operation. The next search for such users in a list of `ready` begins at this position. All
+    /// lists have this position in common.
     examined: usize,
     /// Number of all users' waiters.
     waiting: usize,
@@ -305,7 +307,8 @@ impl Inner {
         shed.or_else(|| waiters.make_room(from))
     }
 
-    /// Ends the waits of removed waiters with an error.
+    /// Ends the waits of these waiters: each waiter gets `error`. The caller has already removed
+    /// the waiters from their queues.
     fn fail(&mut self, waiters: Vec<Waiter>, error: &CheckOutError, now: Instant, todo: &mut Todo) {
         for waiter in waiters {
             self.waiting -= 1;
@@ -439,7 +442,7 @@ impl Inner {
     }
 
     /// Closes available connections over `max_pool_size`. The connections that have been unused for
-    /// longest are closed first.
+    /// the longest time are closed first.
     fn close_excess_of_users(&mut self, todo: &mut Todo) {
         for user in self.users.values_mut() {
             let excess = user.total().saturating_sub(self.limits.max_pool_size);
@@ -451,7 +454,7 @@ impl Inner {
     }
 
     /// Closes available connections over `max_server_connections`. The connections that have been
-    /// unused for longest are closed first.
+    /// unused for the longest time are closed first.
     fn close_excess_of_server(&mut self, todo: &mut Todo) {
         let max = self.limits.max_server_connections;
         let excess = self.total.saturating_sub(max);
@@ -497,8 +500,8 @@ impl Inner {
         todo
     }
 
-    /// Closes perished available connections, removes unused users, and establishes connections for
-    /// waiters and for [`Limits::min_pool_size`]. Called once a second.
+    /// Closes available connections that must not be handed out any more, removes unused users, and
+    /// establishes connections for waiters and for [`Limits::min_pool_size`]. Called once a second.
     pub(super) fn maintain(
         &mut self,
         now: Instant,

@@ -1,8 +1,8 @@
 //! The lane: limits how many connections are used by operations that wait for data.
 //!
 //! A `getMore` on a change stream or a tailable cursor uses its server connection until data
-//! arrives or its `maxTimeMS` expires. A server cannot be made to release the connection earlier.
-//! So only a part of the connections may be used for such waits, and each wait is split into
+//! arrives or its `maxTimeMS` expires. Seawall cannot end this wait earlier: `killOp` does not end
+//! it. So only a part of the connections may be used for such waits, and each wait is split into
 //! slices. Each slice needs a permit. The more operations wait for a permit, the shorter the slices
 //! are.
 
@@ -29,8 +29,9 @@ const SHORT_SLICE: Duration = Duration::from_millis(100);
 /// Length of a slice while more operations wait for a permit than there are permits.
 const SHORTEST_SLICE: Duration = Duration::from_millis(25);
 
-/// The requester of a permit: the number of the user, and the address of the client. The lane
-/// serves users in turn, and the addresses of each user in turn.
+/// The requester of a permit: the number that identifies the user, and the client's group (for
+/// example all clients of one address). The lane serves the users in turn, and the groups of each
+/// user in turn.
 pub type LaneKey = (u64, Sharer);
 
 /// The permits of one server for operations that wait for data.
@@ -50,7 +51,8 @@ pub struct LanePermit {
     _turn: Turn<LaneKey>,
 }
 
-/// Counts one waiter for a permit until this guard is dropped, even if the wait is cancelled.
+/// Counts one operation that waits for a permit. The count ends when this guard is dropped, so it
+/// also ends if the wait is cancelled.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -139,7 +141,8 @@ mod tests {
 
     /// A change stream waits for data in parts (*slices*), and needs a permit for each slice.
     #[tokio::test(start_paused = true)]
-    async fn slices_are_shortest_while_more_operations_wait_for_a_permit_than_there_are_permits() {
+    async fn slices_are_shortest_while_more_operations_wait_for_a_permit_than_the_lane_has_permits()
+    {
         let lane = Lane::new(12);
         let held = [
             lane.enter(USER).await,

@@ -15,7 +15,8 @@ const DECAY: Duration = Duration::from_secs(10);
 /// because it is expensive, so its duration says little about the server.
 const MAX_RISE_FACTOR: f64 = 10.0;
 
-/// A server's latency, measured by its operations.
+/// A server's latency, computed from the durations of its operations; `None` before the first
+/// operation.
 #[derive(Debug, Default)]
 pub(super) struct Latency(Option<Average>);
 
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slower_operation_raises_the_average_to_its_own_latency() {
+    async fn an_operation_slower_than_the_average_raises_the_average_to_its_own_latency() {
         let (mut latency, now) = (Latency::default(), Instant::now());
         latency.observe(Duration::from_millis(1), now);
         latency.observe(Duration::from_millis(5), now);
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_faster_operation_lowers_the_average_with_a_weight_that_grows_with_time() {
+    async fn an_operation_faster_than_the_average_counts_more_after_a_longer_pause() {
         let (mut latency, began) = (Latency::default(), Instant::now());
         latency.observe(Duration::from_millis(10), began);
         let later = began + DECAY;

@@ -81,7 +81,7 @@ use self::{
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Maximum number of connections of one user to one server. A few more are allowed for
-    /// operations that others may wait for, for example a commit (see `reserve`).
+    /// operations that other operations may wait for, for example a commit (see `reserve`).
     pub max_pool_size: usize,
     /// Number of connections of one user to one server that are kept open even if they are unused.
     pub min_pool_size: usize,
@@ -139,7 +139,7 @@ pub enum Overload {
     /// Too many operations already wait.
     #[error("the wait queue is full")]
     QueueFull,
-    /// Until the deadline, no connection became available or too many operations were running.
+    /// At the deadline, either no connection was available, or too many operations were running.
     #[error("timed out because no connection was free or too many operations were running")]
     TimedOut,
 }
@@ -173,7 +173,7 @@ pub enum CheckOutError {
         error: Arc<EstablishError>,
         /// The pool's generation at the start of the attempt.
         generation: Generation,
-        /// The [`Identity::login_version`] of the keys that the attempt used.
+        /// The [`Identity::login_version`] of the login that the attempt used.
         login_version: u64,
     },
 }
@@ -194,11 +194,10 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// True if the server with the cost `other` is the better choice. If the latencies differ by a
-    /// factor of at most two, only the numbers of operations in flight or waiting are compared,
-    /// because a small difference in latency may be random. Otherwise the latency of each server is
-    /// multiplied by the server's number of these operations plus one, and the products are
-    /// compared.
+    /// True if the server with the cost `other` is the better choice. The load of a server is the
+    /// number of its operations in flight or waiting. If the latencies differ by a factor of at
+    /// most two, only the loads are compared, because a small difference in latency may be random.
+    /// Otherwise the products `latency * (load + 1)` are compared.
     pub(crate) fn exceeds(self, other: Self) -> bool {
         let weight = |cost: Self| {
             cost.latency_seconds * f64::from(u32::try_from(cost.load + 1).unwrap_or(u32::MAX))
@@ -211,7 +210,8 @@ impl Cost {
         }
     }
 
-    /// True if the server with the cost `other` has fewer operations in flight or waiting.
+    /// True if the server with the cost `other` has fewer operations in flight or waiting than the
+    /// server with the cost `self`.
     pub(crate) fn is_busier(self, other: Self) -> bool {
         self.load > other.load
     }
@@ -249,7 +249,7 @@ pub struct UserSnapshot {
     pub available: usize,
     /// Number of connections in use.
     pub in_use: usize,
-    /// Number of operations that wait for a connection.
+    /// Number of the user's operations that wait for a connection or a slot.
     pub wait_queue: usize,
 }
 
@@ -279,8 +279,8 @@ pub struct ServerPool {
     inner: Mutex<Inner>,
     /// Spreads new connections over time.
     pace: Mutex<Pace>,
-    /// Notified when the pace has changed, so that connections that have not begun get a new start
-    /// time.
+    /// Notified when the pace has changed. Connections whose establishment has not begun then get
+    /// new start times.
     pace_changed: Notify,
     /// Notified when the pool was cleared or closed, so that connections that are being established
     /// are given up.
@@ -467,7 +467,7 @@ impl ServerPool {
         }
     }
 
-    /// Begins a checkout at `began`, as [`Self::check_out`] does. Closes connections that ended
+    /// Begins a checkout that the operation requested at `began`. Closes connections that ended
     /// while they were available.
     pub(crate) fn begin_check_out(
         self: &Arc<Self>,
@@ -505,7 +505,7 @@ impl ServerPool {
         }
     }
 
-    /// Completes a checkout that began at `began`.
+    /// Completes a checkout that the operation requested at `began`.
     fn checked_out(
         self: &Arc<Self>,
         identity: &Arc<Identity>,
@@ -519,7 +519,7 @@ impl ServerPool {
     }
 
     /// Adds a connection that was established outside the pool. Closes the connection instead if
-    /// the pool is at a limit or not ready.
+    /// the pool is at a limit, paused or closed.
     pub fn adopt(&self, identity: &Arc<Identity>, connection: Connection) {
         let connection = self.created(connection);
         let todo = self
@@ -563,9 +563,9 @@ impl ServerPool {
     }
 
     /// Records that a connection of `generation` ended during an operation of `identity`. The pool
-    /// then hands out no connection until the result of a probe is known and
-    /// [`ServerPool::recover`] or [`ServerPool::clear`] is called. If the pool was suspect shortly
-    /// before, it continues to hand out connections.
+    /// then hands out no connection until [`ServerPool::recover`] or [`ServerPool::clear`] is
+    /// called. The caller calls one of them when the result of a probe is known. If the pool was
+    /// suspect shortly before, it continues to hand out connections.
     pub(crate) fn suspect(&self, generation: Generation, identity: &Identity) -> Suspicion {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let mut inner = self.inner.lock();
@@ -573,7 +573,7 @@ impl ServerPool {
     }
 
     /// Records that the server replied to a probe that was sent at `asked_at`. A paused pool
-    /// becomes ready. So does a suspect pool, unless it became suspect after `asked_at`.
+    /// becomes ready. A suspect pool becomes ready too, unless it became suspect after `asked_at`.
     pub fn recover(&self, asked_at: Instant) {
         let todo = self.inner.lock().recover(asked_at, Instant::now());
         self.perform(todo);
@@ -591,8 +591,8 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Closes the pool. Available connections are closed now, and connections in use when they are
-    /// checked in.
+    /// Closes the pool. Available connections are closed now. Connections in use are closed when
+    /// they are checked in.
     pub fn close(&self) {
         let todo = self.inner.lock().close(Instant::now());
         self.give_up_establishing();
@@ -609,8 +609,9 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Closes connections that are too old, have been unused for longer than the limit, or have
-    /// ended. Establishes connections up to [`Limits::min_pool_size`]. Called once a second.
+    /// Closes available connections that must not be used any more, for example because they are
+    /// too old or have ended. Establishes connections for waiters, and the connections
+    /// that users lack to reach [`Limits::min_pool_size`]. Called once a second.
     pub(crate) fn maintain(&self) {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let todo = self.inner.lock().maintain(Instant::now(), has_ended);

@@ -1,10 +1,11 @@
 //! Spreads the establishment of new connections to one server over time, for all users together.
 //!
-//! Many users may need connections at the same time, for instance after a server's restart. A few
-//! of these connections are begun at once. The others follow one after another. Each interval is
-//! longer or shorter than the average by up to half, so that several instances of Seawall do not
-//! log in at the same moments. The algorithm is the generic cell rate algorithm (ITU-T I.371, annex
-//! A).
+//! Many users may need connections at the same time, for instance after a server's restart. Seawall
+//! begins to establish a few of these connections at once, and the others one after another. In
+//! this module, a connection *begins* when Seawall begins to establish it. The intervals between
+//! the connections that begin one after another vary: each of them is longer or shorter than the
+//! average interval by up to half. So several instances of Seawall do not log in at the same
+//! moments. The algorithm is the generic cell rate algorithm (ITU-T I.371, annex A).
 
 use std::{num::NonZeroU32, time::Duration};
 

@@ -1,4 +1,6 @@
 //! The wait queue of one user: its operations that wait for a connection or a slot.
+//!
+//! Each waiter belongs to a group of clients ([`Sharer`]): usually the clients of one address.
 
 use tokio::{sync::oneshot, time::Instant};
 
@@ -75,15 +77,15 @@ impl WaitQueue {
         self.queue(need).map_or(0, TurnQueue::len)
     }
 
-    /// Number of waiters with this need that come from this address.
+    /// Number of waiters with this need that belong to the group of clients `from`.
     pub(super) fn len_from(&self, from: Sharer, need: Need) -> usize {
         self.queue(need).map_or(0, |queue| queue.len_of(from))
     }
 
-    /// Removes a waiter of another address to make room for a waiter of `from`. A waiter may be
-    /// removed from a queue only if, in this queue, its address has at least two waiters more than
-    /// `from` has in all queues together. Returns `None` if this holds for no address in any queue.
-    /// A waiter with [`Need::SlotOrReserve`], such as a commit, is removed only if no waiter of the
+    /// Removes a waiter of another group of clients to make room for a waiter of the group `from`.
+    /// A waiter may be removed from a queue only if its group has at least two waiters more in this
+    /// queue than `from` has in all queues together. Returns `None` if no waiter may be removed. A
+    /// waiter with [`Need::SlotOrReserve`], such as a commit, is removed only if no waiter of the
     /// other needs may be removed.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         let own: usize = self.queues.iter().map(|queue| queue.len_of(from)).sum();
@@ -91,18 +93,20 @@ impl WaitQueue {
         queues.find(|queue| queue.longest() > own + 1)?.shed()
     }
 
-    /// Removes a waiter with this need: the newest one of the address that has most such waiters.
+    /// Removes a waiter with this need: the newest waiter of the group of clients that has the most
+    /// waiters with this need.
     pub(super) fn shed_of(&mut self, need: Need) -> Option<Waiter> {
         self.queue_mut(need)?.shed()
     }
 
-    /// Removes the newest waiter with this need that comes from this address.
+    /// Removes the newest waiter with this need that belongs to the group of clients `from`.
     pub(super) fn shed_from(&mut self, from: Sharer, need: Need) -> Option<Waiter> {
         self.queue_mut(need)?.shed_from(from)
     }
 
-    /// Removes the newest waiter of the address with the most waiters in one queue. Waiters that
-    /// other operations may wait for are removed last.
+    /// Removes a waiter: the newest waiter of the group of clients that has the most waiters with
+    /// one need. A waiter with [`Need::SlotOrReserve`] is removed only if all waiters of clients
+    /// have this need.
     pub(super) fn shed(&mut self) -> Option<Waiter> {
         self.queues_to_shed().into_iter().find_map(TurnQueue::shed)
     }
@@ -111,12 +115,12 @@ impl WaitQueue {
     /// first.
     ///
     /// - The first is the queue for [`Need::LanePermit`] or the queue for [`Need::Slot`]. Seawall
-    ///   takes the queue in which a single address has the most waiters.
+    ///   takes the queue in which a single group of clients has the most waiters.
     /// - The second is the queue for [`Need::SlotOrReserve`]. Other operations may wait for its
     ///   operations.
     ///
     /// The queue of Seawall's own commands is not included, because these commands come from no
-    /// client address.
+    /// client.
     fn queues_to_shed(&mut self) -> [&mut TurnQueue<Sharer, Waiter>; 2] {
         let [_own, lane, urgent, slot] = &mut self.queues;
         let ordinary = match lane.longest() > slot.longest() {
@@ -139,7 +143,7 @@ impl WaitQueue {
         oldest.map(|waiter| waiter.since).min()
     }
 
-    /// Removes and returns a waiter; `None` if it has been served already.
+    /// Removes and returns a waiter; `None` if the waiter is no longer in the queue.
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
         let Demand { need, from, .. } = ticket.demand;
         let order = |waiter: &Waiter| waiter.ticket.number.cmp(&ticket.number);

@@ -11,8 +11,8 @@
 //!   [`Need::Slot`](super::Need::Slot). A small `max_server_connections` has no reserve.
 //!
 //! For a command of Seawall itself, a further connection is established only after the command has
-//! waited for a short time, because usually an operation of the same user ends earlier, and the
-//! command gets that operation's connection.
+//! waited for a short time, because usually an operation of the same user ends within this time,
+//! and the command gets that operation's connection.
 //!
 //! A connection above `max_pool_size` is kept like all others: until it has been unused for
 //! `max_idle_time`, until another user needs it, or until `max_pool_size` is lowered. Otherwise
@@ -32,8 +32,8 @@ impl Limits {
         self.max_pool_size.saturating_add(reserve)
     }
 
-    /// Maximum number of connections to the server that operations of all users with
-    /// [`Need::Slot`](super::Need::Slot) may use at the same time.
+    /// Maximum number of connections to the server that operations with
+    /// [`Need::Slot`](super::Need::Slot) may use at the same time, for all users together.
     pub(super) fn max_for_slots(&self) -> usize {
         let max = self.max_server_connections;
         max - (max / SHARE).min(RESERVE)

@@ -120,7 +120,7 @@ async fn seawall_s_own_command_may_use_a_connection_above_max_pool_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn to_run_a_commit_a_connection_that_another_user_cannot_use_now_may_be_closed() {
+async fn a_connection_that_its_user_cannot_use_now_may_be_closed_for_a_commit_of_another_user() {
     let now = Instant::now();
     let [busy, waiting, other, writer] = ["busy", "waiting", "other", "writer"].map(identity);
     let mut inner = inner_with_eight_connections();
@@ -173,7 +173,7 @@ async fn an_open_transaction_keeps_its_connection_although_the_server_has_max_se
 
 /// The last connections below `max_server_connections` are reserved for urgent operations.
 #[tokio::test(start_paused = true)]
-async fn a_connection_of_a_busy_user_is_closed_for_another_user_if_only_reserved_ones_are_free() {
+async fn a_busy_user_loses_a_connection_to_another_user_if_all_free_connections_are_reserved() {
     let now = Instant::now();
     let [busy, other] = ["busy", "other"].map(identity);
     let mut inner = inner_with_eight_connections();
@@ -187,7 +187,7 @@ async fn a_connection_of_a_busy_user_is_closed_for_another_user_if_only_reserved
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_a_wait_for_change_stream_data_ends_its_connection_is_closed_for_a_waiting_commit() {
+async fn after_a_wait_for_change_stream_data_the_connection_is_closed_for_a_waiting_commit() {
     let now = Instant::now();
     let [writer, other, listener] = ["writer", "other", "listener"].map(identity);
     let mut inner = inner_with_eight_connections();
@@ -202,8 +202,8 @@ async fn when_a_wait_for_change_stream_data_ends_its_connection_is_closed_for_a_
     assert_gave_way(&mut inner, &todo, &writer, later);
 }
 
-/// Seawall closes the connection of a change stream for a commit only after the commit has waited
-/// for 100 ms.
+/// Seawall may close the connection of a change stream to make room for a waiting commit, but only
+/// after the commit has waited for 100 ms.
 #[tokio::test(start_paused = true)]
 async fn a_change_stream_keeps_its_connection_if_the_waiting_commit_has_just_arrived() {
     let now = Instant::now();

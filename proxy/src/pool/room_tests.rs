@@ -50,7 +50,7 @@ async fn a_full_queue_refuses_a_user_that_already_has_its_equal_share_of_the_que
 }
 
 #[tokio::test(start_paused = true)]
-async fn full_queue_refuses_a_user_if_no_other_user_has_at_least_two_waiters_more() {
+async fn a_full_queue_refuses_a_user_if_no_other_user_has_two_more_waiters_than_this_user() {
     let now = Instant::now();
     let (mut inner, [_, _, user]) = crowded([3, 3, 2], now);
     let (start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
@@ -94,7 +94,7 @@ async fn below_the_connection_limit_no_connection_is_closed_for_another_user() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lower_maximums_close_the_connections_that_have_been_unused_for_longest() {
+async fn lowering_a_maximum_closes_the_connections_that_have_been_unused_for_the_longest_time() {
     let now = Instant::now();
     let before = Limits {
         max_pool_size: 10,
@@ -122,15 +122,15 @@ async fn lower_maximums_close_the_connections_that_have_been_unused_for_longest(
         let todo = inner.set_limits(after, now + Duration::from_secs(5));
         let mut closed: Vec<_> = todo.close.iter().map(|(c, _)| c.id()).collect();
         closed.sort_unstable();
-        // The two connections that have been unused for longest are closed. They were established
-        // first, so they have the lowest ids.
+        // The two connections that have been unused for the longest time are closed. They were
+        // established first, so they have the lowest ids.
         assert_eq!(closed, ids[..2]);
         inner.check_invariants();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_pool_takes_over_an_outside_connection_only_if_it_is_ready_and_below_its_limits() {
+async fn a_paused_or_full_pool_adopts_no_connection_that_was_established_outside_the_pool() {
     let (user, now) = (identity("u"), Instant::now());
     let is_adopted = |inner: &mut Inner| {
         let todo = inner.adopt(&user, connection(now, Generation::default()), now);

@@ -184,7 +184,7 @@ async fn a_pool_is_not_cleared_twice_for_failures_in_the_same_generation() {
 }
 
 #[tokio::test]
-async fn two_clears_for_the_same_failure_of_a_pool_without_connections_are_counted_as_one() {
+async fn two_clears_of_a_pool_for_the_same_failure_are_counted_as_one() {
     let observer = observer();
     let scene = Scene::observed(&observer).await;
     let generation = scene.pool.generation();
@@ -231,7 +231,7 @@ async fn a_clear_of_the_pool_gives_up_connection_attempts_that_wait_for_their_st
 }
 
 #[tokio::test]
-async fn a_suspected_failure_of_a_server_ends_when_a_probe_sent_later_gets_a_reply() {
+async fn a_server_is_suspected_until_it_replies_to_a_probe_that_was_sent_after_the_suspicion() {
     let scene = Scene::ready(limits()).await;
     drop((scene.use_once().await, scene.check_out().await));
     let probed_before = Instant::now();
@@ -420,7 +420,8 @@ async fn connections_above_a_lowered_max_pool_size_are_closed_once_they_are_not_
         ..limits()
     });
     assert_eq!(scene.available(), 0);
-    // One connection above `max_pool_size` is kept for operations that others may wait for.
+    // One connection above `max_pool_size` is kept for operations that other operations may wait
+    // for.
     for available in [0, 1, 2] {
         finish(checkouts.pop().unwrap());
         assert_eq!(scene.available(), available);

@@ -63,15 +63,16 @@ pub struct ConcurrencySnapshot {
     pub settled: Option<u32>,
     /// Number of operations that hold a slot.
     pub in_progress: usize,
-    /// Number of operations that use a reserved slot: later statements of transactions, and
-    /// commands that end transactions, sessions, cursors or operations.
+    /// Number of operations that use a reserved slot: statements of transactions after the first
+    /// statement, and commands that end transactions, sessions, cursors or operations.
     pub reserved: usize,
     /// Number of long operations that no longer count towards the limit.
     pub exempt: usize,
     /// Number of operations that need a slot, and that wait for the slot or for a connection.
     pub waiting: usize,
-    /// The reason of the last decision on the limit; `None` before the first decision, after a
-    /// reset that did not change the limit, and if the mode is not `auto`.
+    /// The reason of the last decision on the limit. `None` if the mode is not `auto`, or if there
+    /// was no decision since the start or since the last reset. A reset that changed the limit is
+    /// itself a decision.
     pub reason: Option<Reason>,
 }
 
@@ -115,7 +116,8 @@ pub(super) struct Slot {
 /// The facts about an ended operation that [`Slots::release`] counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
-    /// How long the server took to reply; `None` if it did not reply.
+    /// The time from the checkout of the connection to the end of the last reply; `None` if the
+    /// server did not reply completely.
     pub(super) server_time: Option<Duration>,
     /// The time from the last byte of the command to the last byte of the reply. `None` if this
     /// time says nothing about the speed of the server.
@@ -162,8 +164,8 @@ impl ResetCause {
     }
 }
 
-/// A reset that changed the settled limit: the limit that applies while no trial of another limit
-/// runs.
+/// A reset that changed the settled limit. The settled limit applies while no trial of another
+/// limit runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LimitReset {
     pub(super) cause: ResetCause,
@@ -228,7 +230,7 @@ pub(super) struct Slots {
     exemption: Option<Exemption>,
     /// No operation can become exempt before this time.
     search_at: Instant,
-    /// When an operation last completed or became exempt.
+    /// When an operation last completed or became exempt, or when measurements last began again.
     unchanged_since: Instant,
     window: SlotWindow,
     created_at: Instant,
@@ -236,7 +238,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Creates the slots of a server. `seed` differs for each proxy and server, so that their
+    /// Creates the slots of a server. `seed` differs for each proxy and server, so that different
     /// controllers try other limits at different times.
     pub(super) fn new(limits: &Limits, seed: u64, now: Instant) -> Self {
         let mode = limits.concurrency;
@@ -378,8 +380,8 @@ impl Slots {
         count_of(self.limit).div_ceil(self.holdings.users_with(user))
     }
 
-    /// True if some user may be allowed to exceed the limit. If false, [`Self::may_exceed`] is
-    /// false for all users.
+    /// True if some user may be allowed to exceed the limit. If this function returns false,
+    /// [`Self::may_exceed`] returns false for all users.
     pub(super) fn is_unequal(&self) -> bool {
         self.holdings.most() > 1 && !self.is_doubled()
     }
@@ -391,9 +393,9 @@ impl Slots {
     /// True if a user may run an operation although all slots are taken. This is allowed in two
     /// cases. In the first case, the user has fewer slots than its share, and another user has more
     /// slots than this share. In the second case, the user has no slot, and another user has
-    /// several. Otherwise long operations of one user could block all other users. The limit is
-    /// exceeded until operations of the other users end. At twice the limit, no user may exceed it
-    /// further.
+    /// several. Without this rule, long operations of one user could block all other users. The
+    /// limit is exceeded until operations of the other users end. At twice the limit, no user may
+    /// exceed it further.
     pub(super) fn may_exceed(&self, user: IdentityId) -> bool {
         let (share, held) = (self.share_of(user), self.held_by(user));
         let fair = if held == 0 { 1 } else { share };
@@ -541,7 +543,7 @@ impl Slots {
         self.waiting > 0
     }
 
-    /// Adds the time since the last call to the sums in [`SlotWindow`].
+    /// Updates the sums in [`SlotWindow`]: adds the time that has passed since the last update.
     fn touch(&mut self, now: Instant) {
         let window = &mut self.window;
         let passed = now.saturating_duration_since(window.touched_at);
@@ -631,8 +633,8 @@ impl Slots {
         self.is_asleep = true;
     }
 
-    /// Begins new measurements if the updates had stopped. Returns true if the caller must call
-    /// [`Self::tick`] regularly again.
+    /// Begins new measurements if the updates had stopped. Returns true if the caller must start
+    /// the regular calls of [`Self::tick`] again.
     pub(super) fn wake(&mut self, now: Instant) -> bool {
         if !self.is_asleep || !self.needs_ticks() {
             return false;
@@ -681,9 +683,10 @@ impl Slots {
         self.settled = self.limit;
     }
 
-    /// Records a reset as the last decision on the limit if the reset changed the limit. `previous`
-    /// is the result of [`Self::settled_limit`] before the reset. A fixed limit comes from the
-    /// configuration, so it is no decision.
+    /// If a reset changed the limit, records the reset as the last decision on the limit, and
+    /// returns it. `previous` is the result of [`Self::settled_limit`] before the reset. Returns
+    /// `None` if the mode is not `auto`: a fixed limit comes from the configuration, not from a
+    /// decision.
     fn record_reset(&mut self, cause: ResetCause, previous: Option<u32>) -> Option<LimitReset> {
         let limit = self.settled;
         if self.mode != Concurrency::Auto || previous == Some(limit) {

@@ -158,7 +158,7 @@ async fn freed_slots_go_to_users_in_turn_and_their_operations_use_existing_conne
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_user_without_connections_gets_a_connection_while_other_users_hold_all_slots() {
+async fn a_user_without_connections_may_exceed_the_limit_while_another_user_holds_all_slots() {
     let [a, b] = ["a", "b"].map(identity);
     let now = Instant::now();
     let (mut inner, held) = full(4, &[&a], now);
@@ -175,7 +175,8 @@ async fn a_user_without_connections_gets_a_connection_while_other_users_hold_all
     drop(held);
 }
 
-/// Other operations may wait for a commit, so eight slots are reserved for such operations.
+/// Other operations may wait for a commit. So eight slots are reserved for commits and similar
+/// commands.
 #[tokio::test(start_paused = true)]
 async fn commits_use_reserved_slots_while_all_other_slots_are_taken() {
     let (user, now) = (identity("u"), Instant::now());
@@ -197,7 +198,7 @@ async fn commits_use_reserved_slots_while_all_other_slots_are_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn seawall_s_own_commands_and_change_streams_run_although_the_limit_is_reached() {
+async fn change_streams_and_seawall_s_own_commands_run_although_the_limit_is_reached() {
     let (user, now) = (identity("u"), Instant::now());
     let (mut inner, _held) = full(1, &[&user], now);
     let _crowd = obtain_many(&mut inner, &user, 5, now);
@@ -274,7 +275,7 @@ async fn max_exempt_operations_limits_how_many_long_operations_become_exempt() {
 
 /// An *exempt* operation no longer counts towards the concurrency limit.
 #[tokio::test(start_paused = true)]
-async fn while_no_operation_completes_one_operation_per_250_ms_becomes_exempt_from_the_limit() {
+async fn one_operation_per_250_ms_becomes_exempt_from_the_limit_while_no_operation_completes() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(fixed(8));
@@ -296,7 +297,7 @@ async fn while_no_operation_completes_one_operation_per_250_ms_becomes_exempt_fr
 }
 
 #[tokio::test(start_paused = true)]
-async fn clearing_the_pool_or_a_new_server_role_resets_the_concurrency_limit() {
+async fn a_new_server_role_or_a_clear_of_the_pool_resets_the_concurrency_limit() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);
@@ -636,7 +637,7 @@ async fn a_long_operation_after_an_idle_time_does_not_count_as_a_stall_of_the_se
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_gets_the_only_connection_before_a_later_change_stream_operation() {
+async fn a_commit_gets_the_only_connection_before_a_change_stream_operation_that_arrived_later() {
     let user = identity("u");
     let now = Instant::now();
     let mut inner = inner(Limits {
@@ -668,7 +669,7 @@ async fn change_streams_do_not_count_towards_a_user_s_share_of_the_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_connections_of_a_busy_user_are_closed_for_another_user_at_the_concurrency_limit() {
+async fn at_the_concurrency_limit_an_idle_connection_of_a_busy_user_is_closed_for_another_user() {
     let [busy, other] = ["busy", "other"].map(identity);
     let now = Instant::now();
     let mut inner = inner(Limits {

@@ -160,7 +160,7 @@ pub(super) fn use_once(inner: &mut Inner, user: &Arc<Identity>, now: Instant) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn last_connection_checked_in_is_handed_out_first() {
+async fn the_connection_that_was_checked_in_last_is_handed_out_first() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (a, b) = (
         obtain(&mut inner, &user, now),
@@ -204,7 +204,7 @@ async fn waiters_are_served_in_order_of_arrival() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_max_connecting_connections_are_established_at_a_time() {
+async fn max_connecting_limits_how_many_connections_are_established_at_a_time() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let established: usize = (0..3)
         .map(|_| {
@@ -265,7 +265,7 @@ async fn a_broken_connection_is_closed_and_a_new_one_is_established_for_a_waiter
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clear_of_the_pool_fails_all_waiters_and_later_failures_of_old_connections_are_ignored() {
+async fn a_clear_of_the_pool_fails_all_waiters_and_makes_pending_connections_stale() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
     let first = inner.generation();
@@ -303,7 +303,7 @@ pub(super) fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_connection_ended_checkouts_wait_until_the_server_replies_to_a_probe() {
+async fn checkouts_wait_after_the_end_of_a_connection_until_the_server_replies_to_a_probe() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut held = held.into_iter();
@@ -678,7 +678,7 @@ async fn a_command_of_seawall_itself_gets_a_connection_before_waiting_clients() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_checkout_by_seawall_itself_leaves_the_queue() {
+async fn when_seawall_drops_its_own_wait_for_a_connection_the_wait_leaves_the_queue() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();

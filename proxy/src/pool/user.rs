@@ -34,9 +34,10 @@ impl Room {
 
 /// Connections and waiters of one user. In a ready pool, a user can have waiters and available
 /// connections at the same time for two reasons. Either the waiters still need a slot. Or the
-/// waiters are ordinary operations (which must not use the reserved connections), and ordinary
-/// operations already use the maximum number of connections: `max_pool_size` for one user, and for
-/// the whole server the number of connections that are not reserved.
+/// waiters are ordinary operations (which must not use the reserved connections), and one of two
+/// maximums is reached: the ordinary operations of the user already use `max_pool_size`
+/// connections, or the ordinary operations of all users already use all connections that are not
+/// reserved.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// The available connections. The last connection is handed out first, so that the first
@@ -51,16 +52,16 @@ pub(super) struct User {
     pub(super) urgent: usize,
     pub(super) pending: usize,
     pub(super) waiters: WaitQueue,
-    /// True if the user is in `Inner::turns`: the users with waiters, in the order in which
-    /// connections are established for them.
+    /// True if the user is in `Inner::turns`: the list of all users with waiters, in the order in
+    /// which connections are established for them.
     pub(super) has_turn: bool,
-    /// For each need, true if the user is in the list for this need in `Inner::ready`: the users
-    /// with such waiters and available connections, in the order in which they get slots.
+    /// For each need, true if the user is in the list for this need in `Inner::ready`. This list
+    /// contains the users that have both waiters with this need and available connections.
     pub(super) is_listed: [bool; Need::ALL.len()],
     /// True if a command of Seawall itself has waited for at least [`LATE`].
     has_late_command: bool,
-    /// Set after a connection could not be established. Before this time, no connection is
-    /// established only to reach `min_pool_size`.
+    /// Set when a connection could not be established. Until this time, Seawall establishes
+    /// connections only for waiters, and none for `min_pool_size`.
     pub(super) refill_after: Option<Instant>,
 }
 
@@ -106,8 +107,9 @@ impl User {
         self.pending < limits.max_connecting && self.pending < missing && self.total() < max
     }
 
-    /// True if the user has fewer connections than `min_pool_size`, may have another one by its own
-    /// limits, and can probably log in.
+    /// True if Seawall must establish a connection to reach `min_pool_size`: the user has fewer
+    /// connections, the user's own limits allow one more, `refill_after` has passed, and Seawall
+    /// has what it needs to log in as the user.
     pub(super) fn is_short(&self, limits: &Limits, now: Instant) -> bool {
         self.total() < limits.min_pool_size.min(limits.max_pool_size)
             && self.pending < limits.max_connecting
@@ -127,8 +129,8 @@ impl User {
         nothing + urgent.min(urgent_slots) + ordinary.min(left)
     }
 
-    /// True if a connection of the reserve must be established: for an operation that others may
-    /// wait for, or for a late command of Seawall itself.
+    /// True if a connection of the reserve must be established: for an operation that other
+    /// operations may wait for, or for a late command of Seawall itself.
     pub(super) fn lacks_urgent_connection(&self) -> bool {
         let own = match self.has_late_command {
             true => self.waiters.len_of(Need::Nothing),
@@ -138,9 +140,9 @@ impl User {
         urgent > self.available.len() + self.pending
     }
 
-    /// Records whether a command of Seawall itself has waited for at least [`LATE`]. Usually such a
-    /// command gets the connection of an operation that ends earlier, and no further connection is
-    /// needed.
+    /// Records whether a command of Seawall itself has waited for at least [`LATE`]. Usually a
+    /// command of Seawall itself waits for a shorter time: an operation of the user ends, and the
+    /// command gets the connection of this operation. So no further connection is needed.
     pub(super) fn note_late_command(&mut self, now: Instant) {
         let next = self.waiters.peek(Need::Nothing);
         self.has_late_command =

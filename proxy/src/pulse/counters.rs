@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn tickets_cache_percent_and_checkpoint_flag_are_found_in_a_server_status_of_mongodb_8() {
+    fn the_tickets_the_cache_percentage_and_the_checkpoint_flag_of_mongodb_8_are_found() {
         let values = Reading::of(&doc! {
             "wiredTiger": {
                 "cache": { "tracked dirty bytes in the cache": 50_i64, "maximum bytes configured": 200_i64 },

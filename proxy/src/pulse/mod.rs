@@ -132,7 +132,8 @@ impl Pulse {
         }
     }
 
-    /// Removes and returns the samples of each server by address, the oldest first.
+    /// Removes and returns the samples of each server. Each element of the result contains the
+    /// address of a server and its samples, sorted from the oldest to the newest.
     pub(crate) fn take_samples(&self) -> Vec<(Box<str>, Vec<ServerSample>)> {
         let servers = self.servers.lock();
         let taken = servers.iter().map(|(address, sampler)| {
@@ -244,8 +245,9 @@ impl Server {
         }
     }
 
-    /// Waits for the reply, even a late one, and records a sample without a reply at every interval
-    /// until then. `None` after [`GIVE_UP_AFTER`] or the timeout, whichever is longer.
+    /// Waits for the reply. If the reply has not arrived after the timeout, records a sample
+    /// without a reply, and another such sample after each further interval. Returns `None` if no
+    /// reply arrives within [`GIVE_UP_AFTER`] or within the timeout, whichever is longer.
     async fn wait_for_reply<F>(&self, mut reply: F, sent_at: Instant) -> Option<F::Output>
     where
         F: Future + Unpin,

@@ -40,7 +40,7 @@ async fn a_late_reply_is_used_and_each_sampling_interval_without_a_reply_is_reco
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_sample_without_a_reply_is_recorded_if_the_reply_arrives_at_once() {
+async fn a_reply_that_arrives_at_once_adds_no_sample_with_the_mark_no_reply() {
     let server = server();
     let reply = server
         .wait_for_reply(std::future::ready(7), Instant::now())
@@ -172,7 +172,7 @@ fn sampler_uses_one_direct_connection_to_its_server() {
 }
 
 #[tokio::test]
-async fn configure_and_set_servers_at_the_same_time_do_not_block_each_other() {
+async fn calls_of_configure_and_set_servers_at_the_same_time_do_not_block_each_other() {
     const ROUNDS: u64 = 5_000;
     let options = ClientOptions::parse("mongodb://127.0.0.1:1").await.unwrap();
     let pulse = Arc::new(Pulse::new(options, server().settings, Handle::current()));

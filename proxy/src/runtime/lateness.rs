@@ -119,7 +119,8 @@ mod tests {
         assert_eq!(lateness.now(begin + 200 * MS), Duration::ZERO);
     }
 
-    /// In an idle time, ticks are rare, so an older tick does not show the current lateness.
+    /// In an idle time, ticks are rare. So a tick that came more than 40 ms ago does not show the
+    /// current lateness.
     #[test]
     fn while_the_proxy_is_idle_the_lateness_of_a_tick_is_reported_for_at_most_40_ms() {
         let begin = Instant::now();

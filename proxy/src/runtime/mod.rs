@@ -1,6 +1,7 @@
-//! Seawall's two tokio runtimes: their threads, when these threads sleep, periodic tasks, and how
-//! late each runtime runs its tasks. The module also sets the priorities of threads, raises the
-//! limit on file descriptors, and limits how often frequent events are logged.
+//! Seawall's two tokio runtimes. This module starts their threads, decides when these threads
+//! sleep, runs periodic tasks, and measures how late each runtime runs its tasks. It also sets the
+//! priorities of threads, raises the limit on file descriptors, and limits how often frequent
+//! events are logged.
 
 mod activity;
 mod descriptors;

@@ -1,4 +1,4 @@
-//! Limits log lines about events that may occur often.
+//! Limits how often Seawall logs events that may occur often.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frequent_events_are_logged_at_most_once_a_minute_with_their_number() {
+    fn frequent_events_are_counted_and_logged_at_most_once_a_minute() {
         let log = OccasionalLog::default();
         let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);

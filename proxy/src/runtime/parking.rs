@@ -16,7 +16,7 @@ use std::{cell::Cell, thread::yield_now, time::Duration};
 use tokio::{runtime::Builder, time::Instant};
 
 /// Before a worker (a thread of a tokio runtime) sleeps, it yields its core to other threads. It
-/// does so only if at least this number of operations is in flight for each worker.
+/// does so only if, on average, at least this number of operations is in flight for each worker.
 const LEAST_IN_FLIGHT: usize = 4;
 
 /// A yield that takes longer than this counts as too long: another process, which computes without

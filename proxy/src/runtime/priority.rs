@@ -35,6 +35,6 @@ pub(crate) fn become_nice() {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn become_idle() {}
 
-/// Does nothing: on other systems, the nice value belongs to the whole process.
+/// Does nothing: on systems other than Linux, the nice value belongs to the whole process.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn become_nice() {}

@@ -35,7 +35,7 @@ impl ClusterTime {
         })
     }
 
-    /// Replaces `latest` by `seen` if `seen` is later.
+    /// Replaces `latest` by `seen` if `seen` is later, or if `latest` is `None`.
     pub(super) fn advance(latest: &mut Option<Self>, seen: Option<Self>) {
         let is_later = |seen: &Self| latest.as_ref().is_none_or(|latest| latest.at < seen.at);
         if let Some(seen) = seen.filter(is_later) {

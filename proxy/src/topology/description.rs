@@ -40,7 +40,7 @@ impl TopologyType {
 /// The server type (Server Discovery and Monitoring specification).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServerType {
-    /// The server has sent no valid reply to a heartbeat.
+    /// No heartbeat of the official driver has succeeded yet, or its last heartbeat has failed.
     #[default]
     Unknown,
     /// A mongod that is not a member of a replica set.
@@ -49,7 +49,7 @@ pub enum ServerType {
     Primary,
     /// A secondary of a replica set.
     Secondary,
-    /// A member of a replica set that holds no data.
+    /// A replica set member without data.
     Arbiter,
     /// A member of a replica set in any other state.
     Other,
@@ -87,7 +87,7 @@ pub struct Probe {
     /// the first reply.
     pub round_trip: Option<Duration>,
     /// Time of the server's last write (`lastWriteDate`), in milliseconds since the Unix epoch, by
-    /// the server's clock.
+    /// the server's clock; `None` if the server has not reported it.
     pub last_write_ms: Option<i64>,
     /// When `last_write_ms` was read, in milliseconds since the Unix epoch, by Seawall's clock.
     pub last_update_ms: i64,
@@ -103,7 +103,8 @@ pub struct Probe {
     /// The id of the server's process (`topologyVersion.processId`); `None` if the server does not
     /// report it.
     pub process_id: Option<ObjectId>,
-    /// The server's reply to `buildInfo`.
+    /// The server's last successful reply to `buildInfo`; `None` if there is none yet. Seawall does
+    /// not ask every server.
     pub build_info: Option<RawDocumentBuf>,
 }
 
@@ -118,8 +119,8 @@ pub struct ServerDescription {
     pub tags: Vec<(String, String)>,
     /// Results of the last probe.
     pub probe: Probe,
-    /// The time of the first failure of an operation or a probe at this server after the last
-    /// successful probe; `None` if there is no failure after that probe.
+    /// The time at which an operation or a probe first failed at this server since its last
+    /// successful probe. `None` if none has failed since then.
     pub failed_since: Option<Instant>,
     /// True if the server replied that it is no longer the primary or no longer a secondary, and
     /// the driver's monitoring has not noticed this change yet.
@@ -168,10 +169,11 @@ const STABLE_API_WIRE_VERSION: i32 = 13;
 /// The `maxWireVersion` of MongoDB 5.1, which replies to `getLastError` with an error.
 const NO_GET_LAST_ERROR_WIRE_VERSION: i32 = 14;
 
-/// For this time after its first failure, a failed router is expected to become usable again. The
-/// time must be longer than 30 s: a router caches users for up to 30 s (see
-/// [`TopologyDescription::may_lag`]). So for up to 30 s after a user's password has changed, the
-/// other routers may refuse the user's new SCRAM keys.
+/// For this time after a router's first failure, Seawall expects the router to become usable again.
+/// During this time, a user's SCRAM keys do not count as refused by all routers. The time must be
+/// longer than 30 s, because a router caches users for up to 30 s (see
+/// [`TopologyDescription::may_lag`]). So for up to 30 s after a user's password has changed, all
+/// usable routers may refuse the user's new keys, and only the failed router may accept them.
 const ROUTER_EXPECTED_FOR: Duration = Duration::from_secs(60);
 
 /// A topology description: the facts about the whole deployment.
@@ -193,13 +195,16 @@ pub struct TopologyDescription {
     /// True if at least one server does not return the field `helloOk` in its replies to `hello` or
     /// `isMaster`. Servers up to 4.4.2 do not return it.
     pub lacks_hello_ok: bool,
-    /// The latest cluster time that a server has sent; `None` for a standalone, which sends none.
+    /// The latest cluster time that a server has sent; `None` if no server has sent one. A
+    /// standalone never sends one.
     pub cluster_time: Option<ClusterTime>,
-    /// True if the deployment is a standalone, or was one before its server failed. The replies to
-    /// clients' `hello` depend on this, because a standalone refuses `txnNumber`.
+    /// True if the deployment is a standalone, or was one before its server failed. Seawall's
+    /// replies to `hello` then look like those of a standalone, so that clients send no
+    /// `txnNumber`. A standalone would refuse it.
     pub is_standalone: bool,
-    /// The highest wire version that all servers support. While no server is available, the last
-    /// value is kept, because drivers would reject a deployment with a lower value as incompatible.
+    /// The highest wire version that all servers support. While no server has a known wire version,
+    /// this field keeps its last value. If it became 0 instead, drivers would reject the deployment
+    /// as incompatible.
     pub max_wire_version: i32,
 }
 
@@ -259,9 +264,10 @@ impl TopologyDescription {
         nearest.map(|(index, _)| index)
     }
 
-    /// True if a router that is not one of `refusing` is usable at `now`, or failed so recently
-    /// that it may become usable again soon. Also true if such a router is not usable but has not
-    /// failed: the official driver has not noticed yet that this router is available.
+    /// True if at least one router is usable at `now` or may become usable soon. The routers in
+    /// `refusing`, which have refused a user's SCRAM keys, do not count. A router may become usable
+    /// soon if it failed less than [`ROUTER_EXPECTED_FOR`] ago. The same is true for a router that
+    /// has not failed but that the official driver does not yet report as available.
     pub(super) fn expects_router_except(&self, refusing: &[ServerAddress], now: Instant) -> bool {
         let is_expected = |server: &ServerDescription| match server.failed_since {
             Some(since) => now.saturating_duration_since(since) < ROUTER_EXPECTED_FOR,
@@ -272,9 +278,10 @@ impl TopologyDescription {
             && others.any(|server| !refusing.contains(&server.address) && is_expected(server))
     }
 
-    /// True if the server at this address must be asked for its `buildInfo`: no server has replied
-    /// yet, or the server's reply may be outdated. A server may have been upgraded if its
-    /// connection is new, because an upgrade ends all connections.
+    /// True if the server at this address must be asked for its `buildInfo`. This is so if no
+    /// server has replied to `buildInfo` yet. It is also so if this server has replied, but the
+    /// probe's connection is new (`is_new`). The server may then have been upgraded since its
+    /// reply, because an upgrade ends all connections.
     pub(super) fn needs_build_info(&self, address: &ServerAddress, is_new: bool) -> bool {
         let has_replied = |server: &ServerDescription| {
             server.address == *address && server.probe.build_info.is_some()
@@ -350,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_minute_after_its_first_failure_a_router_is_expected_to_recover() {
+    fn a_minute_after_its_first_failure_a_router_is_no_longer_expected_to_recover() {
         let mut description = routers(2);
         let refusing = [description.servers[0].address.clone()];
         let failed_at = Instant::now();

@@ -144,8 +144,8 @@ pub struct Topology {
     control_client: Mutex<Option<mongodb::Client>>,
     /// Options of the official driver. A change makes the driver connect again.
     driver_options: watch::Sender<DriverOptions>,
-    /// The server that all relays use now. A relay forwards all bytes of a client unchanged (see
-    /// [`relay`]).
+    /// The server that was last chosen for all relays; `None` if none has been chosen yet. A relay
+    /// forwards all bytes of a client unchanged (see [`relay`]).
     relay_choice: Mutex<Option<ServerAddress>>,
 }
 
@@ -216,7 +216,7 @@ impl Topology {
         }
     }
 
-    /// Creates a topology of one standalone server without monitoring, for tests.
+    /// Creates a topology for tests: it has one standalone server, and nothing monitors it.
     #[cfg(test)]
     pub(crate) fn of_standalone(
         address: ServerAddress,
@@ -236,7 +236,7 @@ impl Topology {
         Self::described(description, limits, connector, recorder)
     }
 
-    /// Creates a topology of usable routers without monitoring, for tests.
+    /// Creates a topology for tests: all its servers are usable routers, and nothing monitors them.
     #[cfg(test)]
     pub(crate) fn of_usable_routers<const COUNT: usize>(
         addresses: [ServerAddress; COUNT],
@@ -256,8 +256,8 @@ impl Topology {
         Self::described(description, limits, connector, recorder)
     }
 
-    /// Creates a topology of two routers without monitoring, for tests. The router at `address` is
-    /// usable, and the other router has just failed.
+    /// Creates a topology for tests: it has two routers, and nothing monitors them. The router at
+    /// `address` is usable, and the other router has just failed.
     #[cfg(test)]
     pub(crate) fn of_routers(
         address: ServerAddress,
@@ -285,7 +285,8 @@ impl Topology {
         Self::described(description, limits, connector, recorder)
     }
 
-    /// Makes the failed servers of a topology without monitoring usable again, for tests.
+    /// Makes the failed servers usable again. Only for tests, in which nothing monitors the
+    /// servers.
     #[cfg(test)]
     pub(crate) fn recover_all(&self) {
         let mut snapshot = Snapshot::clone(&self.snapshot());
@@ -295,8 +296,8 @@ impl Topology {
         self.published.replace(snapshot);
     }
 
-    /// Creates a topology without monitoring, for tests. Its description is `description`, and each
-    /// server has a pool that is ready.
+    /// Creates a topology for tests: nothing monitors its servers. Its description is
+    /// `description`, and each server has a pool that is ready.
     #[cfg(test)]
     fn described(
         description: TopologyDescription,
@@ -384,24 +385,25 @@ impl Topology {
         self.published.subscribe()
     }
 
-    /// The official driver's client, for Seawall's own commands as the service account. `None`
-    /// without a service account, and until the deployment's connection string has been resolved.
+    /// The official driver's client that runs Seawall's own commands. It is logged in as the
+    /// service account. `None` if there is no service account, or if the deployment's connection
+    /// string has not been resolved yet.
     pub(crate) fn control_client(&self) -> Option<mongodb::Client> {
         self.control_client.lock().clone()
     }
 
-    /// The connector, for connections outside the pools.
+    /// The connector of the pools. It can also establish connections that belong to no pool.
     pub fn connector(&self) -> &Connector {
         &self.connector
     }
 
-    /// Selects a suitable server and returns its pool. Without a suitable server, waits for one
+    /// Selects a suitable server and returns its pool. If no server is suitable, waits for one
     /// until `deadline`.
     ///
     /// Cancel safe.
     ///
     /// # Errors
-    /// [`SelectError`] at the deadline.
+    /// [`SelectError`] if no suitable server was found before the deadline.
     pub async fn select(
         &self,
         preference: &ReadPreference,
@@ -461,7 +463,8 @@ impl Topology {
 
     /// Handles a failure of a server, which occurred during an operation or when Seawall tried to
     /// connect to the server. Clears the server's pool and excludes the server from selection until
-    /// a probe succeeds.
+    /// a probe succeeds. Does nothing if the failure belongs to an earlier `generation` of the pool
+    /// than the current one.
     pub(crate) fn report_failure(&self, pool: &Arc<ServerPool>, generation: Generation) {
         if !pool.clear(generation) {
             return;
@@ -473,10 +476,10 @@ impl Topology {
         });
     }
 
-    /// Handles the end of a connection during an operation. `generation` is the generation of the
-    /// pool in which the connection was created. The cause may be the server or the client's
-    /// command. So the pool hands out no connection until a probe gets a reply. The pool is cleared
-    /// only if the server has failed.
+    /// Handles the end of a connection during an operation. `generation` is the generation that the
+    /// pool had when it created the connection. The cause of the end may be the server or the
+    /// client's command. So the pool hands out no connection until a probe gets a reply. The pool
+    /// is cleared only if the server has failed.
     pub(crate) fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
         let pool = checkout.pool();
         match pool.suspect(generation, checkout.identity()) {
@@ -525,18 +528,19 @@ impl Topology {
         snapshot.pools.get(index).cloned()
     }
 
-    /// True if a router that is not one of `refusing` is usable, or may become usable soon.
+    /// True if at least one router is usable or may become usable soon. The routers in `refusing`,
+    /// which have refused a user's SCRAM keys, do not count.
     pub(crate) fn expects_router_except(&self, refusing: &[ServerAddress]) -> bool {
         let snapshot = self.snapshot();
         let description = &snapshot.description;
         description.expects_router_except(refusing, Instant::now())
     }
 
-    /// Like [`Self::router_except`], but waits until `deadline` for a router that may become usable
-    /// soon. `None` if there is no such router.
+    /// Like [`Self::router_except`], but if no router can be selected now and one may become usable
+    /// soon, waits for it until `deadline`. `None` if no router may become usable soon.
     ///
     /// # Errors
-    /// [`SelectError`] at the deadline.
+    /// [`SelectError`] if the wait reached the deadline.
     pub(crate) async fn select_router_except(
         &self,
         refusing: &[ServerAddress],
@@ -573,10 +577,10 @@ impl Topology {
         snapshot.pools.get(*index).cloned()
     }
 
-    /// Like [`Self::relay_server`], but waits until `deadline` for a server.
+    /// Like [`Self::relay_server`], but if no server is usable, waits for one until `deadline`.
     ///
     /// # Errors
-    /// [`SelectError`] at the deadline.
+    /// [`SelectError`] if no server became usable before the deadline.
     pub(crate) async fn select_for_relay(
         &self,
         deadline: Instant,
@@ -625,9 +629,9 @@ impl Topology {
         self.published.replace(Snapshot { description, pools });
     }
 
-    /// Maintains all pools: closes expired connections and establishes connections up to the
-    /// minimum. Reports a server as failed if its pool has waited for [`SUSPICION_LIMIT`] for the
-    /// reply to a probe. Called once a second.
+    /// Maintains all pools: closes expired connections, and establishes new connections in pools
+    /// that have fewer than their minimum. Reports a server as failed if its pool has waited at
+    /// least [`SUSPICION_LIMIT`] for the reply to a probe. Called once a second.
     pub(crate) fn maintain_pools(&self) {
         let now = Instant::now();
         for pool in &self.snapshot().pools {

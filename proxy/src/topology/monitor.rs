@@ -42,8 +42,9 @@ const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 /// The reason why a connection string is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum DeploymentError {
-    /// The official driver rejects the connection string. The driver's message is not part of the
-    /// text: if a password contains an unescaped character, the message may contain the password.
+    /// The official driver rejects the connection string. The text of this error does not contain
+    /// the driver's message. If a password contains an unescaped character, that message may
+    /// contain the password.
     #[error(
         "the official driver rejects the connection string: check its hosts and options, and \
          percent-encode special characters in the user and the password"
@@ -110,7 +111,7 @@ pub struct DriverTls {
     /// The file with the authorities that sign servers' certificates; `None` for the authorities
     /// that are built into the driver.
     pub ca_file: Option<PathBuf>,
-    /// The file with Seawall's certificate and its key.
+    /// The file with Seawall's certificate and its key; `None` if Seawall presents no certificate.
     pub identity_file: Option<PathBuf>,
     /// True if Seawall accepts every server certificate without verification.
     pub trusts_anyone: bool,
@@ -407,8 +408,8 @@ impl Source {
         }
     }
 
-    /// Waits until the new client has found all servers that the earlier client has found, for at
-    /// most [`REPLACEMENT_LIMIT`].
+    /// Waits at most [`REPLACEMENT_LIMIT`] until the new client has found all servers that the
+    /// earlier client has found.
     async fn catch_up_in_time(&self) {
         if timeout(REPLACEMENT_LIMIT, self.catch_up()).await.is_err() {
             tracing::warn!("could not reach all servers with the new TLS files");

@@ -26,7 +26,8 @@ const FAILED_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 /// many failures are reported.
 const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A server counts as hung if this number of new connections in a row get no reply.
+/// A server counts as hung if this number of probes in a row are silent (see
+/// [`ProbeOutcome::Silent`]).
 const SILENCES_OF_HUNG_SERVER: u32 = 2;
 
 /// Weight of the newest round-trip time in the average (Server Selection specification).
@@ -76,10 +77,10 @@ async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
 }
 
 /// Makes the driver check its servers now and every half second, until the future is dropped.
-/// Without these checks, the driver would notice only at its next heartbeat that a server has
-/// recovered, or, if the driver polls, that a server was demoted. The driver checks its servers
-/// while an operation waits in server selection. So this function runs an operation for which no
-/// server is suitable. No command is ever sent.
+/// Without these checks, the driver would notice the recovery of a server only at its next
+/// heartbeat. A driver that polls would also notice a demotion only then. The driver checks its
+/// servers while an operation waits in server selection. So this function runs an operation for
+/// which no server is suitable. No command is ever sent.
 async fn check_servers(driver: mongodb::Client) {
     let none = SelectionCriteria::Predicate(Arc::new(|_| false));
     let ping = doc! { "ping": 1 };
@@ -94,8 +95,9 @@ async fn check_servers(driver: mongodb::Client) {
 /// The result of a probe.
 enum ProbeOutcome {
     Replied(ProbeReply),
-    /// No connection could be established, the connection ended, the server replied with an error,
-    /// or no reply arrived in time on a connection that an earlier probe had used.
+    /// The attempt to connect failed before its time limit, the connection ended, or the server
+    /// replied with an error. Or no reply arrived in time on a connection that an earlier probe had
+    /// used.
     Failed,
     /// No connection could be established in time, or no reply arrived on a new connection in time.
     Silent,

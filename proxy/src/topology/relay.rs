@@ -1,5 +1,7 @@
 //! Selects the server for relays, which forward all bytes of a client unchanged. All relays share
-//! one server, because Seawall does not track the cursors and transactions of relayed clients.
+//! one server. A client may open a cursor or a transaction on one connection and continue it on
+//! another one, and both connections must then lead to the same server. Seawall does not track the
+//! cursors and transactions of relayed clients, so it cannot select a server for each of them.
 
 use super::description::{ServerDescription, ServerType, TopologyDescription, TopologyType};
 use seawall_transport::connection::ServerAddress;
@@ -20,9 +22,9 @@ pub(super) fn candidates(description: &TopologyDescription) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the index in `candidates` of the server that relays should use: `chosen`, the server
-/// that they have used so far, or the first candidate if `chosen` is not a candidate. `None` if
-/// there are no candidates.
+/// Returns the index in `candidates` of the server that relays should use. `chosen` is the server
+/// that the relays have used so far. If it is still a candidate, the relays keep it. Otherwise they
+/// use the first candidate. `None` if there are no candidates.
 pub(super) fn keep_or_choose(
     chosen: Option<&ServerAddress>,
     candidates: &[&ServerAddress],

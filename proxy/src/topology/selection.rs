@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn only_members_with_the_tags_of_the_first_tag_set_that_any_member_has_are_selected() {
+    fn the_first_tag_set_that_matches_a_member_determines_the_selected_members() {
         let set = replica_set();
         let chosen =
             |mode, tags: &[&[(&str, &str)]]| select(&set, &preference(mode, tags), NO_LIMIT);
@@ -335,7 +335,7 @@ mod tests {
 
     /// `select_only` is a fast form of `select` for the usual cases.
     #[test]
-    fn if_select_only_returns_a_server_the_function_select_returns_the_same() {
+    fn select_agrees_with_select_only_whenever_select_only_returns_a_server() {
         let modes = [
             Mode::Primary,
             Mode::PrimaryPreferred,

@@ -5,7 +5,7 @@ use seawall_tests::{mongod::shared_standalone, seawall::Seawall};
 const FORBIDDEN: u16 = 403;
 
 #[tokio::test]
-async fn if_no_admin_token_is_configured_requests_from_foreign_web_pages_are_refused() {
+async fn requests_from_foreign_web_pages_are_refused_if_no_admin_token_is_configured() {
     let server = shared_standalone().await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let foreign = [

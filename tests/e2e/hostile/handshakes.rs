@@ -74,7 +74,7 @@ async fn incomplete_handshakes_do_not_delay_other_handshakes() {
         }
         for source in [HOSTILE, OTHER] {
             if !is_served(&seawall, source, &config).await {
-                return Err(format!("no handshake from {source:?}"));
+                return Err(format!("a client at {source:?} was not served"));
             }
         }
         let late = refused(&seawall, "tls_timeout").await - before;

@@ -160,7 +160,7 @@ async fn a_code_13_error_does_not_make_logins_required_while_access_control_is_o
 }
 
 #[tokio::test]
-async fn logins_are_verified_where_access_control_is_off() {
+async fn logins_are_verified_even_while_access_control_is_off() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let user = NewUser::new("admin", "app", "right").role("readWrite", "test");
     create_user(&server.client().unwrap(), &user).await.unwrap();

@@ -115,7 +115,7 @@ async fn one_closed_server_connection_does_not_clear_the_pool() {
 }
 
 #[tokio::test]
-async fn compressed_messages_are_refused_before_login_and_if_their_compressor_is_disabled() {
+async fn compressed_messages_are_refused_before_a_login_and_with_a_disabled_compressor() {
     let ping = compressed(
         &OpMsg::new(doc! {"ping": 1, "$db": "admin"}).to_bytes(),
         SNAPPY,

@@ -11,7 +11,7 @@ use super::{
 /// The request id of the first message. Seawall's own messages have lower ids.
 pub(super) const FIRST_ID: i32 = 0x4000_0000;
 
-/// Commands that are sent by OP_MSG, with their aliases. These commands change only a collection of
+/// The commands and aliases that are sent by OP_MSG. These commands change only a collection of
 /// this test.
 const BY_MSG: &[&str] = &[
     "_isSelf",

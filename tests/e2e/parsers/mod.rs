@@ -61,7 +61,7 @@ struct Case {
     message: Vec<u8>,
     /// The commands that ran, according to the server's counters.
     ran: Vec<String>,
-    /// The database in the reply's namespace; `None` if the reply has none.
+    /// The database in the reply's namespace; `None` if the reply has no namespace.
     database: Option<String>,
 }
 

@@ -19,8 +19,8 @@ use super::{
     vocabulary,
 };
 
-/// The commands that a server runs before a login, by the names in its counters. Each row says if
-/// Seawall in relay mode forwards the command.
+/// The commands that a server runs before a login. The names are those in the server's counters.
+/// Each row says if Seawall in relay mode forwards the command.
 const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
     (
         "_isSelf",
@@ -63,7 +63,8 @@ const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
 /// Why Seawall in relay mode refuses commands that only test servers have.
 const FOR_TESTS: &str = "only test servers have this command";
 
-/// The commands that Seawall in relay mode forwards before a login, by the names that clients send.
+/// The commands that Seawall in relay mode forwards before a login. The names are those that
+/// clients send.
 const FORWARDED_BY_RELAY: &[&str] = &[
     "buildInfo",
     "buildinfo",
@@ -80,8 +81,8 @@ const FORWARDED_BY_RELAY: &[&str] = &[
     "whatsmyuri",
 ];
 
-/// The commands that Seawall itself sends to a server while no client is logged in, by the names in
-/// the server's counters. Servers before 5.0 count the hello of Seawall as `isMaster`.
+/// The commands that Seawall itself sends to a server while no client is logged in. The names are
+/// those in the server's counters. Servers before 5.0 count the hello of Seawall as `isMaster`.
 const SENT_BY_SEAWALL: &[&str] = &[
     "buildInfo",
     "hello",
@@ -154,8 +155,8 @@ async fn changed(counters: &mut Counters) -> BTreeSet<String> {
     counters.changed(&without_fence).await.into_iter().collect()
 }
 
-/// Each command of a server by OP_MSG and by OP_QUERY, with its own name and with changed
-/// spellings.
+/// Messages with each command and alias of a server. Each name is sent by OP_MSG and by OP_QUERY,
+/// unchanged and in changed spellings. Each message comes with the name that it contains.
 fn every_command(vocabulary: &Vocabulary) -> Vec<(String, Vec<u8>)> {
     let mut names = BTreeSet::new();
     for name in vocabulary
@@ -181,6 +182,7 @@ fn every_command(vocabulary: &Vocabulary) -> Vec<(String, Vec<u8>)> {
     commands
 }
 
+/// `run_before_login` is the constant [`RUN_BEFORE_LOGIN`], a list of commands.
 #[tokio::test]
 async fn the_constant_run_before_login_lists_all_commands_that_a_server_runs_before_a_login() {
     let server = start_server(true).await;

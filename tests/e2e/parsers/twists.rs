@@ -117,8 +117,8 @@ pub(super) fn of_msgs() -> Vec<Twist> {
     twists
 }
 
-/// Changes to an OP_QUERY outside of its command: namespace, flags, `numberToReturn` and bytes
-/// after the document, and a `$db` in the document.
+/// Changes to the parts of an OP_QUERY that are not specific to a command: its namespace, its
+/// flags, its `numberToReturn`, the bytes after its document, and a `$db` in its document.
 pub(super) fn of_queries() -> Vec<Twist> {
     let mut twists = Vec::new();
     for name in DATABASES {
@@ -201,8 +201,8 @@ fn names() -> Vec<Twist> {
     ]
 }
 
-/// Values of all BSON types except int32 for the first field of the command's document, which is
-/// the field with the command's name. Some of the values are truncated.
+/// Values for the first field of the command's document: the field with the command's name. The
+/// values have all BSON types except int32. Some of the values are truncated.
 fn targets() -> Vec<Twist> {
     let empty = Body::new().to_bytes();
     let scoped = [&[15, 0, 0, 0][..], &[2, 0, 0, 0], b"x\0", &empty].concat();

@@ -103,7 +103,7 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Reads the names in the reply to `listCommands`.
+    /// `commands` are the names in a server's reply to `listCommands`.
     pub(super) fn new(commands: impl IntoIterator<Item = String>) -> Self {
         let commands = commands.into_iter().collect();
         Self { commands }

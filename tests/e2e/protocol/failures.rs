@@ -16,7 +16,7 @@ fn retryable(mut command: Document) -> Document {
 
 /// Code 6 is `HostUnreachable`. Clients get this error instead of the server's error.
 #[tokio::test]
-async fn after_a_not_primary_error_retryable_operations_are_repeated_and_others_get_code_6() {
+async fn retryable_operations_are_repeated_after_a_not_primary_error_and_others_get_code_6() {
     let rig = Rig::start("").await;
     let mut direct = rig.direct().await;
     let mut through = rig.through().await;
@@ -373,7 +373,7 @@ async fn operation_without_a_free_server_connection_waits_and_then_gets_an_error
 }
 
 #[tokio::test]
-async fn operation_over_max_in_flight_operations_waits_and_then_gets_an_error() {
+async fn an_operation_over_the_limit_of_operations_in_flight_waits_and_then_gets_an_error() {
     let toml = "limits.max_in_flight_operations = 1\npool.wait_queue_timeout_ms = 500\n";
     let rig = Rig::start(toml).await;
     let mut holder = rig.through().await;

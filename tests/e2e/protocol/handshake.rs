@@ -246,7 +246,7 @@ fn with_supported_name(command: Document, knows_hello: bool) -> Document {
 }
 
 #[tokio::test]
-async fn invalid_hello_gets_the_error_code_of_a_server() {
+async fn an_invalid_hello_gets_the_same_error_code_as_on_a_server() {
     let rig = Rig::shared().await;
     let is_before_5_0 = is_before(STABLE_API).await;
     let knows_hello = !is_before(HELLO).await;

@@ -60,7 +60,7 @@ async fn unacknowledged_write_completes_although_its_client_disconnects_at_once(
 }
 
 #[tokio::test]
-async fn message_with_more_to_come_gets_no_reply() {
+async fn message_with_the_flag_more_to_come_gets_no_reply() {
     let rig = Rig::shared().await;
     let db = unique_name("silent");
     let mut through = rig.through().await;
@@ -268,7 +268,7 @@ async fn servers_receive_the_name_of_the_application() {
 }
 
 #[tokio::test]
-async fn current_op_shows_the_name_of_the_application_and_seawall_as_the_mongos_of_the_client() {
+async fn current_op_shows_the_name_of_the_application_and_the_version_of_seawall() {
     let rig = Rig::shared().await;
     let db = unique_name("running");
     let mut direct = rig.direct().await;

@@ -351,7 +351,7 @@ pub const OP_REPLY: i32 = 1;
 pub const HEADER_BYTES: usize = 16;
 /// Flag bit 0 of an OP_MSG: a checksum follows the sections.
 pub const CHECKSUM_PRESENT: u32 = 1;
-/// Flag bit 1: the sender expects no reply, or another reply follows.
+/// Flag bit 1. In a request: the sender expects no reply. In a reply: another reply follows.
 pub const MORE_TO_COME: u32 = 2;
 /// Flag bit 16: the client accepts several replies to this request.
 pub const EXHAUST_ALLOWED: u32 = 1 << 16;

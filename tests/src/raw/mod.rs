@@ -246,14 +246,14 @@ pub enum RawError {
     #[error("the connection was closed inside a message")]
     Truncated,
     /// The connection was not established within the time limit, or one message was not completely
-    /// sent or received within it.
+    /// sent or received within the time limit.
     #[error("no connection or no complete message within {limit:?}")]
     TimedOut {
         /// The time limit that was exceeded.
         limit: Duration,
     },
-    /// A message is not a reply, or its length is invalid.
-    #[error("the message is not a reply")]
+    /// A message is not the expected reply, or its length is invalid.
+    #[error("the message is not the expected reply, or its length is invalid")]
     Malformed,
     /// The reply's `responseTo` is not the `requestID` of the message that was sent.
     #[error("the reply is for request {response_to}, not {request_id}")]
@@ -332,6 +332,6 @@ fn is_close(error: &io::Error) -> bool {
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum length of a message in bytes, as on servers. It limits how much a test reads if the
-/// length in a header is wrong.
+/// Maximum length of a message in bytes. Servers have the same limit. It limits how much a test
+/// reads if the length in a header is wrong.
 const MAX_MESSAGE_BYTES: u64 = 48_000_000;

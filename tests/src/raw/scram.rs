@@ -156,7 +156,7 @@ pub enum Start {
 pub struct Outcome {
     /// How the authentication ended.
     pub verdict: Verdict,
-    /// All replies in order, including that to a `hello`.
+    /// All replies in order, including the reply to a `hello`.
     pub replies: Vec<RawReply>,
 }
 
@@ -498,7 +498,7 @@ mod tests {
 
     /// The example of RFC 7677. SASLprep does not change the password of this example.
     #[test]
-    fn scram_client_final_and_server_final_messages_match_the_rfc_example() {
+    fn the_final_messages_of_client_and_server_match_the_example_of_the_rfc() {
         let login = Login::new("admin", "user", "pencil");
         let first = ClientFirst {
             nonce: "rOprNGfwEbeRWgbNEkqO".to_owned(),

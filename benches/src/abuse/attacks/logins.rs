@@ -290,8 +290,8 @@ pub(super) async fn altered(arena: Arena) {
     arena.attempts(100, alter).await;
 }
 
-/// Changes the client's last message of a valid login, so that its proof is for another message, is
-/// malformed, or is missing.
+/// Changes the client's last message of a valid login. After the change, the proof in this message
+/// does not match the rest of the message, or is malformed, or is missing.
 async fn alter(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     let begun = client.begin_login(&arena.users.mallory).await?;
@@ -377,8 +377,9 @@ pub(super) async fn interleaved(arena: Arena) {
     arena.attempts(100, interleave).await;
 }
 
-/// Begins the attacker's login, begins a victim's login on the same connection, and finishes the
-/// attacker's login. In every second attempt, the last two steps use another connection.
+/// Begins the attacker's login, begins a victim's login, and finishes the attacker's login. In
+/// every second attempt, all three steps use the same connection. In the other attempts, the first
+/// step uses one connection, and the last two steps use another connection.
 async fn interleave(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mallory = &arena.users.mallory;
     let mut wrong = login(ALICE);

@@ -1,5 +1,6 @@
-//! Attacks with messages that are large, that are sent slowly, or whose headers are false (for
-//! example, with a wrong size), and with replies that are read slowly.
+//! Attacks with messages and replies. Some attackers send messages that are large or have false
+//! headers (for example, with a wrong size). Others send their messages slowly, or read the replies
+//! slowly.
 
 use std::time::Duration;
 
@@ -104,7 +105,8 @@ pub(super) async fn largest(arena: Arena) {
     }
 }
 
-/// Small messages that inflate to much larger ones, or to another size than their headers declare.
+/// Small compressed messages. Inflated, each message is much larger, or its size differs from the
+/// size that its header declares.
 fn compression_bombs() -> Vec<Vec<u8>> {
     let header = Header {
         message_length: i32::try_from(MAX_MESSAGE_BYTES).unwrap_or(i32::MAX),
@@ -176,9 +178,10 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
 /// other clients.
 const WRITE_LIMIT: Duration = Duration::from_millis(20);
 
-/// Sends on each connection: in the first round the bytes that `first` returns, and in each later
-/// round the bytes `more`. At the end, counts the connections by their state (see
-/// [`Arena::count_open`]).
+/// Sends bytes in rounds. In each round, each client sends once. In the first round, it sends the
+/// bytes that `first` returns for the client's number. In each later round, it sends the bytes
+/// `more`; if `more` is empty, there are no later rounds. At the end, counts the connections by
+/// their state (see [`Arena::count_open`]).
 async fn send_slowly(
     arena: &Arena,
     mut clients: Vec<RawClient>,

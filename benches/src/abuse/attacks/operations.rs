@@ -16,8 +16,8 @@ pub(super) async fn nothing(arena: Arena) {
     arena.wait_for_end().await;
 }
 
-/// Uses the CPU all the time and sends nothing to Seawall. The results show how much the victims
-/// are delayed only because attackers use CPU time on the same machine.
+/// Uses the CPU all the time and sends nothing to Seawall. Every attacker uses CPU time on the
+/// victims' machine. The results show how much this alone delays the victims.
 pub(super) async fn busy_neighbour(arena: Arena) {
     arena.begin();
     arena.count_attempt();

@@ -1,6 +1,6 @@
-//! Attacks with commands before a login, which Seawall must not forward in relay mode
-//! (`deployment.mode = "relay"`), and with requests to the admin address that a browser sends for a
-//! web page of an attacker.
+//! Two attacks. The first sends commands before a login. In relay mode (`deployment.mode =
+//! "relay"`), Seawall must not forward these commands. The second sends requests to the admin
+//! address. A browser would send such requests if it showed a web page of an attacker.
 
 use bson::{Document, doc};
 use seawall_tests::raw::{OpMsg, OpQuery, RawError};

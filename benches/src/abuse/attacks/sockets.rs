@@ -1,4 +1,5 @@
-//! Attacks that open as many connections as Seawall allows before a login, and do not log in.
+//! Attacks that open connections and do not log in. They open as many connections as Seawall allows
+//! for clients that have not logged in.
 
 use bson::doc;
 use seawall_tests::raw::{RawClient, RawError};

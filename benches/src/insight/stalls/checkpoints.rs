@@ -43,8 +43,8 @@ const WRITES: Rate = Rate {
 const LEAST_BYTES: usize = 4 * 1024;
 const MOST_BYTES: usize = 16 * 1024;
 
-/// Size of a buffer of random bytes. Documents are slices of this buffer, so they cannot be
-/// compressed.
+/// Size of the buffer of random bytes. The bodies of documents are slices of this buffer. Random
+/// bytes cannot be compressed, so the server writes the bodies in their full size.
 const STOCK_BYTES: usize = 1024 * 1024;
 
 /// Number of documents that exist before the load, so that each update finds a document.

@@ -38,7 +38,7 @@ const REPORTED_AFTER: u32 = 3;
 /// Time in which Seawall learns the usual latencies.
 const LEARNING_TIME: Duration = Duration::from_secs(25);
 
-/// Maximum error of the reported period and length, in seconds.
+/// Maximum error of a stall's period and of its length in Seawall's report, in seconds.
 const ERROR_SECONDS: f64 = 1.0;
 
 /// Time that the bench waits after the last stall before it reads Seawall's report. For Seawall, a
@@ -100,8 +100,8 @@ pub async fn steady(plan: &Plan) {
     );
 }
 
-/// Stops the server process for two seconds, four times, every 15 seconds. Asserts that Seawall
-/// reports a recurring stall.
+/// Stops the server process four times. Each stop lasts two seconds, and a stop begins every 15
+/// seconds. Asserts that Seawall reports a recurring stall.
 async fn stopped(plan: &Plan) {
     let server = start().await;
     let seawall = Seawall::start(plan, &server.root_uri(), "").await;

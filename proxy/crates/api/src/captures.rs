@@ -29,8 +29,9 @@ pub struct Capture {
     pub bytes: u64,
     /// Number of captured clients.
     pub clients: u64,
-    /// Why the capture ended: `duration`, `stopped`, `disk_limit`, `write_failed`, `shutdown`, or
-    /// `incomplete` if the process ended before the capture. `None` while it runs.
+    /// Why the capture ended: `duration`, `stopped`, `disk_limit`, `write_failed`, `shutdown` or
+    /// `incomplete`. `incomplete` means that the process ended while the capture ran. `None` while
+    /// the capture runs.
     pub end: Option<String>,
     /// When the capture ended; `None` while it runs, or if the time is not known.
     pub ended_at: Option<f64>,
@@ -39,18 +40,19 @@ pub struct Capture {
     /// Namespaces: a client is captured from its first operation on one of them. Empty if clients
     /// are captured regardless of the namespaces that they use.
     pub namespaces: Vec<String>,
-    /// For each reason: the number of operations that were not recorded. If `replies` is `whole`,
-    /// a reply whose message was not recorded counts too.
+    /// For each reason, the number of operations that were not recorded. If `replies` is `whole`,
+    /// the number includes operations that were recorded, but whose reply message was not recorded.
     pub omitted: BTreeMap<String, u64>,
     /// Number of recorded operations.
     pub operations: u64,
     /// Number of the capture's files.
     pub parts: u64,
-    /// How values in commands and replies are recorded: unchanged (`none`), or as pseudonyms that
-    /// keep the equality of values (`equality`) or also their order (`ordered`). `None` if not
-    /// known.
+    /// How values in commands and replies are recorded: unchanged (`none`), as pseudonyms that keep
+    /// the equality of values (`equality`), or as pseudonyms that also keep the order of numbers
+    /// and of dates (`ordered`). `None` if not known.
     pub redact: Option<String>,
-    /// What is recorded of each reply: `facts` for its errors, counts and cursor, or `whole`.
+    /// What is recorded of each reply. `facts`: only the errors, the counts and the cursor of the
+    /// reply. `whole`: the whole reply.
     pub replies: String,
     /// True while the capture runs.
     pub running: bool,
@@ -74,12 +76,13 @@ pub struct NewCapture {
     /// Namespaces, each as `database.collection`, or as `database` for all its collections. A
     /// client is captured from its first operation on one of them. Empty for all clients.
     pub namespaces: Vec<String>,
-    /// How values in commands and replies are recorded: unchanged (`none`), or as pseudonyms that
-    /// keep the equality of values (`equality`) or also their order (`ordered`). The default is
-    /// `capture.redact`, and values cannot be recorded with less protection than this key requires.
+    /// How values in commands and replies are recorded: unchanged (`none`), as pseudonyms that keep
+    /// the equality of values (`equality`), or as pseudonyms that also keep the order of numbers
+    /// and of dates (`ordered`). The default is `capture.redact`, and values cannot be recorded
+    /// with less protection than this key requires.
     pub redact: Option<String>,
-    /// What is recorded of each reply: `facts` for its errors, counts and cursor, or `whole`. The
-    /// default is `facts`.
+    /// What is recorded of each reply. `facts`: only the errors, the counts and the cursor of the
+    /// reply. `whole`: the whole reply. The default is `facts`.
     pub replies: Option<String>,
     /// Share of the clients that are captured, above 0 and at most 1. The default is 1.
     pub sample: Option<f64>,

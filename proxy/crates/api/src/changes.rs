@@ -1,5 +1,5 @@
-//! Query shapes whose latency, frequency, bytes or documents changed between two periods:
-//! `/api/v1/changes`.
+//! Query shapes that differ between two periods in their latency, their frequency, or their number
+//! of bytes or documents per operation (`/api/v1/changes`).
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,9 @@ pub struct Changes {
     /// The baseline. Absent if the two periods cannot be determined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Span>,
-    /// The changes, in descending order of their cost to the servers.
+    /// The changes. The first change is the one that increased the operation time per second the
+    /// most ([`Change::cost_ms_per_second`]). If all shapes changed at once, this is one change of
+    /// all operations together. Such changes come last.
     pub changes: Vec<Change>,
     /// True if the two periods were compared. `None` if the proxy has a version that does not
     /// report this member.
@@ -26,12 +28,13 @@ pub struct Changes {
     /// The current period. Absent if the two periods cannot be determined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub now: Option<Span>,
-    /// The reason why the periods are not comparable.
+    /// The reason why the two periods were not compared. `None` if they were compared.
     pub reason: Option<String>,
 }
 
 impl Changes {
-    /// The reason why the periods were not compared. `None` if they were compared.
+    /// The reason why the periods were not compared. `None` if they were compared, or if the proxy
+    /// does not report `comparable`.
     pub fn incomparable(&self) -> Option<&str> {
         let reason = self.reason.as_deref().unwrap_or_default();
         (self.comparable == Some(false)).then_some(reason)
@@ -42,7 +45,7 @@ impl Changes {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Span {
-    /// Operations that ended.
+    /// Number of operations that ended in the period.
     pub count: u64,
     /// The figures that are compared, with the distributions of the operations' durations. Present
     /// if the request has `distributions=true`.
@@ -104,8 +107,9 @@ impl Change {
         self.times().map(|_| self.effect)
     }
 
-    /// Returns [`Change::ratio`]. `None` if the series has operations in only one of the two
-    /// periods, because a ratio to 0 is meaningless.
+    /// Returns [`Change::ratio`]. `None` if this ratio is `None`. Also `None` if the series has
+    /// operations in only one of the two periods, because the ratio would then compare a figure
+    /// with nothing.
     pub fn times(&self) -> Option<f64> {
         let is_on_both_sides = self.before.per_second > 0.0 && self.now.per_second > 0.0;
         self.ratio.filter(|_| is_on_both_sides)
@@ -118,7 +122,7 @@ impl Change {
 pub struct Rates {
     /// Bytes of requests and replies per operation.
     pub bytes_per_operation: f64,
-    /// Operations that ended.
+    /// Number of operations that ended in the period.
     pub count: u64,
     /// Documents returned, written or counted per operation.
     pub documents_per_operation: f64,
@@ -153,12 +157,13 @@ pub struct SeriesName {
     /// The id of a shape, 16 hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// `fine` if the series counts one shape; `coarse` or `rest` if it counts several shapes
-    /// together.
+    /// `fine` if the series counts one shape, `coarse` if it counts several similar shapes
+    /// together, `rest` if it counts the remaining shapes of a namespace together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// The text of a shape, without values. For a phase, its name. For all operations together, and
-    /// for the sum of all shapes that have no series of their own, a fixed text.
+    /// The text of the shape, without values. If the series is a phase, this is the name of the
+    /// phase. If the series is all operations together, or the sum of all shapes that have no
+    /// series of their own, this is a fixed text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }

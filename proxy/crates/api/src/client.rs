@@ -370,7 +370,7 @@ pub enum ClientError {
     Unreachable {
         /// The base URL of the proxy.
         address: String,
-        /// The innermost cause.
+        /// The innermost cause of the failure, such as `connection refused`.
         reason: String,
     },
     /// The response did not arrive in time.

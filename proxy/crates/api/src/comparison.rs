@@ -5,9 +5,9 @@ use crate::{Change, Changes, Rates, SeriesName, millis, period::period_of_span};
 use seawall_insight::{compare, incomparable};
 use seawall_stats::{Figures, Label, Period, float};
 
-/// Returns the changes from the period `before` to the period `now`, the costliest for the
-/// servers first. `against` is the text that describes `before` in the request; the result contains
-/// this text.
+/// Returns the changes from the period `before` to the period `now`, in the order of
+/// [`Changes::changes`]. `against` is the text that describes `before` in the request; the result
+/// contains this text.
 pub fn between(before: &Period, now: &Period, against: &str) -> Changes {
     let incomparable = incomparable(before, now, now.length.as_secs());
     let changes = compare(before, now);
@@ -89,7 +89,9 @@ fn named(label: &Label) -> SeriesName {
     }
 }
 
-/// The figures of a series, per second of its period and per operation.
+/// Converts the figures of a series in `period` to [`Rates`]. The operations and their total time
+/// are divided by the seconds of the period. The bytes and the documents are divided by the number
+/// of operations.
 pub fn rates(figures: &Figures, period: &Period) -> Rates {
     let seconds = period.length.as_secs_f64().max(1e-9);
     let operations = float(figures.count.max(1));

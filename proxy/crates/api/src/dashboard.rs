@@ -32,11 +32,11 @@ pub struct Tick {
     /// The time since Seawall started.
     #[serde(serialize_with = "as_integer")]
     pub uptime_seconds: f64,
-    /// Number of operations that wait for a server connection, or until the concurrency limit
-    /// allows them to run.
+    /// Number of operations that wait because no server connection is free for them, or because the
+    /// concurrency limit is reached.
     pub wait_queue: u64,
-    /// Number of operations in `wait_queue` to which the concurrency limit applies. They wait
-    /// because of this limit, or for a connection.
+    /// Number of operations in `wait_queue` to which the concurrency limit applies. The number
+    /// includes operations that wait only for a connection.
     pub waiting: u64,
 }
 
@@ -47,12 +47,12 @@ pub struct TickSecond {
     /// The start of the second, in seconds since the epoch.
     #[serde(serialize_with = "as_integer")]
     pub at: f64,
-    /// Operations that ended.
+    /// Number of operations that ended in the second.
     pub count: u64,
     /// The distribution of the durations. Present if the request has `distributions=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
-    /// Operations that failed.
+    /// Number of operations that failed in the second.
     pub errors: u64,
     /// The longest duration. Present together with the distribution.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -11,8 +11,10 @@ use super::as_integer;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// When the certificates and revocation lists in the TLS files expire: the files for clients,
-    /// servers, the admin address, its peers and the collector of metrics. Empty without TLS.
+    /// The certificates and revocation lists in the configured TLS files, and when they expire.
+    /// Seawall uses these files for connections with clients, with servers, with callers of the
+    /// admin address, with other instances, and with the collector of metrics. Empty if Seawall
+    /// uses no TLS file.
     pub certificates: Vec<Certificate>,
     /// The number of connected clients.
     pub clients: u64,
@@ -38,8 +40,8 @@ pub struct Status {
     pub uptime_seconds: f64,
     /// The version of Seawall.
     pub version: String,
-    /// The number of operations that wait for a server connection, or until the concurrency limit
-    /// allows them to run.
+    /// The number of operations that wait because no server connection is free for them, or because
+    /// the concurrency limit is reached.
     pub wait_queue: u64,
 }
 
@@ -121,7 +123,8 @@ pub struct Pool {
     pub state: String,
     /// The users with connections or waiting operations.
     pub users: Vec<PoolUser>,
-    /// Operations that wait for a connection, or until the concurrency limit allows them to run.
+    /// Operations that wait because no connection is free for them, or because the concurrency
+    /// limit is reached.
     pub wait_queue: u64,
 }
 
@@ -137,18 +140,20 @@ pub struct Concurrency {
     pub limit: Option<u64>,
     /// `auto`, `fixed` or `off`; empty if the proxy does not report this member.
     pub mode: String,
-    /// Why Seawall last changed or kept the limit, as a sentence. `None` before the first decision,
-    /// and if the mode is not `auto`. Also `None` after Seawall has discarded its measurements of
-    /// the server without a change of the limit, until the next decision.
+    /// Why Seawall last decided to change or to keep the limit, as a sentence. `None` if the mode
+    /// is not `auto`, if Seawall has not made a decision yet, or if the replies of several
+    /// instances were merged. If Seawall discards its measurements of the server and the limit
+    /// stays the same, this is `None` until the next decision.
     pub reason: Option<String>,
-    /// Number of operations that run although the limit is reached: statements of transactions
-    /// after the first one, and commands that end transactions, sessions, cursors or operations.
+    /// Number of operations that run although the limit is reached. In each transaction, all
+    /// statements after the first statement may do this. Commands that end transactions, sessions,
+    /// cursors or operations may also do this.
     pub reserved: u64,
     /// The limit without short trials: after Seawall has tried another limit for a short time, it
     /// returns to this limit. Equal to `limit` while no trial runs. `None` if there is no limit.
     pub settled: Option<u64>,
-    /// Number of waiting operations to which the limit applies. They wait until the limit allows
-    /// them to run, or for a connection.
+    /// Number of waiting operations to which the limit applies. The number includes operations that
+    /// wait only for a connection.
     pub waiting: u64,
 }
 
@@ -166,7 +171,8 @@ pub struct PoolUser {
     pub pending: u64,
     /// The database in which the user was created (the authentication database).
     pub source: String,
-    /// Operations that wait for a connection, or until the concurrency limit allows them to run.
+    /// Operations that wait because no connection is free for them, or because the concurrency
+    /// limit is reached.
     pub wait_queue: u64,
 }
 

@@ -155,8 +155,8 @@ fn number(bucket: &Bucket) -> usize {
     bucket_number(bucket.le_seconds)
 }
 
-/// The index of the bucket in a [`Distribution`] whose upper bound is `le_seconds`, which may be
-/// rounded.
+/// Returns the index that a bucket has in a [`Distribution`]. `le_seconds` is the upper bound of
+/// the bucket; this number may be rounded.
 pub(super) fn bucket_number(le_seconds: f64) -> usize {
     let bound = le_seconds * 0.99;
     let numbers = 0..Distribution::<8>::BUCKETS;

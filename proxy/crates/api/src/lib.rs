@@ -1,5 +1,6 @@
-//! The replies of the admin API as types, and a client that requests these replies. The API's
-//! handlers build the types; `top`, `report` and the tests parse them.
+//! The replies of the admin API as types, and a client that requests these replies. The handlers of
+//! the API write values of these types as JSON. The commands `seawall top` and `seawall report`,
+//! and the tests, parse the JSON as the same types.
 //!
 //! The members of a reply are in alphabetical order, so each type declares its fields in this
 //! order. When a reply is parsed, a missing or null member gets its default and an unknown member
@@ -64,7 +65,7 @@ pub use self::{
 };
 
 /// Writes a number, such as a number of seconds, as an integer: the fraction is dropped, and a
-/// negative number becomes 0. Parsers accept integers and floats.
+/// negative number becomes 0. When a reply is parsed, such a number may be an integer or a float.
 fn as_integer<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     let whole = Duration::try_from_secs_f64(*number).unwrap_or_default();
     serializer.serialize_u64(whole.as_secs())
@@ -102,7 +103,7 @@ fn without_nulls(value: Value) -> Value {
 }
 
 /// The number of seconds that figures cover. If `since_seconds` is 0, the figures cover the time
-/// since the proxy's start: the uptime, at least 1 s.
+/// since the proxy's start. The result is then the uptime, but at least 1 s.
 fn covered(since_seconds: f64, uptime_seconds: f64) -> f64 {
     match since_seconds > 0.0 {
         true => since_seconds,

@@ -82,9 +82,9 @@ pub fn all_operations(report: &Report) -> Figures {
     all
 }
 
-/// The number of all operations of a report, and the number of those that failed. Both include
-/// `getMore`s, except those that wait for an event. In a report without a timeline, both include
-/// only operations of shapes.
+/// The number of all operations of a report, and the number of failed operations. Both numbers
+/// include `getMore`s, except `getMore`s that wait for an event. If the report has no timeline,
+/// both numbers include only operations of shapes, and the first number includes no `getMore`s.
 pub fn totals(report: &Report) -> (u64, u64) {
     let all = all_operations(report);
     match all.count {

@@ -23,8 +23,8 @@ use super::{
 pub struct Report {
     /// The events of the period that explain a change in the figures, the earliest first.
     pub annotations: Vec<Annotation>,
-    /// The shapes whose latency, frequency, bytes or documents changed, compared with an earlier
-    /// period (the baseline).
+    /// The query shapes that differ from an earlier period (the baseline) in their latency, their
+    /// frequency, or their number of bytes or documents per operation.
     pub changes: Changes,
     /// The instances whose figures the report contains. Empty in a report on one instance.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -54,7 +54,8 @@ pub struct Report {
     pub timeline: Timeline,
 }
 
-/// One of several instances whose figures are merged.
+/// One of the instances whose figures a merged report should contain. If the figures of the
+/// instance are missing, `error` contains the reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Instance {
@@ -93,8 +94,8 @@ impl Report {
         }
     }
 
-    /// Number of seconds in the period that have data. If the report lacks this number: the uptime
-    /// in seconds.
+    /// Number of seconds in the period that have data. If the report lacks this number, the result
+    /// is the uptime in seconds, but at least 1.
     pub fn covered_seconds(&self) -> f64 {
         covered(self.since_seconds, self.status.uptime_seconds)
     }

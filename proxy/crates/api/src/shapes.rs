@@ -1,6 +1,6 @@
-//! The operations by shape, which is the form of a command without its values: `/api/v1/shapes` and
-//! `/api/v1/shapes/{id}`. The "shape table" has the counters since Seawall started. Each row counts
-//! the operations of one shape, or of several rare shapes together.
+//! The figures of operations, grouped by shape: `/api/v1/shapes` and `/api/v1/shapes/{id}`. A shape
+//! is the form of a command without its values. The "shape table" has the counters since Seawall
+//! started. Each row counts the operations of one shape, or of several rare shapes together.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +36,8 @@ impl Shapes {
         load_ms(&self.shapes, &self.other)
     }
 
-    /// The number of seconds that the figures cover. If they are the figures since Seawall started:
-    /// the uptime, at least 1 s.
+    /// The number of seconds that the figures cover. If the figures cover the time since Seawall
+    /// started, the result is the uptime, but at least 1 s.
     pub fn covered_seconds(&self, uptime_seconds: f64) -> f64 {
         covered(self.since_seconds.unwrap_or_default(), uptime_seconds)
     }
@@ -56,15 +56,15 @@ pub(super) fn load_ms(listed: &[Shape], other: &Other) -> f64 {
 pub struct Shape {
     /// The operations and `getMore`s since Seawall started, by application: at most eight
     /// applications, and `other` for the remaining applications. Clients without an application
-    /// name have an empty name. Present only in the reply about one shape, if Seawall keeps the
-    /// figures since its start for this shape.
+    /// name are counted under the empty name. A list of shapes does not have this member. The reply
+    /// about one shape has it if the shape table has a row for this shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applications: Option<Vec<Named>>,
     /// The collection; empty if there is none.
     pub collection: String,
     /// The command's name.
     pub command: String,
-    /// Operations that ended, without `getMore`s.
+    /// Number of operations that ended. `getMore`s are not included.
     pub count: u64,
     /// The shape's cursors that were read to their end. Present only in the figures since Seawall
     /// started.
@@ -77,22 +77,23 @@ pub struct Shape {
     /// (`/api/v1/report`), always have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
-    /// Documents that the operations and `getMore`s returned, wrote or counted.
+    /// Number of documents that the operations and `getMore`s returned, wrote or counted.
     pub documents: u64,
-    /// Operations that failed, `getMore`s included.
+    /// Number of operations that failed, `getMore`s included.
     pub errors: u64,
     /// The operations and `getMore`s with an error since Seawall started, by code. An operation
-    /// with several codes counts for each code. Present only in the reply about one shape, if
-    /// Seawall keeps the figures since its start for this shape.
+    /// with several codes counts for each code. A list of shapes does not have this member. The
+    /// reply about one shape has it if the shape table has a row for this shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors_by_code: Option<Vec<CodeCount>>,
     /// When the shape was first seen since Seawall started. If the shape table has no row for the
-    /// shape: when the shape was first seen in the period.
+    /// shape: when the shape was first seen in the period. Absent in
+    /// [`Changes`](crate::Changes).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_seen: Option<Moment>,
     /// The shape's id: 16 hexadecimal digits.
     pub id: String,
-    /// When the shape was last seen.
+    /// When the shape was last seen. Absent in [`Changes`](crate::Changes).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<Moment>,
     /// The operations' durations.
@@ -129,8 +130,8 @@ pub struct Shape {
     /// keep these figures for the shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_start: Option<Box<SinceStart>>,
-    /// Number of statements of the writes: documents to insert, updates and deletes. Present only
-    /// in the figures since Seawall started.
+    /// Number of statements in the write commands. Each document to insert, each update and each
+    /// delete is one statement. Present only in the figures since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statements: Option<u64>,
     /// Operations whose command Seawall forwarded before all of its bytes had arrived. Present only
@@ -177,7 +178,7 @@ pub struct CodeCount {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SinceStart {
-    /// Operations that ended, without `getMore`s.
+    /// Number of operations that ended. `getMore`s are not included.
     pub count: u64,
     /// The shape's cursors that were read to their end.
     pub cursors: Cursors,
@@ -185,9 +186,9 @@ pub struct SinceStart {
     /// `distributions=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
-    /// Documents that the operations and `getMore`s returned, wrote or counted.
+    /// Number of documents that the operations and `getMore`s returned, wrote or counted.
     pub documents: u64,
-    /// Operations that failed, `getMore`s included.
+    /// Number of operations that failed, `getMore`s included.
     pub errors: u64,
     /// The operations' durations.
     pub latency_ms: Latency,
@@ -203,7 +204,8 @@ pub struct SinceStart {
     pub reply_bytes: u64,
     /// Bytes of the requests, `getMore`s included.
     pub request_bytes: u64,
-    /// Number of statements of the writes: documents to insert, updates and deletes.
+    /// Number of statements in the write commands. Each document to insert, each update and each
+    /// delete is one statement.
     pub statements: u64,
     /// Operations whose command Seawall forwarded before all of its bytes had arrived.
     pub streamed: u64,
@@ -224,19 +226,20 @@ pub struct Cursors {
     pub open_ms: Latency,
 }
 
-/// The figures of all shapes that are not listed, together.
+/// The figures of all shapes that are not listed, together. As in [`Shape`], the numbers of
+/// documents, errors and bytes include the `getMore`s, but `count` does not.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Other {
-    /// Operations that ended.
+    /// Number of operations that ended.
     pub count: u64,
     /// The distribution of the operations' durations. Present if the request has
     /// `distributions=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
-    /// Documents that the operations returned, wrote or counted.
+    /// Number of documents that the operations returned, wrote or counted.
     pub documents: u64,
-    /// Operations that failed.
+    /// Number of operations that failed.
     pub errors: u64,
     /// The operations' durations.
     pub latency_ms: Latency,

@@ -8,8 +8,8 @@ use super::figures::Phases;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SlowOperations {
-    /// Number of slow operations since Seawall started that were not added to the list, because the
-    /// limit per second or the limit per user was reached.
+    /// Number of slow operations since Seawall started that were not added to the list. The list
+    /// takes a limited number of operations per second, in total and from each user.
     pub left_out: u64,
     /// The operations, the latest first.
     pub operations: Vec<SlowOperation>,
@@ -55,6 +55,6 @@ pub struct SlowOperation {
     pub shape: String,
     /// The id of the shape, or of the group of shapes, that `shape` describes.
     pub shape_id: String,
-    /// The client's user, as `source.name`.
+    /// The client's user, as `source.name`. `source` is the user's authentication database.
     pub user: Option<String>,
 }

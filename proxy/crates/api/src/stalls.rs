@@ -16,7 +16,8 @@ pub struct Stalls {
     pub recurring: Vec<Recurring>,
 }
 
-/// The sampling of the servers' `serverStatus`. The counts are absent if the sampling is off.
+/// The sampling of the servers' `serverStatus`. If the sampling is off, all members except `state`
+/// and `note` are absent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pulse {
@@ -62,17 +63,18 @@ pub struct Episode {
     pub phase: String,
     /// The length of the stall.
     pub seconds: f64,
-    /// The server's address. `None` means all servers.
+    /// The address of the stalled server. `None` in two cases: the stall affected the whole
+    /// deployment, or it delayed operations for which no server had been selected yet.
     pub server: Option<String>,
-    /// The shapes with the most delayed operations, in descending order of the number of these
-    /// operations.
+    /// The shapes that have the highest numbers of delayed operations, in descending order of this
+    /// number.
     pub shapes: Vec<WaitingShape>,
     /// The start of the stall, in seconds since the epoch.
     pub started_at: f64,
     /// Number of Seawall's regular reads of the server's `serverStatus` that got no reply during
     /// the stall.
     pub unanswered_pulses: u64,
-    /// The usual 99th percentile of durations.
+    /// The usual 99th percentile of the operations' durations.
     pub usual_p99_ms: f64,
     /// The sum of the durations of the operations that `operations` counts.
     pub waited_ms: f64,
@@ -95,7 +97,7 @@ pub struct WaitingShape {
     /// `fine` if one shape is counted, `coarse` if several similar shapes are counted together,
     /// `rest` if the remaining shapes of a namespace are counted together.
     pub level: String,
-    /// Number of the shape's operations that took more than twice the usual time.
+    /// Number of the shape's operations that took more than twice [`Episode::usual_p99_ms`].
     pub operations: u64,
     /// The shape's text, without values.
     pub text: String,
@@ -131,11 +133,11 @@ pub struct Recurring {
     pub last_at: f64,
     /// The median length of the stalls.
     pub length_seconds: f64,
-    /// The time between the starts of two consecutive stalls.
+    /// The regular interval at which the stalls start, fitted to the starts of all stalls.
     pub period_seconds: f64,
     /// The most frequent [`Episode::phase`] of the stalls.
     pub phase: String,
-    /// The server's address. `None` means all servers.
+    /// The address of the stalled server; `None` in the same two cases as [`Episode::server`].
     pub server: Option<String>,
     /// Number of stalls.
     pub times: u64,

@@ -9,7 +9,8 @@ use super::{
     figures::{Bucket, Latency, Phases},
 };
 
-/// The namespaces, by total time in descending order.
+/// The namespaces, by total time in descending order. The time of operations that waited for an
+/// event does not count for this order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Namespaces {
@@ -28,8 +29,8 @@ pub struct Namespaces {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Namespace {
-    /// The total time of operations that waited for an event, for example of the `getMore`s on
-    /// change streams; a part of `total_time_ms`. Present only in the figures since Seawall
+    /// The total time of operations that waited for an event, such as the `getMore`s on change
+    /// streams. This time is a part of `total_time_ms`. Present only in the figures since Seawall
     /// started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub awaited_time_ms: Option<f64>,
@@ -41,7 +42,8 @@ pub struct Namespace {
     pub count: u64,
     /// The database.
     pub db: String,
-    /// The distribution of the durations. Present if the request has `distributions=true`.
+    /// The distribution of the operations' durations. Present if the request has
+    /// `distributions=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
     /// Documents that the operations returned, wrote or counted.
@@ -81,8 +83,8 @@ pub struct Namespace {
     /// Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_error_codes: Option<BTreeMap<String, u64>>,
-    /// Single writes, for example of a batch, that failed although the reply has `ok: 1`. Present
-    /// only in the figures since Seawall started.
+    /// Single writes that failed although the reply has `ok: 1`, for example one insert of a batch.
+    /// Present only in the figures since Seawall started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_errors: Option<u64>,
 }
@@ -102,13 +104,14 @@ pub struct Servers {
 pub struct Server {
     /// Host and port.
     pub address: String,
-    /// The time from the command's last byte to the reply's first byte. Absent in a report.
+    /// The time from the command's last byte to the reply's first byte. Absent in a report on a
+    /// period (`/api/v1/report`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_ms: Option<Latency>,
     /// Operations that ended.
     pub count: u64,
-    /// The distribution of the durations of whole operations. Present in a report that was
-    /// requested with `distributions=true`.
+    /// The distribution of the durations of whole operations. Present only in a report on a period
+    /// (`/api/v1/report`), and only if the request has `distributions=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
     /// Documents that the operations returned, wrote or counted.

@@ -16,7 +16,7 @@ pub struct Timeline {
     /// The length of each step.
     #[serde(serialize_with = "as_integer")]
     pub step_seconds: f64,
-    /// The steps with data, ascending.
+    /// The steps with data, in ascending order of time.
     pub steps: Vec<TimelineStep>,
 }
 
@@ -29,8 +29,9 @@ pub struct TimelineStep {
     pub at: f64,
     /// Operations that ended.
     pub count: u64,
-    /// The distribution of the operations' durations. The timeline of a shape has it only if the
-    /// request has `distributions=true`.
+    /// The distribution of the operations' durations. Always present in the reply of
+    /// `/api/v1/timeline` and in a report on a period (`/api/v1/report`). The timeline of a shape
+    /// has it only if the request has `distributions=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
     /// Documents that the operations returned, wrote or counted.
@@ -63,7 +64,7 @@ pub struct TimelineStep {
 }
 
 impl TimelineStep {
-    /// The distribution of the durations. Empty if not reported.
+    /// The distribution of the operations' durations. Empty if not reported.
     pub fn buckets(&self) -> &[Bucket] {
         self.distribution.as_deref().unwrap_or_default()
     }

@@ -1,6 +1,6 @@
-//! Identities. Seawall's connections to servers authenticate as users. An identity is such a user:
-//! its name, its source (the database that defines the user), its user id, and the [`Login`], the
-//! way in which the connections authenticate.
+//! Identities. Seawall's connections to servers authenticate as users. An identity is such a user.
+//! It has the user's name, source (the database that defines the user) and user id. Its [`Login`]
+//! is the way in which the connections authenticate.
 
 use std::{
     fmt,
@@ -164,8 +164,9 @@ impl Identity {
         }
     }
 
-    /// Makes the identity unusable, forever; `status` is the reason. Only the first call has an
-    /// effect. A later login of the user creates a new identity.
+    /// Makes the identity unusable, forever. `status` is the reason, which a second call does not
+    /// change. A call with [`IdentityStatus::Good`] has no effect. A later login of the user
+    /// creates a new identity.
     pub fn end(&self, status: IdentityStatus) {
         let value = match status {
             IdentityStatus::Good => return,
@@ -191,9 +192,9 @@ impl Identity {
         !matches!(*self.login.read(), Login::Unknown)
     }
 
-    /// The version of the login, which [`Identity::learn`] increases if the login changes. Callers
-    /// read the version before they call [`Identity::login`]. If a server refuses the login, the
-    /// version shows whether a newer login has already replaced the refused one.
+    /// The version of the login. [`Identity::learn`] increases the version when it changes the
+    /// login. Callers read the version before they call [`Identity::login`]. If a server refuses
+    /// the login, the version shows whether a newer login has already replaced the refused one.
     pub fn login_version(&self) -> u64 {
         self.login_version.load(Ordering::Acquire)
     }

@@ -46,7 +46,8 @@ impl NonceSource {
         STANDARD.encode(bytes)
     }
 
-    /// Fills `bytes` with random bytes, for salts and identifiers that must not be guessable.
+    /// Fills `bytes` with random bytes, for example for an identifier that nobody must be able to
+    /// guess.
     pub fn fill(&self, bytes: &mut [u8]) {
         self.generator.lock().fill_bytes(bytes);
     }

@@ -90,7 +90,7 @@ pub enum RestrictionsError {
     #[error("a restriction has no clause")]
     EmptyRestriction,
     /// An entry of `clientSource` is neither an address nor a CIDR range.
-    #[error("{range:?} is not an address or a CIDR range")]
+    #[error("{range:?} is neither an address nor a CIDR range")]
     InvalidRange {
         /// The entry in the reply.
         range: String,
@@ -333,8 +333,8 @@ mod tests {
         );
     }
 
-    /// Seawall does not check a restriction with only a `serverAddress` clause, except for a client
-    /// on a Unix socket: this client does not meet the restriction.
+    /// A client on a Unix socket does not even meet a restriction with only a `serverAddress`
+    /// clause. Every client with an IP address meets such a restriction.
     #[test]
     fn client_on_a_unix_socket_meets_no_restriction() {
         for own in [

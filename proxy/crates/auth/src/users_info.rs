@@ -105,7 +105,8 @@ pub fn users_info_command(name: &str, source: &str) -> RawDocumentBuf {
     }
 }
 
-/// Parses the reply to [`users_info_command`] for the same name and source.
+/// Parses the reply to a command that [`users_info_command`] built from the same `name` and
+/// `source`.
 pub fn parse_users_info(
     reply: &RawDocument,
     name: &str,

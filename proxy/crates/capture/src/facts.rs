@@ -1,5 +1,6 @@
-//! The facts of a reply: the values of the reply that a capture always records. They are needed to
-//! compare the results in a capture with the results of a replay of this capture.
+//! The facts of a reply: a few values that a capture always records, even if it does not record the
+//! whole reply. They are needed to compare the results in a capture with the results of a replay of
+//! this capture.
 
 use seawall_command::ReplyFacts;
 

@@ -64,8 +64,8 @@ impl<R: Read> Reader<R> {
     /// Opens a part and reads its header.
     ///
     /// # Errors
-    /// Fails if the source returns an error, is not a capture, has an unknown version, or has no
-    /// header.
+    /// Fails in each of these cases: the source returns an error; it is not a capture; it has an
+    /// unknown version; its header is missing, damaged or incomplete.
     pub fn new(mut source: R) -> Result<Self, ReadError> {
         let mut head = [0; 12];
         let read = fill(&mut source, &mut head)?;

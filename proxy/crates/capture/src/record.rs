@@ -125,11 +125,11 @@ pub enum Redaction {
 /// is not empty.
 #[derive(Clone, PartialEq, Message)]
 pub struct Selection {
-    /// Share of all clients that the capture selects at random, from 0 to 1.
+    /// The share of all clients that the capture selects at random: a number from 0 to 1.
     #[prost(double, tag = "1")]
     pub sample: f64,
-    /// Namespaces, as `database.collection`, or a database alone. A client is captured from its
-    /// first operation on one of them.
+    /// Namespaces: `database.collection` for one collection, `database` for all collections of a
+    /// database. A client is captured from its first operation on one of these namespaces.
     #[prost(string, repeated, tag = "2")]
     pub namespaces: Vec<String>,
     /// Users, as `database.user`.
@@ -155,7 +155,8 @@ pub struct ClientBegan {
     /// `driver.name` and `driver.version`, with a space between them; empty if not known.
     #[prost(string, tag = "4")]
     pub driver: String,
-    /// The user, as `database.user`; empty without access control.
+    /// The user, as `database.user`; empty if the client did not log in, or if the user is not
+    /// known.
     #[prost(string, tag = "5")]
     pub user: String,
     /// True if the client ran operations before its capture began. The capture does not contain the
@@ -281,12 +282,12 @@ pub struct Omitted {
     /// Total size of the omitted messages, in bytes.
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
-    /// Why the operations were omitted.
+    /// Why the operations or messages were omitted.
     #[prost(enumeration = "OmissionReason", tag = "5")]
     pub reason: i32,
 }
 
-/// Why operations were omitted.
+/// Why operations, or the messages of replies, were omitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub enum OmissionReason {
@@ -294,7 +295,7 @@ pub enum OmissionReason {
     Secret = 0,
     /// The queue of records that wait to be written was full.
     QueueFull = 1,
-    /// The limit of bytes per second was reached.
+    /// The capture's limit of recorded bytes per second was reached.
     RateLimit = 2,
     /// A message was too large to record.
     TooLarge = 3,
@@ -310,10 +311,10 @@ pub struct Event {
     #[prost(uint64, tag = "1")]
     pub at_us: u64,
     /// The kind of the event: `storm`, `stall`, `change` or `quiet`. The first three are reasons
-    /// for which Seawall began this capture by itself: very many clients connected (`storm`),
-    /// operations took far longer than usual for some seconds (`stall`), or operations became
-    /// slower or faster, or are new (`change`). `quiet` means that no records arrived for some
-    /// time.
+    /// for which Seawall began this capture by itself. `storm`: very many clients connected.
+    /// `stall`: operations took far longer than usual for some seconds. `change`: operations became
+    /// slower or faster, or new kinds of operations appeared. The kind `quiet` is no such reason:
+    /// it means that no records arrived for some time.
     #[prost(string, tag = "2")]
     pub kind: String,
     /// A short description of the event, without values from commands. Empty if the kind is

@@ -46,7 +46,7 @@ pub const INTERRUPTED_DUE_TO_REPL_STATE_CHANGE: i32 = 11_602;
 pub const NOT_PRIMARY_OR_SECONDARY: i32 = 13_436;
 /// 51756, without a name: a `hello` with `exhaustAllowed` has no `maxAwaitTimeMS`.
 pub const EXHAUST_HELLO_WITHOUT_MAX_AWAIT_TIME: i32 = 51_756;
-/// 5739101, without a name: a read by an opcode that servers no longer support.
+/// 5739101, without a name: a client sent a read with an opcode that servers no longer support.
 pub const LEGACY_READ_NOT_SUPPORTED: i32 = 5_739_101;
 
 /// 189 `PrimarySteppedDown`.
@@ -105,7 +105,7 @@ pub struct ErrorReply {
     pub code: i32,
     /// The error message (`errmsg`), for people.
     pub message: String,
-    /// Labels, which tell drivers whether they may retry.
+    /// Labels, which tell drivers whether they may send the command again.
     pub labels: Vec<&'static str>,
 }
 

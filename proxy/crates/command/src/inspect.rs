@@ -420,9 +420,10 @@ mod tests {
         assert_eq!(Command::inspect(&twice).unwrap_err().code(), 40413);
     }
 
-    /// Other operations may wait for such a command, for example for the locks of its transaction.
+    /// Work is, for example, an operation, a cursor, a transaction or a session. Other operations
+    /// may wait until such work ends, for example until a transaction releases its locks.
     #[test]
-    fn commands_that_end_an_operation_or_session_or_continue_a_transaction_may_unblock_others() {
+    fn a_command_that_ends_work_or_continues_a_transaction_may_unblock_other_operations() {
         // The commands that end work have no `autocommit` here. With it, they would be later
         // statements of a transaction, which may unblock others whatever their name is.
         let cases = [

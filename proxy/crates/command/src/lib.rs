@@ -1,10 +1,10 @@
 //! Inspection of commands and replies, in one pass over borrowed bytes.
 //!
-//! This crate reads the few fields that decide how an operation is served. All properties that
-//! follow from a command's name are in [`table`]. This crate decodes no other values, and knows
-//! neither servers nor clients. It builds or decodes a whole document only in two rare cases: for
-//! Seawall's own error replies, and to replace the "not primary" and "node is recovering" errors in
-//! the replies of servers.
+//! This crate reads the few fields that decide how an operation is served, and decodes no other
+//! fields of a message. All properties that follow from a command's name are in [`table`]. This
+//! crate knows neither servers nor clients. It builds or decodes a whole document only in two rare
+//! cases: to build Seawall's own error replies, and to replace the "not primary" and "node is
+//! recovering" errors in the replies of servers.
 
 mod codes;
 mod error_reply;

@@ -27,8 +27,8 @@ pub enum Mode {
 pub struct ReadPreference {
     /// The members that may run the operation.
     pub mode: Mode,
-    /// Tag sets in order of preference. Each tag is a pair of a name and a value. An empty list
-    /// matches every member.
+    /// Tag sets in order of preference. Each tag is a pair of a name and a value. If there are no
+    /// tag sets, every member matches. An empty tag set matches every member too.
     pub tag_sets: Vec<Vec<(String, String)>>,
     /// Maximum replication lag of a secondary; `None` means no limit.
     pub max_staleness: Option<Duration>,
@@ -45,8 +45,8 @@ pub enum ReadPreferenceError {
     /// The document is larger than 4 KiB. A server has no such limit.
     #[error("$readPreference is too large")]
     TooLarge,
-    /// The tag sets are not an array of documents of strings.
-    #[error("$readPreference tags must be an array of documents of strings")]
+    /// `tags` is not an array of documents, or a value in one of these documents is not a string.
+    #[error("$readPreference tags must be an array of documents whose values are strings")]
     Tags,
     /// `maxStalenessSeconds` is not a number, or is below the minimum of 90 seconds.
     #[error("maxStalenessSeconds must be a number and at least 90")]

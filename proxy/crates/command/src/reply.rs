@@ -111,7 +111,8 @@ pub struct ReplyScanner {
 }
 
 /// What the next bytes of the reply are: the beginning of an element or of the root document, or
-/// the end of a document.
+/// the end of a document. `Incomplete` if more bytes are needed to know this, and `Opaque` if the
+/// scanner cannot parse the bytes.
 enum Head {
     Incomplete,
     Opaque,

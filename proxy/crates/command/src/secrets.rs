@@ -114,7 +114,7 @@ fn is_on(body: &[u8], databases: &[&str]) -> bool {
 }
 
 /// True if the field `name` is an array that contains `text` at any depth. Also true if the field
-/// is not an array or cannot be read.
+/// has another type or cannot be read. False if there is no such field.
 fn field_contains(body: &RawDocument, name: &str, text: &str) -> bool {
     match body.get(name) {
         Ok(Some(RawBsonRef::Array(array))) => contains(array.as_bytes(), text),
@@ -151,7 +151,7 @@ mod tests {
     /// of `admin.system.users`. The oplog records changes of users. So the slow log and captures
     /// hide the values.
     #[test]
-    fn values_of_admin_commands_with_a_collection_uuid_and_of_replies_from_the_oplog_are_hidden() {
+    fn values_are_hidden_in_admin_commands_with_a_collection_uuid_and_in_replies_from_the_oplog() {
         for (command, expected) in [
             (
                 doc! {"find": Uuid::from_bytes([7; 16]), "$db": "admin"},

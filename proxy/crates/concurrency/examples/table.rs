@@ -1,7 +1,7 @@
 //! Simulates each scenario with several seeds: once with the controller, which adapts the
 //! concurrency limit, and once with each of several fixed limits. Prints a Markdown table that
-//! compares the controller with the best fixed limit. Each cell has the median of all seeds and, in
-//! brackets, the worst value.
+//! compares the controller with the best fixed limit. Each cell has the median of the results of
+//! all seeds and, in brackets, the worst value.
 //!
 //! ```sh
 //! cargo run -p seawall-concurrency --example table               # seeds 1 to 8

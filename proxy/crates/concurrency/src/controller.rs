@@ -2,8 +2,9 @@
 //! replies are late (after the time limit of the operation, or after its client has left), and
 //! whether the server is crowded (operations take many times as long as without load). If none of
 //! this is the case, it continues the trial of another limit. The *base limit* is the best limit
-//! found so far. A *slice* is a number of consecutive windows at one limit. The *noise* is how much
-//! the values of slices at the same limit differ.
+//! found so far. A *slice* is a number of consecutive windows at one limit. The *value* of a slice
+//! is its throughput or its latency, as a logarithm. The *noise* is how much the values of slices
+//! at the same limit differ.
 
 use std::time::Duration;
 
@@ -27,24 +28,25 @@ const START: u32 = 32;
 /// the lowest limit is 1.
 const FLOOR: u32 = 1;
 
-/// Minimum lengths of a [`Slice`]: during the search, after the search, and while the rate of
-/// arriving operations limits the throughput. In the last case, operation times vary with bursts of
-/// arrivals, so the slice must be longer.
+/// Minimum lengths of a [`Slice`]: during the search for the best limit, after this search, and
+/// while the rate of arriving operations limits the throughput. In the last case, operation times
+/// vary with bursts of arrivals, so the slice must be longer.
 const SEARCH_SLICE: Duration = Duration::from_millis(100);
 const SETTLED_SLICE: Duration = Duration::from_millis(200);
 const LATENCY_SLICE: Duration = Duration::from_millis(500);
 
-/// Maximum numbers of slices ([`Slice`]) at the tried limit in one [`Trial`]: during the search,
-/// and after it.
+/// Maximum numbers of slices ([`Slice`]) at the tried limit in one [`Trial`]: during the search for
+/// the best limit, and after this search.
 const SEARCH_ROUNDS: usize = 3;
 const SETTLED_ROUNDS: usize = 5;
 
-/// Number of slices ([`Slice`]) at the base limit (the best limit found so far) before the first
-/// trial, from which the controller learns the noise.
+/// The first trial begins after this number of slices ([`Slice`]) at the base limit (the best limit
+/// found so far). From these slices, the controller learns the noise.
 const FIRST_SLICES: u32 = 2;
 
 /// The noise that is assumed at the start, and the minimum of the noise. The noise is the standard
-/// deviation of the values of slices at the same limit.
+/// deviation of the values of slices at the same limit. The value of a slice is its throughput or
+/// its latency, as a logarithm.
 const FIRST_NOISE: f64 = 0.03;
 const LEAST_NOISE: f64 = 0.005;
 
@@ -88,8 +90,9 @@ const MAX_LATENCY_INTERVAL: Duration = Duration::from_secs(120);
 /// Tolerance when the start of a window is compared with the moment at which the limit changed.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
-/// The search begins again if the rates of `CHANGED_SLICES` consecutive slices differ by about this
-/// share from the average rate since the limit settled. The controller compares logarithms.
+/// The search for the best limit begins again if, in `CHANGED_SLICES` consecutive slices, the rate
+/// of completed work differs by about this share or more from its average since the limit settled.
+/// The controller compares the logarithms of the rates.
 const RATE_CHANGE: f64 = 0.25;
 const CHANGED_SLICES: u32 = 8;
 
@@ -148,8 +151,8 @@ struct Replies {
     in_time: u64,
 }
 
-/// The logarithm of the average rate since the limit settled (the reference), and the number of
-/// consecutive slices whose rates differ from it.
+/// The reference is the average rate of completed work since the limit settled. `value` is its
+/// logarithm. `off` is the number of consecutive slices whose rates differ much from the reference.
 #[derive(Clone, Copy, Debug, Default)]
 struct RateReference {
     value: Option<f64>,
@@ -157,7 +160,8 @@ struct RateReference {
 }
 
 impl Controller {
-    /// Creates a controller with an initial limit of 32. `ceiling` is the highest limit.
+    /// Creates a controller. `ceiling` is the highest limit. The initial limit is 32, or `ceiling`
+    /// if that is lower. Trials of several controllers at the same time would disturb each other.
     /// Controllers with different seeds begin their trials at different times, so `seed` must
     /// differ between proxies, and between the servers of a proxy.
     pub fn new(ceiling: u32, seed: u64) -> Self {
@@ -205,11 +209,11 @@ impl Controller {
         self.epoch
     }
 
-    /// Starts again with a limit of 32, and forgets everything learned about the server. The caller
-    /// does this after the connection pool of the server was cleared, after the server changed its
-    /// type (for example from secondary to primary), and after the configured kind of limit changed
-    /// (for example from fixed to automatic). The controller then ignores samples of windows that
-    /// began before the reset.
+    /// Starts again with the initial limit (see [`Self::new`]), and forgets everything learned
+    /// about the server. The caller does this after the connection pool of the server was cleared,
+    /// after the server changed its type (for example from secondary to primary), and after the
+    /// configured kind of limit changed (for example from fixed to automatic). The controller then
+    /// ignores samples of windows that began before the reset.
     pub fn reset(&mut self) {
         let epoch = Epoch(self.epoch.0.wrapping_add(1));
         let random = self.random.clone();
@@ -220,8 +224,8 @@ impl Controller {
         };
     }
 
-    /// Changes the highest limit. If the current limit is above the new highest limit, resets the
-    /// controller at `now`.
+    /// Changes the highest limit. If the limit in effect or the base limit ([`Self::settled`]) is
+    /// above the new highest limit, resets the controller at `now`.
     pub fn set_ceiling(&mut self, ceiling: u32, now: Duration) {
         self.ceiling = ceiling.max(FLOOR);
         if self.limit.max(self.base) > self.ceiling {
@@ -333,8 +337,9 @@ impl Controller {
         self.measure(sample, load, now)
     }
 
-    /// Halves the limit while almost all replies arrive too late. The throughput is then near zero
-    /// at all similar limits, so no trial could show that a lower limit is better.
+    /// Halves the limit while almost all replies arrive too late. Only replies in time count as
+    /// throughput, so the throughput is then near zero at all similar limits. A trial of a lower
+    /// limit could not show that the lower limit is better.
     fn lower_if_late(&mut self, sample: &Sample, now: Duration) -> Option<Reason> {
         let replies = &mut self.replies;
         replies.late += sample.late;
@@ -507,10 +512,10 @@ impl Controller {
         self.begin_trial(metric, value, slice.has_long_waits(), now)
     }
 
-    /// Updates the average rate since the limit settled (`rate_reference`). `value` is the
-    /// logarithm of the rate of a slice. Returns true if each of the last `CHANGED_SLICES` values
-    /// differed from that average by at least `RATE_CHANGE`, or by five times the noise if that is
-    /// more.
+    /// Updates the average rate of completed work since the limit settled (`rate_reference`).
+    /// `value` is the logarithm of this rate in one slice. Returns true if each of the last
+    /// `CHANGED_SLICES` values differed from that average by at least `RATE_CHANGE`, or by five
+    /// times the noise if that is more.
     fn update_rate_reference(&mut self, value: f64) -> bool {
         if !self.search.is_settled() {
             self.rate_reference = RateReference::default();

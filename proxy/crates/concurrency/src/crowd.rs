@@ -12,16 +12,16 @@ use std::time::Duration;
 use crate::{like::Slowdown, random::Random, rounded};
 
 /// The server is crowded if operations take this many times as long as without load. A server works
-/// best with several operations per core: a core that waits until a sleeping thread wakes up can
-/// then run another operation. On two cores, mongod works best with 16 to 32 operations, which take
-/// 6 to 8 times as long as a single operation.
+/// best with several operations per core: while one operation waits until a sleeping thread wakes
+/// up, its core can run another operation. On two cores, mongod works best with 16 to 32
+/// operations, which take 6 to 8 times as long as a single operation.
 const CROWDED: f64 = 8.0;
 
 /// The server has room if operations take less than this many times as long as without load. Either
 /// other clients have left, or other proxies have lowered their limits after this proxy. If this
 /// proxy lowered its limit because the server was crowded, it now raises the highest limit that it
-/// may try, one step at a time. If all proxies raised their limits at once, the server would be
-/// crowded again.
+/// may try, one step at a time. If all proxies raised their limits in one large step, the server
+/// would be crowded again.
 const ROOMY: f64 = 3.0;
 
 /// After yielding (lowering the limit of a crowded server): the factor by which one step raises the
@@ -42,13 +42,13 @@ const STEP_TIME: Duration = Duration::from_millis(400);
 const LEAST_STEP: f64 = 0.85;
 const LARGEST_STEP: f64 = 0.5;
 
-/// While the controller yields (lowers the limit of a crowded server), it checks the throughput at
-/// the end, and each time the limit has fallen to the share `CHECK_AT` of the limit at the last
-/// check. It continues only if the throughput is still at least the share `KEPT` of the throughput
-/// at the last check. This is the case if all clients of the server yield, or if this proxy alone
-/// fills the server. In other cases, the throughput falls with the limit, to about the share
-/// `CHECK_AT`: other clients use the capacity that this proxy frees, or the server is slow for
-/// another reason.
+/// While the controller yields (lowers the limit of a crowded server), it checks the throughput. A
+/// check is due when the limit has fallen to `CHECK_AT` times the limit at the last check, or when
+/// the server is no longer crowded. The controller restores an earlier limit if the throughput has
+/// fallen below `KEPT` times the throughput at the last check. The throughput does not fall that
+/// much if all clients of the server yield, or if this proxy alone fills the server. Otherwise the
+/// throughput falls with the limit, to about `CHECK_AT` times its earlier value: other clients use
+/// the capacity that this proxy frees, or the server is slow for another reason.
 const CHECK_AT: f64 = 0.5;
 const KEPT: f64 = 0.7;
 
@@ -66,9 +66,9 @@ const MAX_BACKOFF: Duration = Duration::from_secs(600);
 /// weight.
 const KEPT_WEIGHT: f64 = 0.7;
 
-/// Weight of a new window in the smoothed rate. With this weight, the smoothed rate is a mean over
-/// almost a second. A mean over a shorter time would vary too much, because several proxies do not
-/// lower their limits at the same moment.
+/// Weight of a new window in the smoothed rate of completed work. With this weight, the smoothed
+/// rate is a mean over almost a second. A mean over a shorter time would vary too much, because
+/// several proxies do not lower their limits at the same moment.
 const RATE_SMOOTHING: f64 = 0.15;
 
 /// The highest limit that may be tried for some time after yielding (lowering the limit of a
@@ -103,8 +103,8 @@ struct Yielding {
 /// The next action of the controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Action {
-    /// Leave the limit unchanged: the server is not crowded, or not for long enough, or a lower
-    /// limit recently did not help.
+    /// Leave the limit unchanged: the server is not crowded, or it became crowded only a moment
+    /// ago, or a lower limit recently did not help.
     None,
     /// Wait: the last step has not taken effect yet, too few operations completed in the window, or
     /// the throughput must be checked again.
@@ -236,8 +236,8 @@ impl Crowd {
         }
     }
 
-    /// The next action while the controller yields: lower the limit further, wait, or end the
-    /// yielding.
+    /// The next action while the controller yields (lowers the limit of a crowded server): lower
+    /// the limit further, wait, or stop yielding.
     fn step(
         &mut self,
         mut yielding: Yielding,

@@ -21,8 +21,8 @@ pub enum Load {
 /// The reason why an update kept or changed the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The sample is of a window that began before the last reset of the controller, and was
-    /// ignored.
+    /// The update ignored the sample, because the window of the sample began before the last reset
+    /// of the controller.
     EarlierEpoch,
     /// No operation waits.
     NothingWaits,
@@ -43,14 +43,16 @@ pub enum Reason {
     /// The raised limit had no effect, because something else bounds the number of operations in
     /// progress.
     BoundElsewhere,
-    /// The search has ended. The limit stays until the next trial of another limit.
+    /// The search for the best limit has ended. The limit stays until the next trial of another
+    /// limit.
     Settled,
-    /// The rate of completed operations has changed much since the search ended, so the search
-    /// begins again.
+    /// The rate of completed operations has changed much since the search for the best limit ended,
+    /// so this search begins again.
     RateChanged,
     /// No operation completes. The limit stays until the server replies.
     Stalled,
-    /// The server replies again after a stall. Its first samples are not compared.
+    /// The server replies again after a stall. The controller does not use the first samples after
+    /// the stall to compare limits.
     Recovering,
     /// Almost every reply arrives too late (the operation has exceeded its time limit, or its
     /// client has left), so the limit is lowered.
@@ -131,8 +133,8 @@ pub struct Inputs {
     /// is unknown.
     pub crowding: f64,
     /// Relative gain that the last trial has measured so far, as a natural logarithm. For example,
-    /// 0.05 means that the server completed 5 % more work or, in arrivals-bound load, that
-    /// operations took 5 % less time.
+    /// 0.05 means that the server completed 5 % more work or, if the load is
+    /// [`Load::ArrivalsBound`], that operations took 5 % less time.
     pub gain: f64,
     /// Standard error of `gain`.
     pub noise: f64,

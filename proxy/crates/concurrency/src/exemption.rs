@@ -16,7 +16,7 @@ use std::time::Duration;
 const LONG: f64 = 8.0;
 
 /// An operation is not long before it has run for this time, even if the median is short. A shorter
-/// operation delays the waiting operations only a little, so it stays within the limit.
+/// operation delays the waiting operations only a little, so the limit continues to count it.
 const MIN_LONG: Duration = Duration::from_millis(10);
 
 /// While no operation completes, one long operation per interval becomes exempt: the limit no
@@ -220,7 +220,7 @@ mod tests {
     /// An operation becomes exempt (it no longer counts toward the limit) only after enough other
     /// operations have completed.
     #[test]
-    fn completions_required_for_an_exemption_do_not_depend_on_the_maximum_of_exempt_operations() {
+    fn the_bound_of_exempt_operations_does_not_change_how_many_operations_must_complete_first() {
         let unbounded = Exemption {
             bound: u32::MAX,
             ..RULE

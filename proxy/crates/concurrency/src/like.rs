@@ -2,8 +2,8 @@
 //! usual server time and the server time without load.
 //!
 //! Completed operations are counted as *work*. The weight of an operation is the mean server time
-//! of its group when the weights were fixed. If a group of long operations becomes more frequent,
-//! fewer operations complete, but the amount of work stays the same.
+//! that its group had at the moment when the weights were last set. If a group of long operations
+//! becomes more frequent, fewer operations complete, but the amount of work stays the same.
 
 use crate::{
     float,
@@ -16,21 +16,23 @@ const SMOOTHING: f64 = 0.1;
 /// A mean of fewer operations than this is too noisy to be compared.
 const MIN_OPERATIONS: f64 = 16.0;
 
-/// Minimum number of operations that began at low load ([`Sample::LOW_LOAD`]) from which the server
-/// time without load is measured. The minimum is low: if many proxies start in front of a busy
-/// server, only the first two operations of each proxy may begin at low load.
+/// The server time without load is measured with operations that began at low load
+/// ([`Sample::LOW_LOAD`]). At least this number of such operations is needed. The number is low,
+/// because if many proxies start in front of a busy server, perhaps only the first two operations
+/// of each proxy begin at low load.
 const MIN_LOW_LOAD: f64 = 2.0;
 
 /// Weights of a new mean time of operations that began at low load: if this time is shorter than
 /// the known server time without load, and if it is longer. Other clients' load can make a time
 /// longer, but never shorter, so a shorter time has more weight. A longer time is ignored if this
-/// proxy's own load may be the reason. With a limit of 2, every operation begins at low load, so a
-/// longer time then counts only if no operation waited.
+/// proxy's own load may be the reason. With a limit of at most 2, every operation begins at low
+/// load, even while other operations wait. With such a limit, a longer time counts only if no
+/// operation waited.
 const SHORTER: f64 = 0.25;
 const LONGER: f64 = 0.02;
 
-/// The logarithms of the unloaded server times grow by this amount per second, so that a wrong
-/// value is forgotten: the times double in 12 minutes.
+/// The logarithms of the known server times without load grow by this amount per second: the times
+/// double in 12 minutes. So a value that was wrongly learned as too short does not stay forever.
 const AGEING_PER_SECOND: f64 = 0.0014;
 
 /// The measurements of one group. Times are in seconds, and logarithms are binary.
@@ -47,8 +49,8 @@ struct Group {
 }
 
 impl Group {
-    /// Learns the server time without load. `is_unloaded` is true if this proxy's load was low when
-    /// the operations counted in `low_load_completed` began.
+    /// Learns the server time without load. `is_unloaded` is false if this proxy's own load may
+    /// have slowed down the operations that `low_load_completed` counts.
     fn learn_unloaded(&mut self, seen: &GroupSample, is_unloaded: bool, ageing: f64) {
         self.low_load_count += float(seen.low_load_completed);
         self.low_load_log_sum += seen.low_load_log_sum;
@@ -90,8 +92,9 @@ impl Work {
         self.squares += other.squares;
     }
 
-    /// The number of operations of equal weight with the same statistical accuracy as these
-    /// operations. It is small if a few operations have most of the weight.
+    /// The *effective count*: if all operations had the same weight, this number of operations
+    /// would give the same statistical accuracy as the counted operations. It is small if a few
+    /// operations have most of the weight.
     pub(crate) fn effective_count(&self) -> f64 {
         if self.squares > 0.0 {
             self.amount * self.amount / self.squares
@@ -210,7 +213,7 @@ mod tests {
 
     /// *Work* is the number of completed operations, weighted by their usual server times.
     #[test]
-    fn different_mixes_of_operations_with_equal_total_server_time_count_as_equal_work() {
+    fn two_mixes_of_operations_are_equal_work_if_their_total_server_times_are_equal() {
         let mut like = Like::default();
         like.learn(&sample(&[(100, 1), (10, 10)]), 32);
         let (before, after) = (sample(&[(180, 1), (2, 10)]), sample(&[(20, 1), (18, 10)]));
@@ -218,8 +221,8 @@ mod tests {
         assert!((work(&before) - work(&after)).abs() < 1e-9);
     }
 
-    /// The *effective count* is the number of operations of equal length with the same statistical
-    /// accuracy.
+    /// The *effective count*: if all operations had the same length, this number of operations
+    /// would give the same statistical accuracy as the measured operations.
     #[test]
     fn a_few_long_operations_among_many_short_operations_lower_the_effective_count() {
         let mut like = Like::default();
@@ -248,7 +251,7 @@ mod tests {
 
     /// The *server time without load* is measured with operations that began at low load.
     #[test]
-    fn while_operations_wait_slow_operations_do_not_increase_the_server_time_without_load() {
+    fn slow_operations_do_not_increase_the_server_time_without_load_while_operations_wait() {
         // With a limit of 2, every operation begins at low load, even on a crowded server.
         let low_load = |ms, time_with_waiting| {
             let mut sample = Sample {

@@ -57,8 +57,8 @@ pub struct Sample {
     /// The sum of the times that operations waited because of the limit. The time of each wait is
     /// added when the wait ends.
     pub wait_time: Duration,
-    /// The part of the window in which at least one operation waited because of the limit, or until
-    /// a connection was established.
+    /// The part of the window in which at least one operation waited: either because of the limit,
+    /// or because a connection was being established.
     pub time_with_waiting: Duration,
     /// Number of operations that wait at the end of the window.
     pub waiting: u64,

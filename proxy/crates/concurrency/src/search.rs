@@ -17,8 +17,9 @@ const MAX_SEARCH: Duration = Duration::from_secs(8);
 const SMALL_STEP: f64 = 1.1;
 
 /// Mean time between trials after the limit has settled: the first value and the maximum. A trial
-/// with five slices at the tried limit takes about 2 s and changes the limit by a tenth, so it
-/// costs well under 1 % of throughput.
+/// with five slices (each is some consecutive windows) at the tried limit takes about 2 s. It
+/// changes the limit by only a tenth, and such a small change has little effect on the throughput.
+/// So the trials cost well under 1 % of the throughput.
 const FIRST_INTERVAL: Duration = Duration::from_secs(4);
 const MAX_INTERVAL: Duration = Duration::from_secs(16);
 
@@ -48,7 +49,8 @@ pub(crate) enum Search {
         down_failed: bool,
         /// Number of consecutive trials whose limit was kept.
         kept: u32,
-        /// When operations first waited all the time during this search.
+        /// The end of the first window of this search in which operations waited all the time.
+        /// `None` until then.
         since: Option<Duration>,
     },
     /// Trials with a small step, from time to time.
@@ -108,8 +110,8 @@ impl Search {
         }
     }
 
-    /// Lets the search try a higher limit again, because a higher limit has become possible. After
-    /// the search has ended, the next trial begins now.
+    /// Lets the search try a higher limit again, because a higher limit has become possible. If the
+    /// search has already settled, its next trial is due now and tries a higher limit.
     pub(crate) fn try_higher(&mut self, now: Duration) {
         match self {
             Self::Searching { up_failed, .. } => *up_failed = false,

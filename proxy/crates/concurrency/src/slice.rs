@@ -13,7 +13,8 @@ use crate::{
 /// 14 %.
 const MIN_COUNT: f64 = 50.0;
 
-/// A slice is complete this long after its minimum length, even if few operations completed.
+/// A slice is complete at the latest when its length is its minimum length plus this time, even if
+/// few operations completed.
 const MAX_LENGTH: Duration = Duration::from_secs(1);
 
 /// Operations count as waiting all the time if at least one operation waits during this share of
@@ -43,7 +44,8 @@ impl Slice {
         (is_long && self.work.effective_count() >= MIN_COUNT) || self.length >= least + MAX_LENGTH
     }
 
-    /// True if operations waited all the time, so the server bounds the rate.
+    /// True if operations waited all the time, so the server bounds the number of completed
+    /// operations.
     pub(crate) fn is_server_bound(&self) -> bool {
         self.time_with_waiting >= self.length.mul_f64(ALL_THE_TIME)
     }

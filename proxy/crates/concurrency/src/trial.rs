@@ -18,8 +18,9 @@ const STANDARD_ERRORS: f64 = 2.5;
 const MIN_GAIN: f64 = 0.01;
 
 /// The minimum gain for which a tried limit is kept, as a share of the change of the limit (both as
-/// natural logarithms): a doubling of the limit must gain 3.5 %. A higher limit costs connections
-/// and memory on the server, so it needs a larger gain.
+/// natural logarithms): a doubling of the limit must gain 3.5 %. Each connection costs memory on
+/// the server, so a limit that is much higher needs a larger gain than a limit that is a little
+/// higher.
 const MIN_ELASTICITY: f64 = 0.05;
 
 /// A gain of this size cannot come from a steady change of the server, so the tried limit is kept
@@ -34,8 +35,8 @@ const LARGEST_ELASTICITY: f64 = 1.2;
 /// After a steep gain, the best limit is probably some steps beyond the tried limit.
 const STEEP: f64 = 0.2;
 
-/// If two values at the same limit differ by more than this and by more than the noise, the server
-/// has changed. Such values are not compared.
+/// If two consecutive values at the base limit differ by more than this, and by more than six times
+/// the noise, the server has changed. The trial then begins again with the second of these values.
 const UNSTEADY: f64 = 0.15;
 
 /// A trial begins again if the server changes. After this number of changes, the trial ends, and
@@ -47,7 +48,7 @@ const MAX_RESTARTS: u32 = 2;
 pub(crate) enum Metric {
     /// Work per second. More is better.
     Throughput,
-    /// Wait and server time per unit of work. Less is better, so the value is negated.
+    /// Wait and server time per unit of work. Less is better, so the logarithm is negated.
     Latency,
 }
 

@@ -174,7 +174,7 @@ fn limit_recovers_when_the_other_clients_of_a_crowded_server_leave() {
 }
 
 #[test]
-fn trials_lower_the_limit_by_at_most_half_during_the_search_and_by_at_most_a_fifth_later() {
+fn trials_lower_the_limit_by_at_most_half_during_the_search_and_by_at_most_a_fifth_after_it() {
     // In a trial, the controller uses another limit for a short time and compares the throughput.
     // While it searches for the best limit, a trial lowers the limit at most by half, and later by
     // about a tenth. The test allows a fifth.
@@ -230,7 +230,7 @@ fn limit_stays_and_no_operation_becomes_exempt_while_the_server_stalls() {
 
 /// An exempt operation is a long operation that no longer counts toward the limit.
 #[test]
-fn no_long_operation_becomes_exempt_while_operations_complete_at_less_than_half_the_usual_rate() {
+fn no_operation_becomes_exempt_while_operations_complete_at_less_than_half_the_usual_rate() {
     let mut bench = Bench::new(1);
     let usual = 1_000;
     bench.run(20, |_| usual);

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_command_line_argument_at_fault() {
+    fn errors_name_the_command_line_argument_that_is_wrong_or_missing() {
         let error = error_of("https://a:1/x", None);
         assert!(error.to_string().starts_with("--admin https://a:1/x: "));
         let error = error_of("http://127.0.0.1:1", Some("/nowhere/token"));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_status_is_usage_if_the_token_is_refused_and_unavailable_if_the_request_fails() {
+    fn exit_status_says_usage_error_if_the_token_is_refused_and_unavailable_if_a_request_fails() {
         let broken = ClientError::Broken(String::new());
         assert_eq!(exit(&broken), Exit::Unavailable);
         let refused = ClientError::Refused {

@@ -261,8 +261,8 @@ async fn wait(client: &AdminClient, id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until a capture has ended, at most `END_LIMIT`, and returns its description. The capture
-/// may still run if this time is over.
+/// Waits until a capture has ended, but not longer than `END_LIMIT`. Returns the description of the
+/// capture, even if the capture still runs after this time.
 async fn ended(client: &AdminClient, id: &str) -> Result<Capture, Failure> {
     let until = Instant::now() + END_LIMIT;
     loop {
@@ -321,7 +321,8 @@ fn client_of(admin: &Endpoint) -> Result<AdminClient, Failure> {
     client.map_err(|error| Failure::Arguments(error.to_string()))
 }
 
-/// Opens the output. An existing file is not overwritten.
+/// Opens the output. Returns an error if the file exists already, because it must not be
+/// overwritten.
 fn open(path: &Path) -> io::Result<Box<dyn Write + Send>> {
     if path == Path::new(STANDARD_OUTPUT) {
         return Ok(Box::new(io::stdout()));

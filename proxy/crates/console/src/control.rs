@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_table_shows_values_that_apply_after_a_restart_and_the_hash_of_all_values() {
+    fn configuration_table_shows_which_values_need_a_restart_and_the_hash_of_all_values() {
         let configuration = Configuration {
             hash: "0123".to_owned(),
             values: vec![ConfigurationValue {

@@ -28,7 +28,8 @@ pub enum AnnotationKind {
     Storm,
     /// A stall: operations on one server or on all servers took far longer than usual.
     Stall,
-    /// The operations of a shape became slower or faster, or the shape is new.
+    /// The operations of a shape (or all operations) became slower or faster, or a shape is new.
+    /// Other changes get no annotation.
     Change,
     /// A deploy, reported by a caller of the API.
     Deploy,
@@ -149,8 +150,8 @@ pub(super) struct Annotations {
     /// The kept annotations by number. A later annotation has a higher number.
     kept: BTreeMap<u64, Annotation>,
     next: u64,
-    /// Changes since the last call of [`Annotations::take_changes`], by the number of the
-    /// annotation: its new content, or `None` if it was removed.
+    /// Changes since the last call of [`Annotations::take_changes`]. The key is the number of an
+    /// annotation. The value is the new or changed annotation, or `None` if it was removed.
     changed: BTreeMap<u64, Option<Annotation>>,
 }
 
@@ -188,7 +189,7 @@ impl Annotations {
 
     /// Adds a stall of `server`, or of the whole deployment if `server` is `None`. Stalls that
     /// overlap in time share one annotation, because a stall of one server is usually also detected
-    /// in the sums of all servers.
+    /// in the figures of all servers together.
     pub(super) fn add_stall(&mut self, server: Option<&str>, at: SystemTime, end: SystemTime) {
         const ALL: &str = "stall of the deployment";
         let text = match server {
@@ -286,7 +287,7 @@ mod tests {
         assert!(annotation.text.len() <= MAX_ANNOTATION_BYTES);
     }
 
-    /// A stall of one server is usually also detected in the sums of all servers.
+    /// A stall of one server is usually also detected in the figures of all servers together.
     #[test]
     fn a_stall_of_all_servers_and_overlapping_stalls_of_single_servers_share_one_annotation() {
         let mut annotations = Annotations::default();

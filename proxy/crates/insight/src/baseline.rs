@@ -1,8 +1,9 @@
 //! Computes the two periods of a comparison. The earlier period is the baseline. The user gives the
 //! end of the baseline as a name (such as `yesterday`), as a duration before now, or as a time.
 //!
-//! The history keeps the sums of steps: steps of 1 s for the last 10 minutes, and longer steps (up
-//! to 10 minutes) for older times. A baseline consists of whole steps. This module reads no clock.
+//! The history stores the figures of each step. A step has a length of 1 s for the last 10 minutes,
+//! and is longer (up to 10 minutes) for older times. A baseline consists of whole steps. This
+//! module reads no clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,8 +14,9 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
-/// The length of the later period. The baseline has the same length, but at least two steps of the
-/// history (1 s to 10 minutes each, longer for older times), and is rounded up to whole steps.
+/// The length of the later period. The baseline has the same length, rounded up to whole steps of
+/// the history, but at least two steps. A step is an interval of 1 s for recent times, and of up to
+/// 10 minutes for older times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BaselineWindow {
     /// Exactly this length. The result is an error if the later period would begin before the
@@ -124,7 +126,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn last_week_baseline_ends_seven_days_ago_for_windows_up_to_a_day() {
+    fn baseline_named_last_week_ends_seven_days_ago_for_windows_up_to_a_day() {
         for seconds in [600, 3_600, 86_400] {
             let window = BaselineWindow::Exactly(Duration::from_secs(seconds));
             let spans = spans("last_week", window).unwrap();

@@ -38,8 +38,8 @@ pub struct Change {
     pub now: Figures,
     /// The later value divided by the earlier value. The kind selects the value: median duration,
     /// operations per second, bytes per operation or documents per operation. The ratio is always
-    /// finite, because a count of zero is replaced by one. For [`Label::Whole`], it is the median
-    /// of the shapes' ratios.
+    /// finite: a total of zero operations, bytes or documents is replaced by one. For
+    /// [`Label::Whole`], the ratio is the median of the shapes' ratios.
     pub ratio: f64,
     /// Share of pairs (an earlier and a later operation) in which the later operation takes longer.
     /// A pair with equal durations counts half. 0.5 if nothing changed or nothing can be compared.
@@ -111,8 +111,9 @@ const MIN_RATIO: f64 = 1.5;
 /// which must not be reported.
 const MIN_DRIFT: f64 = 2.5;
 
-/// Minimum distance of a shape's ratio (later divided by earlier median duration) from the drift
-/// (the change that all shapes have in common), in standard deviations of the other shapes' ratios.
+/// A shape is reported as slower or faster only if its ratio (later divided by earlier median
+/// duration) differs from the drift (the change that all shapes have in common) by at least this
+/// many standard deviations of the other shapes' ratios. [`ENOUGH_RATIO`] is an exception.
 const SPREADS: f64 = 3.5;
 
 /// A slowdown that exceeds the drift by this factor is reported even if the other shapes' ratios
@@ -129,8 +130,9 @@ const MIN_DIFFERENCE: Duration = Duration::from_micros(100);
 /// shapes.
 const ALPHA: f64 = 0.001;
 
-/// Minimum ratio of operations per second, after division by the drift of the rates (the change
-/// that all shapes have in common). Below this, the shape is not reported as more or less frequent.
+/// A shape is reported as more or less frequent only if its operations per second changed by at
+/// least this factor. Before the comparison, the change is divided by the drift (the change that
+/// all shapes have in common).
 const MIN_RATE_RATIO: f64 = 3.0;
 
 /// Assumed ratio of the variance of an operation count to its mean. The ratio is 1 if operations
@@ -152,7 +154,8 @@ const COSTLY_SHARE: f64 = 0.1;
 /// length.
 const MIN_LENGTH: Duration = Duration::from_secs(30);
 
-/// Minimum ratio of the later to the earlier bytes or documents per operation in a reported change.
+/// A change of the bytes or documents per operation is reported only if the later value is at least
+/// this many times the earlier value.
 const MIN_WEIGHT_RATIO: f64 = 2.0;
 
 /// Assumed standard deviation of bytes and documents per operation, divided by the mean. It cannot
@@ -165,9 +168,10 @@ const MIN_BYTES: f64 = 512.0;
 /// Minimum increase of the documents per operation in a reported change.
 const MIN_DOCUMENTS: f64 = 1.0;
 
-/// The changes from `before` to `now`, the costliest first. Changes of all shapes at once come
-/// last, because a single shape that changed more is more likely the cause. Empty if a period has
-/// no operations.
+/// The changes from `before` to `now`, those with the highest cost (increase of the operation time
+/// per second) first. Changes of all shapes at once come last: if a single shape changed more than
+/// all others, this shape is more likely the cause of a problem. Empty if a period has no
+/// operations.
 pub fn compare(before: &Period, now: &Period) -> Vec<Change> {
     let is_empty =
         |period: &Period| period.length.is_zero() || period.series.values().all(|f| f.count == 0);
@@ -204,7 +208,9 @@ impl Pair<'_> {
         self.before.durations.count() >= operations && self.now.durations.count() >= operations
     }
 
-    /// Natural logarithm of the ratio of the median durations.
+    /// Natural logarithm of the slowdown: the later divided by the earlier median duration. `None`
+    /// if one of the medians is zero, or if one of the periods has fewer than [`MIN_OPERATIONS`]
+    /// operations.
     fn slowdown(&self) -> Option<f64> {
         let (before, now) = (median(self.before), median(self.now));
         (self.has(MIN_OPERATIONS) && before > 0.0 && now > 0.0).then(|| (now / before).ln())
@@ -220,13 +226,14 @@ struct Comparison<'a> {
     now: &'a Period,
     nothing: &'a Figures,
     pairs: Vec<Pair<'a>>,
-    /// Logarithms of the ratios of median durations, for shapes with at least [`MIN_OPERATIONS`].
+    /// Logarithms of the ratios of median durations, for shapes with at least [`MIN_OPERATIONS`]
+    /// operations in each period.
     slowdowns: Ratios,
-    /// Logarithms of the ratios of median durations, for shapes with at least
-    /// [`STEADY_OPERATIONS`].
+    /// Logarithms of the ratios of median durations, for shapes with at least [`STEADY_OPERATIONS`]
+    /// operations in each period.
     steady_slowdowns: Ratios,
     /// Logarithms of the ratios of operations per second, for shapes with at least
-    /// [`MIN_OPERATIONS`].
+    /// [`MIN_OPERATIONS`] operations in each period.
     rates: Ratios,
 }
 
@@ -278,7 +285,8 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Natural logarithm of the ratio of operations per second; infinite if one rate is zero.
+    /// Natural logarithm of the ratio of the operations per second (later divided by earlier);
+    /// infinite if one of the two rates is zero, NaN if both are zero.
     fn rate(&self, pair: &Pair<'_>) -> f64 {
         let rate =
             |figures: &Figures, period: &Period| float(figures.count) / period.length.as_secs_f64();
@@ -381,12 +389,12 @@ impl<'a> Comparison<'a> {
             && cost >= COSTLY_SHARE * load_per_second(all, self.now)
     }
 
-    /// True if the change of the shape's frequency may be only apparent. Only the shapes with the
-    /// greatest server load have their own rows and series. So in the period in which the shape
-    /// seems less frequent, [`Label::OtherShapes`] or a group row of the namespace (a row that
-    /// counts several shapes together) may have counted its other operations. For example, a shape
-    /// that just got its own row must not be reported as new. `is_more` is true if the shape seems
-    /// less frequent in the earlier period.
+    /// True if the shape may only seem to have become more or less frequent. Only the shapes with
+    /// the greatest server load have their own rows and series. So in the period in which the shape
+    /// seems less frequent, some of the shape's operations may have been counted in
+    /// [`Label::OtherShapes`] or in a group row (a row that counts several shapes of a namespace
+    /// together). For example, a shape that just got its own row must not be reported as new.
+    /// `is_more` is true if the shape seems less frequent in the earlier period.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let ((less, lesser), (more, greater)) = match is_more {
             true => ((pair.before, self.before), (pair.now, self.now)),
@@ -435,8 +443,10 @@ impl<'a> Comparison<'a> {
     }
 
     /// The bytes or documents per operation in the later period, divided by those in the earlier
-    /// period. `before` and `now` are the sums of all operations. `None` unless the increase is
-    /// significant and at least `floor`, and the ratio is at least [`MIN_WEIGHT_RATIO`].
+    /// period. `before` and `now` are the bytes or documents of all operations in the two periods.
+    /// `None` if a change must not be reported: a period has fewer than [`MIN_OPERATIONS`]
+    /// operations, the increase is less than `floor`, the ratio is less than [`MIN_WEIGHT_RATIO`],
+    /// or the increase may be due to chance.
     fn weight(&self, pair: &Pair<'_>, before: u64, now: u64, floor: f64) -> Option<f64> {
         if pair.before.count.min(pair.now.count) < MIN_OPERATIONS {
             return None;
@@ -451,8 +461,8 @@ impl<'a> Comparison<'a> {
         (is_relevant && is_significant()).then(|| mean_now * n_before / float(before.max(1)))
     }
 
-    /// Changes of all shapes at once, measured by the median of the shapes' ratios. The sums of all
-    /// operations are not used, because they also change when the mix of shapes changes.
+    /// Changes of all shapes at once, measured by the median of the shapes' ratios. The ratio of
+    /// all operations together is not used, because it also changes when the mix of shapes changes.
     fn whole(&self) -> Vec<(f64, Change)> {
         let Some((label, _)) = self.now.series.get_key_value(&Label::Whole) else {
             return Vec::new();
@@ -503,8 +513,8 @@ fn load_per_second(figures: &Figures, period: &Period) -> f64 {
     figures.load().as_secs_f64() / period.length.as_secs_f64()
 }
 
-/// True if `others` may include operations of `shape`, because it counts several shapes together:
-/// it is [`Label::OtherShapes`], or a group row of the shape's command and namespace.
+/// True if the row `others` counts several shapes together and may include operations of `shape`.
+/// Such a row is [`Label::OtherShapes`], or a group row of the shape's command and namespace.
 fn may_include(others: &Label, shape: &Label) -> bool {
     let namespace = |label: &Label| match label {
         Label::Shape {
@@ -535,8 +545,9 @@ fn allowed(drift: Option<f64>, change: f64) -> f64 {
     }
 }
 
-/// The drift: the change that all shapes except the one with index `but` have in common. It is the
-/// median of their `ratios` (as logarithms).
+/// The drift: the change that all shapes except the one with index `but` have in common. The drift
+/// is the median of the `ratios` (as logarithms) of these shapes. `None` if they are fewer than
+/// [`MIN_OTHERS`].
 fn drift(ratios: &Ratios, but: usize) -> Option<f64> {
     let others = others(ratios, but);
     if others.len() < MIN_OTHERS {
@@ -546,7 +557,8 @@ fn drift(ratios: &Ratios, but: usize) -> Option<f64> {
 }
 
 /// The standard deviation of the `ratios` (as logarithms) of all shapes except the one with index
-/// `but`. It is estimated from the median absolute deviation.
+/// `but`. It is estimated from the median absolute deviation. Zero if these shapes are fewer than
+/// [`MIN_OTHERS`].
 fn spread(ratios: &Ratios, but: usize) -> f64 {
     let Some(drift) = drift(ratios, but) else {
         return 0.0;
@@ -560,7 +572,8 @@ fn others(ratios: &Ratios, but: usize) -> Vec<f64> {
     others.map(|(_, ratio)| *ratio).collect()
 }
 
-/// The median. For an even number of values, the mean of the two middle values.
+/// The median; `None` if there are no values. For an even number of values, the median is the mean
+/// of the two middle values.
 fn middle(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = values.len() / 2;

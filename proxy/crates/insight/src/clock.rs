@@ -1,4 +1,4 @@
-//! The clock of the history, which tests can replace.
+//! The clock of the history. Tests can replace this clock.
 
 use std::{fmt, time::SystemTime};
 

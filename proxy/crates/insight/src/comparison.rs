@@ -18,7 +18,8 @@ pub struct Changes {
     pub before: Compared,
     /// The later period.
     pub now: Compared,
-    /// The changes, ordered by cost.
+    /// The changes, those with the highest [`Change::cost_per_second`] first. Changes of all shapes
+    /// at once come last.
     pub changes: Vec<Change>,
     /// The reason why the periods could not be compared; `None` if they could be compared.
     pub incomparable: Option<Incomparable>,
@@ -31,7 +32,7 @@ pub struct Compared {
     pub from: u64,
     /// End, in seconds since the epoch.
     pub to: u64,
-    /// The sums of the period.
+    /// The figures of the period.
     pub period: Period,
 }
 

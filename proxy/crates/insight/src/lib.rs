@@ -52,9 +52,9 @@ pub use self::{
 /// Interval at which the history file is written.
 const WRITE_INTERVAL_SECONDS: u64 = 10;
 
-/// If the pause between two added seconds is at most this long, the missed seconds are added as
-/// seconds without operations. After a longer pause (the machine slept, for example), the missed
-/// seconds stay unknown.
+/// The figures of each second are added to the history. After a pause of at most this length, the
+/// missed seconds are added as seconds without operations. After a longer pause (the machine slept,
+/// for example), the missed seconds stay unknown.
 const MAX_GAP_SECONDS: u64 = 60;
 
 /// Interval at which periods are compared to annotate changes, and the length of these periods.
@@ -77,9 +77,9 @@ pub struct Insight {
     stalls: Mutex<Stalls>,
     storms: Mutex<Storms>,
     annotations: Mutex<Annotations>,
-    /// The number of the current storm's annotation.
+    /// The number that identifies the annotation of the current storm; `None` if there is no storm.
     storm: Mutex<Option<u64>>,
-    /// Locked while a second is added.
+    /// Locked while the figures of a second are added to the history.
     added: Mutex<Added>,
     writes: Mutex<Writes>,
     is_on: bool,
@@ -88,7 +88,7 @@ pub struct Insight {
 /// The progress of adding seconds to the history.
 #[derive(Debug, Default)]
 struct Added {
-    /// The last added second.
+    /// The last second that was added to the history.
     last: Option<u64>,
     /// Figures that could not be added yet, because the clock showed the last added second again.
     /// They are added to the next second.
@@ -144,7 +144,7 @@ pub struct InsightSettings<'a> {
 }
 
 /// Memory use of the history, and the numbers of its dropped steps and failed writes. A step
-/// contains the sums of an interval of 1 s to 10 minutes.
+/// contains the figures of an interval of 1 s to 10 minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Bytes in memory.
@@ -213,8 +213,9 @@ impl Insight {
         self.clock.now()
     }
 
-    /// Adds the second that has just ended. Must be called soon after the start of each second.
-    /// Returns the change if a storm began or ended in this second.
+    /// Adds the figures of the second that has just ended to the history and to the detectors. Must
+    /// be called soon after the start of each second. Returns the change if a storm began or ended
+    /// in this second.
     pub fn add(&self, mut second: Second, now: SystemTime) -> Option<StormChange> {
         let traffic = std::mem::take(&mut second.traffic);
         let change = self.storms.lock().second(&traffic, now);
@@ -413,13 +414,14 @@ impl Insight {
         self.history.lock().select(from, to, 1)
     }
 
-    /// The sums of all series between two times.
+    /// The figures of all series between two times.
     pub fn period(&self, from: SystemTime, to: SystemTime) -> Period {
         self.select(from, to).period()
     }
 
-    /// The sums of the series that `is_wanted` accepts, in steps of `step`. Each item has the start
-    /// of the step, and a period whose length is the time for which there is data.
+    /// The figures of the series that `is_wanted` accepts, in steps of `step`. Each item has the
+    /// start and the figures of one step. [`Period::length`] is the part of the step for which
+    /// there is data.
     pub fn timeline(
         &self,
         from: SystemTime,

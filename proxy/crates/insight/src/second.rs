@@ -7,8 +7,8 @@ use seawall_stats::{Figures, Gauges, ServerSample, Traffic, WeighedSeries, add_w
 pub struct Second {
     /// Figures and weight of each series. The weight decides which series the history keeps.
     pub series: WeighedSeries,
-    /// Sums of all operations. Not included: awaiting operations (a `getMore` that waits for new
-    /// data), and operations whose reply Seawall created itself.
+    /// Figures of all operations together. Not included: awaiting operations (a `getMore` that
+    /// waits for new data), and operations whose reply Seawall created itself.
     pub whole: Figures,
     /// Gauges of Seawall itself, such as the number of client connections.
     pub gauges: Gauges,

@@ -1,8 +1,8 @@
 //! The history file: an embedded database that survives a crash at any moment.
 //!
 //! The file has the same frames (packed steps of the history) as the memory. It is written some
-//! seconds later, so a crash loses these seconds. If the file is damaged, or has a later version,
-//! it is renamed, and a new file is created.
+//! seconds later, so a crash loses these seconds. If the file is damaged, or has a version that
+//! this Seawall cannot read, it is renamed, and a new file is created.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -33,8 +33,8 @@ const FILE: &str = "history.redb";
 const FILE_MODE: u32 = 0o600;
 
 /// The version of the file's contents. Version 1 had no gauges, no annotations, and no
-/// [`Label::Phase`]; a file of version 1 is read and converted. The new label needed a new version,
-/// because a Seawall that knows only version 1 would remove the frames that contain it.
+/// [`Label::Phase`]; a file of version 1 is read and converted. [`Label::Phase`] needed a new
+/// version: a Seawall that knows only version 1 would remove each frame with this label.
 const VERSION: u64 = 2;
 
 /// The versions that can be read.
@@ -112,7 +112,8 @@ pub struct Store {
     database: Option<Database>,
 }
 
-/// Size of the database's page cache. It is small, because the file is read only at the start.
+/// Size of the database's page cache. It is small, because Seawall reads the file only once, when
+/// it starts.
 const CACHE_BYTES: usize = 4 << 20;
 
 impl Store {

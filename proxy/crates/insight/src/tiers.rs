@@ -4,8 +4,8 @@
 //! A long step is the sum of the short steps that it covers. So its percentiles are computed from
 //! all operations, and are never means of percentiles. Steps that have ended are packed into few
 //! bytes. One limit bounds the bytes of all tiers together: if it is reached, the oldest step of
-//! the largest tier is dropped. This module reads no clock: the caller passes all times, in seconds
-//! since the epoch.
+//! the tier with the most bytes is dropped. This module reads no clock: the caller passes all
+//! times, in seconds since the epoch.
 
 use std::{
     borrow::Cow,
@@ -29,8 +29,8 @@ pub struct Frame {
     pub tier: usize,
     /// Start of the step, in seconds since the epoch.
     pub start: u64,
-    /// Number of seconds of the step that have data. It is less than the step's length if Seawall
-    /// started during the step.
+    /// Number of seconds of the step that have data. It is less than the step's length if a part of
+    /// the step has no data, for example because Seawall started during the step.
     pub(super) seconds: u64,
     /// For each packed series, in the order of the series, the number that identifies its label.
     pub(super) labels: Box<[u32]>,
@@ -92,11 +92,11 @@ impl Delta {
 struct Tier {
     frames: VecDeque<Arc<Frame>>,
     bytes: usize,
-    /// Start and sums of the step that has not ended yet.
+    /// The step that has not ended yet: its start, and its figures and gauges until now.
     open: Option<(u64, Sums)>,
 }
 
-/// The sums of a step.
+/// The figures and the gauges of a step.
 #[derive(Debug, Default)]
 struct Sums {
     period: Period,
@@ -227,8 +227,8 @@ impl History {
         series
     }
 
-    /// Closes a step: packs it as a frame, and adds its sums to the next tier's step that has not
-    /// ended yet.
+    /// Closes a step: packs it as a frame, and adds its figures and gauges to the longer step of
+    /// the next tier.
     fn close_step(&mut self, tier: usize, start: u64, sums: Sums) {
         let frame = Arc::new(self.frame(tier, start, &sums));
         self.delta.added.push(Arc::clone(&frame));
@@ -457,8 +457,9 @@ impl History {
     /// The frames are from the tier with the longest frames of at most `step` seconds. If the data
     /// of this tier begins after `from`, they are from a tier with longer frames, whose data begins
     /// earlier. For the time after the last frame of this tier, the frames are from the tiers with
-    /// shorter frames. A frame that begins before the first step is omitted. So if `step` is 1, two
-    /// adjacent periods never use the same frame.
+    /// shorter frames. A frame that begins before the first step is omitted. If `step` is 1, this
+    /// means that a frame belongs only to the period in which it begins, so two adjacent periods
+    /// never use the same frame.
     pub fn select(&self, from: u64, to: u64, step: u64) -> Selection {
         let step = step.max(1);
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= step);
@@ -482,7 +483,7 @@ impl History {
         selection
     }
 
-    /// Sums of all series in `from..to`. The length of the result is the time for which there is
+    /// The figures of all series in `from..to`. [`Period::length`] is the time for which there is
     /// data.
     pub fn period(&self, from: u64, to: u64) -> Period {
         self.select(from, to, 1).period()
@@ -557,8 +558,8 @@ impl Selection {
         self.frames.push(Arc::clone(frame));
     }
 
-    /// The length of steps in seconds: `requested`, or the next multiple of the longest frame,
-    /// because a frame cannot be divided.
+    /// The length of steps in seconds: `requested`, rounded up to a multiple of the length of the
+    /// longest frame, because a frame cannot be divided.
     pub(crate) fn step(&self, requested: u64) -> u64 {
         let tiers = self.frames.iter().filter_map(|frame| TIERS.get(frame.tier));
         let longest = tiers.map(|(length, _)| *length).max();
@@ -606,12 +607,13 @@ impl Selection {
             .collect()
     }
 
-    /// Sums of all series. The length of the result is the time for which there is data.
+    /// The figures of all series. [`Period::length`] is the time for which there is data.
     pub fn period(&self) -> Period {
         self.period_of(&|_| true)
     }
 
-    /// Like [`Selection::period`], for the series that `is_wanted` accepts.
+    /// The figures of the series that `is_wanted` accepts. [`Period::length`] is the time for which
+    /// there is data.
     pub fn period_of(&self, is_wanted: &dyn Fn(&Label) -> bool) -> Period {
         let mut whole = Period::default();
         for (_, period) in self.unpacked(is_wanted) {
@@ -621,13 +623,15 @@ impl Selection {
         whole
     }
 
-    /// Sums of one series in steps of `step` seconds. Each item has the start of the step, and a
-    /// period whose length is the time for which there is data. Steps without data are omitted.
+    /// The figures of one series in steps of `step` seconds. Each item has the start and the
+    /// figures of one step. [`Period::length`] is the part of the step for which there is data.
+    /// Steps without data are omitted.
     pub fn timeline(&self, step: u64, label: &Label) -> Vec<(u64, Period)> {
         self.timeline_of(step, &|of| of == label)
     }
 
-    /// Like [`Selection::timeline`], for all series that `is_wanted` accepts.
+    /// The figures of all series that `is_wanted` accepts, in the form that [`Selection::timeline`]
+    /// describes.
     pub(crate) fn timeline_of(
         &self,
         step: u64,

@@ -51,8 +51,9 @@ pub use self::{
 pub enum Behaviour {
     /// Connect, `hello`, log in, run one operation, close; then connect again at once.
     Short,
-    /// Like [`Behaviour::Short`], but connections start at this rate per second, even if earlier
-    /// connections are still open. The number of clients limits the concurrent connections.
+    /// Like [`Behaviour::Short`], but connections start at this average rate per second, even if
+    /// earlier connections are still open. At most [`Plan::clients`] connections are open at the
+    /// same time.
     ShortAt(f64),
     /// Keep the connection, and run operations one after another.
     Closed,

@@ -24,7 +24,7 @@ const KEPT_BYTES: usize = 4096;
 /// The reason why a step of a client failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The reply did not arrive within the client's timeout.
+    /// The step did not end within the client's timeout, for example because no reply arrived.
     #[error("no reply within the client's timeout")]
     TimedOut,
     /// The connection was refused, closed or reset.
@@ -150,7 +150,8 @@ impl Link {
     /// Runs one command. Returns the reply if it has `ok: 1` and belongs to this command.
     ///
     /// # Errors
-    /// If the connection fails, or the reply is an error.
+    /// If the connection fails, or the reply is an error, is malformed or belongs to another
+    /// command.
     pub async fn run(&mut self, command: &RawDocument) -> Result<&RawDocument, Failure> {
         self.request_id = self.request_id.wrapping_add(1);
         let request = encode_request(self.request_id, command.as_bytes());
@@ -181,7 +182,7 @@ impl Link {
     /// bytes.
     ///
     /// # Errors
-    /// If the connection fails, or the reply belongs to another request.
+    /// If the connection fails, the header is invalid, or the reply belongs to another request.
     pub async fn receive_header(&mut self, request_id: i32) -> Result<usize, Failure> {
         self.buffer.clear();
         self.buffer.shrink_to(KEPT_BYTES);

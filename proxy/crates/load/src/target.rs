@@ -60,8 +60,8 @@ impl fmt::Display for Address {
 /// A connection string that the load cannot use.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// The connection string is malformed. The driver's message is not part of the text, because it
-    /// may contain the password.
+    /// The connection string is malformed. The text of this error does not contain the driver's
+    /// message, because that message may contain the password.
     #[error(
         "the official driver rejects the connection string: check its hosts and options, and \
          percent-encode special characters in the user and the password"
@@ -169,7 +169,7 @@ impl Target {
         [&self.first].into_iter().chain(&self.others)
     }
 
-    /// The user to log in as; `None` without access control.
+    /// The user to log in as; `None` if the connection string has no user.
     pub fn user(&self) -> Option<&User> {
         self.user.as_ref()
     }

@@ -2,8 +2,9 @@
 //! thread panics while it holds a lock, other threads can still take this lock.
 //!
 //! In a build with debug assertions, `count` counts how often code takes locks, and where. So a
-//! test can assert how many locks an operation takes. In other builds, these types cost nothing.
-//! The locks inside other crates, such as those of tokio's channels, are not counted.
+//! test can assert how many locks an operation takes. In other builds, nothing is counted, and
+//! these types are as fast as those of `parking_lot`. The locks inside other crates, such as those
+//! of tokio's channels, are not counted.
 
 #![expect(
     clippy::disallowed_types,

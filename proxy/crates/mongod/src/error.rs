@@ -34,7 +34,8 @@ pub enum Error {
         "neither XDG_CACHE_HOME nor HOME is set, so there is no directory for a downloaded mongod"
     )]
     CacheUnknown,
-    /// A required program could not be started.
+    /// A required program could not be started: Python, which downloads mongod, or the shell that
+    /// supervises mongod.
     #[error("{program} cannot be started; set SEAWALL_MONGOD to the path of a mongod instead")]
     ProgramMissing {
         /// The program's name.
@@ -57,7 +58,7 @@ pub enum Error {
     /// The hash of the downloaded file differs from the expected hash. The file is not used.
     #[error("the downloaded mongod has SHA-256 {found}, expected {expected}")]
     HashMismatch {
-        /// The hash in the source code.
+        /// The hash in the source code of this crate.
         expected: &'static str,
         /// The hash of the downloaded file.
         found: String,
@@ -92,7 +93,7 @@ pub enum Error {
     /// No free port could be found on the address on which mongod listens.
     #[error("could not find a free port for mongod")]
     NoPort(#[source] io::Error),
-    /// The mongod ended before it replied.
+    /// The mongod ended during its start, before it replied to a `ping`.
     #[error("mongod ended with {}; its last lines were:\n{log}", shown_status(*status))]
     Ended {
         /// The exit status as a shell reports it: after a signal, 128 plus the signal's number.
@@ -101,7 +102,8 @@ pub enum Error {
         /// The last lines of mongod's log.
         log: String,
     },
-    /// The mongod runs, but did not reply in time.
+    /// The mongod runs, but was not ready in time: it does not listen, or did not reply to a
+    /// `ping`.
     #[error(
         "mongod at {address} did not reply within {} s; its last lines were:\n{log}",
         limit.as_secs()

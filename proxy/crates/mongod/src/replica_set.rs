@@ -117,10 +117,10 @@ pub async fn initiate_replica_set(
 }
 
 /// Creates the first user, with the role `root`. If mongod runs with `auth`, clients on loopback
-/// must authenticate from then on.
+/// must authenticate as soon as this user exists.
 ///
-/// `mongod` must be a standalone server or the primary of its set. Returns when a majority has the
-/// user.
+/// `mongod` must be a standalone server or the primary of its set. In a set, this function returns
+/// when a majority of the members has the user.
 pub async fn create_first_user(mongod: &Mongod, name: &str, password: &str) -> Result<(), Error> {
     let command = doc! {
         "createUser": name,
@@ -232,8 +232,8 @@ fn has(hello: &Document, name: &str) -> bool {
     matches!(hello.get_bool(name), Ok(true))
 }
 
-/// Time limit until a set is complete. An initial sync without data takes seconds, and longer on a
-/// busy machine.
+/// Time limit until a new set has a primary and all its other members are secondaries. An initial
+/// sync without data takes a few seconds, and more time on a busy machine.
 const COMPLETE_LIMIT: Duration = Duration::from_secs(90);
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 

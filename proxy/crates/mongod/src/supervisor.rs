@@ -103,8 +103,8 @@ impl Supervisor {
         }
     }
 
-    /// Ends the shell after its mongod has ended. The directory is not removed, because the next
-    /// run uses it.
+    /// Ends the shell, and keeps the directory for the next run of mongod. The caller must wait for
+    /// the end of mongod first: see [`Self::ended`].
     pub(super) fn leave_directory(&mut self) {
         if let Some(mut input) = self.input.take() {
             // Ignore an error: it means that the shell has ended, so it can no longer remove the
@@ -141,11 +141,14 @@ const SHELL: &str = "sh";
 /// program that only looks like a shell.
 const MAX_OUTPUT_BYTES: u64 = 256;
 
-/// The shell's script. It starts mongod, and a watcher: a command in the background that waits in
-/// `read` until the shell's input ends, and then kills mongod. A shell without job control gives
-/// commands in the background no input, so the watcher reads from descriptor 3, a copy of the
-/// input. When mongod has ended, the last `read` fails if the input has ended; then the directory
-/// is removed. If the process that started the shell is dead, `echo` causes `SIGPIPE`. The shell
+/// The shell's script. It starts mongod and a watcher, which is a command in the background. The
+/// watcher waits in `read` until the shell's input ends. It then kills mongod. A shell without job
+/// control gives commands in the background no input. So the watcher reads from descriptor 3, which
+/// is a copy of the shell's input.
+///
+/// After mongod has ended, the shell reads from its input with the last `read`. If the input has
+/// ended, this `read` fails, and the shell removes the directory. If the process that started the
+/// shell is dead, no process reads the shell's output, so `echo` causes `SIGPIPE`. The shell
 /// ignores this signal, so that it can still remove the directory.
 const SCRIPT: &str = r#"
 directory=$1

@@ -1,6 +1,7 @@
 //! The files of the dashboard and of the HTML report, embedded in the binary. Their source is the
-//! folder `proxy/dashboard/`. The admin address serves them one by one. A report contains the
-//! modules and styles that it shares with the dashboard, so both draw the same charts.
+//! folder `proxy/dashboard/`. The admin address serves the files of the dashboard one by one. A
+//! report contains the modules and styles that it shares with the dashboard, so both draw the same
+//! charts.
 
 /// A file of the dashboard or of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub const DASHBOARD: [File; 22] = files![
     "view-state.js",
 ];
 
-/// The script of a report that starts the modules in [`REPORT_MODULES`].
+/// The script that starts the modules of a report ([`REPORT_MODULES`]).
 pub const REPORT_SCRIPT: File = {
     let [file] = files!["report-start.js"];
     file
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn every_import_of_the_dashboard_is_a_served_file() {
+    fn every_module_that_the_dashboard_imports_is_served() {
         let names = DASHBOARD.map(|file| file.name);
         let mut found = 0;
         for file in DASHBOARD.iter().filter(|file| file.name.ends_with(".js")) {

@@ -1,4 +1,5 @@
-//! The keyed function (HMAC-SHA-256), and permutations of bytes built from it.
+//! The keyed function (HMAC-SHA-256) that all pseudonyms depend on. This file also contains a
+//! permutation of bytes, which is built from the keyed function.
 
 use std::fmt;
 

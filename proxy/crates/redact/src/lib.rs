@@ -41,9 +41,10 @@ pub enum Mode {
     /// pseudonyms. This mode is for captures that are shared but not replayed.
     Equality,
     /// Pseudonyms keep the same properties as in [`Mode::Equality`]. They also keep the order of
-    /// numbers (across all numeric types), the order of dates and of the times of ObjectIds, and
-    /// equal prefixes of strings. If the pseudonym of an integer does not fit the integer's type,
-    /// the pseudonym has the next larger type.
+    /// numbers (across all numeric types), the order of dates, and the order of the times in
+    /// ObjectIds. Strings that begin with the same prefix get pseudonyms that begin with the same
+    /// prefix. If the pseudonym of an integer does not fit the integer's type, the pseudonym has
+    /// the next larger type.
     Ordered,
 }
 

@@ -46,8 +46,8 @@ pub(crate) fn ordered_number(keyed: &Keyed, kind: u8, value: &[u8]) -> Option<En
     Some(encode(kind, &map.map(number)))
 }
 
-/// The pseudonym of a date in the ordered mode: it keeps the order of dates. Both are in
-/// milliseconds.
+/// The pseudonym of a date in the ordered mode: it keeps the order of dates. The date and
+/// its pseudonym are in milliseconds since 1970.
 pub(crate) fn ordered_date(keyed: &Keyed, milliseconds: i64) -> i64 {
     let Some(number) = of_integer(milliseconds) else {
         return 0;
@@ -111,8 +111,8 @@ pub(crate) fn equal_number(keyed: &Keyed, kind: u8, value: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A pseudonym of a date, in milliseconds. A date before the year 6429 gets a pseudonym before that
-/// year.
+/// A pseudonym of a date. The date and its pseudonym are in milliseconds since 1970. If a date is
+/// within 2^47 ms (about 4459 years) before or after 1970, its pseudonym is in this range, too.
 pub(crate) fn equal_date(keyed: &Keyed, milliseconds: i64) -> i64 {
     const DATE_BITS: u32 = 48;
     let mut bytes = milliseconds.to_le_bytes();
@@ -157,7 +157,8 @@ fn of_double(value: f64) -> Option<Number> {
     })
 }
 
-/// Converts a Decimal128 in binary integer encoding; `None` for zero, infinity and NaN.
+/// The number that these bits of a Decimal128 mean; `None` for zero, infinity and NaN. The bits are
+/// in the binary integer encoding.
 fn of_decimal(bits: u128) -> Option<Number> {
     let (is_negative, coefficient, exponent) = decimal_parts(bits)?;
     if coefficient == 0 {
@@ -185,7 +186,7 @@ fn of_decimal(bits: u128) -> Option<Number> {
     Some(of_quotient(is_negative, coefficient, one))
 }
 
-/// Maximum number of digits after the decimal point that are read.
+/// [`of_decimal`] reads at most this number of digits after the decimal point of a Decimal128.
 const MAX_DIGITS: u32 = 37;
 
 /// The number `dividend / divisor`. The divisor is below 2^124.

@@ -1,4 +1,4 @@
-//! Strictly increasing keyed maps.
+//! Keyed maps from numbers to pseudonyms that keep the order of the numbers.
 //!
 //! A number other than zero is `±2^e · (1 + f)` with an exponent `e` and a fraction `f`. Its
 //! pseudonym has the same sign and the exponent `e + s`; `s` is `OrderedMap::spread_bits`. So each
@@ -22,7 +22,7 @@ const PRECISION_BITS: u32 = 40;
 /// Number of bits by which the fraction of a pseudonym is longer than the fraction of the number.
 const FRACTION_SPREAD_BITS: u32 = 4;
 
-/// Maximum number of bits of a leaf's index that one level of the tree selects. The tree is
+/// One level of the tree selects at most this number of bits of a leaf's index. The tree is
 /// described at the top of this file: its leaves are the integers of one exponent.
 const LEVEL_BITS: u32 = 4;
 
@@ -120,9 +120,10 @@ impl OrderedMap<'_> {
         }
     }
 
-    /// Selects the pseudonym of one integer: returns its index among the `2^(bits + spread_bits)`
-    /// pseudonyms of the integer's exponent. `leaf` is the integer's index in the tree, whose
-    /// `2^bits` leaves are the integers of this exponent.
+    /// Selects the pseudonym of one integer. The integers of one exponent share
+    /// `2^(bits + spread_bits)` pseudonyms. Returns the index of the selected pseudonym among these
+    /// pseudonyms. `leaf` is the integer's index in the tree, whose `2^bits` leaves are the
+    /// integers of this exponent.
     fn leaf(&self, prefix: &Prefix, leaf: u128, bits: u32, spread_bits: u32) -> u128 {
         let mut position = 0;
         let mut range: u128 = 1 << (bits + spread_bits);

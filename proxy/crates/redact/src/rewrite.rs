@@ -80,7 +80,7 @@ fn rewrite(
 struct Output(Vec<u8>);
 
 impl Output {
-    /// Writes the documents of a sequence.
+    /// Redacts and writes the documents of one document sequence (a section of an `OP_MSG`).
     fn documents(
         &mut self,
         redactor: &Redactor,
@@ -111,8 +111,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes a document or an array. If `place` is `None`, each element is treated as a value of a
-    /// user ([`Treatment::Value`]).
+    /// Writes a document or an array. If `place` is `None`, each element is treated as user data
+    /// ([`Treatment::Value`]).
     fn container(
         &mut self,
         redactor: &Redactor,

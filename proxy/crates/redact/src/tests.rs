@@ -75,7 +75,7 @@ fn decimal(text: &str) -> Bson {
     Bson::Decimal128(text.parse::<Decimal128>().unwrap())
 }
 
-/// The value of a number of any type as a float, to compare numbers of different types.
+/// Converts a number of any BSON type to a float. So numbers of different types can be compared.
 fn number(value: &Bson) -> f64 {
     match value {
         Bson::Int32(number) => f64::from(*number),
@@ -89,7 +89,7 @@ fn number(value: &Bson) -> f64 {
 const MODES: [Mode; 2] = [Mode::Equality, Mode::Ordered];
 
 #[test]
-fn equal_numbers_of_different_types_have_equal_pseudonyms() {
+fn equal_numbers_of_different_types_have_equal_pseudonyms_in_the_ordered_mode() {
     for one in [1, 2, 7, 1_000_000, -1, -4096] {
         let int = number(&value(Mode::Ordered, one));
         assert_ne!(int, f64::from(one));
@@ -158,7 +158,7 @@ fn the_largest_binaries_and_patterns_are_redacted_in_linear_time() {
 }
 
 #[test]
-fn a_redacted_regex_for_a_prefix_matches_redacted_strings_with_this_prefix() {
+fn pseudonym_of_a_prefix_regex_matches_the_pseudonyms_of_strings_with_this_prefix() {
     let Bson::RegularExpression(pattern) = value(Mode::Ordered, regex("^abc.*x", "")) else {
         panic!("not a pattern");
     };
@@ -341,7 +341,7 @@ fn a_redacted_message_has_a_valid_checksum() {
 }
 
 #[test]
-fn redacting_an_invalid_or_too_deep_document_or_message_is_an_error() {
+fn invalid_bytes_give_the_error_malformed_and_deep_nesting_gives_the_error_too_deep() {
     let redactor = redactor(Mode::Ordered);
     assert_eq!(
         redactor.document(b"\x06\0\0\0\x99\0"),
@@ -470,8 +470,8 @@ fn numbers() -> impl Strategy<Value = Bson> {
     ]
 }
 
-/// Compares two numbers. `None` if the difference is not zero but within the documented precision,
-/// and at least one number is not an integer.
+/// Compares two numbers. `None` if at least one number is not an integer, and the numbers are
+/// different but so close that their pseudonyms may be equal (see the precision in `ordered`).
 fn compare(one: &Bson, other: &Bson) -> Option<Ordering> {
     if let (Some(one), Some(other)) = (integer(one), integer(other)) {
         return Some(one.cmp(&other));
@@ -566,7 +566,7 @@ proptest! {
     /// In the mode `Ordered`, the pseudonym of a prefix of a string is a prefix of the pseudonym of
     /// the string.
     #[test]
-    fn pseudonyms_of_strings_have_the_same_lengths_equality_and_prefixes_as_the_strings(
+    fn pseudonyms_of_strings_keep_length_and_equality_and_in_ordered_mode_they_keep_prefixes(
         one in ".{0,90}",
         other in ".{0,90}",
     ) {

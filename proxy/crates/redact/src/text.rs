@@ -40,8 +40,11 @@ pub(crate) fn text(keyed: &Keyed, mode: Mode, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The pseudonym of a regular expression. It has a literal prefix if and only if the original has
-/// one. In the ordered mode, this prefix matches the pseudonyms of the strings that the original
-/// prefix matches, and the pseudonym has nothing after the prefix.
+/// one. There are two cases:
+/// - In the ordered mode, if the original has a literal prefix that [`literal_prefix`] can read:
+///   `^` and the pseudonym of this prefix. This regular expression matches the pseudonyms of all
+///   strings that begin with the prefix.
+/// - In all other cases: letters. They follow a `^` if the original has a literal prefix.
 pub(crate) fn pattern(keyed: &Keyed, mode: Mode, bytes: &[u8]) -> Vec<u8> {
     if !has_literal_prefix(bytes) {
         return letters(keyed, bytes, bytes.len());
@@ -120,8 +123,8 @@ const PIPE: u32 = 0x7c;
 /// UTF-8.
 const SURROGATES: u32 = 0x800;
 
-/// Replaces a code by a code within `first..=last`, with a permutation that does not keep the
-/// order.
+/// Replaces a code by a code within `first..=last`, with a permutation that does not keep the order
+/// of the codes.
 fn permuted(code: u32, first: u32, last: u32, seed: u32) -> u32 {
     let count = u64::from(last - first) + 1;
     let mut factor = 1 + u64::from(seed) % (count - 1);
@@ -142,7 +145,8 @@ fn is_coprime(one: u64, other: u64) -> bool {
     one == 1
 }
 
-/// The literal characters at the beginning of an anchored pattern.
+/// The literal characters at the beginning of a pattern. An anchor (`^` or `\A`) before them is
+/// skipped.
 fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
     let anchored = pattern.strip_prefix(b"^");
     let mut rest = anchored

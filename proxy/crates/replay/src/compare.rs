@@ -1,4 +1,4 @@
-//! Compares two reports: two replays, or a replay and its capture.
+//! Compares two reports: the reports on two replays, or the reports on a replay and on its capture.
 //!
 //! Four kinds of changes are reported per shape: more operations failed, results differ, operations
 //! are slower, operations are faster. Durations are compared with the statistical test that finds
@@ -85,8 +85,8 @@ pub struct Change {
     /// contain no values from commands.
     pub facts: Vec<String>,
     /// The median duration in the later report, divided by the median duration in the earlier
-    /// report. For all shapes at once, the median of the shapes' ratios. `None` for `Failed` and
-    /// `Different`.
+    /// report. If the change affects all shapes at once, this is the median of the shapes' ratios.
+    /// `None` for `Failed` and `Different`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     /// The sort key within the kind, the largest first: for `Failed`, the number of additional
@@ -108,7 +108,7 @@ pub struct Missed {
 /// The comparison of two reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// The version of this format.
+    /// The version of the JSON format of comparisons.
     pub seawall_replay_comparison: u32,
     /// The changes, sorted by [`Change::kind`] and then by [`Change::cost`]. Within a kind, a
     /// change that affects all shapes at once comes last.
@@ -124,8 +124,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Compares two reports. `max_slowdown` is the maximum slowdown of a median: 0.2 allows medians
-    /// that are up to 20 % longer.
+    /// Compares two reports. `max_slowdown` is the maximum slowdown of a shape's median duration:
+    /// 0.2 means that the median may become 20 % longer. If it is `None`, there is no maximum.
     pub fn new(before: Report, now: Report, max_slowdown: Option<f64>) -> Self {
         let pairs = pairs(&before, &now);
         let compares_results = [&before, &now].iter().all(|report| is_whole(report));
@@ -161,7 +161,7 @@ impl Comparison {
     }
 }
 
-/// The results of one shape in both reports.
+/// The results of one shape in the two reports; `None` for a report without this shape.
 struct Pair<'a> {
     before: Option<&'a ShapeResult>,
     now: Option<&'a ShapeResult>,

@@ -35,9 +35,9 @@ pub(crate) struct Job {
     pub catch_up: Vec<CatchUp>,
 }
 
-/// Events of an awaiting cursor (a change stream or a tailable cursor) that the captured clients
-/// received, but the replay has not received yet. In the replay, a `getMore` may return fewer
-/// events than in the capture.
+/// Missing events of one awaiting cursor (a change stream or a tailable cursor): in the capture,
+/// the clients received these events, but the replay has not received them yet. In the replay, a
+/// `getMore` may return fewer events than in the capture.
 #[derive(Debug)]
 pub(crate) struct CatchUp {
     /// The captured id of the cursor.
@@ -62,8 +62,8 @@ pub(crate) struct Done {
     pub request_bytes: usize,
     /// The reply; `None` if the command wants no reply.
     pub result: Result<Option<Received>, Failure>,
-    /// The number of events that were fetched before the command, for each cursor by its captured
-    /// id.
+    /// For each cursor whose events were fetched before the command: its captured id, and the
+    /// number of fetched events.
     pub caught_up: Vec<(i64, u64)>,
 }
 

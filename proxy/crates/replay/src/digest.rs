@@ -28,8 +28,8 @@ pub enum Exclusion {
     Volatile,
     /// The command compares strings by order or pattern, and the capture is redacted.
     StringRange,
-    /// The command reads the data of an earlier time, or resumes a change stream. The replay reads
-    /// the present data, and its change streams begin now.
+    /// The command reads the data of an earlier time, or resumes a change stream. The replay can do
+    /// neither: it reads the current data, and a change stream begins when the replay opens it.
     EarlierTime,
 }
 
@@ -275,7 +275,8 @@ mod tests {
         assert_ne!(of(&doc! {"value": {"a": 1}}), of(&doc! {"value": {"a": 2}}));
     }
 
-    /// The replay creates other ids and times than the capture, so they are not compared.
+    /// Ids and times that were created after the start of the capture are not compared, because the
+    /// replay creates different ones.
     #[test]
     fn object_ids_and_times_later_than_the_start_of_the_capture_do_not_change_the_digest() {
         let id = |seconds: u32, last: u8| {

@@ -14,8 +14,8 @@ use crate::SessionKey;
 /// Time limit for connecting and logging in.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Maximum size of all replies in memory together, in KiB. It is larger than the largest reply (48
-/// MB).
+/// Maximum total size of the large replies in memory, in KiB (see [`Endpoint::replies`]). It is
+/// larger than the largest reply (48 MB).
 const REPLIES_KIB: usize = 48 * 1024;
 
 /// The reason why the target cannot be used.

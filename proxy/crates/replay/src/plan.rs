@@ -151,7 +151,7 @@ struct Session {
     transaction: Option<i64>,
 }
 
-/// Decides which commands are sent, in the order of their records.
+/// Decides which commands are sent. It must get the commands in the order of their records.
 #[derive(Debug)]
 pub(crate) struct Planner {
     choice: Choice,
@@ -187,8 +187,8 @@ impl Planner {
         }
     }
 
-    /// Remembers a cursor that the captured deployment returned for a command that was sent. An id
-    /// of 0 means that there is no cursor.
+    /// Remembers a cursor. The captured deployment returned it for a command that the replay sends.
+    /// An id of 0 means that there is no cursor.
     pub(crate) fn note_cursor(&mut self, captured_id: i64, origin: Origin) {
         if captured_id != 0 {
             self.cursors.insert(captured_id, origin);
@@ -252,8 +252,9 @@ impl Planner {
     }
 
     /// Compares the command with earlier commands of its session, and remembers its transaction
-    /// number. Skips a retried write, and skips a transaction if its first command was not sent.
-    /// `chosen` is the result of [`Self::check_choice`] for this command.
+    /// number. Skips a retried write, the retried end of a transaction, and all commands of a
+    /// transaction whose first command was not sent. `chosen` is the result of
+    /// [`Self::check_choice`] for this command.
     fn check_session(
         &mut self,
         command: &Command<'_>,

@@ -1,8 +1,9 @@
 //! Prepares the records of a capture for a replay: plans the commands, and rewrites them.
 //!
-//! This work does not depend on the target's replies, so a thread of its own does it ahead of time.
-//! Only commands on cursors are rewritten when they are sent, because they need the target's ids of
-//! these cursors.
+//! This work does not depend on the target's replies, so a separate thread does it ahead of time.
+//! Commands on cursors (`getMore` and `killCursors`) are exceptions: they contain captured cursor
+//! ids, which the replay replaces by the ids that the target returned. So these commands are
+//! rewritten later, when they are sent.
 
 use bytes::Bytes;
 use seawall_capture::record::{Command, Content, Reply};
@@ -71,14 +72,14 @@ pub(crate) struct CapturedEnd {
     pub documents: u64,
 }
 
-/// Prepares records in their order.
+/// Prepares records. The caller passes them in the order of the capture.
 #[derive(Debug)]
 pub(crate) struct Preparer {
     planner: Planner,
     rewriter: Rewriter,
     descriptions: Descriptions,
-    /// The operations to send whose captured reply was not read yet. The key is the operation's
-    /// number in the capture.
+    /// The operations that the replay sends. An operation is removed when its reply has been read
+    /// from the capture. The key is the operation's number in the capture.
     open: Recent<u64, (OperationId, Origin)>,
     next_operation: u64,
 }

@@ -26,7 +26,7 @@ const EACH_KIB: usize = 4;
 /// command returned its memory at once, each command would wake the thread that reads.
 const RETURNED_KIB: usize = 2 * 1024;
 
-/// Maximum number of records in the channel from the thread that reads to the replay.
+/// Maximum number of records in the channel through which the replay gets its records.
 const MAX_QUEUED: usize = 4096;
 
 const _: () =

@@ -21,13 +21,13 @@ const MAX_SHAPES: usize = 5_000;
 /// Maximum number of error codes per shape. Errors with further codes are counted under the code 0.
 const MAX_CODES: usize = 64;
 
-/// The version of the format of reports.
+/// The version of the JSON format of reports.
 const VERSION: u32 = 1;
 
 /// The report on a replay, or on the operations of a capture. It is the input of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The version of this format.
+    /// The version of the JSON format of reports.
     pub seawall_replay: u32,
     /// The origin of the results.
     pub kind: ResultKind,
@@ -55,7 +55,7 @@ pub struct Report {
     /// Number of operations that got no reply, or that got an error code that they had not got in
     /// the capture.
     pub unexpected_errors: u64,
-    /// How late commands were sent; empty if the pace is `max`.
+    /// For each command: how long after its due time it was sent. Empty if the pace is `max`.
     pub lag: Durations,
     /// For each two consecutive commands on a connection: how much the time between the two sends
     /// differs from the time between the two due times.
@@ -79,7 +79,7 @@ pub enum ResultKind {
     /// A replay against a target.
     #[default]
     Replay,
-    /// The replies that a capture contains, summarized like those of a replay.
+    /// The replies that a capture contains. They are summarized like the replies of a replay.
     Capture,
     /// A dry run: nothing was sent.
     DryRun,
@@ -120,7 +120,8 @@ pub struct ShapeResult {
     pub count: u64,
     /// Number of replies that were errors, by code.
     pub errors: BTreeMap<i32, u64>,
-    /// Number of failed writes in replies with `ok: 1`, by code.
+    /// Number of failed writes and of write concern errors, by code. Replies with such errors
+    /// usually have `ok: 1`.
     pub write_errors: BTreeMap<i32, u64>,
     /// Number of operations without a reply, because their connection failed or their time limit
     /// was reached.
@@ -191,7 +192,7 @@ impl Durations {
 /// The reason why a document cannot be read as a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The document is not a report on a replay.
+    /// The document is not a [`Report`].
     #[error("not a report on a replay: {0}")]
     NotAReport(#[from] serde_json::Error),
     /// Another version of Seawall wrote the report.
@@ -216,15 +217,16 @@ impl Report {
         }
     }
 
-    /// True if a JSON document has the field with the version of a report on a replay. This program
-    /// may not know the version.
+    /// True if a JSON document has the field `seawall_replay`, which contains the version of a
+    /// [`Report`]. The version may be one that this program cannot read.
     pub fn is_declared_by(json: &serde_json::Value) -> bool {
         json.get("seawall_replay").is_some()
     }
 }
 
 impl ShapeResult {
-    /// Number of errors: replies that were errors, failed writes, and operations without a reply.
+    /// Number of errors: replies that were errors, failed writes, write concern errors, and
+    /// operations without a reply.
     pub fn error_count(&self) -> u64 {
         let codes = self.errors.values().chain(self.write_errors.values());
         codes.sum::<u64>() + self.failures
@@ -376,7 +378,8 @@ impl Results {
         }
     }
 
-    /// Notes that one reply had no digest. So the results in its row get no digest.
+    /// Notes that a reply that belongs to `row` had no digest. So the results in this row get no
+    /// digest.
     pub(crate) fn without_digest(&mut self, row: RowId) {
         if let Some(row) = self.at(row) {
             row.lacks_digest = true;
@@ -422,9 +425,10 @@ impl Results {
         }
     }
 
-    /// Counts the reply to a `getMore` on an awaiting cursor (a change stream or a tailable
-    /// cursor), in the row of the operation that opened the cursor. The number of `getMore`s and
-    /// their durations depend on when the events happen, so they are not counted.
+    /// Adds the reply to a `getMore` on an awaiting cursor (a change stream or a tailable cursor)
+    /// to the row of the operation that opened the cursor. The `getMore` itself is not counted as
+    /// an operation, and its duration is not added: the number of `getMore`s and their durations
+    /// depend on when the events happen.
     pub(crate) fn end_await(&mut self, row: RowId, ended: &Ended) {
         let Some(row) = self.at(row) else {
             return;
@@ -440,7 +444,8 @@ impl Results {
         }
     }
 
-    /// Counts events that the replay fetched by `getMore`s that are not in the capture.
+    /// Counts events that the replay fetched with additional `getMore`s. The capture does not
+    /// contain these `getMore`s.
     pub(crate) fn add_events(&mut self, row: RowId, events: u64) {
         if let Some(row) = self.at(row) {
             row.result.events += events;
@@ -464,8 +469,8 @@ impl Results {
         }
     }
 
-    /// Adds the results to `report`, which already has the settings and the properties of the
-    /// capture.
+    /// Adds the results to `report`. The caller has already set the other fields of `report`: for
+    /// example, the settings of the replay and the id of the capture.
     pub(crate) fn finish(self, report: Report) -> Report {
         let has_digest = report.settings.digest;
         let shapes = self.rows.into_iter().map(|row| ShapeResult {
@@ -500,8 +505,8 @@ impl Results {
 pub(crate) struct Descriptions(HashSet<ShapeId, RandomState>);
 
 impl Descriptions {
-    /// The description of the shape of an operation. `None` for a `getMore` on an awaiting cursor,
-    /// if the shape is not new, or if there are too many shapes to give it results of its own.
+    /// The description of the shape of an operation. `None` if the operation is a `getMore` on an
+    /// awaiting cursor, if the shape is not new, or if [`MAX_SHAPES`] shapes have a description.
     pub(crate) fn of_new(&mut self, planned: &Planned, message: &[u8]) -> Option<Box<ShapeResult>> {
         if planned.is_await() || self.0.contains(&planned.shape) || self.0.len() >= MAX_SHAPES {
             return None;
@@ -593,7 +598,7 @@ mod tests {
 
     /// Also checks that the report does not change if it is written as JSON and read again.
     #[test]
-    fn a_report_has_the_counts_errors_and_digest_of_each_shape() {
+    fn a_report_contains_for_each_shape_the_counts_the_errors_and_the_digest() {
         let mut results = Results::default();
         let find = doc! {"find": "c", "filter": {"a": 1}, "$db": "d"};
         let row = only_row(&mut results, &find);

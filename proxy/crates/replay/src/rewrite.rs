@@ -160,8 +160,8 @@ pub(crate) fn set_request_id(message: &mut [u8], request_id: i32) {
     put(message, 4, &request_id.to_le_bytes());
 }
 
-/// Copies a document element by element. `write` writes the new form of an element, or nothing to
-/// remove it. `None` if the document is not valid.
+/// Copies a document element by element. `write` writes the new form of an element. If `write`
+/// writes nothing, the copy lacks the element. `None` if the document is not valid.
 fn document(
     bytes: &[u8],
     output: &mut Vec<u8>,
@@ -178,8 +178,8 @@ fn document(
     Some(())
 }
 
-/// Copies an element whose value is a document, as [`document`] does. If the value is not a valid
-/// document, the element is copied without changes.
+/// Copies an element whose value is a document. Copies this document with [`document`] and `write`.
+/// If the value is not a valid document, the element is copied without changes.
 fn nested(
     element: RawElement<'_>,
     output: &mut Vec<u8>,
@@ -417,7 +417,8 @@ mod tests {
             }
         }
 
-        /// A message is copied if it has no session id and no cursor id, and nothing is removed.
+        /// A message needs no change if it has no session id, no cursor id, and nothing that must
+        /// be removed.
         #[test]
         fn commands_that_need_no_change_are_copied(values in proptest::collection::vec(any::<i64>(), 0..20), text: String) {
             let command = doc! {"find": "c", "filter": {"a": {"$in": values}, "b": text}, "$db": "d"};

@@ -1,9 +1,9 @@
-//! Runs a replay: takes the records in their order, starts commands when the schedule allows it,
-//! and collects the results.
+//! Runs a replay: takes the records in the order of the capture, starts commands when the schedule
+//! allows it, and collects the results.
 //!
-//! One task makes all decisions. Each connection has a task of its own, which has at most one
-//! command at a time. All these tasks are spawned, so all of them run in one thread if the runtime
-//! has one worker. Then no command has to wake another thread.
+//! One task makes all decisions. Each connection has its own task, which has at most one command at
+//! a time. All these tasks are spawned: if the runtime has one worker, they all run in its thread,
+//! and no command has to wake another thread. A future that is not spawned runs in another thread.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -72,8 +72,8 @@ pub struct Replay {
     pub strict_order: bool,
     /// Maximum number of connections.
     pub connections: usize,
-    /// Time limit of a reply, in addition to the `maxTimeMS` of its command. An operation without a
-    /// reply in this time has failed.
+    /// Time limit of a reply. If the command has a `maxTimeMS`, this time is added to the limit. An
+    /// operation without a reply in this time has failed.
     pub reply_limit: Duration,
     /// True if the results have digests of the returned documents.
     pub digest: bool,
@@ -217,7 +217,7 @@ struct Operation {
 /// The end of an operation in the replay.
 #[derive(Clone, Copy)]
 struct ReplayedEnd {
-    /// The error code as in [`CapturedEnd`]; `None` if the operation failed without a reply.
+    /// The same values as in [`CapturedEnd::code`]; `None` if the operation failed without a reply.
     code: Option<i32>,
     cursor_id: i64,
     documents: u64,
@@ -263,8 +263,8 @@ struct Conductor {
     last: Option<Last>,
     last_reply: Instant,
     stopped: Option<String>,
-    /// Number of sent commands, and how late they were sent, when the previous progress line was
-    /// made. The next line shows the difference.
+    /// The number of all commands that had been sent when the previous progress line was made, and
+    /// the lag of these commands. The next line shows the difference.
     shown: (u64, Distribution),
 }
 
@@ -642,8 +642,8 @@ impl Conductor {
         }
     }
 
-    /// Fetches the events that captured clients received but the replay has not received yet, from
-    /// cursors that are still open on the target.
+    /// Fetches missing events: in the capture, the clients received them, but the replay has not
+    /// received them yet. Skips cursors that are not open on the target any more.
     async fn catch_up(&mut self) {
         let missing = self.streams.all_missing();
         if missing.is_empty() {

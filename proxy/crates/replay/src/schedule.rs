@@ -1,8 +1,9 @@
 //! Decides when a command starts: when it is due, and after which other commands.
 //!
-//! A command follows the commands before it on the same connection, in the same session and on the
-//! same cursor. In strict order, it also follows all operations that had ended before it began in
-//! the capture. Other commands start when they are due, even if earlier commands have not ended.
+//! A command waits until the earlier commands on the same connection, in the same session and on
+//! the same cursor have ended. In strict order, it also waits for all operations that had ended
+//! before it began in the capture. It waits for no other command: when it is due, it starts, even
+//! if other earlier commands have not ended.
 //!
 //! Times are durations since the first record of the capture was due.
 
@@ -48,9 +49,9 @@ impl Pace {
 pub(crate) enum Lane {
     /// A connection of the replay.
     Connection(u64),
-    /// A session, by its captured id.
+    /// A session, identified by its captured id.
     Session(CapturedSession),
-    /// A cursor, by its captured id.
+    /// A cursor, identified by its captured id.
     Cursor(i64),
 }
 
@@ -82,8 +83,8 @@ pub(crate) struct Schedule {
     later: VecDeque<(Duration, OperationId)>,
     /// The operations that may start.
     ready: VecDeque<OperationId>,
-    /// The operations that are due and wait only for operations that had ended before them in the
-    /// capture. Each is stored with its [`Entry::barrier`].
+    /// The operations that are due and wait only because of their [`Entry::barrier`]. Each is
+    /// stored with its barrier.
     barred: BTreeSet<(u64, OperationId)>,
     /// The values of [`Entry::captured_end`] of the operations that have ended in the capture, but
     /// not in the replay.
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_one_connection_session_or_cursor_start_one_after_another() {
+    fn commands_in_the_same_lane_start_one_after_another() {
         let lanes = [
             Lane::Connection(1),
             Lane::Session([1; 16]),

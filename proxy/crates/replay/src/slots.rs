@@ -145,7 +145,7 @@ mod tests {
     /// A *slot* is the index of a connection to the target. The slot of a client that is not
     /// remembered is computed from its number.
     #[test]
-    fn a_client_above_the_limit_of_remembered_clients_keeps_its_slot_until_another_client_leaves() {
+    fn a_client_that_is_not_remembered_keeps_its_slot_until_a_remembered_client_leaves() {
         let mut slots = Slots::new(4);
         slots.max_clients = 2;
         assert_eq!((slots.of(10), slots.of(20)), (0, 1));

@@ -60,7 +60,7 @@ pub enum SourceError {
     /// The directory has no parts, or the file is empty.
     #[error("{0} contains no capture")]
     Empty(String),
-    /// The directory has more files than a capture may have parts.
+    /// The directory has more files than the maximum number of parts.
     #[error("{directory} has more than {MAX_PARTS} files")]
     TooManyFiles {
         /// The directory.
@@ -312,7 +312,7 @@ impl Source {
     }
 }
 
-/// The files of a directory, sorted by their part numbers.
+/// The files in a directory that contain parts, sorted by the numbers of the parts.
 fn parts(directory: &Path) -> Result<VecDeque<PathBuf>, SourceError> {
     let at_directory = |error| io_error(directory, error);
     let mut numbered = Vec::new();

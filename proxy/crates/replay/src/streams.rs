@@ -1,6 +1,6 @@
-//! The awaiting cursors of a replay: cursors on which a `getMore` waits for events, such as those
-//! of change streams. Counts how many events of each cursor the captured clients had received, and
-//! how many the replay has received.
+//! The awaiting cursors of a replay: cursors on which a `getMore` waits for events, such as the
+//! cursors of change streams. Counts for each cursor how many events the clients received in the
+//! capture, and how many events the replay has received.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ struct Stream {
     max_time: Duration,
 }
 
-/// The events of one cursor that a captured client received and the replay did not receive.
+/// The missing events of one cursor: in the capture, a client received them, but the replay has not
+/// received them.
 #[derive(Debug)]
 pub(crate) struct Missing {
     /// The captured id of the cursor.
@@ -36,8 +37,8 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
-    /// The request for the missing events; `None` if the target's cursor has ended. `reply_limit`
-    /// is the time limit of the reply, in addition to `max_time`.
+    /// The request for the missing events; `None` if the target's cursor has ended. The time limit
+    /// of the reply is the sum of `reply_limit` and `max_time`.
     pub(crate) fn request(
         &self,
         rewriter: &Rewriter,

@@ -419,7 +419,7 @@ async fn captured_cursor_ids_are_replaced_by_cursor_ids_of_the_target() {
 }
 
 #[tokio::test]
-async fn all_captured_events_are_fetched_even_if_the_target_returns_them_in_more_batches() {
+async fn all_captured_events_are_fetched_even_if_the_target_returns_fewer_events_per_get_more() {
     for kills in [false, true] {
         let stub = Stub::start(Conduct::Serve).await;
         let mut capture = Capture::new();
@@ -605,7 +605,7 @@ async fn every_address_of_the_target_is_compared_with_the_captured_deployment() 
 }
 
 #[tokio::test]
-async fn a_replay_with_writes_to_a_server_without_a_process_id_is_refused_unless_allowed() {
+async fn a_replay_with_writes_must_be_allowed_explicitly_if_the_server_has_no_process_id() {
     let stub = Stub::start(Conduct::Conceal).await;
     let capture = || captured("192.0.2.1:1", &[8; 12]);
     let refused = run(plan(&stub).await, source(capture()), |_| {}, pending()).await;
@@ -661,7 +661,7 @@ fn a_dry_run_counts_commands_that_would_be_sent_or_skipped() {
     assert_eq!(counts, [3; 4]);
 }
 
-/// A capture can have only facts about each reply, such as its number of documents.
+/// A capture may lack the replies, and have only facts about them, such as the number of documents.
 #[test]
 fn results_of_a_capture_have_digests_only_if_the_capture_contains_the_complete_replies() {
     let whole = |documents: Vec<Document>| {

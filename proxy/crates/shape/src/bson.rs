@@ -52,7 +52,8 @@ pub(super) enum Number {
 }
 
 impl Field<'_> {
-    /// True if the field has this name. The caller must have compared the first eight bytes.
+    /// True if the field has this name. The caller must have checked that the first eight bytes of
+    /// the two names are equal.
     #[inline]
     pub(super) fn has_rest_of(&self, name: &str) -> bool {
         let is_all_head = name.len() <= size_of_val(&self.head);
@@ -222,7 +223,7 @@ impl<'a> Array<'a> {
 }
 
 /// Iterates over the fields of one document. The iteration ends at the end of the document, at the
-/// first invalid field, or at the limit.
+/// first invalid field, or after the maximum number of fields.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
@@ -230,8 +231,8 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// True if the document has more fields than the limit. The result is valid only after `next`
-    /// has returned `None`.
+    /// True if the document has more than the maximum number of fields. The result is valid only
+    /// after `next` has returned `None`.
     pub(super) fn is_cut(&self) -> bool {
         let mut rest = Self { left: 1, ..*self };
         self.left == 0 && rest.next().is_some()
@@ -299,8 +300,8 @@ impl Number {
         }
     }
 
-    /// A Decimal128 in binary integer encoding (IEEE 754-2008): sign, 14 bits of exponent, 113 bits
-    /// of coefficient.
+    /// The class of a Decimal128. `bits` is in binary integer encoding (IEEE 754-2008): sign, 14
+    /// bits of exponent, 113 bits of coefficient.
     fn of_decimal(bits: u128) -> Self {
         const NAN: u128 = 0b11111;
         const INFINITY: u128 = 0b11110;

@@ -27,8 +27,9 @@ struct Clause {
     content: Content,
 }
 
-/// What the field of a clause contains, which decides how a shape shows the field's value. Unless a
-/// variant says otherwise, a shape lacks a clause if the field is absent, empty or of another type.
+/// What the field of a clause contains, which decides how a shape shows the field's value. If the
+/// field is absent, empty or of another type, the shape does not contain the clause. The variants
+/// for which this is different say so.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Content {
     Filter,
@@ -284,8 +285,8 @@ impl Content {
     }
 }
 
-/// The statements of a bulk command, from an array in its body or from a document sequence. An
-/// element that is not a document is `None`.
+/// The statements of a bulk command, from an array in its body or from a document sequence. The
+/// iterator returns `Some(None)` for an element that is not a document.
 pub(super) enum Statements<'a> {
     Array(Fields<'a>),
     Section(Documents<'a>),

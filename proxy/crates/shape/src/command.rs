@@ -223,7 +223,7 @@ impl<'a> Namespaces<'_, 'a> {
         namespace_of(document?)
     }
 
-    /// The namespace at `index`, which is the value of the first field of an op.
+    /// The namespace at `index`. The first field of an op has the index of the op's namespace.
     fn at(&self, index: &Value<'_>) -> Option<&'a [u8]> {
         let &Value::Integer(index) = index else {
             return None;

@@ -217,9 +217,9 @@ pub(super) fn regex_form<F: Form>(regex: Regex<'_>) -> Node<F> {
     pattern_form(pattern, options)
 }
 
-/// The part of the shape for a regular expression: `/^?/` if the pattern begins with a literal
-/// prefix that the server can use for an index scan with these options, otherwise `/?/`. The
-/// options follow.
+/// The part of the shape for a regular expression: `/^?/` or `/?/`, and then the options. It begins
+/// with `/^?/` if the pattern has a literal prefix, and the options allow that the server uses this
+/// prefix for an index scan.
 fn pattern_form<F: Form>(pattern: &[u8], options: &[u8]) -> Node<F> {
     let narrows =
         !options.iter().any(|option| matches!(option, b'i' | b'm')) && has_literal_prefix(pattern);

@@ -28,9 +28,9 @@ impl NameKey {
         Self(Hmac::new_from_slice(key).expect("HMAC accepts keys of any length"))
     }
 
-    /// Replaces a component of a path by its hash, unless the component is an operator such as
-    /// `$size` or the placeholder `*`. `sigils` is the number of `$` with which an expression marks
-    /// a path: one for a field path, two for a variable. They are not hashed.
+    /// Replaces a component of a path by its hash. Operators (such as `$size`) and the placeholder
+    /// `*` are not replaced. `sigils` is the number of `$` with which an expression marks a path:
+    /// one for a field path, two for a variable. These `$` are not hashed.
     pub(super) fn hide(&self, component: &[u8], sigils: usize) -> Vec<u8> {
         let (sigils, name) = component.split_at_checked(sigils).unwrap_or_default();
         if name.is_empty() || name == b"*" || name.first() == Some(&b'$') {

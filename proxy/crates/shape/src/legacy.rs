@@ -58,7 +58,8 @@ pub struct Query<'a> {
     /// `numberToReturn`. A negative number or 1 limits the number of documents in the result. Any
     /// other number is only the size of a batch.
     pub number_to_return: i32,
-    /// The filter, directly or in the field `$query`.
+    /// The filter of a find, or a command. It may be wrapped: it is then in the field `$query` or
+    /// `query` of this document.
     pub query: &'a [u8],
     /// `returnFieldsSelector`: the projection; empty if the client sent none.
     pub return_fields_selector: &'a [u8],
@@ -167,8 +168,8 @@ fn wrapped_filter(query: Document<'_>) -> Option<Document<'_>> {
     }
 }
 
-/// The command inside `$query`, or `command` itself if it is not wrapped. Old drivers wrap a
-/// command to add a read preference.
+/// The command in the field `$query` or `query`, or `command` itself if it has no such field. Old
+/// drivers wrap a command in this way to add a read preference.
 fn unwrapped_command(command: Document<'_>) -> Document<'_> {
     let begins_with_modifier = command
         .first()

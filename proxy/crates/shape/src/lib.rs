@@ -90,8 +90,8 @@ pub struct Fingerprint<'a> {
     pub collection: Collection<'a>,
 }
 
-/// The collection of a command: the client's bytes, a placeholder such as `$cmd.aggregate`, or
-/// empty.
+/// The collection of a command: the bytes that the client sent, or a placeholder such as
+/// `$cmd.aggregate`. Empty if the command has no collection.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct Collection<'a>(&'a [u8]);
 
@@ -109,17 +109,17 @@ impl<'a> Collection<'a> {
     }
 }
 
-/// The hash of an operation, a database, a collection and a shape. The hash is the same on every
-/// platform, and in every release that turns commands into shapes by the rules of the version
-/// `fp1`. So it may be stored, and compared between instances of Seawall.
+/// The hash of an operation, a database, a collection and a shape. The rules that turn a command
+/// into a shape have a version: `fp1`. The hash is the same on every platform, and in every release
+/// with this version of the rules. So it may be stored, and compared between instances of Seawall.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
 pub struct ShapeId(u64);
 
 impl ShapeId {
     /// The id under which statistics count together several shapes that have the same coarse shape.
-    /// `self` is the hash of this coarse shape. The id differs from `self`, because a shape can be
-    /// equal to its coarse shape, and such a shape is counted separately, under `self`. Different
-    /// coarse shapes give different ids.
+    /// `self` is the hash of this coarse shape. It cannot be this id itself: if a shape is equal to
+    /// its coarse shape, statistics may already count this one shape under `self`. Different coarse
+    /// shapes give different ids.
     pub const fn of_coarse_row(self) -> Self {
         Self(self.0.wrapping_mul(ODD).rotate_left(32))
     }
@@ -175,8 +175,8 @@ pub fn fingerprint<'a>(input: &CommandBytes<'a>) -> Fingerprint<'a> {
     Fingerprint::of(&Walk::<Digest>::new().command(body, input.sequences, b""))
 }
 
-/// Prints the fingerprint of a command. Allocates memory, so do not call it for each operation, but
-/// for example only for an operation whose hash has not occurred before.
+/// Prints the fingerprint of a command. Allocates memory, so do not call it for each operation. For
+/// example, call it only if the hash of an operation has not occurred before.
 pub fn describe(input: &CommandBytes<'_>) -> Description {
     let body = Document::at(input.body);
     Description::of(Walk::<Text>::new().command(body, input.sequences, b""))
@@ -192,16 +192,16 @@ impl LearnedNames {
     }
 
     /// Like [`describe`](fn@describe), but names directly after a learned prefix of a field path
-    /// (see [`Self::learn`]) count as data, and become `*`. With a key, names are printed as
-    /// hashes.
+    /// (see [`Self::learn`]) count as data, and become `*`. If there is a key, the other names of
+    /// fields and variables are printed as hashes.
     pub fn describe(&self, input: &CommandBytes<'_>, key: Option<&NameKey>) -> Description {
         let names = Names::new(self, key);
         let body = Document::at(input.body);
         Description::of(Walk::<Text>::with_names(&names).command(body, input.sequences, b""))
     }
 
-    /// Pairs of a prefix of a field path and the name that follows it, from the field paths in a
-    /// command. Names that already count as data are omitted.
+    /// Finds the names that follow a prefix in the field paths of a command. Returns each name with
+    /// its prefix. Names that already count as data are omitted.
     pub fn child_names(&self, input: &CommandBytes<'_>) -> Vec<(Prefix, ChildName)> {
         let names = Names::collecting(self);
         let body = Document::at(input.body);

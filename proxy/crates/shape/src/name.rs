@@ -10,8 +10,8 @@ use super::learned::Names;
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Name<'a> {
     bytes: &'a [u8],
-    /// Number of `$` before the path of an expression. They are printed, but are not part of the
-    /// path.
+    /// Number of `$` with which `bytes` begins, if this is a path in an expression. These `$` are
+    /// printed, but are not part of the path.
     sigils: usize,
     rule: Rule,
     /// The learned prefixes (paths below which all names count as data), if there are any.
@@ -22,7 +22,7 @@ pub(super) struct Name<'a> {
 enum Rule {
     /// Parts that look like data are printed as `*`.
     Normalised,
-    /// The component is printed unchanged.
+    /// The whole name is printed unchanged.
     Verbatim,
 }
 
@@ -33,8 +33,8 @@ impl<'a> Name<'a> {
         Self::expression_path(bytes, 0, known)
     }
 
-    /// The name of a path in an expression. The path begins with one or two `$`; `sigils` is their
-    /// number.
+    /// The name of a path in an expression. `bytes` begins with one or two `$`, and `sigils` is
+    /// their number.
     pub(super) fn expression_path(
         bytes: &'a [u8],
         sigils: usize,
@@ -48,7 +48,8 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// The name of a namespace or an index, or a field name or a string in a collation.
+    /// A name that is printed unchanged: the name of a namespace or of an index. The field names
+    /// and the strings in a collation are printed in the same way.
     pub(super) fn verbatim(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -110,7 +111,7 @@ impl<'a> Name<'a> {
         self.known.and_then(Names::key)
     }
 
-    /// Number of `$` before the path.
+    /// Number of `$` with which a path in an expression begins; 0 for other names.
     pub(super) fn sigils(&self) -> usize {
         self.sigils
     }
@@ -230,8 +231,8 @@ fn dynamic_bytes(name: &[u8]) -> u64 {
 
 /// Finds all runs of digits (see `is_digit`) in a name. A run contains only digits and
 /// `separators`, begins and ends with a digit, and is as long as possible. `taken` is a bit mask of
-/// bytes that cannot be part of a run. Returns `taken` with the bytes of those runs for which
-/// `qualifies` is true, because they are data.
+/// bytes that cannot be part of a run. A run is data if `qualifies` returns true for it. Returns a
+/// bit mask: the bytes in `taken`, and the bytes of all runs that are data.
 fn runs(
     name: &[u8],
     taken: u64,

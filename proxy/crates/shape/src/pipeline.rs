@@ -12,7 +12,7 @@ pub(super) enum Stage {
     Sort,
     Project,
     Facet,
-    /// A number or a name, which is printed as `?`.
+    /// A number or a name. Both are printed as `?`.
     Value,
     Unset,
     Search,
@@ -171,7 +171,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The part of the shape for a collection name, or for a document with database and collection.
+    /// The part of the shape for the name of a collection, or for a document that contains the
+    /// names of a database and a collection.
     fn namespace(&mut self, value: &Value<'_>) -> Node<F> {
         match *value {
             Value::String(name) => Node::name(Name::verbatim(name)),

@@ -193,8 +193,9 @@ fn push_invalid(text: &mut String, bytes: &[u8]) {
 /// whole shape.
 const MAX_TEXT_BYTES: usize = 4096;
 
-/// Number of bytes of a form that are kept. The last kept character may be incomplete. In this
-/// case, [`Text::into_string`] cuts it off.
+/// Maximum number of bytes of a form that are kept. Only whole characters are kept, so a cut form
+/// can have up to three bytes fewer. It still has more than [`MAX_TEXT_BYTES`], so
+/// [`Text::into_string`] always marks it with [`CUT`].
 const KEPT_BYTES: usize = MAX_TEXT_BYTES + 8;
 const CUT: &str = "...";
 

@@ -55,7 +55,7 @@ impl<'n, F: Form> Walk<'n, F> {
         F::name(Name::path(name, self.known))
     }
 
-    /// The part of the shape for a path in an expression. The path begins with one or two `$`;
+    /// The part of the shape for a path in an expression. `name` begins with one or two `$`, and
     /// `sigils` is their number.
     pub(super) fn expression_path(&self, name: &[u8], sigils: usize) -> F {
         F::name(Name::expression_path(name, sigils, self.known))
@@ -134,7 +134,8 @@ impl<'n, F: Form> Walk<'n, F> {
         })
     }
 
-    /// The part of the shape for a document whose field names are printed, but not its values.
+    /// The part of the shape for a document whose field names are printed and whose values are
+    /// printed as `?`.
     pub(super) fn names_of(&mut self, document: Document<'_>) -> Node<F> {
         self.set_of(document, Self::operator_or_path, |_, _| Node::value())
     }

@@ -30,8 +30,8 @@ pub struct Distribution<const PER_OCTAVE: usize = 8> {
     /// Indexes of the buckets that are not empty, ascending. `counts` has the count of each.
     buckets: Vec<u16>,
     counts: Vec<u64>,
-    /// Indexes of the octaves that are not empty, ascending. `sums_ns` has the sum of each in
-    /// nanoseconds.
+    /// Indexes of the octaves that are not empty, ascending. For each of them, `sums_ns` has the
+    /// sum of its durations in nanoseconds.
     octaves: Vec<u8>,
     sums_ns: Vec<u64>,
     max_ns: u64,
@@ -320,8 +320,9 @@ fn scale() -> &'static Scale {
     })
 }
 
-/// Number of buckets of the same relative width that would fit between 1 ns and the lower bound of
-/// the first bucket, rounded up: 32 · (-21 - log2 10^-9) = 284.7.
+/// Number of buckets that would fit between 1 ns and the lower bound of the first bucket, if this
+/// range were also divided into [`FINEST`] buckets per octave. The number is rounded up:
+/// 32 · (-21 - log2 10^-9) = 284.7.
 const BUCKETS_BELOW: usize = 285;
 
 fn finest_bucket_of(ns: u64) -> usize {

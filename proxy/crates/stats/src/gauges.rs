@@ -39,8 +39,8 @@ gauges! {
     ServerConnectionsInUse = "server_connections_in_use";
     /// Server connections that are being established.
     ServerConnectionsPending = "server_connections_pending";
-    /// Operations that wait for a server connection, or until the concurrency limit allows them to
-    /// run.
+    /// Operations that wait. They wait for a server connection, or for the concurrency limit to
+    /// allow them to run.
     WaitQueueLength = "wait_queue_length";
     /// Operations in flight: each has one of the permits that limit their number.
     OperationsInFlight = "operations_in_flight";
@@ -49,8 +49,8 @@ gauges! {
     ConcurrencyLimit = "concurrency_limit";
     /// Operations that run and count toward the concurrency limits.
     ConcurrencyInProgress = "concurrency_in_progress";
-    /// Operations to which a concurrency limit applies, and that wait because of the limit or for a
-    /// server connection.
+    /// Waiting operations to which a concurrency limit applies. They wait for the limit to allow
+    /// them to run, or for a server connection.
     ConcurrencyWaiting = "concurrency_waiting";
     /// Logins of clients at Seawall, per second.
     LoginsHere = "logins_here";
@@ -62,7 +62,7 @@ gauges! {
     ConnectionsRefused = "connections_refused";
     /// Operations that Seawall refused, per second.
     OperationsShed = "operations_shed";
-    /// CPU time of the process, in cores.
+    /// Number of CPU cores that the process used, on average: CPU seconds per second.
     CpuCores = "cpu_cores";
     /// Resident memory of the process, in bytes.
     ResidentMemoryBytes = "resident_memory_bytes";

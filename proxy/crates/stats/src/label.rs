@@ -1,5 +1,6 @@
-//! The labels of series. A series counts all operations, or the operations of a shape, a namespace
-//! or a server, or the time in a phase.
+//! The labels of series. Most series cover operations: all operations, or only those of one shape,
+//! of one namespace or of one server. The other series cover the time that operations spent in one
+//! phase.
 
 use super::Phase;
 
@@ -10,7 +11,7 @@ pub enum Label {
     Whole,
     /// The operations that one row of the shape table (the counters of all shapes) counts.
     Shape {
-        /// The row's level: the row counts one shape or several shapes.
+        /// The row's level. It says whether the row counts one shape or several shapes.
         level: Level,
         /// The row's id: 16 hexadecimal digits.
         id: Box<str>,
@@ -35,7 +36,7 @@ pub enum Label {
         /// The collection.
         collection: Box<str>,
     },
-    /// The operations on one server, by the server's address.
+    /// The operations on one server. The value is the server's address.
     Server(Box<str>),
     /// The time that operations spent in one phase.
     Phase {
@@ -46,7 +47,8 @@ pub enum Label {
     },
 }
 
-/// The level of a row of the shape table: the row counts one shape or several shapes.
+/// The level of a row of the shape table. It says whether the row counts one shape or several
+/// shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
     /// One shape.

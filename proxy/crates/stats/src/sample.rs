@@ -5,8 +5,8 @@ use std::time::SystemTime;
 /// One sample of a server's counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSample {
-    /// The time at which the reply arrived. Without a reply in time, the time at which Seawall
-    /// recorded the sample.
+    /// The time at which the reply arrived. If the server did not reply soon enough, this is the
+    /// time at which Seawall recorded the sample.
     pub at: SystemTime,
     /// True if the server replied.
     pub answered: bool,

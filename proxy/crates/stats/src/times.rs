@@ -32,7 +32,8 @@ pub enum TimeError {
     /// The duration is zero, or longer than a week.
     #[error("{0:?} is out of range: expected a time from 1s to 7d")]
     OutOfRange(String),
-    /// The text is not a baseline: it is neither a name, nor a duration, nor a date and time.
+    /// The text is not a baseline. A baseline is `yesterday`, `last_week`, a duration, a number of
+    /// seconds since the epoch, or a date with a time.
     #[error(
         "{0:?} is not a baseline: expected yesterday, last_week, a time such as 2h, or a moment such as 2026-11-21T10:00:00Z or 1795255200"
     )]

@@ -12,8 +12,8 @@ const NAMES: usize = 64;
 /// The name under which names beyond the limit are counted.
 const OTHERS: &str = "other";
 
-/// The numbers of connections and logins in a period: of clients at Seawall, and of Seawall at
-/// servers.
+/// Counts of connections and logins in a period. Clients connect and log in to Seawall, and Seawall
+/// connects and logs in to servers.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
     /// Number of accepted client connections.

@@ -82,8 +82,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Creates an empty batch for points with the time `now`. `started_at` is the start of all
-    /// series, except of series that are added with their own start.
+    /// Creates an empty batch for points with the time `now`. A series starts at `started_at`,
+    /// except if the caller adds it with another start.
     pub fn new(started_at: SystemTime, now: SystemTime) -> Self {
         Self {
             started_ns: nanoseconds(started_at),
@@ -243,8 +243,9 @@ impl Batch {
 
 /// Converts the buckets of a distribution to the buckets of an OTLP exponential histogram. The OTLP
 /// bucket with the number `index` has the bounds (base^index, base^(index + 1)]. The OTLP message
-/// has all buckets from the first to the last bucket that is not empty. The first bucket of a
-/// distribution also counts all shorter durations.
+/// has a count for each bucket, from the first bucket that is not empty to the last bucket that is
+/// not empty. Returns `None` if all buckets are empty. The first bucket of a distribution also
+/// counts all shorter durations.
 fn buckets<const PER_OCTAVE: usize>(
     distribution: &Distribution<PER_OCTAVE>,
 ) -> Option<exponential_histogram_data_point::Buckets> {

@@ -46,7 +46,7 @@ pub enum Address {
     Exact(String),
 }
 
-/// A client of the collector that receives the exports.
+/// The client that sends the exports to an OTLP collector.
 pub struct Collector {
     client: Client<HttpsConnector<HttpConnector>, Body>,
     uri: Uri,
@@ -56,8 +56,8 @@ pub struct Collector {
 }
 
 impl fmt::Debug for Collector {
-    /// Prints no headers, because their values are secret. Prints no query, because it may contain
-    /// secrets.
+    /// Prints only the host of the URL, because the values of the headers are secret, and the query
+    /// of the URL may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut collector = f.debug_struct("Collector");
         collector
@@ -101,7 +101,7 @@ pub(crate) enum Response {
     Refused(String),
     /// The collector did not respond within the timeout.
     TimedOut,
-    /// The connection ended before the end of the response, or the response is too large or not
+    /// The connection ended before the end of the response, the response is too large, or it is not
     /// valid OTLP.
     Broken(String),
 }

@@ -1,5 +1,5 @@
-//! One export: sends a message, and repeats it after temporary failures until the next export is
-//! due.
+//! One export: sends a message. After a temporary failure, the message is sent again, but only as
+//! long as the next export is not due.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub enum Outcome {
     Refused,
     /// The collector did not respond within the timeout.
     TimedOut,
-    /// The connection ended before the end of the response, or the response is too large or not
+    /// The connection ended before the end of the response, the response is too large, or it is not
     /// valid OTLP.
     Failed,
     /// This export ended because the next export was due before this export could repeat its
@@ -53,12 +53,13 @@ impl Outcome {
 pub struct Exported {
     /// How the export ended.
     pub outcome: Outcome,
-    /// The cause of a failure, or the collector's explanation of a partial success.
+    /// The cause of a failure. After a success or a partial success, this is the collector's
+    /// explanation or warning, or empty if the collector sent none.
     pub reason: String,
     /// Number of points that the collector refused in a partial success.
     pub rejected: u64,
-    /// For `Overtaken`: the time until which the collector asked Seawall to wait; `None` if it did
-    /// not ask for a wait.
+    /// If `outcome` is `Overtaken` and the collector asked Seawall to wait: the end of this wait.
+    /// Otherwise `None`.
     pub not_before: Option<Instant>,
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use time::{OffsetDateTime, format_description::well_known::Rfc2822};
 
-/// The longest accepted wait. A collector must not stop the export for days.
+/// The maximum wait. A longer wait is cut to this length, because a collector must not stop the
+/// export for days.
 const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
 /// Returns the wait from `now`, at most an hour. `None` if `value` is neither a number of seconds

@@ -100,8 +100,7 @@ struct Holder {
 
 impl Holder {
     /// True if the holder may be evicted for a message that waits for memory. `holds_more` is true
-    /// if the holder's client address holds more memory than the client address of the waiting
-    /// message.
+    /// if the holder's [`Sharer`] holds more memory than the [`Sharer`] of the waiting message.
     fn may_be_evicted(&self, holds_more: bool, now: Instant) -> bool {
         if !self.progress.is_owing() || self.is_evicted {
             return false;
@@ -143,8 +142,8 @@ impl Waiting {
         }
     }
 
-    /// Updates the order of the waiting messages after the number of bytes that `sharer` holds has
-    /// changed from `before` to `held`.
+    /// Updates the order of the waiting messages. Callers use this when the number of bytes that
+    /// `sharer` holds has changed from `before` to `held`.
     fn move_sharer(&mut self, sharer: Sharer, before: usize, held: usize) {
         if self.sharers.remove(&(before, sharer)) {
             self.sharers.insert((held, sharer));
@@ -390,8 +389,8 @@ impl Inner {
         }
     }
 
-    /// Returns the holders that may be evicted for `waiter`. Holders of the address with the most
-    /// memory come first; among them, the holder that has been silent longest.
+    /// Returns the holders that may be evicted for `waiter`. Holders of the [`Sharer`] with the
+    /// most memory come first. Among them, the holder that has been silent longest comes first.
     fn slow_holders(&self, waiter: HolderId, now: Instant) -> Vec<HolderId> {
         let waiter = self.holders.get(&waiter);
         let sharer = waiter.map(|holder| holder.sharer).unwrap_or_default();
@@ -447,8 +446,8 @@ impl Inner {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes the task of the first waiting message after memory was released. This task takes its
-    /// memory and, if memory is left, wakes the task of the next waiting message.
+    /// Wakes the task of the first waiting message after memory was released. This task takes the
+    /// memory that it needs. If memory is left, it wakes the task of the next waiting message.
     fn wake_first(&mut self) {
         let first = self.waiting.first().map(|(_, _, id)| id);
         self.wake(first);

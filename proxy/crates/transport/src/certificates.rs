@@ -73,7 +73,8 @@ impl fmt::Debug for Pem<'_> {
 }
 
 impl Pem<'_> {
-    /// Returns all certificates in the file (at least one), and when they expire.
+    /// Returns all certificates in the file (at least one), and the earliest of their expiries (at
+    /// most `MAX_EXPIRIES`).
     ///
     /// # Errors
     /// If the file has no certificate, or a certificate is malformed.
@@ -113,7 +114,8 @@ impl Pem<'_> {
         }
     }
 
-    /// Returns all revocation lists in the file (at least one), and when they must be replaced
+    /// Returns all revocation lists in the file (at least one), and the earliest of their expiries
+    /// (at most [`MAX_EXPIRIES`]). The expiry of a list is the time at which it must be replaced
     /// (`nextUpdate`). A list without `nextUpdate` is valid forever.
     ///
     /// # Errors
@@ -201,8 +203,8 @@ impl Pem<'_> {
 }
 
 /// Reads the certificates of authorities in several files. Returns a certificate store that trusts
-/// these authorities, and the list of their certificates. Adds the expiry of each certificate to
-/// `expiries`.
+/// these authorities, and the list of their certificates. Adds the expiries of the certificates to
+/// `expiries`. If a file has many certificates, only the earliest expiries are added.
 ///
 /// # Errors
 /// If a file is malformed, or rustls refuses one of its certificates.
@@ -223,7 +225,9 @@ pub fn authorities(
     Ok((roots, all))
 }
 
-/// Reads the revocation lists in several files. Adds to `expiries` when each list must be replaced.
+/// Reads the revocation lists in several files. Adds the expiries of the lists to `expiries`. The
+/// expiry of a list is the time at which it must be replaced. If a file has many lists, only the
+/// earliest expiries are added.
 ///
 /// # Errors
 /// If a file has no revocation list, or a list is malformed.
@@ -330,7 +334,7 @@ pub struct CertificateExpiry {
     pub not_after: i64,
 }
 
-/// The kind of an item in a PEM file that expires.
+/// The kind of an item that is in a PEM file and has an expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExpiryKind {
     /// A certificate.
@@ -449,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_two_listeners_use_gives_one_expiry_per_authority_and_revocation_list() {
+    fn expiries_of_a_file_that_two_listeners_use_are_returned_only_once() {
         let mut params = params("clients");
         params.serial_number = Some(SerialNumber::from(0x1f_u64));
         params.not_after = date_time_ymd(2_032, 1, 1);
@@ -472,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn without_repetitions_keeps_equal_certificates_with_different_expiry_times() {
+    fn without_repetitions_keeps_certificates_that_differ_only_in_their_expiry_times() {
         let all = [("1", 2_031), ("1", 2_032), ("1", 2_031)];
         let all = all.map(|(serial, year)| expiry(serial, year));
         let kept = without_repetitions(all.to_vec());

@@ -17,7 +17,7 @@ use super::Stream;
 /// Idle time on a server connection after which the kernel sends the first keep-alive probe.
 const SERVER_IDLE: Duration = Duration::from_secs(10);
 
-/// Time between two keep-alive probes of a server.
+/// Time between two keep-alive probes that the kernel sends to a server.
 const SERVER_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Number of keep-alive probes without a reply after which a server connection ends.
@@ -32,7 +32,7 @@ const SERVER_LIMIT: Duration = Duration::from_secs(30);
 /// blocks no other client.
 const CLIENT_IDLE: Duration = Duration::from_secs(60);
 
-/// Time between two keep-alive probes of a client.
+/// Time between two keep-alive probes that the kernel sends to a client.
 const CLIENT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Number of keep-alive probes without a reply after which a client connection ends.
@@ -49,9 +49,11 @@ pub(crate) fn keep_server_alive(socket: &impl AsFd) -> io::Result<()> {
     Ok(set_socket_keepalive(socket, true)?)
 }
 
-/// Makes the kernel end a connection if sent bytes stay unacknowledged for 30 s. Must not be called
-/// if Seawall relays all bytes of one client to the server. Such a client may send bytes while a
-/// long operation runs, and the server reads these bytes only when the operation ends.
+/// Makes the kernel end a connection if sent bytes stay unacknowledged for 30 s, or wait for 30 s
+/// because the server's receive buffer is full. Must not be called if Seawall relays all bytes of
+/// one client to the server. Such a client may send bytes while a long operation runs. The server
+/// reads these bytes only when the operation ends, so they may fill the receive buffer of a healthy
+/// server for more than 30 s.
 ///
 /// # Errors
 /// If the system refuses the option.

@@ -56,7 +56,9 @@ impl Progress {
         }
     }
 
-    /// True if the peer's average rate, over at least 30 s of waiting, is below the minimum rate.
+    /// True if the peer's average rate in the current `RATE_WINDOW` is below the minimum rate. This
+    /// rate counts only if the window is complete, or if the rate was too low in the previous
+    /// window. The result is also true if the current wait alone lasts a whole window.
     pub fn is_slow(&self, now: Instant) -> bool {
         let waits = self
             .owing_since

@@ -12,8 +12,9 @@ pub enum Sharer {
     /// All clients of one IPv4 address, or of one IPv6 /64 network, because one host may own a
     /// whole /64.
     Address(IpAddr),
-    /// All logged-in clients of one user, if their address is one that many users share, such as
-    /// the address of a NAT gateway. The number is the id of the user's identity (`IdentityId`).
+    /// The logged-in clients of one user. Only clients at an address that many clients share, such
+    /// as the address of a NAT gateway, belong to such a group. The number is the id of the user's
+    /// identity (`IdentityId`).
     User(u64),
 }
 
@@ -31,8 +32,8 @@ impl Sharer {
     }
 }
 
-/// A [`Sharer`] may get more of a resource only while it holds less than this many times the amount
-/// that is still free. So one sharer gets at most eight ninths of a resource, and at least one
+/// A [`Sharer`] may get more of a resource only if it holds less than the free amount multiplied by
+/// this factor. So one sharer gets at most eight ninths of a resource, and at least one
 /// ninth stays free for other sharers.
 ///
 /// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet

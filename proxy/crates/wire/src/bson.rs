@@ -24,7 +24,7 @@ pub enum BsonError {
 pub enum ElementKind<'a> {
     /// A 64-bit float.
     Double(f64),
-    /// A string without its length and NUL. It may be invalid UTF-8.
+    /// The bytes of a string, without its length field and its NUL. They may be invalid UTF-8.
     String(&'a [u8]),
     /// All bytes of an embedded document.
     Document(&'a [u8]),
@@ -95,7 +95,8 @@ impl<'a> ElementKind<'a> {
     }
 
     /// The value as a boolean, as servers read it: false, null and zero are false, and all other
-    /// values are true. Unlike in a server, the deprecated type undefined is also true.
+    /// values are true. There is one difference: a value of the deprecated BSON type `undefined` is
+    /// true here, but false on a server.
     pub fn is_truthy(&self) -> bool {
         match *self {
             Self::Bool(value) => value,
@@ -265,7 +266,7 @@ pub fn name_length(bytes: &[u8]) -> Option<usize> {
     split_name(bytes).map(|(name, _, _)| name.len())
 }
 
-/// The length of a name of eight bytes or more.
+/// The length of a name of eight bytes or more. Returns `None` if there is no NUL after the name.
 #[inline(never)]
 fn long_name_bytes(bytes: &[u8]) -> Option<usize> {
     let rest = bytes.get(size_of::<u64>()..)?;
@@ -273,7 +274,8 @@ fn long_name_bytes(bytes: &[u8]) -> Option<usize> {
     Some(size_of::<u64>() + length)
 }
 
-/// The length and the head of a name, if `bytes` has fewer than eight bytes.
+/// The length and the head of the name at the start of `bytes`, which has fewer than eight bytes.
+/// Returns `None` if there is no NUL after the name.
 #[inline(never)]
 fn short_name(bytes: &[u8]) -> Option<(usize, u64)> {
     let length = bytes.iter().position(|&byte| byte == 0)?;
@@ -374,7 +376,7 @@ fn chunk<const N: usize>(bytes: &[u8]) -> Result<[u8; N], BsonError> {
         .ok_or(BsonError::BadLength)
 }
 
-/// The text of a string value, without its length and its NUL.
+/// The text of a string value, without its length field and its NUL.
 #[inline(always)]
 fn text(value: &[u8]) -> Result<&[u8], BsonError> {
     match value {
@@ -517,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn code_with_scope_below_the_minimum_length_is_refused() {
+    fn a_value_of_the_type_code_with_scope_is_refused_if_it_is_shorter_than_the_minimum() {
         let scoped = |length: u8| {
             let (code, scope) = ([1_u8, 0, 0, 0, 0], [5_u8, 0, 0, 0, 0]);
             with_null(&[&b"\x0fs\0"[..], &[length, 0, 0, 0], &code, &scope].concat())

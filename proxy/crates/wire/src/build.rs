@@ -45,7 +45,7 @@ pub fn encode_request(request_id: i32, body: &[u8]) -> Vec<u8> {
     encode_op_msg(request_id, 0, body)
 }
 
-/// Encodes an `OP_REPLY` with one document, the reply to a command in `OP_QUERY`.
+/// Encodes an `OP_REPLY` with one document. A command that arrives as `OP_QUERY` gets such a reply.
 pub fn encode_op_reply(
     response_flags: u32,
     request_id: i32,

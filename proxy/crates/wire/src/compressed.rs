@@ -71,7 +71,7 @@ impl Compressor {
 /// connection.
 #[derive(Debug, thiserror::Error)]
 pub enum InflateError {
-    /// The message ends before its compressed content begins.
+    /// The message ends before its compressed content begins, or its header is invalid.
     #[error("compressed message too short")]
     TooShort,
     /// The inner message is not an `OP_MSG`, `OP_QUERY` or `OP_REPLY`.

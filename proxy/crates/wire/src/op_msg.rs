@@ -74,7 +74,8 @@ pub enum MessageError {
     /// Two sequences have the same identifier.
     #[error("Duplicate document sequence")]
     DuplicateSequence,
-    /// A sequence's size does not fit the message.
+    /// The declared size of a sequence exceeds the rest of the message, or is too small for the
+    /// sequence's identifier. Also returned if the message ends within the size field.
     #[error("document sequence size does not fit the message")]
     SequenceSize,
     /// The body is not a BSON document.
@@ -242,7 +243,9 @@ impl<'a> OpMsg<'a> {
     }
 }
 
-/// Parses a sequence that may be incomplete. Returns only its complete documents.
+/// Parses a section whose end may be missing. Returns the sequence with only its complete
+/// documents, and the number of bytes in `section` that belong to the section. Returns `None` if
+/// the section is not a sequence, or if the identifier is incomplete.
 fn parse_sequence_head(section: &[u8]) -> Option<(Sequence<'_>, usize)> {
     let (&kind, rest) = section.split_first()?;
     if let Ok((sequence, size)) = parse_sequence(rest) {

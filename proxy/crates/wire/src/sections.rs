@@ -16,7 +16,7 @@ const MAX_IDENTIFIER_BYTES: usize = 256;
 /// Counts documents that follow one another without gaps. The input may be split at any byte.
 #[derive(Debug, Default)]
 pub struct DocumentWalk {
-    /// The bytes of the next document's size field that have arrived.
+    /// The bytes that have arrived of the next document's size field.
     size: [u8; SIZE_BYTES],
     size_bytes: usize,
     /// Number of bytes of the current document that have not arrived.
@@ -71,7 +71,8 @@ pub struct SectionWalk {
     left: usize,
     /// Number of bytes of the current sequence's documents that have not arrived.
     inside: usize,
-    /// The arrived bytes of a section whose identifier is not complete yet; empty inside documents.
+    /// The bytes that have arrived of a section whose identifier is not complete yet. Empty while
+    /// the documents of a section arrive.
     head: Vec<u8>,
     identifiers: Vec<Vec<u8>>,
     /// The identifier of the sequence whose documents are counted; `None` if none are counted.
@@ -82,7 +83,7 @@ pub struct SectionWalk {
 impl SectionWalk {
     /// Creates a parser that begins after the body. `left` is the number of bytes between the body
     /// and the end of the message. `counted` is the identifier of the sequence whose documents the
-    /// parser counts.
+    /// parser counts; with `None`, it counts no documents.
     pub fn new(left: usize, counted: Option<&'static str>) -> Self {
         Self {
             left,
@@ -134,7 +135,8 @@ impl SectionWalk {
         current.is_some_and(|name| self.counted.map(str::as_bytes) == Some(name))
     }
 
-    /// Number of documents of the counted sequence whose size field has arrived and is valid.
+    /// Number of documents in the counted sequence. A document counts as soon as its size field has
+    /// arrived and is valid.
     pub fn documents(&self) -> u64 {
         self.documents.count()
     }

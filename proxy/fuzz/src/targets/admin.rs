@@ -269,7 +269,7 @@ impl Parts {
     }
 }
 
-/// Records operations over some minutes.
+/// Records [`OPERATIONS`] operations, with times in the last few minutes before `now`.
 fn fill(observer: &Observer, insight: &Insight, now: SystemTime) {
     let reply = documents::encode(&bson::doc! { "n": 1, "ok": 1.0 });
     for second in 0..OPERATIONS {

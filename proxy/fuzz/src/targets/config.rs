@@ -16,8 +16,8 @@ use crate::choices::Choices;
 /// Maximum length of the text. Longer texts take more time, and find no further errors.
 const MAX_TEXT_BYTES: usize = 16 * 1024;
 
-/// Minimum message memory of accepted settings. With less memory, Seawall could not hold one large
-/// message and its reply.
+/// Minimum value of `message_memory_bytes` in accepted settings. With less memory for messages,
+/// Seawall could not hold one large message and its reply.
 const LEAST_MESSAGE_MEMORY_BYTES: usize = 128 << 20;
 
 /// Checks that accepted settings obey the rules in `check_settings`, such as unique

@@ -1,6 +1,6 @@
 //! One whole message with its header. The target parses it as `OP_MSG` with its sections and as
-//! `OP_QUERY`. It also parses the sections in pieces, like those of a large message, which Seawall
-//! forwards before its end has arrived.
+//! `OP_QUERY`. It also parses the sections in pieces. Seawall does this for a large message,
+//! because it forwards the message before its end has arrived.
 //!
 //! Input: one byte that selects how the message is split, then the message.
 
@@ -11,7 +11,7 @@ use seawall_wire::{
 
 use crate::choices::{Choices, Pieces};
 
-/// Offset of the first section.
+/// Offset of the first section in an `OP_MSG`, in bytes.
 const SECTIONS_OFFSET: usize = HEADER_BYTES + 4;
 
 /// Longest identifier of a document sequence that [`SectionWalk`] accepts.
@@ -73,7 +73,7 @@ fn check_whole(message: &[u8]) {
     assert!(again.sequences().eq(parsed.sequences()));
 }
 
-/// Builds the same message with its body first.
+/// Builds a message from the parts of a parsed message. The body becomes the first section.
 fn rebuilt(parsed: &OpMsg<'_>) -> Vec<u8> {
     let mut message = encode_op_msg_like(0, 1, 0, parsed.body);
     for sequence in parsed.sequences() {

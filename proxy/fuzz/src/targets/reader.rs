@@ -27,7 +27,7 @@ use tokio::{
 
 use crate::choices::{Choices, Pieces};
 
-/// Limits of message sizes: small ones as before a login, large ones as after a login.
+/// Limits of message sizes. Seawall has a small limit before a login, and a large limit after it.
 const LIMITS: [usize; 4] = [16, 16 * 1024, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTES];
 
 /// The memory budget. It is enough for everything that one reader holds.
@@ -196,7 +196,8 @@ async fn finish(
 #[derive(Clone, Copy, Debug)]
 struct Input<'a> {
     bytes: &'a [u8],
-    /// The sizes of the pieces, and the number of pieces that are left.
+    /// The sizes of the pieces, and the number of pieces that are left. With `None`, each read gets
+    /// as many bytes as it has room for.
     pieces: Option<(Pieces, usize)>,
     is_pending: bool,
 }

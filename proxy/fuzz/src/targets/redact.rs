@@ -3,7 +3,7 @@
 //!
 //! Input, in this order:
 //!
-//! - one byte that selects the redaction mode, and if the grammar generates the body;
+//! - one byte that selects the redaction mode, and whether the grammar generates the body;
 //! - one length byte, then that many bytes, which select changes to the body;
 //! - the body of a message, or bytes that select a command from the grammar.
 
@@ -16,8 +16,8 @@ use seawall_wire::{OpMsg, encode_request};
 use crate::{choices::Choices, documents};
 
 /// Checks that a redacted command is valid, and keeps its field names, its embedded documents and
-/// arrays, and its shape. Checks that no string value of a command from the grammar remains. Checks
-/// that a redacted reply or document is valid.
+/// arrays, and its shape (the command without its values). Checks that no string value of a command
+/// from the grammar remains. Checks that a redacted reply or document is valid.
 pub fn redact(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
@@ -73,8 +73,9 @@ fn check_command(redactor: &Redactor, body: &[u8]) -> Option<Vec<u8>> {
     Some(redacted.body.to_vec())
 }
 
-/// Checks that the redacted document is valid if the original is, and has the same field names.
-/// Checks that each document in a top-level field keeps its field names, and each array its length.
+/// Checks that the redacted document is valid if the original document is valid. Checks that both
+/// have the same field names, that each document in a top-level field keeps its field names, and
+/// that each array in a top-level field keeps its length.
 fn check_structure(original: &[u8], redacted: &[u8]) {
     let (Ok(one), Ok(other)) = (
         Document::from_reader(original),
@@ -100,7 +101,7 @@ fn check_structure(original: &[u8], redacted: &[u8]) {
 }
 
 /// Checks that no value contains [`documents::planted`], the text in each string value before the
-/// redaction. Paths such as `$field` count as names, so they may contain the text.
+/// redaction. Paths such as `$field` are not redacted, so they may contain the text.
 fn check_planted(body: &[u8]) {
     let document = Document::from_reader(body).expect("the redacted command is valid");
     document.values().for_each(check_value);

@@ -179,7 +179,8 @@ impl Honest {
     }
 }
 
-/// The parts of an input.
+/// A decoded input: a correct conversation, the bytes that select changes to its messages, and a
+/// payload that may replace one of its messages.
 struct Case<'a> {
     honest: &'static Honest,
     alterations: Choices<'a>,

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dashboard_file_is_sent_only_if_it_has_changed_and_with_gzip_only_if_accepted() {
+    async fn an_unchanged_dashboard_file_is_not_sent_and_gzip_needs_a_client_that_accepts_it() {
         let assets = Assets::default();
         let plain = reply(&assets, PAGE, &HeaderMap::new());
         assert!(!plain.headers().contains_key(header::CONTENT_ENCODING));

@@ -1,7 +1,7 @@
-//! `/api/v1/live`: sends the most important numbers once a second, as server-sent events. The
-//! numbers are computed once for all streams, and only while there are streams. With
-//! `instances=all` the numbers cover all instances ([`super::super::fleet`]). `/api/v1/tick`
-//! returns these numbers once.
+//! `/api/v1/live`: sends the most important numbers every second, as server-sent events. All
+//! streams share one computation of the numbers. While there are no streams, nothing is computed.
+//! With `instances=all` the numbers cover all instances ([`super::super::fleet`]). `/api/v1/tick`
+//! returns the numbers in a single reply.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,6 +35,7 @@ pub struct Live {
     /// first update, and after [`run`] has ended.
     updates: watch::Sender<Option<Bytes>>,
     /// The latest update of all instances together, also as the bytes of a server-sent event.
+    /// `None` before the first such update, and after `fleet::live::run` has ended.
     merged: watch::Sender<Option<Bytes>>,
     places: Arc<Semaphore>,
 }
@@ -182,8 +183,8 @@ impl Subscription {
 
 #[derive(Deserialize)]
 pub(super) struct StreamOptions {
-    /// `all` selects the updates of all instances. The middleware `fleet::respond` refuses other
-    /// values.
+    /// `all` selects the updates of all instances. `None` selects the updates of this instance. The
+    /// middleware `fleet::respond` refuses other values.
     instances: Option<String>,
 }
 

@@ -72,8 +72,8 @@ pub(super) async fn end(State(state): State<Arc<AdminState>>, parts: Parts) -> R
     with_cookie(&parts, "", 0)
 }
 
-/// Reports the caller's rights. The page asks for a token only if this reply says that a token is
-/// required.
+/// Reports the caller's rights. The status is 401 if a token is required and the request has no
+/// valid token. The page then asks the user for a token.
 pub(super) async fn describe(State(state): State<Arc<AdminState>>, parts: Parts) -> Response {
     let admitted = state.admit(&Presented::of_parts(&parts));
     let token = match admitted {

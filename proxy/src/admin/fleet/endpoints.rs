@@ -116,7 +116,7 @@ fn is_one(topic: &str) -> bool {
 }
 
 /// Merges the replies. For an instance without a valid reply, the merged reply contains only the
-/// address and the error.
+/// address and the error. Returns `None` if no instance has sent a valid reply.
 fn merged<T: Adapt>(replies: Vec<InstanceReply>, asked: &Asked) -> Result<Option<Vec<u8>>, String> {
     let mut sum: Option<T> = None;
     let mut instances = Vec::new();

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 /// The path at which a peer returns its current numbers.
 const TICK: &str = "/api/v1/tick";
 
-/// Computes the merged updates until `stop` is cancelled. Then all streams end.
+/// Computes the merged updates until `stop` is cancelled. Then all streams of merged updates end.
 pub(in crate::admin) async fn run(state: Arc<AdminState>, stop: CancellationToken) {
     let mut interval = interval();
     let updates = state.live.merged();

@@ -173,7 +173,7 @@ fn sparklines_that_begin_at_different_times_are_aligned_and_summed() {
 }
 
 #[test]
-fn operations_of_shapes_beyond_the_limit_are_counted_in_other() {
+fn operations_of_shapes_beyond_the_limit_are_counted_in_the_member_named_other() {
     let shape = |id: &str, count: u64| {
         let bucket = json!({ "count": count, "gt_seconds": 0.001, "le_seconds": 0.00109 });
         json!({ "id": id, "count": count, "distribution": [bucket], "total_time_ms": count })

@@ -135,7 +135,7 @@ impl Parameters {
         self.sort.as_deref().unwrap_or(DEFAULT_SORT)
     }
 
-    /// True if the reply must contain all distributions.
+    /// True if the reply must contain the distributions of durations, and not only quantiles.
     pub(super) fn has_distributions(&self) -> bool {
         self.distributions.unwrap_or_default()
     }
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_is_given_by_since_or_by_from_and_until() {
+    fn a_period_is_given_by_the_parameter_since_or_by_the_parameters_from_and_until() {
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         let range = |query: &str| {
             let range = parameters(query).range(at(10_000)).ok();

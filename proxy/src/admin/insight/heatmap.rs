@@ -72,7 +72,7 @@ fn heatmap_of(
     })
 }
 
-/// The number of operations of all series of a period, by the bucket of their duration.
+/// The number of operations in each bucket of durations. Adds up all series of the period.
 fn counts(period: &Period) -> BTreeMap<usize, u64> {
     let mut counts = BTreeMap::new();
     let series = period.series.values();

@@ -18,7 +18,8 @@ use crate::topology::TopologyType;
 use seawall_api::millis;
 use seawall_insight::{RecurringStall, Stall, WaitingShape};
 
-/// The note in the reply if the servers are routers, because no counter explains their stalls.
+/// A note in the reply. If the servers are routers, no counter explains a stall, and the reply has
+/// this note.
 const ROUTERS: &str = "routers (mongos) have no checkpoint, cache or ticket counters: stalls of the shards behind them \
                        are reported without a counter";
 

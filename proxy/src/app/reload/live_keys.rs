@@ -5,12 +5,12 @@ use seawall_config::{KEYS, Key, KeyKind};
 
 use super::*;
 
-/// The beginning of the paths of the keys of configured users. The test in this file skips these
-/// keys, because the configuration compares each user as a whole. The end-to-end test
-/// `a_reload_can_add_change_and_remove_configured_users` covers them.
+/// The keys of configured users have paths that begin with this text. The test in this file changes
+/// one key at a time, so it skips these keys: a reload compares users as a whole, and not key by
+/// key. The end-to-end test `a_reload_can_add_change_and_remove_configured_users` covers users.
 const USERS: &str = "auth.users[]";
 
-/// The beginning of the paths of listeners' keys.
+/// The keys of listeners have paths that begin with this text.
 const LISTENERS: &str = "listeners[].";
 
 /// Two files that exist, as values of the keys that name files. The configuration reads the files,
@@ -102,7 +102,8 @@ fn of_telemetry(name: &str) -> String {
     format!("telemetry.{name} = {:?}\n", FILES[0])
 }
 
-/// The other configuration keys of the TLS section `section` that the key `name` needs, as TOML.
+/// The key `name` of the TLS section `section` is valid only together with some other keys of this
+/// section. Returns those other keys, with values, as TOML.
 fn tls(section: &str, name: &str) -> String {
     let certificates = ["client_certificate", "client_ca_file", "client_crl_file"];
     let needs_authority = certificates.contains(&name);

@@ -5,7 +5,7 @@ use super::*;
 
 /// Until an event, such as a storm, begins a capture, Seawall keeps the last operations in memory.
 #[test]
-fn operations_kept_for_an_event_are_dropped_if_a_capture_starts_or_no_event_is_configured() {
+fn kept_operations_are_dropped_if_a_capture_starts_or_if_no_event_can_begin_a_capture() {
     let folder = Folder::new("replaced");
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
     let mut client = CapturedClient::default();
@@ -27,7 +27,7 @@ fn operations_kept_for_an_event_are_dropped_if_a_capture_starts_or_no_event_is_c
 
 /// Until an event, such as a storm, begins a capture, Seawall keeps the last operations in memory.
 #[test]
-fn if_a_limit_changes_the_buffer_of_operations_before_an_event_is_replaced() {
+fn the_buffer_of_kept_operations_is_replaced_if_one_of_its_limits_changes() {
     let folder = Folder::new("limits-of-lead");
     let waiting = || CaptureSettings {
         on: vec![EventKind::Storm],

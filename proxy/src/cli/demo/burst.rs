@@ -2,7 +2,7 @@
 //!
 //! A deployment sees such a burst when an application restarts, or when an application opens a new
 //! client for each request that the application serves. The driver caches the salted password, so
-//! the cost comes from connections and logins, not from PBKDF2.
+//! the clients do not compute PBKDF2 again: a burst measures the cost of connections and logins.
 
 use std::time::Duration;
 

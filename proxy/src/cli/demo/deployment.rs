@@ -1,5 +1,5 @@
-//! The private mongod of a demonstration: a replica set of one member, access control, random
-//! passwords.
+//! The private mongod of a demonstration. It is a replica set of one member, it uses access
+//! control, and its users have random passwords.
 
 use std::{fmt, fmt::Write as _, path::Path};
 

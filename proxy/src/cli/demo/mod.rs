@@ -218,7 +218,8 @@ fn with_causes(error: &dyn Error) -> String {
     text
 }
 
-/// The progress of the download is printed each time that this many more bytes have arrived.
+/// Number of bytes of the mongod's download after which the demonstration prints the progress of
+/// this download again.
 const PROGRESS_BYTES: u64 = 10_000_000;
 /// Time limit for Seawall to discover the mongod. The mongod is already up, so one probe is enough.
 const SEEN_LIMIT: Duration = Duration::from_secs(20);

@@ -18,8 +18,8 @@ use seawall_stats::Outcome;
 pub(super) struct Figures {
     /// Commands that the driver sent, by name.
     sent: BTreeMap<String, u64>,
-    /// Operations that servers served through Seawall, by command. Excludes commands to which
-    /// Seawall itself replies (`hello`, logins).
+    /// Operations that Seawall forwarded to servers, by command. Excludes commands to which Seawall
+    /// itself replies (`hello`, logins).
     served: BTreeMap<String, u64>,
     shapes: Vec<ShapeRow>,
     client_connections: u64,
@@ -119,9 +119,9 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Two tables with numbers of connections and logins. Seawall counted the numbers of the first
-/// table: from clients to Seawall, and from Seawall to the server. The mongod counted the numbers
-/// of the second table, during each burst.
+/// Two tables with numbers of connections and logins. The first table shows the counts of Seawall:
+/// connections and logins of clients at Seawall, and of Seawall at the server. The second table
+/// shows the counts of the mongod during each burst: without Seawall, and through Seawall.
 pub(super) fn connections(figures: &Figures, straight: &Burst, through: &Burst) -> Vec<String> {
     let row = |what: &str, left: &str, right: &str| format!("{what:<36} {left:>16} {right:>16}");
     let numbers =
@@ -180,7 +180,7 @@ pub(super) fn comparison(figures: &Figures) -> Vec<String> {
     lines
 }
 
-/// Addresses to try while the demonstration runs.
+/// Tells the user which addresses of Seawall to open while the demonstration runs.
 pub(super) fn where_to_look(app: &App, deployment: &Deployment) -> Vec<String> {
     let admin = app.admin_address().unwrap_or("off");
     vec![

@@ -1,4 +1,5 @@
-//! Reads the configuration again: on SIGHUP, on a request of the API, and if a file has changed.
+//! Reads the configuration again: on SIGHUP, when a caller of the API requests it, and when the
+//! configuration file or a file that it names has changed.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -18,8 +19,9 @@ use crate::{
     cli::check,
 };
 
-/// Time between two checks for changed configuration files (`reload.watch`). A change is loaded at
-/// the second check that reads it, so new certificates are in use within two seconds.
+/// Time between two checks for changed configuration files (`reload.watch`). Seawall loads a change
+/// when two checks in a row have read it. So new certificates are normally in use within two
+/// seconds.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time limit for resolving a changed connection string.
@@ -156,7 +158,8 @@ impl Reloader {
         }
     }
 
-    /// Reloads on SIGHUP, on a request of the API, and if a file has changed. Never ends.
+    /// Reloads on SIGHUP, when a caller of the API requests it, and when the configuration file or
+    /// a file that it names has changed. Never ends.
     pub(super) async fn serve(mut self, mut hang_up: Signal) {
         let app = Arc::clone(&self.app);
         let mut checks = interval(CHECK_INTERVAL);
@@ -244,9 +247,9 @@ impl Reloader {
         Ok(reload)
     }
 
-    /// Reads the configuration and the files that it names, such as the certificate. Reloads if a
-    /// setting or the content of such a file has changed since the last reload, and two checks in a
-    /// row have read the same content.
+    /// Reads the configuration and the files that it names, such as the certificate. Reloads if
+    /// `Watch::record_read` returns true: two checks in a row have read the same contents, and
+    /// these have changed since the last reload or must be tried again.
     async fn check_files(&mut self) {
         // If an earlier read still hangs, skip this check. The call that started the read has
         // already logged the problem.
@@ -303,9 +306,9 @@ fn record(app: &App, reload: &api::Reload) {
 mod tests {
     use super::*;
 
-    /// Runs one check for each element of `checks`, which is the content that this check reads.
-    /// Returns the contents that must be reloaded, and treats each of them as reloaded before the
-    /// next check.
+    /// Runs one check for each element of `checks`: the check reads this element as the content of
+    /// the files. Returns the contents that must be reloaded, and treats each of them as reloaded
+    /// before the next check.
     fn due(checks: &[&'static str]) -> Vec<&'static str> {
         let mut watch = Watch::new("start");
         let mut due = Vec::new();

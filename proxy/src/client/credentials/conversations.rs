@@ -20,12 +20,13 @@ use crate::limits::{Turn, Turns};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// A conversation (a first login that waits for its client, see the module documentation) is not
-/// ended to make room for another conversation before it is this old.
+/// Minimum age of a conversation (a first login that waits for its client, see the module
+/// documentation) that Seawall ends to make room for another conversation.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Shortest time between two attempts of a waiting login to end another conversation. Thousands of
-/// logins may wait, and each attempt examines all conversations.
+/// Shortest time between two attempts of a waiting login to end another conversation. More frequent
+/// attempts would use too much CPU time, because each attempt examines all conversations, and
+/// thousands of logins may wait.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The conversations in progress: first logins that wait for their clients (see the module
@@ -180,8 +181,8 @@ impl<T> Conversation<T> {
         }
     }
 
-    /// Ends the conversation and returns its stored value. Returns `None` if the conversation was
-    /// ended earlier to make room for another conversation.
+    /// Ends the conversation and returns its stored value. Returns `None` if it stores no value, or
+    /// if it was ended earlier to make room for another conversation.
     pub(super) fn take(&self) -> Option<T> {
         let slot = self.all.open.lock().slots.remove(&self.number);
         slot.and_then(|slot| slot.held)

@@ -4,7 +4,8 @@
 //! Seawall forwards only parsed SCRAM payloads, in commands that it builds itself, on a connection
 //! that is in no pool. The connection joins a pool only under three conditions. The server reports
 //! that exactly this user is logged in on it. The ClientKey from the client's proof matches the
-//! keys that Seawall then reads. The server's signature matches these keys, too.
+//! user's keys, which Seawall then reads on this connection. The server's signature matches these
+//! keys, too.
 
 use std::{pin::pin, sync::Arc};
 
@@ -249,8 +250,9 @@ impl Credentials {
         Err(CredentialError::Unavailable)
     }
 
-    /// Returns the configured keys, or the keys that Seawall reads after it has logged in with the
-    /// configured password.
+    /// Returns the keys of a configured user. If the configuration has keys for the user, returns
+    /// these. If it has a password, logs in at a server with the password, and returns the keys
+    /// that the server has for the user.
     pub(super) async fn obtain_configured(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -371,7 +373,7 @@ impl FirstLogin {
     }
 
     /// Sends the client's first payload to a server. Returns the server's challenge for the client.
-    /// If the server refuses the payload, remembers that the user is unknown.
+    /// If the server refuses the payload, remembers that the user is unknown for this mechanism.
     pub(in crate::client) async fn start(
         mut self,
         mechanism: Mechanism,

@@ -153,8 +153,8 @@ impl Flights {
     }
 
     /// Records that Seawall has learned the user's keys, or that a server does not know the user.
-    /// Wakes all waiting logins of this user, and the logins that have a [`Lead`] but have not
-    /// begun their first login, because they no longer need one.
+    /// Wakes all waiting logins of this user. Also wakes the logins that have a [`Lead`] but have
+    /// not begun their first login. None of these logins needs a first login any more.
     pub(super) fn resolve(&self, user: &UserName) {
         let state = self.0.lock();
         let Some(flights) = state.users.get(user) else {
@@ -285,7 +285,7 @@ mod tests {
     /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     /// Other logins of this user wait until the first login ends, but only for a limited time.
     #[tokio::test(start_paused = true)]
-    async fn a_stalled_first_login_delays_logins_from_its_address_longer_than_from_others() {
+    async fn logins_from_the_address_of_a_stalled_first_login_wait_longer_than_other_logins() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let _stalled = lead(&flights, 1, began).unwrap();
@@ -390,7 +390,7 @@ mod tests {
 
     /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     #[tokio::test(start_paused = true)]
-    async fn if_the_login_woken_by_the_end_of_a_first_login_is_cancelled_the_next_one_is_woken() {
+    async fn if_a_woken_login_is_cancelled_the_next_waiting_login_is_woken() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let first = lead(&flights, 1, began).unwrap();

@@ -132,8 +132,8 @@ pub struct Credentials {
     /// The users whose keys are being read from a server again (a reading). The value of the
     /// receiver becomes true when the reading of the user's keys has ended.
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
-    /// Limits the number of exchanges with servers that run at the same time, for the first logins
-    /// of all users and the lookups (readings of keys through the service account) together. A
+    /// Limits the number of exchanges with servers that run at the same time. The first logins of
+    /// all users and all lookups (readings of keys through the service account) share this limit. A
     /// first login holds no permit while it waits for its client.
     exchanges: AdjustableSemaphore,
     /// Limits the number of queries about users' mechanisms that run at the same time.
@@ -154,8 +154,8 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Creates the credentials. With mode `auto`, Seawall determines the mode as soon as it sees
-    /// the deployment.
+    /// Creates the credentials. If the mode is [`CredentialMode::Undecided`], starts a task that
+    /// determines the mode as soon as the servers of the deployment can be reached.
     pub fn start(
         settings: CredentialSettings,
         topology: Arc<Topology>,
@@ -183,11 +183,12 @@ impl Credentials {
         credentials
     }
 
-    /// Applies changed limits and configured users. The mode does not change.
+    /// Applies the limits and the configured users of a changed configuration. The mode does not
+    /// change.
     ///
-    /// A user that is no longer configured counts as dropped. A user whose configured secret has
-    /// changed keeps its identity: the keys that were read from a server stay valid as long as the
-    /// server confirms them.
+    /// In the mode `users`, a user that is no longer configured counts as dropped. A user whose
+    /// configured secret has changed keeps its identity: the keys that were read from a server stay
+    /// valid as long as the server confirms them.
     pub(crate) fn configure(&self, settings: CredentialSettings) {
         self.exchanges.set(settings.first_logins, &self.runtime);
         self.questions.set(settings.first_logins, &self.runtime);
@@ -255,9 +256,9 @@ impl Credentials {
         }
     }
 
-    /// Returns a user's keys without waiting, if they are fresh ([`Known::is_fresh`]) and no other
-    /// login uses them. If the keys are known but not fresh, starts to read them from a server
-    /// again and returns `None`.
+    /// Returns a user's cached keys without waiting, if they are fresh ([`Known::is_fresh`]) and no
+    /// other login uses them. Otherwise returns `None`. If the keys are known but not fresh, also
+    /// starts to read them from a server again.
     pub(super) fn fresh(self: &Arc<Self>, user: &UserName, now: Instant) -> Option<Known> {
         if !self.may_be_known(user) {
             return None;
@@ -270,7 +271,8 @@ impl Credentials {
         None
     }
 
-    /// Finds the way in which a login's proof is checked.
+    /// Determines how a login's proof is checked: by Seawall, against known or configured keys, or
+    /// by a server.
     pub(super) async fn obtain(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -293,9 +295,9 @@ impl Credentials {
     }
 
     /// Returns the keys of a known user for a login that begins now. Returns the cached keys if
-    /// they are fresh and no other login uses them. Otherwise asks a server for the keys and
-    /// returns its reply to a request that was sent after the login began. If no such reply arrives
-    /// within a short limit, returns the cached keys. `None` if the user is not known.
+    /// they are fresh and no other login uses them. Otherwise waits until a server has returned the
+    /// keys again. The request for these keys must have been sent after the login began. If the
+    /// wait takes too long, returns the cached keys. `None` if the user is not known.
     async fn freshened(self: &Arc<Self>, user: &UserName) -> Option<Known> {
         let began = Instant::now();
         let mut readings = 0;
@@ -362,9 +364,9 @@ impl Credentials {
         receiver
     }
 
-    /// Applies the result of reading a user's keys, which was requested at `asked_at`. If the
-    /// result contains keys, the logins that wait for a first login of the user continue with these
-    /// keys. If the result ends the identity, the pools close the identity's connections.
+    /// Applies `reading`, the result of a request for a user's keys. The request was sent at
+    /// `asked_at`. If the result contains keys, the logins that wait for a first login of the user
+    /// continue. If the result ends the identity, the pools close the identity's connections.
     fn apply_reading(
         &self,
         user: &UserName,
@@ -518,9 +520,10 @@ impl Credentials {
         }
     }
 
-    /// Waits while first logins of the user by other clients are in progress, until this login
-    /// should try again to become the first login. Returns at once if the user became known or
-    /// unknown just before `wait` was created, because `wait` gets no notification of that.
+    /// Waits while other clients log in as this user for the first time. Then returns `None`, and
+    /// this login should try again to become the first login. If the user became known before
+    /// `wait` was created, returns the keys at once. If another login had already found that the
+    /// user is unknown, returns an error at once. (`wait` is notified only of later results.)
     async fn wait_unless_known(
         &self,
         request: &KeyRequest<'_>,
@@ -537,8 +540,8 @@ impl Credentials {
 
     /// Runs an exchange with a server in a task of its own. If the client disconnects and this
     /// future is dropped, the exchange continues, because its success makes the user known for the
-    /// next logins. Otherwise, in a storm of clients with short timeouts, the user might never
-    /// become known.
+    /// next logins. If the exchange ended too, the user might never become known in a storm of
+    /// clients with short timeouts.
     async fn run_to_end<T: Send + 'static>(
         &self,
         exchange: impl Future<Output = Result<T, CredentialError>> + Send + 'static,

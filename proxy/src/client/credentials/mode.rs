@@ -1,5 +1,5 @@
-//! The credential mode: the source of users' SCRAM keys. In the mode `auto`, Seawall asks the
-//! servers.
+//! The credential mode: the source of users' SCRAM keys. For the configured mode `auto`, Seawall
+//! asks the servers whether they require a login, and then decides on another mode.
 
 use std::{
     collections::HashMap,
@@ -25,13 +25,14 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// The source of users' keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialMode {
-    /// Not decided yet: the configuration says `auto`, and Seawall has not seen a server yet.
+    /// The source is not decided yet: the configuration says `auto`, and no server has told Seawall
+    /// yet whether it requires a login.
     Undecided,
     /// Each user reads its own keys. The configuration calls this mode `self`.
     Own,
     /// The service account reads the SCRAM keys of each user.
     Lookup,
-    /// Passwords or keys are configured.
+    /// The configuration contains the password or the keys of each user.
     Users,
     /// The deployment has no access control.
     None,
@@ -91,11 +92,12 @@ impl fmt::Debug for UserSecret {
     }
 }
 
-/// Settings of users and their keys.
+/// The settings of [`Credentials`]: the source of users' keys, the configured users, and limits.
 #[derive(Clone, Debug)]
 pub struct CredentialSettings {
-    /// The source of keys. `Undecided` for `auto` if neither users nor a service account are
-    /// configured.
+    /// The source of keys. For `auto`, the source is [`CredentialMode::Lookup`] if a service
+    /// account is configured, else [`CredentialMode::Users`] if users are configured, else
+    /// [`CredentialMode::Undecided`].
     pub mode: CredentialMode,
     /// The users that the configuration names.
     pub users: Vec<ConfiguredUser>,
@@ -112,7 +114,7 @@ pub struct CredentialSettings {
 }
 
 impl Credentials {
-    /// The secret of a configured user.
+    /// The secret of a configured user; `None` if the user is not configured.
     pub(super) fn configured(&self, user: &UserName) -> Option<UserSecret> {
         self.users.read().get(user).cloned()
     }
@@ -124,8 +126,9 @@ impl Credentials {
     }
 }
 
-/// Decides which mode replaces `auto` if the configuration has no users and no service account:
-/// `own` if any server that holds data requires authentication, otherwise `none`.
+/// Decides which mode replaces `auto` if the configuration has no users and no service account. The
+/// new mode is `self` if any usable server requires a login, and `none` if no usable server
+/// requires a login. Asks the servers again until the mode is decided.
 pub(super) async fn decide(credentials: Weak<Credentials>) {
     let failures = OccasionalLog::default();
     loop {
@@ -150,9 +153,9 @@ pub(super) async fn decide(credentials: Weak<Credentials>) {
     }
 }
 
-/// Returns the mode that fits the deployment: [`CredentialMode::Own`] or [`CredentialMode::None`].
-/// `None` if no server is usable. Asks all usable servers at the same time. The first server that
-/// requires a login decides.
+/// Asks all usable servers at the same time whether they require a login. Returns
+/// [`CredentialMode::Own`] as soon as one server requires a login, and [`CredentialMode::None`] if
+/// no server requires a login. Returns `Ok(None)` if no server is usable.
 ///
 /// # Errors
 /// No server requires a login, but a server did not reply, or its reply does not show whether it

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn set_changes_the_number_of_permits_while_permits_are_taken() {
+    async fn set_changes_the_number_of_permits_while_a_permit_is_in_use() {
         let permits = AdjustableSemaphore::new(2);
         let held = Arc::clone(permits.semaphore()).acquire_owned().await;
         permits.set(5, &Handle::current());

@@ -75,9 +75,9 @@ impl Credentials {
 
     /// Checks out a connection of a user to the primary or to a router, to read the user's keys. If
     /// a router refuses the user's keys, tries another router, because the data about users on the
-    /// first router may be outdated. The error is the [`Reading`] that the caller returns if it
-    /// gets no connection, for example [`Reading::RefusedSoFar`] if all usable routers refuse the
-    /// keys, but a router that has just failed may accept them.
+    /// first router may be outdated. The error is the [`Reading`] that the caller returns instead
+    /// of the keys. It is [`Reading::RefusedSoFar`] if all usable routers refuse the keys, but a
+    /// router has just failed. That router may still accept the keys.
     async fn check_out_to_read(&self, identity: &Arc<Identity>) -> Result<Checkout, Reading> {
         let deadline = Instant::now() + QUESTION_LIMIT;
         let preference = ReadPreference::PRIMARY;
@@ -168,8 +168,8 @@ impl Credentials {
     }
 
     /// Reads a user's keys through the service account. The driver may learn of an election only
-    /// from the error of a command, so the command is repeated once. The error is `None` if no
-    /// reply arrived.
+    /// from the error of a command. After such an error, or if the connection fails, the command is
+    /// sent a second time. The error is `None` if the driver got no reply or an error reply.
     async fn read_as_service(
         &self,
         user: &UserName,
@@ -208,8 +208,8 @@ fn may_succeed_elsewhere(error: &mongodb::error::Error) -> bool {
     }
 }
 
-/// The result of reading a user's keys if the service account got no keys. `error` is `None` if no
-/// reply arrived.
+/// The result of reading a user's keys if the service account got no keys. `error` is `None` if the
+/// driver got no reply or an error reply.
 fn reading_without_keys(error: Option<&UsersInfoError>, login_version: u64) -> Reading {
     match error {
         None | Some(UsersInfoError::CommandFailed { .. }) => Reading::Unavailable,
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_error_no_such_user_shows_the_service_account_that_a_user_was_dropped() {
+    fn for_the_service_account_only_the_error_nosuchuser_means_that_a_user_was_dropped() {
         let reading = |error: Option<&UsersInfoError>| reading_without_keys(error, 7);
         let missing = reading(Some(&UsersInfoError::NoSuchUser));
         assert!(matches!(missing, Reading::Gone), "{missing:?}");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_requested_again_only_after_a_connection_failure_or_a_state_change_error() {
+    fn scram_keys_are_read_again_only_after_a_connection_failure_or_a_state_change_error() {
         let closed = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         assert!(may_succeed_elsewhere(&closed.into()));
         // 10107 is NotWritablePrimary, 13 Unauthorized.

@@ -1,6 +1,6 @@
-//! Unauthenticated server connections that are kept for reuse: by the first login of another
-//! user, which a server checks, or by a query for the mechanisms of a user. Plain data: no I/O, no
-//! clock.
+//! Unauthenticated server connections that are kept for reuse. The next query about the mechanisms
+//! of a user can reuse such a connection. A login that a server checks (the first login of a user)
+//! can also reuse it. Plain data: no I/O, no clock.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct Spares(Vec<Spare>);
 
-/// A kept connection, and the time since which it has been unused.
+/// A kept connection. It has been unused since `since`.
 #[derive(Debug)]
 pub(super) struct Spare {
     address: ServerAddress,

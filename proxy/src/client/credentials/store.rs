@@ -1,8 +1,8 @@
 //! Users and their keys: plain data in bounded tables. No I/O, no clock.
 //!
 //! The age of a user's keys counts from the time at which Seawall requested them, not from the
-//! arrival of the reply. Keys never replace keys that were requested later, even if they arrive
-//! later.
+//! arrival of the reply. Keys from an earlier request never replace keys from a later request, even
+//! if the reply to the earlier request arrives last.
 
 use std::{
     sync::{Arc, Weak},
@@ -76,7 +76,7 @@ pub(in crate::client) struct Known {
     /// A weak reference to the `claim` of the login that claimed these keys last. It can be
     /// upgraded only as long as this login has not dropped its claim.
     claimed: Weak<()>,
-    /// When a login last claimed these keys.
+    /// When a login last claimed these keys; `None` if no login has claimed them.
     claimed_at: Option<Instant>,
 }
 
@@ -94,9 +94,9 @@ impl Known {
         }
     }
 
-    /// Handles a login whose proof was checked against `credentials`, which were requested earlier
-    /// than the known keys. Returns the user if `credentials` and the known keys have the same user
-    /// id and the same keys for the mechanism of the login. Otherwise the login fails.
+    /// Decides about a login whose proof was checked against `credentials`. `self` has keys from a
+    /// later request. Accepts the login if `self` and `credentials` have the same user id and the
+    /// same keys for the login's mechanism. Otherwise returns `None`, and the login fails.
     fn prove_older(
         &self,
         credentials: &seawall_auth::Credentials,
@@ -112,8 +112,8 @@ impl Known {
         Some(self.clone())
     }
 
-    /// True if a server confirmed the keys so recently that one login at a time may use them
-    /// without asking a server again.
+    /// True if a server confirmed the keys in the last second and no proof has failed since then.
+    /// Such keys need no new request to a server, but only one login at a time may use them.
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.confirmed_at);
         !self.is_doubted() && age < FRESH_FOR
@@ -127,7 +127,7 @@ pub(in crate::client) enum Reading {
     Keys(Box<seawall_auth::Credentials>),
     /// The user no longer exists.
     Gone,
-    /// A server refused a login with the keys of this [`Identity::login_version`].
+    /// The keys of this [`Identity::login_version`] were refused, or the reply has no usable keys.
     Refused(u64),
     /// All usable routers refused a login with the keys of this [`Identity::login_version`]. The
     /// identity stays usable, because a router that has just failed may accept these keys.
@@ -216,8 +216,8 @@ impl Store {
         self.names.hash((user, mechanism))
     }
 
-    /// Returns a known user. `None` also if the keys were last confirmed at least `max_stale` ago,
-    /// or if the identity has ended.
+    /// Returns a known user. `None` if no keys of the user are stored, if no server has confirmed
+    /// the keys for `max_stale`, or if the user's identity has ended.
     pub(super) fn known(&mut self, user: &UserName, now: Instant) -> Option<Known> {
         let hash = self.hash(user);
         let known = self.known.get(&hash)?;
@@ -229,10 +229,10 @@ impl Store {
         Some(known.clone())
     }
 
-    /// Returns the cached keys for a login that uses them without asking a server again; `None` if
-    /// another login of the user uses them now. So if the user's password has changed, only one
-    /// login fails. After this failure, the other logins wait for new keys. The login drops the
-    /// result to let other logins use the cached keys.
+    /// Returns the cached keys for a login that uses them without asking a server again. `None` if
+    /// the user is not known, or if another login of the user uses the keys now. So after a change
+    /// of the password, only one login fails because of the old keys, and the other logins wait for
+    /// new keys. The login drops the result to let other logins use the cached keys.
     pub(super) fn claim_cached(&mut self, user: &UserName, now: Instant) -> Option<Known> {
         let mut lent = self.known(user, now)?;
         if lent.claimed.strong_count() > 0 {
@@ -283,10 +283,10 @@ impl Store {
 
     /// Stores a user whose keys were requested at `asked_at`. `login` is set if a client has proved
     /// that it knows the ClientKey. If the user's id has not changed, the user keeps its identity.
-    /// Returns the stored user, and entries that were evicted. The user is `None` if Seawall has
-    /// learned since `asked_at` that the user was dropped or that a server refuses these keys. The
-    /// user is also `None` if newer keys are known, unless `login` is set and the newer keys have
-    /// the same user id and are equal for the mechanism of `login`.
+    /// Returns the user, and entries that were evicted. The user is `None` if Seawall has learned
+    /// since `asked_at` that the user was dropped or that a server refuses these keys. If newer
+    /// keys are known, stores nothing. Then the user is `None` too, except for a `login` that the
+    /// newer keys confirm (same user id, and same keys for its mechanism).
     pub(super) fn learn(
         &mut self,
         user: &UserName,
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_login_fails_if_the_keys_of_its_user_are_replaced_while_it_is_checked() {
+    async fn a_login_fails_if_the_keys_of_its_user_are_replaced_while_its_proof_is_checked() {
         let (mut store, now) = (store(), Instant::now());
         let (mechanism, old) = (Mechanism::ScramSha256, credentials("u", "one", 1));
         let checked = learn(&mut store, "u", "one", 1, now);
@@ -774,7 +774,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_a_failed_proof_learned_keys_are_doubted_until_newly_requested_keys_arrive() {
+    async fn after_a_failed_proof_the_known_keys_are_doubted_until_newly_requested_keys_arrive() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);

@@ -74,7 +74,7 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
 
 /// To drain a reply is to read and discard its rest, so that the connection can be used again.
 #[tokio::test]
-async fn the_reply_to_a_client_that_left_is_drained_unless_its_header_was_read_only_in_part() {
+async fn the_reply_to_a_client_that_left_is_drained_if_the_header_was_read_whole_or_not_at_all() {
     let (first, second) = (reply(REQUEST_ID), reply(REQUEST_ID + 1));
     for split in 0..first.len() {
         let (mut server, mut far) = pair();

@@ -1,5 +1,5 @@
-//! The checks and waits before an operation runs: the client's user, an injected fault, and a
-//! permit.
+//! The steps before an operation runs: checks the client's user, injects a configured fault, and
+//! waits for a permit.
 
 use std::pin::pin;
 
@@ -56,9 +56,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Waits for a permit to run the operation (`limits.max_in_flight_operations`). Returns an
-    /// error at the operation's own time limit or after `wait_queue_timeout`, as does the wait for
-    /// a connection. `None` if the client has left.
+    /// Waits for a permit to run the operation (`limits.max_in_flight_operations`). The wait ends
+    /// with an error at the operation's own time limit or after `wait_queue_timeout`. The wait for
+    /// a connection has the same limits. `None` if the client has left.
     pub(super) async fn admit(
         &self,
         end: &mut ClientEnd<'_>,

@@ -93,7 +93,7 @@ impl Operation<'_> {
         recording.end(ended, now);
     }
 
-    /// The outcome, as a capture records it, of an operation to which a server has replied.
+    /// The outcome that a capture records for an operation if a server has replied.
     fn outcome_of_reply(&self) -> record::Outcome {
         match self.reply_to.is_unwanted() {
             true => record::Outcome::Unacknowledged,
@@ -102,7 +102,7 @@ impl Operation<'_> {
     }
 }
 
-/// The outcome, as a capture records it, of an operation to which no server has replied.
+/// The outcome that a capture records for an operation if no server has replied.
 fn outcome_without_server(outcome: Outcome) -> record::Outcome {
     match outcome {
         Outcome::Refused | Outcome::Local => record::Outcome::Refused,

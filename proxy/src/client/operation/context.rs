@@ -86,8 +86,9 @@ impl Operation<'_> {
         }
     }
 
-    /// The client's time limit for the whole operation, from `maxTimeMS`. `None` for a `getMore`,
-    /// where `maxTimeMS` says how long the server waits for data.
+    /// The client's time limit for the whole operation, from `maxTimeMS`. `None` if the command
+    /// sets no limit, and for every `getMore`: there, `maxTimeMS` says how long the server waits
+    /// for data.
     pub(super) fn time_limit(&self) -> Option<Duration> {
         let is_limit = self.command.class != Class::GetMore;
         self.max_time().filter(|_| is_limit)
@@ -102,8 +103,8 @@ impl Operation<'_> {
             .map(Duration::from_millis)
     }
 
-    /// The read preference for server selection. Writes and commands in a transaction always go to
-    /// the primary.
+    /// The read preference for server selection. All writes, and all commands of a transaction, go
+    /// to the primary.
     pub(super) fn read_preference(&self) -> ReadPreference {
         match self.command.read_preference {
             Some(document) if self.transaction().is_none() && !self.command.writes() => {

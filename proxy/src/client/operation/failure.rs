@@ -1,4 +1,5 @@
-//! The error reply for an operation for which Seawall has no server reply to pass to the client.
+//! Builds an error reply for the client of an operation if no server reply can be passed to this
+//! client.
 
 use crate::client::own_reply::requires_authentication;
 use seawall_command::{
@@ -8,7 +9,7 @@ use seawall_command::{
     RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
 };
 
-/// The facts about a failed command and its client that determine the error reply.
+/// What determines the error reply: facts about the failed command, and about its client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailedCommand<'a> {
     pub(super) name: &'a str,
@@ -40,7 +41,7 @@ pub(super) enum Failure {
         set_name: Option<String>,
         has_primary: bool,
     },
-    /// No connection became available in time.
+    /// No connection or permit became available in time, or too many operations already waited.
     Overload,
     /// The server failed, or it is no longer the primary. The text is the message of the error
     /// reply.

@@ -27,13 +27,13 @@ const LISTS: [&CStr; 4] = [
     cstr!("cursorsUnknown"),
 ];
 
-/// The cursors of a `killCursors`, grouped by the server that holds them.
+/// The parts of a `killCursors`: each server, with the cursors that its command names.
 pub(super) type Parts = Vec<(Arc<ServerPool>, Vec<i64>)>;
 
 impl Operation<'_> {
-    /// Splits the cursors of a `killCursors` by server. `None` for other commands, and if the
-    /// servers of all cursors are unknown (no cursor is pinned, see [`crate::pins`]) or all pinned
-    /// cursors are on one server.
+    /// Splits the cursors of a `killCursors` by server. Cursors whose server is unknown (they have
+    /// no pin, see [`crate::pins`]) are added to one of the parts. Returns `None` if the pins name
+    /// fewer than two servers, and for all other commands.
     pub(super) fn parts(&self, now: Instant) -> Option<Parts> {
         if self.command.class != Class::KillCursors {
             return None;
@@ -156,9 +156,9 @@ impl Operation<'_> {
     }
 }
 
-/// Returns the name of the list that contains a server's cursors in the reply to the client if
-/// Seawall got no connection to this server. As on servers, cursors that could not be killed are
-/// listed as alive. Only the cursors of a server that left the deployment are listed as not found.
+/// Chooses the list (in the reply) for the cursors of a server to which Seawall got no connection.
+/// If the server has left the deployment, its cursors are listed as not found. Otherwise they are
+/// listed as alive: servers do this too with cursors that they could not kill.
 fn list_without_server(error: &CheckOutError) -> &'static CStr {
     match error {
         CheckOutError::Closed => NOT_FOUND,

@@ -63,9 +63,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Counts and logs a statement of a transaction that must have a pin (the record of its router)
-    /// but has none. Ignores the first statement of a transaction, because the pin is created when
-    /// a router has been selected for this statement.
+    /// Counts and logs the statement if its transaction needs a pin (the record of its router) but
+    /// has none. Ignores the first statement of a transaction, because the pin is created when a
+    /// router has been selected for this statement.
     pub(super) fn note_unknown_transaction(&self, now: Instant) {
         if self.command.starts_transaction {
             return;

@@ -24,25 +24,25 @@ const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
 /// Pause between two attempts to check out after a login at a server has failed.
 const PAUSE_AFTER_FAILED_LOGIN: Duration = Duration::from_millis(100);
 
-/// Used while an operation waits for another router: the time between two checks if the user's keys
-/// have been replaced or the client has to log in again.
+/// While an operation waits for another router, the time between two checks of the user's identity.
+/// A check finds out whether the user has new keys, and whether the client has to log in again.
 const KEYS_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long a `getMore` on a change stream waits for an unavailable server. The wait is short,
 /// because the driver can reopen the change stream on another server without losing events.
 const RESUMABLE_WAIT: Duration = Duration::from_secs(1);
 
-/// The reason why an operation got no connection.
+/// The reason why an operation got no permit or no connection.
 pub(super) enum CheckOutFailure {
     /// No suitable server was available in time.
     NoServer,
-    /// No connection became available in time.
+    /// No connection or permit became available in time, or too many operations already waited.
     Overload(Overload),
     /// A server refused the user's keys, so the client has to log in again.
     KeysRefused,
     /// A server whose data about users may be outdated refused the user's keys, and the operation
-    /// cannot use another server. The client need not log in again, because the primary or another
-    /// router accepts the keys or did not reply in time.
+    /// cannot use another server. The client need not log in again, because the keys may be valid:
+    /// another server (the primary or a router) has accepted them, or did not reply in time.
     LoginRefused,
     /// The client has not logged in, but the server requires a login.
     Unauthenticated,
@@ -211,8 +211,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Logs a login at a server that failed for a reason other than the user's keys. Then waits
-    /// before the next attempt, because the next login will probably fail in the same way.
+    /// Handles the case that a login at a server failed, although the server did not refuse the
+    /// user's keys. Logs the failure. Then waits before the next attempt, because the next login
+    /// will probably fail in the same way.
     async fn pause_after_failed_login(&self, error: &EstablishError, deadline: Instant) {
         let now = Instant::now();
         if let Some(logins) = self.shared.routing.failed_logins.count(now) {
@@ -244,8 +245,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Lets the next attempt use a router that is not one of `refusing`. Fails if no such router is
-    /// usable or may become usable soon, or if the operation is pinned to its server.
+    /// Lets the next attempt use a router that is not one of `refusing`. Fails if the operation is
+    /// pinned to its server. Also fails if all other routers are unusable and will not become
+    /// usable soon.
     fn leave_router(
         &self,
         observation: &Observation<'_>,
@@ -470,7 +472,7 @@ mod tests {
 
     /// After the refusal of the user's keys, the clients of this user have to log in again.
     #[tokio::test(start_paused = true)]
-    async fn an_operation_that_waits_for_a_failed_router_fails_if_its_keys_are_refused() {
+    async fn an_operation_that_waits_for_a_failed_router_fails_if_keys_of_its_user_are_refused() {
         let (topology, identity, refusals) = refused_at_a_router();
         let deadline = Instant::now() + LIMIT;
         let mut waiting = pin!(other_router(&topology, &identity, &refusals, deadline));

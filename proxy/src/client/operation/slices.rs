@@ -72,9 +72,9 @@ impl Operation<'_> {
         (wait.slice(permit.slice, Instant::now()), permit)
     }
 
-    /// True if Seawall sends another slice. The last slice must have brought no data and must not
-    /// have ended early, the wait must have time left, the cursor must be open, and Seawall must
-    /// not be draining.
+    /// True if Seawall sends another slice after `slice`, whose result is `ended`. This is so if
+    /// `slice` brought no data and did not end early. In addition, the wait must have time left,
+    /// the cursor must be open, and Seawall must not be draining.
     pub(super) fn should_continue(&self, wait: &Wait, slice: Slice, ended: &AttemptEnd) -> bool {
         let is_empty = matches!(ended, AttemptEnd::Reply(_, Outcome::Ok, 0));
         let now = Instant::now();

@@ -1,7 +1,7 @@
-//! Limits for relayed clients (each has a server connection of its own) that have not logged in to
-//! a server that requires a login. Such a client has a deadline for its login, or it is a driver's
-//! monitor. The number of clients with a deadline and the number of monitors are limited, as for
-//! clients that share pooled server connections.
+//! Limits for relayed clients (each has a server connection of its own) until they have logged in,
+//! if their server requires a login. Such a client has a deadline for its login, or it counts as a
+//! driver's monitor. The number of clients with a deadline is limited, and so is the number of
+//! monitors. Clients that share pooled server connections count towards the same two limits.
 
 use tokio::{
     sync::watch,
@@ -20,7 +20,8 @@ pub(super) struct Admission<'a> {
     sharer: Sharer,
     eviction: Eviction,
     requires_login: bool,
-    /// Counts the client towards the limit of clients that have not logged in.
+    /// Counts the client towards the limit of clients that have not logged in. `None` if the client
+    /// does not count (for example, if it is a monitor), or if no permit was left.
     handshake: Option<HandshakePermit>,
     /// Set while the client is a driver's monitor that has not logged in.
     monitor: Option<MonitorPermit>,
@@ -30,8 +31,9 @@ pub(super) struct Admission<'a> {
 }
 
 impl<'a> Admission<'a> {
-    /// Creates the admission of a client that has not logged in. `due` is the client's deadline, if
-    /// the client has one already. If the server requires no login, the client has no deadline.
+    /// Creates the admission of a client that has not logged in. `due` has the client's deadline
+    /// and permit. If `due` is `None`, a new deadline begins. If the server requires no login, the
+    /// client has no deadline.
     pub(super) fn new(
         shared: &'a Shared,
         sharer: Sharer,
@@ -103,8 +105,8 @@ impl<'a> Admission<'a> {
         self.eviction.set_exempt(true);
     }
 
-    /// Starts a new deadline for a login, because the client has logged out or a monitor begins to
-    /// log in.
+    /// Starts a new deadline for the client's login, for example because the client has logged out,
+    /// or because a monitor begins to log in. Does nothing if the server requires no login.
     pub(super) fn require_login(&mut self) {
         if !self.requires_login {
             return;
@@ -127,10 +129,11 @@ impl<'a> Admission<'a> {
         true
     }
 
-    /// Records a hello of a client that has not logged in. If the hello looks like a monitor's, the
-    /// client counts as a monitor and has no deadline. If the limit of monitors is reached, the
-    /// client is not refused, but keeps its deadline. A client that counts as a monitor may still
-    /// log in, because clients with a mechanism other than SCRAM send the same hello as a monitor.
+    /// Records a hello of a client that has not logged in. If the hello looks like the hello of a
+    /// monitor, the client counts as a monitor from now on, and loses its deadline. But if the
+    /// limit of monitors is reached, the client keeps its deadline. A client that counts as a
+    /// monitor may still log in: clients with a mechanism other than SCRAM send the same hello as
+    /// monitors do.
     pub(super) fn note_hello(&mut self, is_from_monitor: bool) {
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();
@@ -148,8 +151,8 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Records a reply to a monitor's hello. The reply counts like a hello, because a server that
-    /// streams its replies gets no further hello.
+    /// Renews the permit of a monitor when the reply to its hello arrives. A new hello also renews
+    /// the permit, but a monitor sends no new hello while the server streams replies to it.
     pub(super) fn note_hello_reply(&mut self) {
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();

@@ -10,10 +10,11 @@ const X509: &str = "MONGODB-X509";
 
 /// True if Seawall cannot be sure which command a server would run for a legacy query. Usually, the
 /// first field of the query names the command. If the first field is `$query` or `query`, a server
-/// uses the value of this field as the command, whatever the type of the value. Such a query is
-/// ambiguous if the value is not a document, or if the first field of this document cannot be the
-/// name of a command. No command has the name `query` or a name that begins with `$`: for example,
-/// a server removes `$queryOptions` before it looks for the name of the command.
+/// uses the value of this field as the command, whatever the type of the value. Then the first
+/// field of the value names the command. The query is ambiguous if this value is not a document, or
+/// if the field that should name the command is missing or cannot be a command. The name of a
+/// command is never `query` and never begins with `$`. For example, if the first field is
+/// `$queryOptions`, a server removes this field, and the next field names the command.
 pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     let Some(Ok(first)) = Elements::of(query).next() else {
         return true;
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_legacy_query_is_ambiguous_if_a_server_might_take_the_command_from_another_field() {
+    fn a_legacy_query_is_ambiguous_if_it_is_unclear_which_of_its_fields_names_the_command() {
         let authenticate = doc! {"authenticate": 1, "mechanism": X509};
         let mut with_options = doc! {"$queryOptions": {}};
         with_options.extend(authenticate.clone());

@@ -77,7 +77,7 @@ pub(super) struct Relayed {
     /// The message to forward first, because Seawall has read it but not replied to it; else
     /// `None`.
     pub(super) first: Option<Message>,
-    /// The client's deadline for its login, if it has one already.
+    /// The client's deadline and permit until it logs in; `None` if the client has no deadline.
     pub(super) handshake: Option<LoginDue>,
     pub(super) sharer: Sharer,
     pub(super) eviction: Eviction,
@@ -177,9 +177,9 @@ fn is_encrypted(head: &[u8; HEADER_BYTES]) -> bool {
     head.starts_with(&TLS_RECORD) && has_version && !is_message
 }
 
-/// The limits that a client has until it logs in. Seawall cannot see the login of a client that
-/// uses TLS with the server, because its bytes are encrypted. So for such a client, these limits
-/// end when the server has replied to it in TLS.
+/// The limits that a client has until it logs in. If a client uses TLS with the server, Seawall
+/// cannot see the login, because the client's bytes are encrypted. So for such a client, these
+/// limits end when the server has sent its first reply in TLS.
 struct UntilTls {
     deadline: Instant,
     permit: HandshakePermit,
@@ -187,7 +187,7 @@ struct UntilTls {
     connected: ConnectedClient,
 }
 
-/// Passes the bytes of a client that begins TLS with the server itself. Until the server has
+/// Passes the bytes of a client that itself begins TLS with the server. Until the server has
 /// replied in TLS, only the client's first record passes. A server without TLS would take this
 /// record for the beginning of a longer message and run nothing.
 async fn pass_encrypted(
@@ -245,9 +245,10 @@ fn close(shared: &Shared, connected: &mut ConnectedClient, reason: &'static str)
     shared.recorder.unobserved(reason);
 }
 
-/// Relays until the client or the server ends the connection, the client's login is overdue, or the
-/// client is idle in a drain. Also ends if the relay must leave its server, because another server
-/// is now the primary or the selected router.
+/// Relays until the client or the server ends its connection. Seawall ends the relay if the
+/// client's login is overdue, or if the client is idle in a drain. Seawall also ends the relay if
+/// the relay must leave its server, because another server is now the primary or the selected
+/// router.
 pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target) {
     let Target {
         server,

@@ -28,7 +28,8 @@ pub(in crate::client) struct Target {
     /// destination. Such a relay keeps its server, even if another server becomes the primary.
     pub(super) address: Option<ServerAddress>,
     /// True if the server requires a login. Seawall asks on this connection, because the reply can
-    /// depend on the connection.
+    /// depend on the connection. If the client begins TLS with the server, Seawall does not ask,
+    /// and the value is true.
     pub(super) requires_authentication: bool,
 }
 
@@ -119,9 +120,9 @@ pub(super) async fn destination(
     })
 }
 
-/// True if a server runs on Seawall's host, or if its host is unknown. Such a server treats Seawall
-/// as a local client and may give it more rights than other clients, for example to create the
-/// first user.
+/// True if the server at the other end of a connection without TLS runs on Seawall's host, or if
+/// Seawall cannot find out the server's address. A server on this host treats Seawall as a local
+/// client and may give it more rights than other clients, for example to create the first user.
 pub(super) fn is_on_this_host(server: &Stream) -> bool {
     match server {
         Stream::Unix(_) => true,
@@ -137,7 +138,8 @@ pub(super) fn is_on_this_host(server: &Stream) -> bool {
     }
 }
 
-/// True if Seawall has connected to itself: both ends of the connection have the same address.
+/// True if Seawall has connected to itself: both ends of the connection have the same address. Also
+/// true if Seawall cannot find out these addresses.
 fn connects_to_itself(server: &Stream) -> bool {
     let ends = |stream: &tokio::net::TcpStream| -> io::Result<bool> {
         Ok(stream.local_addr()? == stream.peer_addr()?)

@@ -177,7 +177,8 @@ impl<'a> Watch<'a> {
         self.pending.len()
     }
 
-    /// True if a reply to another request than a `hello` is awaited, or a reply is being sent.
+    /// True if a reply is being sent to the client, or if a request is in progress. A `hello` in
+    /// progress does not count.
     pub(super) fn awaits_or_sends(&self) -> bool {
         let mut kinds = self.pending.iter().map(|pending| pending.kind);
         !self.sending.is_empty() || kinds.any(|kind| kind != RequestKind::Greeting)
@@ -210,8 +211,8 @@ impl<'a> Watch<'a> {
         Verdict::Close(reason)
     }
 
-    /// Decides about a message that contains no command, because its opcode is legacy or unknown.
-    /// Seawall forwards such a message only if the client need not log in.
+    /// Decides about a message with a legacy or unknown opcode, in which Seawall finds no command.
+    /// Forwards the message only if the server requires no login or the client has logged in.
     fn legacy(&self) -> Verdict {
         match self.has_to_log_in() {
             true => self.close_unparsed("relay_opcode"),
@@ -467,7 +468,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// How the reply to a request must be parsed, which Seawall knows from the request.
+    /// Returns how the reply to a request must be parsed. This depends on the request. Returns the
+    /// default if no such request is in progress.
     pub(super) fn expected(&self, request_id: i32) -> Expected {
         let mut asked = self.pending.iter();
         let asked = asked.find(|p| p.request_id == request_id);

@@ -11,7 +11,8 @@ use tokio_rustls::rustls::{
     sign::CertifiedKey,
 };
 
-/// The reason why certificates, keys or revocation lists are unusable.
+/// The reason why TLS for clients cannot be set up. For example, a certificate, a key or a
+/// revocation list is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerTlsError {
     /// A file is unusable.

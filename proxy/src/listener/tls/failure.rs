@@ -1,9 +1,9 @@
 //! Failed handshakes: keeps the connection open until the client has read the alert.
-//!
-//! With TLS 1.3, a client may send commands before Seawall refuses its certificate, and a client
-//! without TLS sends a whole command. If Seawall closed the connection at once, the kernel would
-//! reset it because of these bytes, and the client might lose the alert. So Seawall first closes
-//! only its sending direction, and still reads the bytes of the client.
+//! With TLS 1.3, a client may send commands before Seawall refuses the client's certificate. A
+//! client without TLS sends a whole command at once. If Seawall closed the connection before
+//! Seawall has read these bytes, the kernel would reset the connection, and the client might lose
+//! the alert. So Seawall first closes only its sending direction, and still reads the bytes of the
+//! client.
 
 use std::{io, time::Duration};
 
@@ -26,8 +26,9 @@ pub(crate) struct FailedHandshake {
 }
 
 impl FailedHandshake {
-    /// A handshake that failed after the client had sent bytes, so that [`Self::close`] must read
-    /// the rest of them from `stream`. `None` if the connection can be closed at once.
+    /// Creates the failure of a handshake. `stream` is the connection, from which [`Self::close`]
+    /// reads the bytes that the client still sends. `stream` is `None` if the connection can be
+    /// closed at once.
     pub(super) fn new(error: io::Error, stream: Option<TcpStream>) -> Self {
         let socket = stream.and_then(|stream| stream.into_std().ok());
         Self { error, socket }

@@ -42,7 +42,7 @@ pub(crate) use self::{
 };
 use crate::limits::{HandshakeLine, Heavy};
 
-/// The settings of TLS for clients, with the contents of the files.
+/// The settings of TLS for clients, with the contents of the files that the settings name.
 #[derive(Debug)]
 pub(crate) struct TlsSettings<'a> {
     /// Seawall's certificate chains, each with its private key.
@@ -154,14 +154,15 @@ impl ClientTls {
         )
     }
 
-    /// When each certificate or revocation list expires: Seawall's own certificates, and those in
-    /// the files for the verification of clients.
+    /// When each certificate and each revocation list expires: Seawall's own certificates, and the
+    /// certificates and revocation lists with which Seawall verifies clients.
     pub(crate) fn expiries(&self) -> &[CertificateExpiry] {
         &self.expiries
     }
 
     /// The certificate authorities that have no current revocation list. Seawall refuses clients
-    /// with certificates of these authorities.
+    /// with certificates of these authorities. Empty if no revocation list is configured, because
+    /// revocation is then not checked.
     pub(crate) fn authorities_without_list(&self) -> Vec<AuthorityWithoutList> {
         let verifier = self.verifier.as_ref();
         let found = verifier.map(|verifier| verifier.authorities_without_list());
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_valid_first_message_bytes_that_are_not_a_tls_record_are_a_protocol_error() {
+    async fn bytes_that_are_not_a_tls_record_are_a_protocol_error_after_a_valid_first_message() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let resumption = Resumption::new().unwrap();
@@ -449,8 +450,8 @@ mod tests {
         assert_eq!(cause, Some(&expected), "{error}");
     }
 
-    /// The configurations of a server and of a client that resume sessions of this version of TLS.
-    /// The client has no certificate.
+    /// Returns the configuration of a server and the configuration of a client for this version of
+    /// TLS. Their connections can resume TLS sessions. The client has no certificate.
     fn configurations(
         resumption: &Resumption,
         version: &'static SupportedProtocolVersion,

@@ -51,7 +51,8 @@ impl Resumption {
 /// together with the expiry of the certificate.
 ///
 /// In a full handshake, rustls verifies the certificate before it stores a session. In a resumed
-/// handshake, it reads the earlier session first, so the new sessions get the same expiry.
+/// handshake, rustls first reads the earlier session, and this value takes over the expiry of that
+/// session. So the new sessions of a resumed handshake have the same expiry as the earlier session.
 #[derive(Debug)]
 pub(super) struct ExpiringSessions {
     verifier: Arc<dyn ClientCertVerifier>,
@@ -78,7 +79,8 @@ impl ExpiringSessions {
 
     /// Reverses [`Self::seal`]: returns the bytes of the session without the expiry. Stores the
     /// expiry in this value, so that the new sessions of this handshake get the same expiry. `None`
-    /// if the session has expired. `now` is in seconds since the Unix epoch.
+    /// if the session has expired, or `sealed` is too short. `now` is in seconds since the Unix
+    /// epoch.
     fn open(&self, mut sealed: Vec<u8>, now: i64) -> Option<Vec<u8>> {
         let (expiry, _) = sealed.split_first_chunk()?;
         let expiry = i64::from_be_bytes(*expiry);

@@ -54,7 +54,7 @@ impl fmt::Debug for Verifier {
 
 #[cfg(test)]
 impl Verifier {
-    /// A verifier that requires a certificate of this authority, without a revocation list.
+    /// A verifier that requires certificates of this authority. It has no revocation lists.
     pub(super) fn requiring(authority: &str) -> Self {
         let authority = Pem {
             path: std::path::Path::new("ca.pem"),
@@ -70,7 +70,7 @@ impl Verifier {
 }
 
 impl Verifier {
-    /// Creates a verifier from the contents of the files.
+    /// Creates a verifier from the contents of the files in `settings`.
     ///
     /// # Errors
     /// If a file has no usable certificate or revocation list.
@@ -109,7 +109,8 @@ impl Verifier {
     }
 
     /// The authorities that have no current revocation list. The verifier refuses certificates of
-    /// these authorities.
+    /// these authorities. Empty if no revocation list is configured, because revocation is then not
+    /// checked.
     pub(super) fn authorities_without_list(&self) -> Vec<AuthorityWithoutList> {
         let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
         authorities_without_list(&self.authorities, &self.revocation_lists, now)

@@ -5,8 +5,8 @@ use bson::doc;
 use super::*;
 use seawall_command::CommandBytes;
 
-/// A `find` command. `field` is the number of the field in its filter, and `projected` the number
-/// of the field in its projection. Two `find` commands that differ only in the projection have the
+/// A `find` command. `field` is the number of the field in its filter. `projected` is the number of
+/// the field in its projection. Two `find` commands that differ only in the projection have the
 /// same coarse shape (see [`super`]).
 fn find(collection: &str, field: usize, projected: usize) -> Vec<u8> {
     let projection = doc! { format!("p{}", name(projected)): 1 };
@@ -124,7 +124,7 @@ fn a_shape_over_the_limit_of_new_rows_per_second_gets_its_row_when_it_occurs_lat
 }
 
 #[test]
-fn shapes_seen_once_get_at_most_20_rows_per_second() {
+fn shapes_that_occur_only_once_get_at_most_20_rows_per_second() {
     let mut table = Table::new(1_000);
     for second in 0..10 {
         (0..100).for_each(|n| table.run(&find("orders", second * 100 + n, 0), MS));
@@ -154,9 +154,9 @@ fn shapes_that_differ_only_in_the_projection_get_at_most_64_rows_and_then_share_
     table.check_sums();
 }
 
-/// The *weight* of a shape is the total time of its operations.
+/// The heavier of two shapes is the shape whose operations took more time in total.
 #[test]
-fn a_new_shape_with_more_total_time_replaces_the_row_with_the_least_time_in_a_full_table() {
+fn in_a_full_table_a_new_shape_replaces_the_lightest_shape_if_the_new_shape_is_heavier() {
     let mut table = Table::new(10);
     for field in 0..10 {
         table.run(&find("orders", field, 0), MS * 10);
@@ -184,8 +184,9 @@ fn a_new_shape_with_more_total_time_replaces_the_row_with_the_least_time_in_a_fu
     table.check_sums();
 }
 
-/// The *weight* of a shape is the total time of its operations, also of those before it had a row.
-/// In a full table, a heavier shape evicts the row with the least weight.
+/// The *weight* of a shape is the total time of its operations. This includes operations that ran
+/// before the shape had a row. In a full table, a heavier shape evicts the row with the least
+/// weight.
 #[test]
 fn a_new_row_starts_with_the_earlier_weight_of_its_shape_and_an_evicted_shape_can_return() {
     let mut table = Table::new(10);

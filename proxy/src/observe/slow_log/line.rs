@@ -20,8 +20,9 @@ pub struct Entry<'a> {
     pub at: SystemTime,
     /// The id of the shape, or group of shapes, that `text` describes.
     pub shape: u64,
-    /// What the row that counts the operation contains: `fine` is one shape, `coarse` and `rest`
-    /// are groups of shapes. It is `evicted` if the row was removed while the operation ran.
+    /// The kind of the row that counts the operation: a `fine` row counts one shape, a `coarse` or
+    /// `rest` row counts a group of shapes. The value is `evicted` if the row was removed while the
+    /// operation ran, and `None` if shapes are not counted.
     pub level: Option<&'static str>,
     /// The id of the operation's own shape, if it differs from [`Entry::shape`].
     pub fine_shape: Option<u64>,
@@ -59,8 +60,8 @@ pub struct Entry<'a> {
     pub user: Option<&'a str>,
     /// The client's application.
     pub application: Option<&'a str>,
-    /// The command with its values. The line contains them only if the log does not redact and the
-    /// command has no secrets.
+    /// The command with its values; `None` if the line must have no values. The line contains the
+    /// values only if the setting `redact` is off and the command has no secrets.
     pub values: Option<CommandBytes<'a>>,
     /// True if the command was streamed: `values` then has only its first part.
     pub is_streamed: bool,

@@ -34,12 +34,12 @@ use self::{
 use seawall_command::{CommandBytes, command_may_be_shown};
 
 /// Maximum number of lines in the queue: enough for a disk that is blocked for one second at 1,000
-/// lines per second. This number limits the memory too, because the shape's text and
-/// `max_command_bytes` limit the size of a line.
+/// lines per second. This number limits the memory too, because the size of a line is limited: a
+/// shape's text has a maximum length, and `max_command_bytes` limits the values.
 const QUEUED_LINES: usize = 1_024;
 
-/// The next written line reports the lines that were dropped before it. If no line is written
-/// within this time, a separate line reports them.
+/// The next written line reports the lines that were dropped before it. If the queue gets no line
+/// during this time, a separate line reports the dropped lines.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Maximum time to wait for a flush. A disk that is blocked must not prevent the end of the
@@ -59,9 +59,10 @@ pub struct SlowLogSettings {
     pub file: Option<PathBuf>,
     /// Maximum number of lines per second; `None` means no limit.
     pub max_lines_per_second: Option<NonZeroU32>,
-    /// True if lines contain no values.
+    /// True if lines contain no values of commands.
     pub redact: bool,
-    /// Maximum length of a command's values in bytes; longer values are cut.
+    /// Maximum length, in bytes, of the JSON text that contains the values of one command. A longer
+    /// text is cut.
     pub max_command_bytes: usize,
 }
 
@@ -123,12 +124,13 @@ impl SlowLog {
         })
     }
 
-    /// Minimum duration of a logged operation of this shape.
+    /// An operation of this shape is logged only if it takes at least this time.
     pub(super) fn threshold_of(&self, shape: u64) -> Duration {
         self.filter.threshold_of(shape)
     }
 
-    /// Minimum duration of a logged operation of a shape without its own threshold.
+    /// An operation whose shape has no threshold of its own is logged only if it takes at least
+    /// this time.
     pub(super) fn threshold(&self) -> Duration {
         self.filter.threshold
     }
@@ -168,8 +170,9 @@ impl SlowLog {
         }
     }
 
-    /// Waits at most `FLUSH_LIMIT` until all queued lines are written and dropped lines are
-    /// reported. Returns false if this was not done in time.
+    /// Asks the writing thread to write all queued lines and to report the dropped lines. Waits at
+    /// most `FLUSH_LIMIT` until this is done. Returns false if it was not done in time, or if the
+    /// request did not fit into the queue.
     pub(super) fn flush(&self) -> bool {
         let (done, is_done) = sync_channel(1);
         let flush = Queued::Flush(done);
@@ -177,8 +180,9 @@ impl SlowLog {
         queued.is_some_and(|queued| queued.is_ok()) && is_done.recv_timeout(FLUSH_LIMIT).is_ok()
     }
 
-    /// After this call, the drop of the log returns at once, for an owner that must not wait for a
-    /// disk. The writing thread still writes the queued lines, and then ends.
+    /// After this call, the drop of the log does not wait for the writing thread. The owner of the
+    /// log calls this function if the owner must not wait for a disk. The writing thread still
+    /// writes the queued lines, and then ends.
     pub(super) fn do_not_wait(&self) {
         self.waits.store(false, Ordering::Relaxed);
     }
@@ -203,7 +207,7 @@ impl Drop for SlowLog {
     }
 }
 
-/// A reserved queue entry. If the permit is dropped without a queued line, the line counts as
+/// A reserved queue entry. If the permit is dropped before its line is queued, the line counts as
 /// dropped.
 #[derive(Debug)]
 #[must_use]

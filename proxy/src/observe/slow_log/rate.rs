@@ -11,9 +11,10 @@ use std::{
 const GROUPS: usize = 1 << GROUP_BITS;
 const GROUP_BITS: u32 = 8;
 
-/// A user may write another line only if the number of lines that the user's group has written in
-/// this second is below `SHARE` times the number of lines that are left until the limit. So one
-/// user can write only about eight ninths of the lines of a second.
+/// A user may write another line only if `own < SHARE * left`. Here, `own` is the number of lines
+/// that the user's group has written in this second, and `left` is the number of lines that all
+/// users together may still write in this second. So one user can write only about eight ninths of
+/// the lines of a second.
 const SHARE: u64 = 8;
 
 /// Limits the number of lines per second, of all users together and of each group of users.
@@ -37,9 +38,12 @@ impl Rate {
     }
 
     /// True if a line is allowed for an operation of this user that ended at `at`. An allowed line
-    /// is counted. If `at` is in the current second or in the second before it, the line counts in
-    /// the current second. If `at` is later, a new current second begins, and counting starts again
-    /// from 0. If `at` is earlier, the clock was set back, and counting starts again too.
+    /// is counted.
+    ///
+    /// Each counter (`Lines`) counts the lines of one second: the counter's current second. If `at`
+    /// is in the current second or in the second before it, the line counts in the current second.
+    /// Any other `at` begins a new current second, and counting starts again from 0: either time
+    /// has passed, or the clock was set back.
     pub(in crate::observe) fn admits(&self, user: u64, at: SystemTime) -> bool {
         let Some(max_lines) = self.max_lines else {
             return true;
@@ -62,14 +66,15 @@ fn group_of(user: u64) -> usize {
     usize::try_from(hash).unwrap_or_default()
 }
 
-/// Counts lines. The upper 32 bits are the last second with a line, in seconds since 1970. The
-/// lower 32 bits are the number of lines in that second.
+/// Counts the lines of one second: the current second. The upper 32 bits are the current second, in
+/// seconds since 1970. The lower 32 bits are the number of lines that were counted in this second.
 #[derive(Debug, Default)]
 struct Lines(AtomicU64);
 
 impl Lines {
-    /// Returns the number of lines counted in the current second. Returns 0 if `second` is neither
-    /// the current second nor the second before it: [`Self::add`] then starts counting again.
+    /// Returns the number of lines counted in the current second, if `second` is the current second
+    /// or the second before it. Otherwise returns 0, because [`Self::add`] then starts counting
+    /// again from 0.
     fn count(&self, second: u64) -> u64 {
         let (current, lines) = halves(self.0.load(Ordering::Relaxed));
         match is_same(second, current) {
@@ -78,7 +83,8 @@ impl Lines {
         }
     }
 
-    /// Counts one more line, unless there are already `max`.
+    /// Counts one more line, unless `max` lines are already counted in the current second. Returns
+    /// true if the line was counted.
     fn add(&self, second: u64, max: u64) -> bool {
         let one_more = |state: u64| {
             let (current, lines) = halves(state);

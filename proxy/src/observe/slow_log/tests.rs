@@ -141,9 +141,9 @@ impl Write for BlockingWriter {
     }
 }
 
-/// A log that writes to `out`. It reports dropped lines in the next line, on a flush and when the
-/// log is dropped. If no line follows, it would report them by itself only after an hour, so no
-/// test sees such a report.
+/// A log that writes to `out`. Dropped lines are reported by the next line, by a flush or by the
+/// drop of the log. After an hour without another line, the log would also report them in a
+/// separate line, but no test runs for so long.
 pub(in crate::observe) fn start(
     settings: SlowLogSettings,
     out: impl Write + Send + 'static,
@@ -314,7 +314,7 @@ fn values_of_commands_with_secrets_and_of_unknown_commands_are_never_written() {
 }
 
 #[test]
-fn values_of_commands_that_may_access_credentials_in_the_database_admin_are_never_written() {
+fn commands_that_may_access_credentials_in_the_admin_database_are_written_without_values() {
     let user = || bson::rawdoc! { "_id": "shop.app", "credentials": "hunter2" };
     let update = || bson::rawdoc! { "q": {}, "u": { "$set": { "credentials": "hunter2" } } };
     let of = |db: &str| {
@@ -472,7 +472,7 @@ fn lines_are_dropped_before_they_are_built_if_the_queue_is_full() {
 
 /// A permit reserves an entry in the queue of the slow log for one line.
 #[test]
-fn a_line_permit_that_is_dropped_unused_frees_its_queue_entry_and_counts_as_a_dropped_line() {
+fn dropping_an_unused_line_permit_frees_its_queue_entry_and_counts_a_dropped_line() {
     let lines = written(settings(), |log| {
         for _ in 0..QUEUED_LINES * 2 {
             drop(log.admit(1, entry().at).unwrap());
@@ -532,7 +532,7 @@ fn dropped_lines_are_reported_when_no_other_line_follows() {
 }
 
 #[test]
-fn dropped_lines_are_reported_by_a_flush_and_when_the_log_closes() {
+fn flushing_the_log_or_closing_it_reports_dropped_lines() {
     let out = Written::default();
     let log = start(one_line_a_second(), out.clone());
     for _ in 0..5 {

@@ -22,8 +22,8 @@ use super::{
 /// Time between two checks whether the path of the log file still leads to the open file.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Only the owner and the group may read the file, because lines with values contain data of the
-/// applications.
+/// Only the owner and the group may read the file, because lines may contain values of commands,
+/// and these values are data of the applications.
 const FILE_MODE: u32 = 0o640;
 
 /// An item in the queue of the writing thread.
@@ -32,7 +32,7 @@ pub(super) enum Queued {
     /// newline.
     Line(Vec<u8>),
     /// A flush: the thread writes all lines queued earlier, reports dropped lines, and then sends
-    /// on this channel.
+    /// `()` on this channel.
     Flush(SyncSender<()>),
 }
 
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_was_moved_away_is_created_again_after_a_second() {
+    fn a_log_file_that_was_moved_away_is_created_again_after_one_second() {
         let folder = env::temp_dir().join(format!("seawall-slow-log-{}", process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (path, moved) = (folder.join("slow.jsonl"), folder.join("slow.jsonl.1"));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_opened_is_an_error_at_the_start() {
+    fn opening_a_log_file_in_a_folder_that_does_not_exist_is_an_error() {
         assert!(Destination::open(Some(PathBuf::from("/no/slow.jsonl"))).is_err());
         assert!(Destination::open(None).is_ok());
     }

@@ -1,4 +1,4 @@
-//! Decodes exports, and compares them with the figures that were recorded and with `/metrics`.
+//! Decodes exports, and compares them with the recorded operations and with `/metrics`.
 
 use std::time::Duration;
 
@@ -239,10 +239,10 @@ fn exported_metrics_have_the_same_values_as_the_prometheus_endpoint() {
 }
 
 /// Seawall exports separate series only for the 200 shapes whose operations took the most time.
-/// With these shapes and 2,000 namespaces, an export is smaller than 4 MiB, the default limit of
-/// collectors.
+/// With these shapes and 2,000 namespaces, an export is smaller than 4 MiB. This is the largest
+/// message that OpenTelemetry collectors accept by default.
 #[test]
-fn export_of_2000_namespaces_is_smaller_than_the_limit_of_collectors() {
+fn export_of_2000_namespaces_is_smaller_than_the_size_limit_of_opentelemetry_collectors() {
     let settings = ObserverSettings {
         counts_shapes: true,
         max_shapes: 1_000,

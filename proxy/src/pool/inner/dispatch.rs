@@ -17,9 +17,9 @@ const LIMITED: [Need; 2] = [Need::SlotOrReserve, Need::Slot];
 
 impl Inner {
     /// Returns true if an operation that has just arrived may begin, provided that a connection is
-    /// available. To make room, this call may exempt operations that have run for long from the
-    /// concurrency limit. Their slots are then free. Waiters get these slots before the new
-    /// operation.
+    /// available. To make room, this call may make long operations exempt: they no longer count
+    /// towards the concurrency limit, and their slots become free. Waiters get these slots before
+    /// the new operation.
     pub(super) fn admit(
         &mut self,
         id: IdentityId,
@@ -96,8 +96,9 @@ impl Inner {
         is_first.then_some(Need::LanePermit)
     }
 
-    /// Adds a user to the lists of `ready`, if the user has waiters for slots and available
-    /// connections.
+    /// Adds a user to lists in `ready`, which has a list for each need. The user is added to the
+    /// list of a need if the user has a waiter with this need, and if this waiter may use an
+    /// available connection of the user.
     pub(super) fn list(&mut self, id: IdentityId) {
         let Some(user) = self.users.get_mut(&id) else {
             return;

@@ -29,9 +29,9 @@ impl Inner {
     /// Decides if `connection`, which user `id` no longer uses, is closed so that another user can
     /// get a connection. Rotates `turns` to this other user. The connection is closed only in two
     /// cases. In the first case, the server has `max_server_connections` connections. In the second
-    /// case, operations with `Need::Slot` may use at most one connection more than now (see
-    /// [`Limits::max_for_slots`]). `need` is the need of the operation that used the connection;
-    /// `None` if no operation used it.
+    /// case, the number [`Self::ordinary`] has reached [`Limits::max_for_slots`], or is only 1
+    /// below. `need` is the need of the operation that used `connection`; `None` if no operation
+    /// used it.
     pub(super) fn decide_to_give_way(
         &mut self,
         id: IdentityId,
@@ -156,8 +156,8 @@ impl Inner {
         }
     }
 
-    /// Establishes connections up to [`Limits::min_pool_size`]. Does not close connections of other
-    /// users for this. Otherwise, if the minimums of all users together exceed
+    /// Establishes connections up to [`Limits::min_pool_size`]. Closes no connections of other
+    /// users for this purpose: if the minimums of all users together exceeded
     /// `max_server_connections`, users would close each other's connections again and again.
     pub(super) fn refill(&mut self, id: IdentityId, now: Instant, todo: &mut Todo) {
         while self.state == PoolState::Ready
@@ -182,12 +182,14 @@ impl Inner {
             .push((Arc::clone(&user.identity), self.generation));
     }
 
-    /// Makes room for a connection of user `id`: closes an available connection of another user, if
-    /// no waiter of the other user can use it, now or later. If user `id` needs the connection for
-    /// an urgent operation, such as a commit, it is enough that no waiter of the other user can use
-    /// the closed connection now. Such a waiter may itself have to wait until the urgent operation
-    /// ends. Of several such connections, closes the connection that has been unused for longest.
-    /// Returns false if there is no such connection.
+    /// Makes room for a connection of user `id`: closes an available connection of another user.
+    /// That user must have more available connections than its own waiters can use, now or later.
+    /// Of several such connections, closes the connection that has been unused for the longest
+    /// time. Returns false if there is no such connection.
+    ///
+    /// If user `id` needs the connection for an urgent operation, such as a commit, only the
+    /// connections that the other user's waiters can use now are kept. The waiters that cannot use
+    /// a connection until later may themselves have to wait until the urgent operation ends.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
         let user = self.users.get(&id);
         let is_urgent = user.is_some_and(User::lacks_urgent_connection);
@@ -273,10 +275,13 @@ impl Inner {
         self.check_in(id, returned, now)
     }
 
-    /// Records that a connection of a user could not be established, and fails one waiter of this
-    /// user. Fails all waiters of the user if the login failed because of the user's keys, or if
-    /// the server requires a login and the user has none. Otherwise, fails no waiter if the pool
-    /// was cleared after the attempt began.
+    /// Records that a connection of a user could not be established. The cause decides how many
+    /// waiters of this user fail:
+    ///
+    /// - All waiters fail if the login failed because of the user's SCRAM keys, or if the server
+    ///   requires a login, but the connection is for anonymous clients.
+    /// - Otherwise, no waiter fails if the pool was cleared after the attempt began.
+    /// - In all other cases, one waiter fails.
     pub(in super::super) fn not_established(
         &mut self,
         identity: &Arc<Identity>,

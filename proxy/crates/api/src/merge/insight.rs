@@ -1,5 +1,5 @@
-//! Merges the reconnect storms, the stalls, the changes between two periods, and the reports of
-//! several instances.
+//! Merges replies of several instances: reconnect storms, stalls, changes between two periods, and
+//! reports.
 
 use super::{
     Merge, add, add_known, combine, deployment::merge_pools, merge_by, merge_known, merge_text,

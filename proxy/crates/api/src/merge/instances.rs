@@ -49,7 +49,7 @@ mod tests {
     /// A status has no distributions, so it can always be merged. A list of query shapes needs
     /// them.
     #[test]
-    fn reply_is_merged_unless_it_lacks_distributions_of_durations_that_the_merge_needs() {
+    fn status_is_merged_and_a_list_of_shapes_without_distributions_is_refused() {
         let mut sum = Some(Status::default());
         let reply = Status {
             clients: 3,

@@ -113,7 +113,8 @@ impl CarriedOutcome {
     /// [`ScramError::KeysOutdated`] means that `keys` have another salt or iteration count than the
     /// conversation, usually because the password was changed after the login and before the keys
     /// were read. [`ScramError::MechanismMismatch`] means that the keys belong to another
-    /// mechanism. Any other error means that the keys do not belong to the user that logged in.
+    /// mechanism than the proof. Any other error means that the keys do not belong to the user that
+    /// logged in.
     pub fn prove(&self, keys: &ScramKeys) -> Result<ClientKey, ScramError> {
         let CarriedProof {
             auth_message,

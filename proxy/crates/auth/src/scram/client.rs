@@ -38,8 +38,8 @@ impl ClientConversation {
     /// Computes a proof from keys, without the password. Returns the payload to send.
     ///
     /// # Errors
-    /// [`ScramError::KeysOutdated`] if the keys have another salt or iteration count than the
-    /// server, or if `client_key` does not match the keys.
+    /// [`ScramError::KeysOutdated`] if `server_first` has another salt or iteration count than
+    /// `keys`, or if `client_key` does not match `keys`.
     pub fn respond(
         self,
         server_first: &[u8],

@@ -122,9 +122,9 @@ fn unescape_user_name(escaped: &str) -> Option<String> {
     Some(user)
 }
 
-/// Checks that the authorization identity is the user itself. An identity with escapes and an
-/// identity without escapes are both accepted: RFC 5802 requires escapes, but servers compare the
-/// identity without decoding escapes.
+/// Checks that the authorization identity is empty or is the user itself. An identity with escapes
+/// and an identity without escapes are both accepted: RFC 5802 requires escapes, but servers
+/// compare the identity without decoding escapes.
 fn check_authorization_identity(identity: &str, user: &str) -> Result<(), ScramError> {
     if identity.is_empty() {
         return Ok(());

@@ -44,7 +44,7 @@ pub enum ScramError {
     NonceTooShort {
         /// Number of characters of the nonce.
         length: usize,
-        /// The minimum number that servers accept.
+        /// The minimum number of characters that servers accept.
         min: usize,
     },
     /// The value of `c=` is not the GS2 header that the client has sent, so one of the two values
@@ -59,7 +59,7 @@ pub enum ScramError {
     },
     /// The iteration count is too low to protect the password, or so high that it costs too much
     /// CPU time.
-    #[error("the iteration count {iterations} is not from {min} to {max}")]
+    #[error("the iteration count {iterations} is outside the range {min} to {max}")]
     IterationsOutOfRange {
         /// The iteration count in the message or in the keys.
         iterations: u32,
@@ -89,7 +89,7 @@ pub enum ScramError {
     KeysOutdated,
     /// The keys and the conversation belong to different mechanisms, or two keys that must match
     /// belong to different mechanisms.
-    #[error("the keys belong to another mechanism")]
+    #[error("the keys belong to different mechanisms, or the conversation has another mechanism")]
     MechanismMismatch,
     /// SASLprep (RFC 4013) forbids a character of the password.
     #[error("the password has a character that SASLprep forbids")]

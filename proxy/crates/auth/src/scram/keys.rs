@@ -121,7 +121,7 @@ impl Key {
         }
     }
 
-    /// Computes the bitwise exclusive or with a key of the same mechanism.
+    /// Computes the bitwise XOR of this key and `other`, which is a key of the same mechanism.
     fn xor(&self, other: &Self) -> Self {
         debug_assert_eq!(self.mechanism(), other.mechanism());
         let mut result = self.clone();
@@ -170,7 +170,7 @@ impl ClientKey {
         self.0.mechanism()
     }
 
-    /// The hash of the key, which a server stores.
+    /// The hash of the key. A server stores this hash, not the key.
     pub fn stored_key(&self) -> Key {
         self.0.hash()
     }
@@ -196,8 +196,8 @@ impl ScramKeys {
     /// Creates the values of one mechanism.
     ///
     /// # Errors
-    /// The two keys belong to different mechanisms, or the iteration count is not from
-    /// [`MIN_ITERATIONS`] to [`MAX_ITERATIONS`].
+    /// The two keys belong to different mechanisms, or the iteration count is below
+    /// [`MIN_ITERATIONS`] or above [`MAX_ITERATIONS`].
     pub fn new(
         salt: Vec<u8>,
         iterations: u32,
@@ -247,8 +247,8 @@ impl ScramKeys {
         self.salt == salt && self.iterations == iterations
     }
 
-    /// Recovers the [`ClientKey`] from a proof. `None` if the proof does not belong to these keys
-    /// and to the conversation with this `auth_message`.
+    /// Recovers the [`ClientKey`] from a proof. `None` if the proof was computed from other keys or
+    /// from another `auth_message`.
     pub(super) fn recover(&self, proof: &Key, auth_message: &str) -> Option<ClientKey> {
         if proof.mechanism() != self.mechanism() {
             return None;
@@ -361,7 +361,7 @@ fn mongo_hash(user: &str, password: &str) -> String {
     hex
 }
 
-/// Checks that an iteration count is from [`MIN_ITERATIONS`] to [`MAX_ITERATIONS`].
+/// Checks that an iteration count is at least [`MIN_ITERATIONS`] and at most [`MAX_ITERATIONS`].
 pub(super) fn check_iterations(iterations: u32) -> Result<(), ScramError> {
     if (MIN_ITERATIONS..=MAX_ITERATIONS).contains(&iterations) {
         return Ok(());
@@ -373,11 +373,12 @@ pub(super) fn check_iterations(iterations: u32) -> Result<(), ScramError> {
     })
 }
 
-/// The lowest accepted iteration count, as in drivers. With fewer iterations, an attacker could
-/// guess the password from a proof.
+/// The lowest accepted iteration count. Drivers have the same minimum. With fewer iterations, an
+/// attacker could guess the password from a proof.
 pub const MIN_ITERATIONS: u32 = 4_096;
 /// The highest accepted iteration count. This number of iterations takes some seconds; without this
-/// limit, a peer could occupy a core for much longer. The servers' defaults are 10,000 and 15,000.
+/// limit, a peer could occupy a core for much longer. By default, servers use 10,000 iterations for
+/// SCRAM-SHA-1 and 15,000 for SCRAM-SHA-256.
 pub const MAX_ITERATIONS: u32 = 10_000_000;
 
 const _: () = assert!(MIN_ITERATIONS < MAX_ITERATIONS);

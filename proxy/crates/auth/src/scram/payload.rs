@@ -61,8 +61,9 @@ impl ServerFirst {
     /// Parses the payload.
     ///
     /// # Errors
-    /// Fails if the payload is malformed, or if its nonce does not begin with the client's nonce. A
-    /// payload with another nonce belongs to another conversation.
+    /// Fails in each of these cases: the payload is too long or malformed; it reports an error of
+    /// the server (`e=`); its iteration count is too low or too high; its nonce does not begin with
+    /// the client's nonce, so the payload belongs to another conversation.
     pub(super) fn parse(payload: &[u8], client_nonce: &str) -> Result<Self, ScramError> {
         let message = ScramMessage::ServerFirst;
         let text = text(message, payload)?;
@@ -111,7 +112,8 @@ impl<'a> ClientFinal<'a> {
     /// Parses the payload.
     ///
     /// # Errors
-    /// The payload is malformed, or its channel binding or nonce belongs to another conversation.
+    /// Fails in each of these cases: the payload is too long or malformed; its channel binding
+    /// (`c=`) is not the GS2 header; its nonce is not the combined nonce of this conversation.
     pub(super) fn parse(
         payload: &'a [u8],
         mechanism: Mechanism,

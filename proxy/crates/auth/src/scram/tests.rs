@@ -495,7 +495,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
-    fn a_client_can_log_in_with_either_keys_or_a_password(
+    fn a_client_can_log_in_with_keys_or_with_a_password(
         is_sha1: bool,
         user in "[^\0]{1,12}",
         password in "[ -~äßé]{1,12}",

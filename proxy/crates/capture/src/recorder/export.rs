@@ -12,7 +12,7 @@ use seawall_wire::{encode_op_msg_like, encode_request};
 use super::{Layout, Packet, PacketEvent};
 use crate::record::{ClientBegan, Content, Header, Outcome, Reply, ReplyDetail};
 
-/// Maximum number of operations without a reply that are remembered at a time. Replies to further
+/// Maximum number of operations that are remembered until their reply is read. Replies to further
 /// operations are not exported.
 const MAX_PENDING: usize = 100_000;
 
@@ -25,7 +25,7 @@ pub enum ExportError {
     NoReplies,
 }
 
-/// Numbers of the exported operations, of the operations without an exported reply, and of the
+/// Counts of the exported operations, of the operations without an exported reply, and of the
 /// operations that were missing in the capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportCounts {
@@ -54,7 +54,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Begins a conversion of a capture with this header.
+    /// Begins the conversion of the capture that has this header.
     ///
     /// # Errors
     /// If the capture does not contain whole replies.

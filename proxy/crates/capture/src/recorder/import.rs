@@ -31,7 +31,7 @@ use crate::record::{
 /// client.
 const MAX_SESSIONS: usize = 50_000;
 
-/// Maximum number of commands without a reply that are remembered at a time. Replies to further
+/// Maximum number of commands that are remembered until their reply is read. Replies to further
 /// commands count as unmatched.
 const MAX_PENDING: usize = 100_000;
 
@@ -94,8 +94,9 @@ struct Pending {
     operation: Option<u64>,
     at_us: u64,
     form: ReplyForm,
-    /// The message, if the command is a `getMore` of at most [`MAX_EXHAUST_BYTES`]: its cursor may
-    /// be an exhaust cursor.
+    /// The message, if the command is in the capture and is a `getMore` of at most
+    /// [`MAX_EXHAUST_BYTES`]. If the cursor is an exhaust cursor, the capture may have to repeat
+    /// this message.
     exhaust: Option<Bytes>,
 }
 
@@ -191,7 +192,7 @@ impl Import {
         self.counts
     }
 
-    /// Number of commands without a reply that are remembered.
+    /// Number of commands that are remembered because their reply has not been read yet.
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
         let sessions = self.sessions.values();
@@ -249,8 +250,9 @@ impl Import {
         }
     }
 
-    /// Records a reply of an exhaust cursor. The recording has no `getMore` for this reply, so a
-    /// copy of `command`, an earlier `getMore` of the cursor, is recorded before the reply.
+    /// Records a reply of an exhaust cursor. `command` is an earlier `getMore` of the cursor. The
+    /// recording has no `getMore` for this reply, so a copy of `command` is recorded before the
+    /// reply.
     fn exhaust_reply(
         &mut self,
         session: u64,
@@ -444,10 +446,10 @@ impl Parsed {
     }
 
     /// True for an `OP_REPLY`, and for an `OP_MSG` whose body has the field `ok`, which no command
-    /// has. The field `responseTo` does not show whether a message is a reply. A reply to a command
-    /// with the `requestID` 0 has the `responseTo` 0. And for an exhaust cursor, servers record
-    /// additional `getMore`s, whose `responseTo` is the `requestID` of the cursor's first
-    /// `getMore`.
+    /// has. The field `responseTo` does not decide, although it is 0 in most commands and not 0 in
+    /// most replies. A reply to a command with the `requestID` 0 also has the `responseTo` 0. And
+    /// for an exhaust cursor, servers record additional `getMore`s, whose `responseTo` is the
+    /// `requestID` of the cursor's first `getMore`.
     fn is_reply(&self) -> bool {
         match self.header.op_code {
             OpCode::Reply => true,

@@ -77,9 +77,10 @@ pub struct Packet {
     pub event: PacketEvent,
     /// The server's number for the client's connection; below 2^56.
     pub session: u64,
-    /// The server's address; in newer layouts a text with both addresses. It has no NUL.
+    /// The server's address; in the layouts `Sessions` and `Events`, a text with both addresses. It
+    /// has no NUL.
     pub local: String,
-    /// The client's address; empty in newer layouts. It has no NUL.
+    /// The client's address; empty in the layouts `Sessions` and `Events`. It has no NUL.
     pub remote: String,
     /// The time in microseconds: since 1970 or since the recording began, see
     /// [`Layout::has_dates`]. The layout `Addresses` keeps only milliseconds.
@@ -97,6 +98,6 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// Largest packet in bytes: the largest message with its head.
 const MAX_PACKET_BYTES: usize = seawall_wire::MAX_MESSAGE_BYTES + MAX_HEAD_BYTES;
 
-/// Every session number is below this limit: servers count sessions from 1 and never count so far.
-/// If a reader finds a larger number, it has read the file with a wrong layout.
+/// Every session number is below this limit: servers count sessions from 1 and never reach the
+/// limit. If a reader finds a larger number, it has read the file with a wrong layout.
 const MAX_SESSION: u64 = 1 << 56;

@@ -11,7 +11,8 @@ use crate::record::{Content, End, Header};
 const PROGRAM: &str = concat!("seawall ", env!("CARGO_PKG_VERSION"), ", from a recording");
 
 /// Converts a file of mongod's traffic recorder to the records of a capture while reading it.
-/// Memory use is limited to one packet and to the limits of [`Import`].
+/// The converter keeps in memory only one packet, and the sessions and commands that [`Import`]
+/// remembers. Their number is limited.
 #[derive(Debug)]
 pub struct Recording<R> {
     reader: RecorderReader<R>,

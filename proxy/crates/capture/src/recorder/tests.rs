@@ -103,7 +103,8 @@ fn read(file: &[u8]) -> Result<(Layout, Vec<Packet>, Option<RecorderError>), Rec
     }
 }
 
-/// Imports messages, each with the number of its session, at intervals of one millisecond.
+/// Imports messages, each with the number of its session. The messages were recorded one
+/// millisecond after another.
 fn import(messages: impl IntoIterator<Item = (u64, Bytes)>) -> (Vec<Content>, ImportCounts) {
     let first = packet(1, 0, Bytes::new());
     let mut import = Import::new(Layout::Addresses, &first);
@@ -173,7 +174,7 @@ fn a_recorder_file_that_is_cut_off_within_a_packet_gives_the_error_truncated() {
 }
 
 #[test]
-fn files_that_the_traffic_recorder_of_mongod_has_not_written_are_refused() {
+fn a_file_that_is_not_from_mongods_traffic_recorder_is_refused() {
     for other in [
         &b""[..],
         b"SWCAPT\r\n\x01\0\0\0",
@@ -225,7 +226,7 @@ fn a_message_of_48_mb_is_read() {
 
 /// mongod's traffic recorder gives each client connection a number (the first number here).
 #[test]
-fn import_matches_each_reply_to_its_command_by_recorded_connection_and_response_to() {
+fn import_finds_the_command_of_a_reply_by_connection_number_and_response_to_field() {
     let (records, counts) = import([
         (1, request(1, &hello())),
         (1, reply(50, 1, &doc! { "ok": 1.0 })),
@@ -412,7 +413,7 @@ fn a_capture_that_lacks_the_reply_messages_cannot_be_exported_to_a_recorder_file
     assert_eq!(error, ExportError::NoReplies);
 }
 
-/// The import keeps data of each command until its reply. Here, no reply follows.
+/// The import keeps data of each command until it reads the reply. In this test, there is no reply.
 #[test]
 fn import_of_a_recording_without_replies_keeps_at_most_100_000_commands_in_memory() {
     let sessions = (0..200_000).map(|session| (session, request(1, &find(1))));
@@ -427,9 +428,10 @@ fn import_of_a_recording_without_replies_keeps_at_most_100_000_commands_in_memor
     assert!(import.remembered() <= 100_000, "{}", import.remembered());
 }
 
-/// The import keeps at most 50,000 recorded connections at a time, each as one client.
+/// In the capture, each recorded connection is one client. The import remembers at most 50,000
+/// connections at a time.
 #[test]
-fn import_ends_the_client_of_the_connection_with_the_lowest_number_if_a_50_001st_begins() {
+fn import_ends_the_connection_with_the_lowest_number_when_connection_50_001_begins() {
     let sessions = (1..=50_001).map(|session| (session, request(1, &find(1))));
     let (records, _) = import(sessions);
     let is_end = |record: &Content| matches!(record, Content::ClientEnded(_));
@@ -447,8 +449,8 @@ fn import_ends_the_client_of_the_connection_with_the_lowest_number_if_a_50_001st
     assert_eq!(ended.at_us, began.at_us);
 }
 
-/// Generates scripts. Each entry stands for one command, with or without a reply: the number of its
-/// session, and its kind (see [`messages`]).
+/// Generates scripts. Each entry of a script stands for one command, with or without a reply. The
+/// entry has the number of the command's session, and the kind of the command (see [`messages`]).
 fn scripts() -> impl Strategy<Value = Vec<(u64, u8)>> {
     proptest::collection::vec((1_u64..5, 0_u8..4), 1..40)
 }

@@ -20,8 +20,8 @@ impl<W: Write> RecorderWriter<W> {
         }
     }
 
-    /// Writes a packet. In the layout `Addresses`, every packet has a message, so this function
-    /// skips packets without a message.
+    /// Writes a packet. In the layout `Addresses`, every packet has a message. So with this layout,
+    /// the function skips packets without a message.
     ///
     /// # Errors
     /// If the destination fails, or if the packet exceeds the size limit.

@@ -6,8 +6,8 @@ use super::spec::{
 };
 
 /// The row of every unknown name. After a login, an unknown command is forwarded. Its values are
-/// secret: it may be a misspelled command with a password, or a command with secrets that only the
-/// server knows.
+/// secret: it may be a misspelled command with a password. Or it may be a command that only the
+/// server knows and that carries secrets.
 pub static UNKNOWN: CommandSpec = command("<unknown>").secret().uncounted();
 
 /// All known commands.

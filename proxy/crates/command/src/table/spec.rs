@@ -9,8 +9,8 @@ pub struct CommandSpec {
     pub aliases: &'static [&'static str],
     /// How Seawall serves the command.
     pub class: Class,
-    /// The syntax of the command. It decides which fields are part of the command's shape (the
-    /// command without its values, under which statistics count it).
+    /// The syntax of the command. It decides which fields are part of the command's shape. The
+    /// shape is the command without its values. Statistics count the command under its shape.
     pub syntax: Syntax,
     /// The kind of value that the first field of the command may have. Redaction hides every other
     /// value in this field.
@@ -60,7 +60,8 @@ pub enum Class {
     Read,
     /// `aggregate`: a read unless its last stage writes.
     Aggregate,
-    /// Changes data or structure: only the primary serves it.
+    /// A command that changes data: documents, collections, indexes, users or roles. Only the
+    /// primary serves such a command.
     Write,
     /// `commitTransaction` or `abortTransaction`: ends a transaction.
     EndTransaction,
@@ -93,8 +94,8 @@ pub enum Handshake {
     WhatsMyUri,
 }
 
-/// The syntax of a command. It decides which fields are part of the command's shape (the command
-/// without its values, under which statistics count it).
+/// The syntax of a command. It decides which fields are part of the command's shape. The shape is
+/// the command without its values. Statistics count the command under its shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syntax {
     /// `find`.
@@ -182,7 +183,8 @@ pub enum Statements {
 }
 
 impl Statements {
-    /// The field, or document sequence, that lists the statements.
+    /// The field, or document sequence, that lists the statements. `None` if the command has no
+    /// such list.
     pub fn field(self) -> Option<&'static str> {
         match self {
             Self::Listed(field) => Some(field),
@@ -214,8 +216,8 @@ pub enum Streaming {
     Never,
     /// A large command can be forwarded as soon as its body has arrived.
     AfterBody,
-    /// A large command can be forwarded as soon as its body has arrived, and the statements from
-    /// which its fingerprint is computed.
+    /// A large command can be forwarded as soon as two parts of it have arrived: its body, and the
+    /// statements from which its fingerprint is computed.
     AfterStatements,
 }
 

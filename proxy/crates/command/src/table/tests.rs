@@ -80,7 +80,7 @@ fn before_a_login_a_relay_forwards_only_the_handshake_and_harmless_commands_such
 /// The table says `Refusal` also for handshake commands such as `hello`. Their class decides their
 /// replies.
 #[test]
-fn before_a_login_seawall_refuses_all_but_the_listed_commands() {
+fn only_the_listed_commands_have_a_reply_before_login_that_is_not_a_refusal() {
     let expected = [
         "buildInfo",
         "buildinfo",
@@ -137,7 +137,7 @@ fn commands_with_credentials_are_never_compressed() {
 
 /// The slow log and captures never contain the values of a secret command.
 #[test]
-fn only_setparameter_usersinfo_unknown_commands_and_commands_with_credentials_are_secret() {
+fn only_commands_with_credentials_unknown_commands_setparameter_and_usersinfo_are_secret() {
     let mut expected = names(|command| !command.may_be_compressed);
     expected.insert("setParameter");
     expected.insert("usersInfo");

@@ -76,7 +76,7 @@ fn reaches_goals(scenario: &Scenario, rows: &[Row]) -> bool {
 }
 
 #[test]
-fn goals_for_the_median_of_all_seeds_and_goals_for_each_seed_are_checked_separately() {
+fn goals_for_the_medians_of_the_results_and_goals_for_each_result_are_checked_separately() {
     let all = all();
     let scenario = all[0].iter().find(|s| s.name == "all late at 32").unwrap();
     let row = |settling_s: f64| Row {

@@ -1,6 +1,7 @@
-//! A comparison of replays as one HTML page. For each change, the page shows how the durations of
-//! the operations are distributed in both replays, as two histograms on top of each other. The page
-//! needs no script and loads nothing.
+//! A comparison of replays as one HTML page. The page lists each shape (a command without its
+//! values) that failed, returned other results, or became slower or faster. For each of these
+//! shapes, it shows how the durations of the operations are distributed in both replays, as two
+//! histograms on top of each other. The page needs no script and loads nothing.
 
 use seawall_replay::{Comparison, ShapeResult};
 use seawall_stats::{Distribution, float};

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn time_share_of_a_shape_includes_get_mores_and_one_line_counts_operations_of_hidden_shapes() {
+    fn time_share_of_a_shape_includes_its_get_mores_and_hidden_shapes_are_shown_as_one_count() {
         let mut many = example();
         let shape = many.shapes[0].clone();
         many.shapes = vec![shape.clone(); SHOWN_SHAPES + 3];

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_histogram_shows_its_range_and_the_counts_outside() {
+    fn linear_histogram_shows_its_range_and_the_counts_outside_the_range() {
         let mut model = opened();
         model.choice.scale = Scale::Linear(None);
         let text = shown(&model, 130, 40).join("\n");

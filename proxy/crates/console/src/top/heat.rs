@@ -148,7 +148,7 @@ impl Grid {
     }
 
     /// The shade of a count, from 0 to [`SHADES`] - 1. The scale is logarithmic: a single slow
-    /// operation must be visible beside thousands.
+    /// operation must be visible beside thousands of fast operations.
     pub(super) fn shade(&self, count: u64) -> usize {
         let share = match self.most {
             0 | 1 => 1.0,
@@ -217,9 +217,9 @@ pub(super) fn latency_ticks(low: f64, high: f64) -> Vec<f64> {
     ticks.filter(|tick| *tick > low && *tick <= high).collect()
 }
 
-/// Returns round moments in a period, each with its label, in UTC. The interval between them is the
-/// shortest round interval that fits the period at most `most` times. If even 48 hours are too
-/// short, the interval is 7 days, and at most 101 moments are returned.
+/// Returns round moments in a period, each with its label, in UTC. The interval between two moments
+/// is the shortest round interval that fits into the period at most `most` times. If even 48 hours
+/// are too short, the interval is 7 days, and at most 101 moments are returned.
 pub(super) fn time_ticks(from: f64, until: f64, most: usize) -> Vec<(f64, String)> {
     const MINUTE: f64 = 60.0;
     const HOUR: f64 = 3600.0;

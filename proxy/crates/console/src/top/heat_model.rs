@@ -31,7 +31,7 @@ impl Model {
         }
     }
 
-    /// The selected name. `None` for all operations, and if nothing can be selected.
+    /// The selected name. `None` if all operations are selected, or if there is no name to select.
     pub(super) fn heat_name(&self) -> Option<String> {
         let choice = &self.choice.heat;
         let first = || self.heat_names(choice.dimension).into_iter().next();

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_cover_more_time_on_a_narrow_terminal_and_a_tiny_terminal_shows_the_required_size() {
+    fn in_a_narrow_terminal_cells_cover_more_time_and_in_a_tiny_one_the_required_size_is_shown() {
         for (width, height) in [(80, 24), (40, 14), (24, 11), (200, 60)] {
             let lines = shown(&opened(Colours::None), width, height);
             let text = lines.join("\n");

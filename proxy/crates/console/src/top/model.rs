@@ -41,8 +41,9 @@ pub(super) struct Responses {
     pub(super) changes: Option<Changes>,
     pub(super) pools: Option<Pools>,
     pub(super) heatmap: Option<HeatResponse>,
-    /// By the address of each instance: the time of the request, since the start of `seawall top`,
-    /// and the number of operations since the start of the instance.
+    /// The key is the address of an instance. The value has the number of operations since the
+    /// instance started. The `Duration` is the time from the start of `seawall top` until this
+    /// number was received.
     pub(super) operations: BTreeMap<String, (Duration, u64)>,
     /// The text of the first error; `None` if all requests succeeded.
     pub(super) error: Option<String>,
@@ -123,7 +124,8 @@ impl Model {
         }
     }
 
-    /// True if the proxy keeps a history. A proxy without a history has only sums since its start.
+    /// True if the proxy keeps a history. A proxy without a history has figures only for the whole
+    /// time since its start.
     pub(super) fn has_history(&self) -> bool {
         let status = self.status.as_ref();
         status.is_none_or(|status| status.history.on != Some(false))
@@ -159,9 +161,9 @@ impl Model {
     }
 
     /// Computes the sum of the rates of all instances. The rate of an instance is computed from its
-    /// last two responses; an instance without two responses is omitted. Each instance has its own
-    /// times, because otherwise an instance that replies late would distort the rates of the other
-    /// instances.
+    /// last two responses; an instance without two responses is omitted. The time of each response
+    /// is stored for each instance. With one time for all instances, an instance that replies late
+    /// would distort the rates of the other instances.
     fn count(&mut self, operations: BTreeMap<String, (Duration, u64)>) {
         let rates = operations.iter().filter_map(|(address, (at, count))| {
             let (before, counted) = self.counted.get(address)?;
@@ -208,8 +210,8 @@ impl Model {
         rows.get(self.cursor(&rows)).copied()
     }
 
-    /// The selected shape with its distribution. `None` until the response about this shape has
-    /// arrived.
+    /// The selected shape with the distribution of its durations. `None` until the response about
+    /// this shape has arrived.
     pub(super) fn opened(&self) -> Option<&Shape> {
         let selected = self.selected()?;
         self.shape.as_ref().filter(|shape| shape.id == selected.id)
@@ -292,7 +294,7 @@ pub(super) mod tests {
     }
 
     /// The operation counters of some instances, each with the second in which the counter was
-    /// requested.
+    /// received.
     fn operations(operations: &[(&str, u64, u64)]) -> Responses {
         let operations = operations.iter().map(|(address, second, count)| {
             let at = Duration::from_secs(*second);

@@ -9,8 +9,8 @@ use seawall_api::{
     Storms,
 };
 
-/// Maximum number of names in one cell of the tables of storms and stalls, for example of client
-/// networks or server counters.
+/// Maximum number of names (for example, of client networks or server counters) in one cell of the
+/// tables of storms and stalls.
 const SHOWN_NAMES: usize = 3;
 
 pub(crate) fn storms(storms: &Storms) -> Vec<String> {
@@ -133,7 +133,9 @@ pub(crate) fn stalls(stalls: &Stalls) -> Vec<String> {
     lines
 }
 
-/// The state and the counts of the `serverStatus` sampling.
+/// The state of the `serverStatus` sampling as text. If the sampling is on, the text also has the
+/// number of replies, their mean time, the number of requests without a reply and the number of
+/// refused requests. A note from the API is added at the end, if there is one.
 pub(crate) fn pulse(pulse: &Pulse) -> String {
     let state = match pulse.state.as_str() {
         "" => "unknown".to_owned(),
@@ -152,8 +154,7 @@ pub(crate) fn pulse(pulse: &Pulse) -> String {
     }
 }
 
-/// A recurring stall as a sentence: its recurrence, and when it was last seen if it no longer
-/// recurs.
+/// A recurring stall as text. If the stall no longer recurs, the text says when it was last seen.
 pub(crate) fn recurs(recurring: &Recurring) -> String {
     let recurrence = recurrence(recurring);
     match recurring.is_current() {
@@ -165,8 +166,9 @@ pub(crate) fn recurs(recurring: &Recurring) -> String {
     }
 }
 
-/// The period, length, server and count of a recurring stall, the phase in which its operations
-/// spent the additional time, and the server counter that changes with it.
+/// The period, length, server and count of a recurring stall, and the phase in which its operations
+/// spent the additional time. Then follows the server counter that changes during the stall, or the
+/// reason why there is none. The last part is the instance that reported the stall, if it is known.
 pub(crate) fn recurrence(recurring: &Recurring) -> String {
     let why = match &recurring.counter {
         Some(counter) => format!("with {}", printable(counter)),
@@ -211,8 +213,9 @@ pub(crate) fn moved(episode: &Episode) -> String {
     moved.chain(without_reply).collect::<Vec<_>>().join(", ")
 }
 
-/// The shapes (commands without their values) with the most delayed operations during a stall, each
-/// with the number of these operations.
+/// The shapes (commands without their values) whose operations were delayed by a stall, each with
+/// the number of its delayed operations. At most [`SHOWN_NAMES`] shapes, those with the most
+/// delayed operations first.
 pub(crate) fn affected_shapes(episode: &Episode) -> String {
     let shapes = episode.shapes.iter().take(SHOWN_NAMES).map(|shape| {
         let namespace = namespace(&shape.db, &shape.collection);
@@ -382,7 +385,8 @@ fn limits(pools: &[Pool]) -> Vec<String> {
     lines
 }
 
-/// The concurrency limit of a server; a dash if the proxy does not report it.
+/// The concurrency limit of a server as text: `none` if there is no limit, a dash if the proxy does
+/// not report limits.
 pub(crate) fn limit(concurrency: &Concurrency) -> String {
     match concurrency.limit {
         Some(limit) => limit.to_string(),
@@ -397,7 +401,7 @@ mod tests {
     use crate::top::model::tests::model;
 
     #[test]
-    fn recurring_stall_is_shown_with_its_period_slow_phase_and_the_server_counter_that_changed() {
+    fn recurring_stall_shows_its_period_its_slow_phase_and_the_server_counter_that_changed() {
         let model = model();
         let lines = stalls(&model.stalls);
         assert_eq!(
@@ -456,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn if_the_earlier_period_has_no_data_the_pane_of_changes_says_not_compared() {
+    fn if_the_earlier_period_has_no_data_the_pane_of_changes_says_why_there_is_no_comparison() {
         let span = |from, to, seconds| {
             Some(Span {
                 from,
@@ -482,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn stall_that_no_longer_recurs_shows_its_last_time() {
+    fn stall_that_no_longer_recurs_shows_when_it_was_last_seen() {
         let mut recurring = model().stalls.recurring[0].clone();
         assert!(recurs(&recurring).starts_with("recurs every 60 s"));
         recurring.current = Some(false);

@@ -344,7 +344,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn alert_line_shows_an_error_injected_faults_a_drain_and_a_reconnect_storm() {
+    fn alert_line_shows_a_drain_a_reconnect_storm_an_error_and_that_faults_are_injected() {
         let mut model = model();
         let status = model.status.as_mut().unwrap();
         (status.injects_faults, status.draining) = (true, true);
@@ -385,7 +385,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn missing_status_and_empty_filter_result_are_explained() {
+    fn view_explains_that_the_status_is_missing_or_that_no_shape_matches_the_filter() {
         let empty = Model::new("http://a:1", Choice::default());
         let lines = shown(&empty, 80, 10);
         assert!(lines[0].contains("waiting for the first response"));

@@ -31,10 +31,10 @@ pub(super) fn covers(general: &Label, special: &Label) -> bool {
 }
 
 /// True if replacing each `*` of `pattern` by a path component (a name between dots) can give
-/// `text`. Quotes are ignored, because a text may need quotes only for the name that `*` replaces.
-/// The members of a set, such as the fields of a filter, are sorted by their text, so they may be
-/// in another order after names were replaced by `*`. So shapes with several replaced names in one
-/// set may not be recognized.
+/// `text`. Quotes are ignored: if only the name that `*` replaces needs quotes, `text` has quotes
+/// and `pattern` has none. The members of a set, such as the fields of a filter, are sorted by
+/// their text, and replacing names by `*` can change their order. Then shapes with several replaced
+/// names in one set may not be recognized.
 fn is_like(pattern: &str, text: &str) -> bool {
     let unquoted = |character: &char| *character != '"';
     let mut pattern = pattern.chars().filter(unquoted).peekable();

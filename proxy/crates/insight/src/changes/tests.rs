@@ -312,9 +312,10 @@ fn empty_periods_have_no_changes() {
     }
 }
 
-/// *Other shapes* is one sum of all shapes that have no row of their own in the shape table.
+/// *Other shapes* is one row that counts all shapes that have no row of their own in the shape
+/// table.
 #[test]
-fn a_shape_is_not_reported_as_new_if_the_earlier_other_shapes_may_include_it() {
+fn a_shape_that_may_have_been_counted_as_one_of_the_other_shapes_is_not_reported_as_new() {
     let mut before = minute(&[(500, 1.0)]);
     let now = minute(&[(500, 1.0), (300, 1.0)]);
     let new = [(label(1), ChangeKind::New)];

@@ -30,8 +30,9 @@ pub(super) struct EndedOperations {
 /// A period in which operations of one series took far longer than usual.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Episode {
-    /// Start, in seconds since the epoch. It may be up to one second late, because an operation's
-    /// end is known only to the second.
+    /// Start, in seconds since the epoch: the time at which the first of the slow operations began.
+    /// It is computed from the end and the duration of this operation. It may be up to one second
+    /// late, because the end of an operation is known only to the second.
     pub started_at: f64,
     /// Time from the start to the end of the last second with slow operations.
     pub length: Duration,
@@ -85,15 +86,16 @@ const SPREADS: f64 = 4.0;
 /// Minimum duration of a slow operation, in seconds.
 const FLOOR_SECONDS: f64 = 0.02;
 
-/// During an episode (a detected stall), the duration from which an operation is slow is reduced to
-/// this share, but not below [`FLOOR_SECONDS`].
+/// During an episode (a detected stall), the limit above which an operation is slow is multiplied
+/// by this factor. The limit is never less than [`FLOOR_SECONDS`].
 const CALM_SHARE: f64 = 0.5;
 
 /// A second with at least this many slow operations may be part of a stall.
 const SEVERAL: u64 = 5;
 
-/// A second with several slow operations is part of a stall only in two cases: at least one
-/// operation in this many is slow, or few operations ended (see [`FALLEN_SHARE`]).
+/// A second with several slow operations is part of a stall only in two cases: at least
+/// `1 / SEVERAL_OF` of the second's operations are slow, or few operations ended (see
+/// [`FALLEN_SHARE`]).
 const SEVERAL_OF: u64 = 50;
 
 /// "Few operations ended" means: less than this share of the usual number of operations ended since
@@ -109,10 +111,10 @@ const NOTABLE_SECONDS: f64 = 0.25;
 const NOTABLE_FACTOR: f64 = 10.0;
 
 /// Minimum duration of the longest operation in a stall of few slow operations, as a multiple of
-/// the duration from which an operation is slow.
+/// the limit above which an operation is slow.
 const NOTABLE_LIMITS: f64 = 2.0;
 
-/// In a stall of few slow operations, at least one operation in this many must be slow. All
+/// In a stall of few slow operations, at least `1 / FEW_OF` of the operations must be slow. All
 /// operations that ended since the slowest operation began are counted. One slow operation among
 /// hundreds is an outlier, not a stall.
 const FEW_OF: u64 = 10;
@@ -121,12 +123,13 @@ const FEW_OF: u64 = 10;
 /// stall.
 const SECONDS_AFTER_STALL: u32 = 5;
 
-/// An episode that lasts longer than this ends, and the usual values are learned again from the
-/// seconds after it.
+/// Maximum length of an episode (a detected stall). When an episode exceeds this length, it ends,
+/// and the usual values are learned again from the seconds after it.
 const LASTING_SECONDS: f64 = 120.0;
 
 impl StallDetector {
-    /// Adds one second. Returns an episode that ended in this second.
+    /// Examines the operations that ended in one second. Returns an episode (a detected stall) that
+    /// ended in this second.
     pub(super) fn second(&mut self, beat: &EndedOperations) -> Option<Episode> {
         push(&mut self.recent, beat.durations.count(), RECENT);
         let Some(usual) = self.usual() else {
@@ -151,7 +154,7 @@ impl StallDetector {
         self.end(beat, &usual)
     }
 
-    /// True while too few seconds have been added to know the usual values.
+    /// True while the usual values are not known yet, because too few seconds have been examined.
     pub(super) fn is_learning(&self) -> bool {
         self.p99s.len() < LEARNING
     }
@@ -304,8 +307,8 @@ impl OpenEpisode {
         }
     }
 
-    /// The episode, or `None` if it has only one slow second and no operation as long as
-    /// [`NOTABLE_SECONDS`]. Every machine has such short delays, and they are not reported.
+    /// The episode. `None` if it has only one slow second, and all operations in it were shorter
+    /// than [`NOTABLE_SECONDS`]. Every machine has such short delays, and they are not reported.
     fn episode(&self, usual: &Usual) -> Option<Episode> {
         if self.slow_seconds == 1 && self.worst.as_secs_f64() < NOTABLE_SECONDS {
             return None;

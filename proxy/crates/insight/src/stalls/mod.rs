@@ -45,8 +45,8 @@ pub struct WaitingShape {
 /// One stall of a server, or of the whole deployment.
 #[derive(Clone, Debug)]
 pub struct Stall {
-    /// The stalled server; `None` if the stall affected the whole deployment, or operations before
-    /// their server selection.
+    /// The stalled server. `None` in two cases: the stall affected the whole deployment, or it
+    /// delayed operations for which no server had been selected yet.
     pub server: Option<Box<str>>,
     /// Start, length and severity of the stall.
     pub episode: Episode,
@@ -54,14 +54,14 @@ pub struct Stall {
     pub shapes: Vec<WaitingShape>,
     /// Counters of the server that changed significantly during the stall.
     pub moved: Vec<Moved>,
-    /// Number of requests for a sample of the server's counters that got no reply during the stall.
+    /// During the stall, this number of requests for the server's counters got no reply.
     pub unanswered: usize,
 }
 
 /// Stalls that recur at a regular interval.
 #[derive(Clone, Debug)]
 pub struct RecurringStall {
-    /// The server; `None` for stalls of the whole deployment.
+    /// The stalled server; `None` in the same cases as for [`Stall::server`].
     pub server: Option<Box<str>>,
     /// The interval and the length of the stalls.
     pub recurrence: Recurrence,
@@ -101,9 +101,9 @@ pub(super) struct Stalls {
 
 impl Stalls {
     /// Adds the second that began at `start`. The history must already contain this second. `all`
-    /// has the sums of all operations, and `second` has the sums of each server. `samples` has the
-    /// servers' samples since the last call, by address. Returns the stalls that ended in this
-    /// second: the server (`None` for the deployment), the start and the end.
+    /// has the figures of all operations together, and `second` has the figures of each server.
+    /// `samples` has the servers' samples since the last call, by address. Returns the stalls that
+    /// ended in this second: the server (`None` for the deployment), the start and the end.
     pub(super) fn second(
         &mut self,
         start: u64,
@@ -140,8 +140,8 @@ impl Stalls {
         ended
     }
 
-    /// Drops the stalls after `start`, because the clock was set back to this second. The detectors
-    /// learn the usual values again.
+    /// Drops the stalls that ended after `start`, because the clock was set back to this second.
+    /// The detectors learn the usual values again.
     pub(super) fn rewind(&mut self, start: u64) {
         let now = float_seconds(UNIX_EPOCH + Duration::from_secs(start));
         for watched in self.servers.values_mut().chain([&mut self.all]) {
@@ -188,8 +188,8 @@ impl Stalls {
     }
 
     /// The number of recurring stalls that [`Self::list`] marks as current: one for each server
-    /// with such stalls. The whole deployment counts as one server if its stalls recur and no
-    /// single server has recurring stalls. Takes some milliseconds for each server with many
+    /// with such stalls. If no server has such stalls, but the stalls of all servers together
+    /// recur, the number is 1. Takes some milliseconds for each server with many
     /// stalls.
     pub(super) fn count_recurring(&self, now: SystemTime) -> usize {
         let now = float_seconds(now);
@@ -205,9 +205,10 @@ impl Stalls {
     }
 }
 
-/// True if a stall in the sums of all operations affects the whole deployment. False if exactly one
-/// server stalled at the same time: then only this server is affected. If no server stalled, the
-/// cause affects all servers, or operations before their server selection.
+/// True if `stall`, which was detected in the figures of all operations together, is more than the
+/// stall of one server. False if exactly one server stalled at the same time. If no server stalled,
+/// the result is true: the cause affects all servers, or delays operations for which no server has
+/// been selected yet.
 fn is_deployment_wide<'a>(stall: &Stall, of_servers: impl Iterator<Item = &'a Stall>) -> bool {
     let others = of_servers.filter(|other| overlap(other, stall));
     let servers: HashSet<_> = others.map(|other| other.server.as_deref()).collect();
@@ -451,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_still_in_use_keep_their_stalls_while_the_maximum_number_of_servers_is_watched() {
+    fn servers_in_use_keep_their_stalls_even_if_the_maximum_number_of_servers_is_watched() {
         let series = (0..WATCHED).map(|number| {
             let label = Label::Server(format!("server{number}").into());
             (Arc::new(label), Figures::default())

@@ -58,16 +58,15 @@ const MIN_CHANGE: f64 = 0.3;
 /// value.
 const MIN_DEVIATION: f64 = 0.05;
 
-/// A counter is reported only if its average during the episode is rare at calm times (times
-/// without a stall): at most one in this many averages over calm times may differ as much from the
-/// usual value.
+/// A counter is reported only if its average during the episode differs more from the usual value
+/// than nearly all averages over calm times (times without a stall). At most `1 / AS_EXTREME_OF` of
+/// the averages over calm times may have the same or a greater difference.
 const AS_EXTREME_OF: usize = 20;
 
 /// The counters with unusual values during the episodes. `episodes` has the start and the end of
-/// each episode. The highest score is first. Empty if at least half of the episodes are silent: the
-/// server did not reply to most requests for samples ([`is_silent`]). The rates in a silent episode
-/// are unknown, because the first reply after it gives only averages over the whole time since the
-/// last reply.
+/// each episode. The highest score is first. Empty if at least half of the episodes are silent (see
+/// [`is_silent`]). The rates in a silent episode are unknown, because the first reply after it
+/// gives only averages over the whole time since the last reply.
 pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     let is_seen = |episode: &&(f64, f64)| samples.iter().any(|s| is_within(s, **episode));
     let seen: Vec<_> = episodes.iter().filter(is_seen).copied().collect();
@@ -157,9 +156,9 @@ fn is_calm(sample: &Sample, episodes: &[(f64, f64)]) -> bool {
     !episodes.iter().any(|episode| is_within(sample, *episode))
 }
 
-/// True if the server did not reply to at least half of the requests for samples within the
-/// episode, or to more than half of the requests within the episode and [`MARGIN_SECONDS`] around
-/// it.
+/// True if too many requests for samples got no reply: at least half of the requests within the
+/// episode, or more than half of the requests from [`MARGIN_SECONDS`] before the episode to
+/// [`MARGIN_SECONDS`] after it.
 fn is_silent(samples: &[Sample], episode: (f64, f64)) -> bool {
     let within = samples.iter().filter(|s| is_within(s, episode));
     let proper = |s: &&Sample| s.at >= episode.0 && s.at <= episode.1;

@@ -16,7 +16,7 @@ pub struct Recurrence {
     pub period: Duration,
     /// Median length of the episodes.
     pub length: Duration,
-    /// Number of episodes in the chain.
+    /// Number of episodes in the series.
     pub times: usize,
     /// Start of the last episode, in seconds since the epoch.
     pub last_at: f64,
@@ -61,10 +61,10 @@ const ONE_MISSING_IN: u64 = 3;
 /// Chains with fewer episodes than this must have episodes of similar lengths.
 const LONG_CHAIN: u64 = 5;
 
-/// If there are *other* episodes, a chain must have at least this many episodes more than there are
-/// other episodes. An other episode is not part of the chain, but started after the chain began, or
-/// shortly before it: at most [`ALONE_PERIODS`] periods before a chain of three episodes, and fewer
-/// periods before a longer chain.
+/// If there are *other* episodes, the number of episodes in the chain must exceed the number of
+/// other episodes by at least this difference. The other episodes do not belong to the chain, but
+/// started after the chain began or shortly before. For a chain of three episodes, "shortly" means
+/// at most [`ALONE_PERIODS`] periods. For a longer chain, it means fewer periods.
 const FEWER_OTHERS: u64 = 4;
 
 /// Maximum number of other episodes (see [`FEWER_OTHERS`]), as a share of the other episodes and
@@ -179,7 +179,7 @@ impl Chain {
         most.min(self.period * MAX_DEVIATION_SHARE)
     }
 
-    /// Fits period and origin by least squares.
+    /// Fits `period` and `origin` to the starts of the episodes by the method of least squares.
     fn fit(&mut self, episodes: &[&Episode]) {
         let count = float(u64::try_from(self.links.len()).unwrap_or(u64::MAX));
         let points = || {

@@ -23,8 +23,8 @@ const MAX_SAMPLES: usize = 6_000;
 pub(super) struct Samples(HashMap<Box<str>, VecDeque<ServerSample>>);
 
 impl Samples {
-    /// Adds the new samples of each server. `later` has them by the server's address, the oldest
-    /// first. Drops samples that are older than [`KEPT`] at `now`.
+    /// Adds new samples. `later` has the address of each server and the new samples of this server,
+    /// the oldest first. Drops samples that are older than [`KEPT`] at `now`.
     pub(super) fn add(&mut self, later: Vec<(Box<str>, Vec<ServerSample>)>, now: SystemTime) {
         for (server, later) in later {
             self.0.entry(server).or_default().extend(later);

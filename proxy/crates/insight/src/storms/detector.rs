@@ -4,8 +4,8 @@
 //! deploy brings many clients that stay connected, and ends old connections. A daily peak brings
 //! more connections slowly. If the churn suddenly rises, clients usually time out and connect again
 //! and again. The detector compares the churn with its average over the last minutes. That average
-//! follows a slow rise, but a short burst hardly changes it. So an application that has always
-//! opened a connection for each operation causes no storm.
+//! follows a slow rise, but a short burst hardly changes it. An application that has always opened
+//! a connection for each operation causes no storm, because the average includes its connections.
 
 /// The client connections of one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,11 +47,11 @@ const FACTOR: f64 = 4.0;
 /// [`MIN_CHURN`].
 const CALM_FACTOR: f64 = 2.0;
 
-/// Averaging time of the normal churn, in seconds.
+/// Averaging time of the normal churn outside of storms, in seconds.
 const MEMORY: f64 = 300.0;
 
-/// Averaging time during a storm, in seconds. If the churn of a storm lasts, it slowly becomes the
-/// normal churn, and the storm ends.
+/// Averaging time of the normal churn during a storm, in seconds. If the high churn of a storm
+/// lasts, the normal churn slowly rises to it, and the storm ends.
 const STORM_MEMORY: f64 = 1800.0;
 
 /// Number of seconds after the start in which the normal churn is still unknown.
@@ -64,9 +64,9 @@ impl StormDetector {
     /// Number of consecutive seconds with low churn that end a storm.
     pub(super) const ENDS_AFTER: u32 = 10;
 
-    /// Adds one second. The churn is limited to the number of accepted connections, because it is
-    /// no reconnect storm if clients disconnect and do not connect again. Returns a change if a
-    /// storm began or ended.
+    /// Updates the detector with the connections of one second. The churn is limited to the number
+    /// of accepted connections, because it is no reconnect storm if clients disconnect and do not
+    /// connect again. Returns a change if a storm began or ended.
     pub(super) fn second(&mut self, seen: Churn) -> Option<StormChange> {
         let churn = f64::from(
             u32::try_from(seen.short_lived.min(seen.arrivals.max(1))).unwrap_or(u32::MAX),
@@ -94,17 +94,18 @@ impl StormDetector {
         })
     }
 
-    /// Number of consecutive seconds with high churn so far, if no storm has begun yet.
+    /// Number of consecutive seconds with high churn so far; 0 during a storm.
     pub(super) fn suspicion(&self) -> u32 {
         if self.is_storm { 0 } else { self.against }
     }
 
-    /// True while too few seconds were added to know the normal churn.
+    /// True while the normal churn is not known yet, because the detector has seen too few seconds.
     pub(super) fn is_learning(&self) -> bool {
         self.seconds <= LEARNING
     }
 
-    /// The normal churn: the average of the last minutes, in connections per second.
+    /// The normal churn: the average number of short-lived connections per second over the last
+    /// minutes.
     pub(super) fn normal(&self) -> f64 {
         self.normal
     }

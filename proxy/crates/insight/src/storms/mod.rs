@@ -67,8 +67,8 @@ pub(super) struct Storms {
 }
 
 impl Storms {
-    /// Adds the second that ends at `now`. If a storm began or ended in this second, returns the
-    /// change and the storm.
+    /// Updates the detector with the traffic of the second that ends at `now`. If a storm began or
+    /// ended in this second, returns the change and the storm.
     pub(super) fn second(
         &mut self,
         traffic: &Traffic,

@@ -53,7 +53,7 @@ fn whole(period: &Period) -> u64 {
     period.series.get(&Label::Whole).map_or(0, |f| f.count)
 }
 
-/// The history has sums over steps of 1 s, 10 s, 60 s and 600 s, called tiers.
+/// The history has four *tiers*. Their steps have a length of 1 s, 10 s, 60 s and 600 s.
 #[test]
 fn operation_counts_are_exact_while_the_latest_steps_have_not_ended() {
     // 3,725 is not a multiple of 10, 60 or 600, so the latest step of 10 s, of 60 s and of 600 s
@@ -74,7 +74,7 @@ fn operation_counts_are_exact_while_the_latest_steps_have_not_ended() {
     assert_eq!(whole(&hour), sum(130, 3_725));
 }
 
-/// The history has sums over steps of 1 s, 10 s, 60 s and 600 s, called tiers.
+/// The history has four *tiers*. Their steps have a length of 1 s, 10 s, 60 s and 600 s.
 #[test]
 fn operation_counts_are_complete_if_the_history_starts_in_the_middle_of_a_step() {
     let start = START + 453;

@@ -87,7 +87,7 @@ fn redaction_keeps_the_value_of_the_first_field_only_if_it_can_be_a_name_or_an_o
 /// In the listed commands, the first field has an option, another command, or session ids. In all
 /// other commands, it has a name or a flag (the number 1).
 #[test]
-fn only_in_the_listed_commands_is_the_first_field_neither_a_name_nor_a_flag() {
+fn the_first_field_has_a_name_or_a_flag_in_all_commands_except_the_listed_commands() {
     let names = |first_field| {
         let rows = COMMANDS.iter().filter(|row| row.first_field == first_field);
         rows.map(|row| row.name).collect::<Vec<_>>()
@@ -114,7 +114,7 @@ fn only_in_the_listed_commands_is_the_first_field_neither_a_name_nor_a_flag() {
     );
 }
 
-/// Fields that have a name of a database, collection, field or index. Redaction keeps names.
+/// Fields whose value is the name of a database, collection, field or index. Redaction keeps names.
 const NAMES: [&str; 9] = [
     "$db",
     "collection",
@@ -127,8 +127,8 @@ const NAMES: [&str; 9] = [
     "viewOn",
 ];
 
-/// Fields with a limit, a size, a time or an id that the server or the driver chose. Redaction
-/// keeps the numbers in them.
+/// Fields for an option (such as a flag, a limit, a size or a time), and fields for an id that the
+/// server or the driver chose. Redaction keeps the numbers in these fields.
 const NUMBERS: [&str; 60] = [
     "abortOnError",
     "allowDiskUse",
@@ -192,8 +192,8 @@ const NUMBERS: [&str; 60] = [
     "sort",
 ];
 
-/// Fields with a document in which every number is kept, because it is an option: a limit, a cursor
-/// id or similar.
+/// Fields with a document or an array. Redaction keeps every number in it, because such a number is
+/// an option or an id: a limit, a cursor id or similar.
 const OF_NUMBERS: [&str; 6] = [
     "changeStreamPreAndPostImages",
     "cursor",
@@ -203,8 +203,8 @@ const OF_NUMBERS: [&str; 6] = [
     "fields",
 ];
 
-/// Fields whose text and numbers are not kept, because the field has an option of another type, or
-/// a value of a user.
+/// Fields in which redaction keeps neither text nor numbers. These fields are for values of a user,
+/// or for options that are documents.
 const OTHERS: [&str; 33] = [
     "$client",
     "$clusterTime",
@@ -243,7 +243,7 @@ const OTHERS: [&str; 33] = [
 
 /// This test is for all fields of a command except the first.
 #[test]
-fn redaction_keeps_strings_only_in_fields_for_names_and_numbers_only_in_fields_for_options() {
+fn only_fields_for_names_keep_strings_and_only_fields_for_options_keep_numbers() {
     // The syntax of a command decides which values of these fields are kept, so one command of each
     // syntax is enough.
     let mut rows: Vec<&CommandSpec> = Vec::new();
@@ -363,7 +363,8 @@ fn constants_in_stages_and_expressions_are_redacted() {
     }
 }
 
-/// These documents and arrays contain only options, names and ids that a server or a driver chose.
+/// These documents and arrays contain only options, names, ids and times. A server or a driver
+/// chose the ids and the times.
 #[test]
 fn redaction_keeps_documents_and_arrays_that_contain_no_user_data() {
     let binary = |subtype| {

@@ -1,4 +1,4 @@
-//! Tests of a replay that need no reachable target.
+//! Tests of replays without a reachable target.
 
 use bson::doc;
 use seawall_capture::record::{Command, Content};

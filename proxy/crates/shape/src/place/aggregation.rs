@@ -22,8 +22,8 @@ pub(super) enum Part {
     /// The named arguments of an operator in [`OPTION_OPERATORS`]. Some of them are options, such
     /// as `unit`.
     Options,
-    /// The array of an operator's arguments. Numbers at the index in this variant, and after it,
-    /// are positions or counts, and not values of users.
+    /// The array of an operator's arguments. The variant stores the index of one argument. Numbers
+    /// at this index and after it are positions or counts, and not values of users.
     Positions(u8),
     /// The argument of `$slice` in a projection: an array of numbers.
     Counts,
@@ -354,8 +354,8 @@ const OPTION_OPERATORS: [&[u8]; 45] = [
     b"$year",
 ];
 
-/// The options of [`OPTION_OPERATORS`] that are not values: names, counts and words that the server
-/// defines.
+/// The options of [`OPTION_OPERATORS`] that are not values of users. They are names, counts, and
+/// words that the server defines.
 const KEPT_OPTIONS: [&[u8]; 13] = [
     b"as",
     b"N",

@@ -56,7 +56,8 @@ enum Inner {
     Operators,
     OperatorList,
     Text,
-    /// A document or an array whose numbers are kept, such as `{batchSize: 100}`.
+    /// A document or an array, such as `{batchSize: 100}`, in which numbers, booleans and null are
+    /// kept.
     Numbers,
     /// An array or a document whose strings are all names, for example of collections or fields.
     Names,
@@ -92,8 +93,8 @@ impl Place {
         Self(Inner::Command(known))
     }
 
-    /// The role of a reply's body. `form` says in which fields the reply contains the results,
-    /// which depends on the command.
+    /// The role of a reply's body. `form` says which fields of the reply contain the results. These
+    /// fields depend on the command.
     pub fn reply(form: ReplyForm) -> Self {
         Self(Inner::Reply(form, reply::Part::Body))
     }
@@ -356,7 +357,7 @@ fn kept_number(value: &Value<'_>) -> Treatment {
     kept_unless(!is_flag && value.number().is_none())
 }
 
-/// Redaction keeps a number, and all numbers in a document or an array.
+/// Redaction keeps numbers, booleans and null. It also keeps them inside a document or an array.
 fn numbers(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) | Value::Array(_) => Treatment::Inside(Place(Inner::Numbers)),
@@ -387,8 +388,8 @@ fn names(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Redaction keeps a string that is in `words`, the words that the server accepts here. It keeps
-/// any number.
+/// Redaction keeps a string that is in `words`, the words that the server accepts here. It also
+/// keeps numbers, booleans and null.
 fn word_of(words: &[&[u8]], value: &Value<'_>) -> Treatment {
     match value {
         Value::String(word) => kept_unless(!words.contains(word)),

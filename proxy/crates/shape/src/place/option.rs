@@ -1,4 +1,5 @@
-//! Decides which numbers, names and words in the options of commands redaction keeps.
+//! The options of commands contain numbers, names and words. This module decides which of them
+//! redaction keeps.
 //!
 //! A document or an array is never kept whole, because a user may have put any value into it.
 //! Redaction keeps only elements that the server knows, and only if they have the type that the
@@ -46,7 +47,7 @@ pub(super) enum Part {
     Output,
     /// `$currentDate`.
     CurrentDate,
-    /// The type of one field of `$currentDate`.
+    /// The document `{$type: word}` for one field of `$currentDate`.
     DateType,
     /// An array with names or numbers of BSON types.
     Types,
@@ -184,7 +185,7 @@ const BINARY: u8 = 0x05;
 /// The type byte of a timestamp.
 const TIMESTAMP: u8 = 0x11;
 
-/// Fields of commands that contain numbers or booleans.
+/// Names of fields in commands. The values of these fields are numbers or booleans.
 const NUMBERS: [&[u8]; 41] = [
     b"abortOnError",
     b"allowDiskUse",
@@ -229,10 +230,12 @@ const NUMBERS: [&[u8]; 41] = [
     b"hidden",
 ];
 
-/// Fields of commands that contain names of databases, collections, fields or indexes.
+/// Names of fields in commands. The values of these fields are names of databases, collections,
+/// fields or indexes.
 const NAMES: [&[u8]; 5] = [b"$db", b"collection", b"name", b"to", b"viewOn"];
 
-/// Fields of commands that contain numbers, or words that the server defines.
+/// Names of fields in commands. The values of these fields are numbers, or words that the server
+/// defines.
 const WORDS: [&[u8]; 7] = [
     b"apiVersion",
     b"commitQuorum",

@@ -9,8 +9,9 @@ use bson::{Binary, Bson, Document, Regex, doc, oid::ObjectId};
 /// A text that every generated string value contains. No name that a shape may print contains it.
 pub(super) const PLANTED: &str = "tok";
 
-/// Generates a command: takes each choice from the bytes in `choices`. `salt` and `is_shuffled`
-/// change the values and the order of a command, but not its shape.
+/// Generates a command: takes each choice from the bytes in `choices`. `salt` changes the values in
+/// the command, and `is_shuffled` changes the order of its fields and elements. Neither of the two
+/// changes the shape of the command.
 pub(super) struct Dice<'a> {
     choices: &'a [u8],
     /// A number from which the values are built. With another salt, the command has other values.
@@ -194,9 +195,9 @@ impl<'a> Dice<'a> {
         self.shuffled(operators)
     }
 
-    /// A filter whose field names are all paths, not operators. If a document has both, its first
-    /// field decides whether it is a filter or an operator document, so the order of its fields
-    /// would matter.
+    /// A filter whose field names are all paths, not operators. If a document has both paths and
+    /// operators, its first field decides whether it is a filter or an operator document. Then the
+    /// order of its fields would matter.
     fn path_filter(&mut self) -> Document {
         self.set(|dice| (dice.name(), dice.value()))
     }

@@ -1,5 +1,5 @@
-//! Tests of the fingerprint rules: the published examples, single rules, and properties that hold
-//! for all commands.
+//! Tests of the fingerprint rules: the published examples (the test vectors), single rules, and
+//! properties that hold for all commands.
 
 mod bounds;
 mod corpus;

@@ -22,7 +22,7 @@ proptest! {
     })]
 
     #[test]
-    fn hashes_are_equal_if_and_only_if_command_name_collection_and_shape_text_are_equal(
+    fn hashes_are_equal_if_and_only_if_command_names_collections_and_shape_texts_are_equal(
         seeds in vec(vec(any::<u8>(), 0..40), 12),
     ) {
         let commands: Vec<_> = seeds.iter().map(|seed| Dice::new(seed).command()).collect();
@@ -166,8 +166,9 @@ proptest! {
     }
 }
 
-/// The commands cover the whole grammar. Each command is cut to every shorter length. Each cut
-/// command is tested twice: with its original length field, and with a corrected length field.
+/// `Dice` builds 40 commands from different choices. Each command is cut to every shorter length.
+/// Each cut command is tested twice: with its original length field, and with a corrected length
+/// field.
 #[test]
 fn fingerprint_of_a_truncated_command_never_panics() {
     let choices: Vec<u8> = (0..=255).cycle().take(600).collect();
@@ -192,8 +193,8 @@ fn fingerprint_of_a_truncated_command_never_panics() {
     }
 }
 
-/// A thread with a small stack can compute the fingerprint of a filter that is deeper than the
-/// limit and has many fields at each level.
+/// A thread with a small stack can compute the fingerprint of a filter that is nested more deeply
+/// than `MAX_DEPTH` and has many fields at each level.
 #[test]
 fn fingerprint_of_a_very_deep_command_needs_only_a_small_stack() {
     let branch = |filter: Document| {

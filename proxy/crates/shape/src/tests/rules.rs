@@ -1,4 +1,4 @@
-//! Tests of rules that the published examples do not cover.
+//! Tests of the fingerprint rules that the published examples (the test vectors) do not cover.
 
 use bson::{Bson, Document, doc};
 
@@ -462,7 +462,7 @@ fn op_query_messages_are_printed_as_finds_or_commands() {
 }
 
 #[test]
-fn other_legacy_opcodes_have_the_shapes_of_the_commands_that_replaced_them() {
+fn legacy_messages_except_op_query_have_the_shapes_of_the_commands_that_replaced_them() {
     let selector = doc! { "a": 1 }.to_vec().unwrap();
     let update = doc! { "$set": { "b": 1 } }.to_vec().unwrap();
     let (namespace, selector, update) = (b"d.c", &selector, &update);

@@ -185,7 +185,7 @@ async fn message_larger_than_the_budget_gets_memory_if_no_other_message_holds_me
 /// When the budget is exhausted, each sender has sent about a tenth of its message. Without the
 /// reserve, the messages would wait for each other forever.
 #[tokio::test(start_paused = true)]
-async fn a_thousand_incomplete_messages_complete_within_the_budget() {
+async fn a_thousand_messages_that_together_exceed_the_budget_are_all_completed() {
     const SENDERS: usize = 1_000;
     const MESSAGE: usize = 100_000;
     let budget = MemoryBudget::of_bytes(20_000_000);
@@ -450,7 +450,7 @@ async fn if_no_message_can_be_completed_the_waiting_message_with_the_most_bytes_
 /// A message is *silent* if its sender has sent no byte for one second. Eviction frees the memory
 /// of a message and closes its connection.
 #[tokio::test(start_paused = true)]
-async fn a_silent_message_is_evicted_only_for_an_address_that_holds_less_memory() {
+async fn a_silent_message_is_evicted_only_if_its_address_has_more_bytes_than_the_waiting_address() {
     for (own, others, is_closed) in [
         (500_000, 400_000, false),
         (450_000, 450_000, false),

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_equal_after_formatting_and_parsing() {
+    fn addresses_are_parsed_and_printed_in_their_normal_form() {
         for text in [
             "db1:27018",
             "[::1]:27017",

@@ -209,7 +209,7 @@ struct VersionedTls {
     tls: Option<Arc<ServerTls>>,
 }
 
-/// A byte stream to a server on which no command has been sent.
+/// A byte stream to a server. No command has been sent on this stream.
 struct OpenedStream {
     stream: Stream,
     /// The version of the TLS configuration.

@@ -11,7 +11,7 @@ use seawall_command::reports_server_failure;
 /// payload itself.
 const PAYLOAD_ELEMENT_BYTES: usize = 16;
 
-/// A document that contains a SASL payload or keys, zeroed on drop.
+/// A document that contains a SASL payload or keys. Its bytes are zeroed on drop.
 pub struct SecretDocument(RawDocumentBuf);
 
 impl SecretDocument {
@@ -80,9 +80,10 @@ pub fn sasl_continue(conversation_id: i32, source: &str, payload: &[u8]) -> Secr
     SecretDocument::with_payload(command, payload)
 }
 
-/// Builds the `saslContinue` with an empty payload that a server expects after its last payload;
-/// `None` if the server has already finished the login. Servers before 4.4 do not know
-/// `skipEmptyExchange` and authenticate the connection only after this command.
+/// Builds a `saslContinue` with an empty payload. `last` is the reply with the last payload of the
+/// server. The server expects this command if `last` does not finish the login; otherwise the
+/// result is `None`. Servers before 4.4 do not know `skipEmptyExchange` and authenticate the
+/// connection only after this command.
 pub fn empty_exchange(last: &RawDocument, source: &str) -> Option<SecretDocument> {
     let is_done = last.get_bool("done").unwrap_or(false);
     (!is_done).then(|| sasl_continue(conversation_id(last), source, &[]))
@@ -91,7 +92,8 @@ pub fn empty_exchange(last: &RawDocument, source: &str) -> Option<SecretDocument
 /// True if a server refuses a login by an error with this code: the user or the proof is wrong, or
 /// the user cannot use the mechanism. The code for a wrong user or proof is usually 18. The code
 /// for a mechanism that the user cannot use is usually 334, or 2 on servers before 4.4. Atlas sends
-/// 8000. A code that reports a failure of the server says nothing about the user.
+/// 8000 for a refused login. A code that reports a failure of the server says nothing about the
+/// user.
 pub fn refuses_login(code: i32) -> bool {
     !reports_server_failure(code)
 }
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_code_is_a_refused_login_unless_it_reports_a_failure_of_the_server() {
+    fn each_error_code_means_a_refused_login_unless_it_reports_a_failure_of_the_server() {
         // 2 is BadValue, 18 AuthenticationFailed, 334 MechanismUnavailable, 8000 AtlasError.
         for code in [2, 18, 334, 8000] {
             assert!(refuses_login(code), "{code}");

@@ -76,7 +76,7 @@ pub enum Verification {
     Off,
 }
 
-/// The settings of TLS towards servers, with the contents of the files.
+/// The settings of TLS towards servers. They contain the contents of the files, not only the paths.
 #[derive(Debug)]
 pub struct TlsSettings<'a> {
     /// The certificate authorities whose server certificates are accepted.
@@ -148,7 +148,9 @@ impl ServerTls {
         &self.config
     }
 
-    /// When each authority, certificate or revocation list in the files expires.
+    /// The expiries of the certificates and of the revocation lists in the files of this
+    /// configuration. If a file has many of them, only the earliest expiries are included. The
+    /// authorities of the operating system are not included.
     pub fn expiries(&self) -> &[CertificateExpiry] {
         &self.expiries
     }
@@ -285,10 +287,11 @@ impl WithoutCertificate {
         }
     }
 
-    /// If the server has asked for a client certificate, adds to an error of the handshake or of
-    /// the first command that Seawall has no certificate. The first command can fail for this
-    /// reason because, with TLS 1.3, a server refuses a missing certificate only after the client
-    /// has completed the handshake. A mongod also does so with older versions of TLS.
+    /// `error` is an error of the handshake or of the first command. If the missing certificate can
+    /// be its cause, the returned error also says that Seawall has no certificate. The first
+    /// command can fail for this reason: with TLS 1.3, a server refuses a missing certificate only
+    /// after the client has completed the handshake. With older versions of TLS, a mongod also
+    /// refuses it only then.
     pub(super) fn explain(self, error: io::Error) -> io::Error {
         let were_made = self.requests.were_made.load(Ordering::Relaxed);
         let are_optional = self.requests.are_optional.load(Ordering::Relaxed);

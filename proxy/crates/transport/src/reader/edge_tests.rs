@@ -72,7 +72,7 @@ async fn poll_grow(
 }
 
 #[tokio::test]
-async fn only_a_large_message_uses_the_memory_budget_after_it_was_read() {
+async fn after_a_message_was_read_it_counts_towards_the_memory_budget_only_if_it_is_large() {
     let over = LARGE_MESSAGE_BYTES + 1;
     for (bytes, charged) in [(LARGE_MESSAGE_BYTES, 0), (over, over)] {
         let budget = budget();
@@ -93,7 +93,7 @@ async fn only_a_large_message_uses_the_memory_budget_after_it_was_read() {
 }
 
 #[tokio::test]
-async fn only_a_message_over_1_mib_is_returned_when_only_its_first_part_has_been_read() {
+async fn next_returns_a_part_of_a_message_over_1_mib_but_a_smaller_message_as_a_whole() {
     let over = STREAMED_MESSAGE_BYTES + 1;
     for (bytes, is_head) in [(100, false), (STREAMED_MESSAGE_BYTES, false), (over, true)] {
         let (mut near, mut far) = duplex(1 << 16);
@@ -141,7 +141,7 @@ async fn the_buffer_is_not_allocated_at_full_length_for_messages_up_to_64_kib_or
 }
 
 #[tokio::test]
-async fn after_set_sharer_new_bytes_are_charged_to_the_new_user() {
+async fn bytes_that_arrive_after_set_sharer_are_charged_to_the_new_user() {
     let budget = budget();
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::new(Sharer::User(1));
@@ -188,7 +188,7 @@ async fn a_large_inflated_message_counts_towards_the_memory_budget() {
 }
 
 #[tokio::test]
-async fn inspection_of_a_compressed_message_reserves_memory_for_a_copy_and_the_inflated_bytes() {
+async fn inspection_of_a_compressed_message_reserves_memory_for_a_copy_and_for_the_inner_message() {
     let noisy = encode_request(1, &noise(100_000));
     let compressed = deflate(&noisy, Compressor::Zstd).unwrap();
     let budget = budget();

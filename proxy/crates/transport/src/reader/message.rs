@@ -16,7 +16,8 @@ use crate::{
     sharer::Sharer,
 };
 
-/// One message in its wire format, header included.
+/// A whole message, or only its head (the first part of a large message). The bytes are in the wire
+/// format and include the header.
 #[derive(Debug)]
 pub struct Message {
     /// The parsed header of the message.
@@ -70,8 +71,8 @@ impl Message {
     /// message's share; if it has no share, the memory is charged to `sharer`.
     ///
     /// # Errors
-    /// See [`InflateError`]. [`InflateError::Bytes`] means that the message was evicted, because
-    /// other messages needed its memory. The caller must close the stream.
+    /// See [`InflateError`]. This function inflates nothing, so [`InflateError::Bytes`] means that
+    /// the message was evicted: other messages needed its memory. The caller must close the stream.
     pub async fn reserve_inflated(
         mut self,
         max_message_bytes: usize,
@@ -89,8 +90,8 @@ impl Message {
     /// message stays unchanged.
     ///
     /// # Errors
-    /// See [`InflateError`]. [`InflateError::Bytes`] means that the reserved memory was evicted,
-    /// because other messages needed it.
+    /// See [`InflateError`]. This function inflates nothing, so [`InflateError::Bytes`] means that
+    /// the reservation was evicted: other messages needed the memory.
     pub async fn reserve_for_inspection(
         &self,
         max_message_bytes: usize,
@@ -118,8 +119,9 @@ pub struct Inflating {
     share: MemoryShare,
 }
 
-/// Reads the head of a compressed message. If the inner message is large, reserves memory for it
-/// and `copied_bytes` bytes more, for a copy of the compressed message (0 if no copy is made).
+/// Reads the head of a compressed message. If the inner message is large, reserves memory for the
+/// inner message and for a copy of the compressed message. `copied_bytes` is the size of this copy,
+/// or 0 if no copy is made.
 async fn reserve(
     compressed: &[u8],
     copied_bytes: usize,
@@ -146,7 +148,8 @@ impl Inflating {
     /// the caller should not do this on a thread that serves clients.
     ///
     /// # Errors
-    /// [`InflateError::Bytes`]. The caller must close the stream.
+    /// [`InflateError::Bytes`] if the content does not inflate to exactly the declared size. The
+    /// caller must close the stream.
     pub fn inflate(self) -> Result<Message, InflateError> {
         let bytes = self.head.inflate(&self.bytes)?;
         let mut message = Message::new(self.head.inner, bytes, Some(self.share));

@@ -19,7 +19,7 @@ use tokio_util::io::poll_read_buf;
 use super::{MemoryShare, Message, MessageReader, PARTIAL_MESSAGE_IDLE, ReadError};
 use crate::progress::{MESSAGE_LIMIT, Progress};
 
-/// Maximum size of a piece, in bytes.
+/// Maximum size of the piece that one call of [`RestOfMessage::next_piece`] reads, in bytes.
 pub(super) const PIECE_BYTES: usize = 256 * 1024;
 
 /// Interval between two calls of [`RestOfMessage::check`] while no byte arrives.
@@ -57,8 +57,9 @@ impl<'a> RestOfMessage<'a> {
     ///
     /// # Errors
     /// [`ReadError::Stalled`] or [`ReadError::Evicted`] if the sender is silent, or if it is too
-    /// slow while other clients wait. For other errors see [`ReadError`]. After an error, the
-    /// caller must close the stream.
+    /// slow while other clients wait. [`ReadError::Stalled`] also if the message is incomplete
+    /// after its time limit. For other errors see [`ReadError`]. After an error, the caller must
+    /// close the stream.
     pub async fn next_piece<S: AsyncRead + Unpin>(
         &mut self,
         reader: &mut MessageReader,

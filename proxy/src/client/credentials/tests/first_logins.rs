@@ -50,9 +50,10 @@ async fn after_a_wrong_password_the_same_connection_serves_another_login() {
     assert_eq!(scene.server.server.accepted(), 1);
 }
 
-/// Seawall refuses the next login with this mechanism without another request to a server.
+/// For one second after a server has refused a user as unknown, Seawall itself refuses each login
+/// of this user by the same mechanism.
 #[tokio::test]
-async fn a_user_that_a_server_refused_as_unknown_is_unknown_only_for_that_mechanism() {
+async fn a_user_that_a_server_refused_as_unknown_can_still_begin_a_login_by_another_mechanism() {
     let scene = Scene::new().await;
     assert!(refused(scene.start("nobody").await));
     scene.server.set_password("nobody", "secret");
@@ -76,7 +77,8 @@ async fn if_the_server_does_not_know_a_user_all_waiting_logins_of_the_user_are_r
     assert_eq!(scene.server.count("saslStart"), 1);
 }
 
-/// After a failure of the server, the login fails as unavailable: its password may be right.
+/// After a failure of the server, the error of the login is [`CredentialError::Unavailable`],
+/// because the client's password may be right.
 #[tokio::test]
 async fn a_login_is_refused_after_an_error_reply_unless_the_error_is_a_server_failure() {
     for command in ["saslStart", "saslContinue"] {
@@ -245,7 +247,7 @@ fn credentials_of_u(keys: &ScramKeys) -> Credentials {
 
 /// With the keys of a user, Seawall checks logins itself, without a conversation with a server.
 #[tokio::test]
-async fn logins_that_wait_at_the_conversation_limit_continue_when_their_users_keys_are_read() {
+async fn logins_that_wait_at_the_conversation_limit_continue_when_keys_of_their_user_are_read() {
     let scene = Scene::new().await;
     let (u, keys) = (user("u"), keys_of(SHA_256, "u", "secret").keys);
     let store = || scene.credentials.store.lock();
@@ -460,7 +462,7 @@ async fn only_error_13_shows_that_a_server_requires_a_login() {
 }
 
 #[tokio::test]
-async fn a_refused_anonymous_client_does_not_change_credential_mode_lookup() {
+async fn in_credential_mode_lookup_a_refused_anonymous_client_does_not_change_the_mode() {
     let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
     scene.credentials.anonymous_refused();
     assert_eq!(scene.credentials.mode(), CredentialMode::Lookup);

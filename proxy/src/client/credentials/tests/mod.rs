@@ -89,8 +89,8 @@ impl Scene {
         self.credentials.obtain(&key_request(user, SHA_256)).await
     }
 
-    /// Begins the first login of a user, which a server checks. Panics if the user is known or
-    /// configured.
+    /// Begins the first login of a user, which a server checks. Panics if the login gets an error,
+    /// or if Seawall would check the login itself.
     async fn first_login(&self, name: &str) -> FirstLogin {
         match self.obtain(&user(name)).await {
             Ok(Obtained::FirstLogin(first_login)) => first_login,
@@ -106,7 +106,8 @@ impl Scene {
         self.start_first_login(name, first_login).await
     }
 
-    /// Sends the first payload of a first login, and returns the server's challenge.
+    /// Sends the first payload of a first login. Returns the client, the login, and the server's
+    /// challenge for the client.
     async fn start_first_login(
         &self,
         name: &str,
@@ -136,8 +137,8 @@ impl Scene {
         store.known(&user(name), Instant::now())
     }
 
-    /// Waits until Seawall has read the user's keys again. Starts this, unless it is already in
-    /// progress.
+    /// Starts to read the user's keys again, unless a reading is already in progress. Waits until
+    /// the reading has ended.
     async fn read_again(&self, known: &Known) {
         let (user, identity) = (UserName::of(&known.identity), &known.identity);
         let mut done = self.credentials.read_again(&user, identity);

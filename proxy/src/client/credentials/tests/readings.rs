@@ -14,7 +14,7 @@ use super::{
 use seawall_auth::{IdentityStatus, Login};
 
 #[tokio::test]
-async fn reading_the_unchanged_keys_of_a_user_again_confirms_the_cached_keys() {
+async fn if_the_server_returns_the_keys_of_a_user_unchanged_the_cached_keys_are_confirmed() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.read_again(&known).await;
@@ -55,7 +55,8 @@ async fn after_a_password_change_the_user_keeps_its_identity_but_its_stored_logi
     assert_eq!(keys, Some(&keys_of(SHA_256, "u", "changed").keys));
 }
 
-/// Every user may read its own keys. So error 13 also shows that the user was dropped.
+/// To read a user's keys again, Seawall sends `usersInfo` as this user. Every user may read its own
+/// keys. If a server replies with error 13 (Unauthorized), the user no longer exists.
 #[tokio::test]
 async fn if_a_user_was_dropped_its_identity_is_gone_and_its_connections_are_closed() {
     for gone in [no_user(), error(13)] {
@@ -129,7 +130,7 @@ async fn clients_stay_logged_in_if_one_router_refuses_their_keys_but_another_has
 }
 
 #[tokio::test]
-async fn cached_keys_that_a_client_proof_does_not_match_and_all_routers_refuse_are_removed() {
+async fn cached_keys_are_removed_after_a_client_proof_did_not_match_and_all_routers_refused_them() {
     let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.server.close_all().await;

@@ -77,7 +77,8 @@ fn binary(payload: &[u8]) -> Binary {
     }
 }
 
-/// With a fixed time, the delay of the reply does not show why Seawall refused the login.
+/// Refusals are sent only at fixed times, so that their delay does not show why a login was
+/// refused.
 #[tokio::test]
 async fn the_reply_to_a_refused_login_is_sent_50_ms_after_the_login_began() {
     let scene = Scene::with(CredentialMode::Users, Vec::new()).await;

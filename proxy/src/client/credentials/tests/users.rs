@@ -18,7 +18,7 @@ use seawall_locks::Mutex;
 /// The database in which all users of these tests are defined.
 pub(super) const SOURCE: &str = "admin";
 
-/// The keys that a server stores for a password.
+/// The keys that a server stores for a password, and the ClientKey of this password.
 pub(super) fn keys_of(mechanism: Mechanism, name: &str, password: &str) -> DerivedKeys {
     let salt = format!("{password:-<16}");
     derive_from_password(mechanism, name, password, salt.as_bytes(), 4096).unwrap()

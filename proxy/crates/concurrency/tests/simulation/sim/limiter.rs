@@ -31,7 +31,8 @@ pub(crate) struct Limiter {
     long: Vec<Running>,
     times: ServerTimes,
     exemption: Option<Exemption>,
-    /// When an operation last completed or became exempt (the limit no longer counts it).
+    /// The last time at which an operation completed or became exempt (the limit no longer counts
+    /// it).
     unchanged_since: f64,
     sample: Sample,
     integral: f64,
@@ -70,8 +71,8 @@ impl Limiter {
         self.waiting + u64::from(self.in_progress + self.exempt)
     }
 
-    /// Adds the time since the last call to the sums for the sample. Must be called before the
-    /// number of operations that run or wait changes.
+    /// Updates the sums for the sample: adds the time that has passed since the last call. Must be
+    /// called before the number of operations that run or wait changes.
     fn touch(&mut self, now: f64) {
         let passed = now - self.touched_at;
         self.integral += f64::from(self.in_progress) * passed;

@@ -61,11 +61,13 @@ impl Outcome {
     }
 }
 
-/// Compares the limit of one limiter with its median from `settled_at` to `to`. `limits` has the
-/// time of each decision, in seconds, and the limit that it set. A limit is far from the median if
-/// it differs by more than 20 % and by more than 1. Returns the seconds from `begin` until the
-/// limit was last far from the median; infinity if the last limit before `to` is far from it. Also
-/// returns the largest relative difference after `settled_at`; differences of up to 1 do not count.
+/// Returns the settling time and the swing of one limiter. `limits` has the time of each decision,
+/// in seconds, and the limit that the decision set. Each limit is compared with the median of the
+/// limits from `settled_at` to `to`. A limit is far from this median if the difference is more than
+/// 20 % and more than 1. The settling time is the time in seconds from `begin` until a limit was
+/// far from the median for the last time; infinity if the last limit before `to` is far from the
+/// median. The swing is the largest relative difference from `settled_at` on; differences of up to
+/// 1 do not count.
 fn settling(limits: &[(f64, u32)], begin: f64, settled_at: f64, to: f64) -> (f64, f64) {
     let limits = limits.iter().map(|(at, limit)| (*at, f64::from(*limit)));
     let limits = limits.filter(|(at, _)| *at >= begin && *at < to);
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
 
     /// The settling time is the time until a limit stays near its median. The swing is the largest
-    /// later difference from the median.
+    /// relative difference from the median after the time that a limit gets to settle.
     #[test]
     fn settling_time_and_swing_of_a_run_are_the_largest_values_of_all_limiters() {
         let sample = Sample {

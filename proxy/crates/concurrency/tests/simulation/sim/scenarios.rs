@@ -30,8 +30,8 @@ pub(crate) struct Least {
     pub(crate) settling_s: f64,
 }
 
-/// The usual goals, for the median of the seeds and for each seed. A scenario with lower goals
-/// states the reason in a comment.
+/// The usual goals: for the medians of the results of all seeds, and for the result of each seed. A
+/// scenario with lower goals states the reason in a comment.
 const GOAL: Least = Least {
     ratio: 0.95,
     swing: 0.2,
@@ -55,9 +55,9 @@ pub(crate) struct Scenario {
     pub(crate) timeout_ms: f64,
     /// Changes of the conditions, each with its time in seconds.
     pub(crate) changes: Vec<(f64, Change)>,
-    /// The goals of the medians of all seeds.
+    /// The goals for the medians of the results of all seeds.
     pub(crate) median: Least,
-    /// The goals of each single seed.
+    /// The goals for the result of each single seed.
     pub(crate) each: Least,
     /// The time from which the conditions are steady, in seconds. Settling is measured from this
     /// time. Everything else is measured from 10 s later.

@@ -47,8 +47,8 @@ impl Ord for Ordered {
 /// The reason why an operation becomes more expensive when others run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Contention {
-    /// The CPU time of an operation depends on the number of runnable operations as measured with
-    /// mongod ([`COST_US`]).
+    /// The CPU time of an operation depends on the number of runnable operations. The dependence
+    /// was measured with mongod ([`COST_US`]).
     Mongod,
     /// A lock convoy: the cost of an operation grows with the square of the number `n` of runnable
     /// operations. Each of the `n - 1` other operations adds `n / 8` times this share of the best
@@ -60,10 +60,12 @@ pub(crate) enum Contention {
 pub(crate) struct Server {
     cores: f64,
     is_stalled: bool,
-    /// Cost relative to the best cost, by number of runnable operations.
+    /// The CPU time of an operation relative to its lowest CPU time, by number of runnable
+    /// operations.
     factors: Vec<f64>,
     /// The work that an operation would have completed if it had run since the beginning of the
-    /// simulation. The unit is the work that takes 1 µs of CPU time at the best cost.
+    /// simulation. The unit is the work that takes 1 µs of CPU time if the number of runnable
+    /// operations is the best for the server.
     received: f64,
     updated_at: f64,
     /// Runnable operations by the value of `received` at which they end.
@@ -116,15 +118,16 @@ impl Server {
             .collect();
     }
 
-    /// Makes an operation runnable. `cpu_us` is the CPU time that the operation needs at the best
-    /// cost: with the number of runnable operations at which it needs the least CPU time.
+    /// Makes an operation runnable. `cpu_us` is the CPU time that the operation needs if the number
+    /// of runnable operations is the best for the server. With another number, it needs more CPU
+    /// time.
     pub(crate) fn begin(&mut self, operation: u32, cpu_us: f64, now: f64) {
         self.advance(now);
         self.runnable
             .push(Reverse((Ordered(self.received + cpu_us), operation)));
     }
 
-    /// When the next operation ends, in µs; infinity if none ends.
+    /// The time at which the next operation ends, in µs; infinity if none ends.
     pub(crate) fn next_end(&self) -> f64 {
         let Some(Reverse((end, _))) = self.runnable.peek() else {
             return f64::INFINITY;

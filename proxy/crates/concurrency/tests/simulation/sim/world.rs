@@ -29,10 +29,10 @@ impl Dice {
 /// A kind of operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OperationKind {
-    /// Share of a user's operations.
+    /// The share of operations of this kind among all operations of a user.
     pub(crate) share: f64,
-    /// Mean CPU time of an operation, in µs, at the best cost: with the number of runnable
-    /// operations at which an operation needs the least CPU time. The times are distributed
+    /// Mean CPU time of an operation, in µs, if the number of runnable operations is the best for
+    /// the server. With another number, operations need more CPU time. The times are distributed
     /// uniformly from 0.5 to 1.5 times the mean.
     pub(crate) cpu_us: f64,
     /// Time, in µs, in which the operation waits on the server without using CPU: for a disk, a
@@ -370,7 +370,8 @@ impl World {
         operation.kind.map_or(0, |kind| kind.0) % self.load.users
     }
 
-    /// Starts waiting operations as far as the limit and the connections allow.
+    /// Begins operations that wait, as far as the limit and the connections allow. An operation
+    /// whose client has given up does not begin.
     fn dispatch(&mut self, index: usize) {
         loop {
             let limiter = &mut self.limiters[index];

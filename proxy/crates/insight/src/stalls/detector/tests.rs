@@ -127,8 +127,8 @@ fn every(period: f64, first: f64, length: f64, times: u32) -> Vec<(f64, f64)> {
     starts.map(|start| (start, start + length)).collect()
 }
 
-/// Checks that each episode matches a stall: its start to within 1.2 s, and its length to within
-/// `tolerance`.
+/// Checks that there is one episode for each stall. The starts of the two may differ by at most
+/// 1.2 s, and their lengths by at most `tolerance`.
 fn assert_found(found: &[Episode], stalls: &[(f64, f64)], tolerance: f64) {
     assert_eq!(found.len(), stalls.len(), "{found:#?}");
     for (episode, (start, end)) in found.iter().zip(stalls) {
@@ -323,7 +323,7 @@ fn gradual_rise_of_durations_is_not_a_stall() {
 }
 
 #[test]
-fn no_stall_is_found_while_the_detector_learns_the_usual_values_or_without_operations() {
+fn no_stall_is_found_while_no_operations_end_or_while_the_detector_learns_the_usual_values() {
     let early = Workload {
         stops: vec![(10.0, 13.0)],
         ..Workload::steady(1)

@@ -136,7 +136,8 @@ async fn connect(
     (result, kind, host)
 }
 
-/// The server receives the host name (SNI) both in full handshakes and in resumed handshakes.
+/// This test also checks that the server receives the host name (SNI), both in full handshakes and
+/// in resumed handshakes.
 #[tokio::test]
 async fn a_new_client_tls_configuration_does_not_resume_tls_sessions_of_an_earlier_one() {
     let authority = Authority::generate("authority");
@@ -252,7 +253,7 @@ async fn errors_mention_the_missing_client_certificate_if_and_only_if_it_is_the_
 /// A server may ask for a client certificate without requiring it. Later errors of such a server do
 /// not mention the missing certificate.
 #[tokio::test]
-async fn a_server_that_has_replied_without_a_client_certificate_does_not_require_one() {
+async fn a_server_that_has_replied_although_seawall_has_no_certificate_does_not_require_one() {
     let authority = Authority::generate("authority");
     for version in [&TLS12, &TLS13] {
         let connector = connector(authority.tls());
