@@ -24,7 +24,7 @@ use self::rates::Rates;
 pub use self::{
     fair::Origin,
     gate::{Gate, LoginGates},
-    operations::{OperationPermits, Operator},
+    operations::OperationPermits,
     permits::Eviction,
     recent::NameHash,
     shares::{Share, Shares},
@@ -33,7 +33,7 @@ pub use self::{
 pub(crate) use self::{
     fair::TurnQueue,
     heavy::{HandshakeLine, Heavy, HeavyWork},
-    operations::OperationPermit,
+    operations::{OperationPermit, Operator},
     permits::{EvictablePermit, EvictablePermits, EvictionReason},
     recent::{NameHasher, RecentMap, Retired},
     turns::{StepwiseTurn, Turns},

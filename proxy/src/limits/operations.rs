@@ -49,7 +49,7 @@ struct Waiter {
 
 /// The user and the client of an operation that needs a permit.
 #[derive(Clone, Copy, Debug)]
-pub struct Operator<'a> {
+pub(crate) struct Operator<'a> {
     /// The number that identifies the user.
     pub user: u64,
     /// The client's address. If several users share this address: the user of the client.
@@ -80,7 +80,7 @@ impl OperationPermits {
     }
 
     /// Number of operations that have a permit now.
-    pub fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         let taken = |permits: &SharedPermits| permits.taken.load(Ordering::Relaxed);
         taken(&self.common) + taken(&self.reserve)
     }

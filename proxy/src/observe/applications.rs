@@ -66,7 +66,7 @@ impl ApplicationCounts {
     /// The applications and their counts, the most frequent first. The name is empty for clients
     /// without an application name. If some applications are not counted separately, the last entry
     /// counts all of these, and its name is `None`.
-    pub fn ranked(&self) -> Vec<(Option<&str>, u64)> {
+    pub(crate) fn ranked(&self) -> Vec<(Option<&str>, u64)> {
         let named = self
             .named
             .iter()

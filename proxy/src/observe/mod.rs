@@ -56,7 +56,7 @@ pub use self::{
     observation::{Observation, Origin, outcome_of},
     recorder::Recorder,
     registry::{Namespace, Shape, ShapeRow},
-    servers::{CloseReason, Relayed, ServerMetrics},
+    servers::{Relayed, ServerMetrics},
     slow_log::{Entry as SlowLogEntry, SlowLog, SlowLogSettings},
     slow_ring::SlowOperation,
     sums::{Failure, NamespaceSums, ServerIndex, ServerSums, ShapeSums},
@@ -67,6 +67,7 @@ pub(crate) use self::{
     own::{open_descriptors, process_cpu, resident_bytes},
     process::{CaptureCounts, HistoryLosses, Memory},
     protobuf::PROTOBUF,
+    servers::CloseReason,
     sums::RowIndexes,
 };
 

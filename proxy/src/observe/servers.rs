@@ -17,7 +17,7 @@ use seawall_stats::float;
 
 /// Why a connection to a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseReason {
+pub(crate) enum CloseReason {
     /// The connection was unused for too long.
     Idle,
     /// The connection exceeded its maximum age, or the TLS configuration has changed since it was
@@ -44,7 +44,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// The value of the label `reason`.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Idle => "idle",
             Self::Expired => "expired",

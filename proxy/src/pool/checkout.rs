@@ -123,7 +123,7 @@ impl Checkout {
 
     /// Marks the connection to be closed at check-in for this reason, even if its exchange is
     /// complete.
-    pub fn discard(&mut self, reason: CloseReason) {
+    pub(crate) fn discard(&mut self, reason: CloseReason) {
         self.perished = Some(reason);
     }
 

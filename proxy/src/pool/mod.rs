@@ -574,7 +574,7 @@ impl ServerPool {
 
     /// Records that the server replied to a probe that was sent at `asked_at`. A paused pool
     /// becomes ready. A suspect pool becomes ready too, unless it became suspect after `asked_at`.
-    pub fn recover(&self, asked_at: Instant) {
+    pub(crate) fn recover(&self, asked_at: Instant) {
         let todo = self.inner.lock().recover(asked_at, Instant::now());
         self.perform(todo);
     }

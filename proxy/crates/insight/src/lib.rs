@@ -41,7 +41,6 @@ pub use self::{
     changes::{Change, ChangeKind, Ranks, compare, ranks},
     clock::Clock,
     comparison::{Changes, Compared, Incomparable, Side, incomparable, whole},
-    packed::Damaged,
     second::Second,
     stalls::{Episode, Moved, Recurrence, RecurringStall, Stall, WaitingShape},
     store::{Store, StoreError, StoredHistory},

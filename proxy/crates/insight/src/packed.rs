@@ -16,7 +16,7 @@ pub(super) const MAX_UNPACKED_BYTES: usize = 16 << 20;
 /// The bytes are not a packed period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a stored period of the history is damaged")]
-pub struct Damaged;
+pub(crate) struct Damaged;
 
 /// The largest number of bytes that a series takes in an unpacked step of the history.
 pub(super) fn unpacked_bytes(figures: &Figures) -> usize {
