@@ -94,7 +94,9 @@ async fn pass_encrypted() {
         "mongodb://{ELSEWHERE}:{port}/?tls=true&tlsAllowInvalidCertificates=true&directConnection=true"
     );
     let options = seawall::Options {
-        toml: "deployment.mode = \"relay\"\ndeployment.relay_encrypted = true\n".to_owned(),
+        toml: "deployment.mode = \"relay\"\ndeployment.relay_encrypted = true\n\
+               auth.authentication_timeout_ms = 3000\n"
+            .to_owned(),
         ..seawall::Options::default()
     };
     let seawall = Seawall::start_with(&uri, options).await;
@@ -113,6 +115,41 @@ async fn pass_encrypted() {
     let reason = [r#"reason="relay_encrypted""#];
     let passed = seawall.metric("seawall_unobserved_total", &reason).await;
     assert!((passed - 1.0).abs() < f64::EPSILON, "{passed}");
+    leave_within_a_record(&seawall).await;
+}
+
+/// Two clients send a part of a TLS record. The first one then leaves. The second one stays, so
+/// Seawall closes it at the deadline for its login.
+async fn leave_within_a_record(seawall: &Seawall) {
+    let address = seawall.address().parse().unwrap();
+    let part = [&[0x16, 3, 1, 0, 100][..], &[0; 50]].concat();
+    let [left, closed] = [&["clean", "gave_up"][..], &["closed"]];
+    let departures = async |ways: &[&str]| {
+        let mut count = 0.0;
+        for way in ways {
+            let label = format!("how=\"{way}\"");
+            count += seawall
+                .metric("seawall_client_departures_total", &[&label])
+                .await;
+        }
+        count
+    };
+    let mut leaving = RawClient::connect(address).await.unwrap();
+    leaving.send_bytes(&part).await.unwrap();
+    drop(leaving);
+    eventually(LIMIT, async || departures(left).await >= 1.0)
+        .await
+        .unwrap();
+    assert!(departures(closed).await < 1.0);
+    let mut silent = RawClient::connect(address).await.unwrap();
+    silent.send_bytes(&part).await.unwrap();
+    assert!(silent.read_to_close().await.unwrap().is_empty());
+    eventually(LIMIT, async || departures(closed).await >= 1.0)
+        .await
+        .unwrap();
+    let reason = [r#"reason="authentication_timeout""#];
+    let overdue = seawall.metric("seawall_unobserved_total", &reason).await;
+    assert!((overdue - 1.0).abs() < f64::EPSILON, "{overdue}");
 }
 
 /// Starts this program again, in a new network namespace and with only the test `name`. That

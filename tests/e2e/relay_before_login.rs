@@ -1,13 +1,16 @@
 //! Relay mode: clients that have not logged in.
 
+use bson::doc;
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, ROOT, ROOT_PASSWORD, Standalone},
     raw::{Login, OpMsg, OpQuery, RawError},
     recorder::Recorder,
 };
-
-use bson::doc;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 use crate::{
     protocol::compression::{SNAPPY, compressed},
@@ -40,6 +43,26 @@ async fn large_and_compressed_messages_close_a_relayed_client_that_has_not_logge
         };
         eventually(LIMIT, is_counted).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_relayed_client_that_resets_its_connection_is_counted_as_reset() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let seawall = relaying(&server.uri(), "").await;
+    let ping = OpMsg::new(doc! {"ping": 1, "$db": "admin"}).to_bytes();
+    let mut client = TcpStream::connect(seawall.address()).await.unwrap();
+    client.write_all(&ping).await.unwrap();
+    client.read_u8().await.unwrap();
+    client.set_zero_linger().unwrap();
+    drop(client);
+    let is_counted = async || {
+        let how = ["how=\"reset\""];
+        let reset = seawall
+            .metric("seawall_client_departures_total", &how)
+            .await;
+        reset == 1.0
+    };
+    eventually(LIMIT, is_counted).await.unwrap();
 }
 
 #[tokio::test]

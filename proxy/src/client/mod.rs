@@ -35,7 +35,6 @@ mod streaming;
 
 use std::{
     future::poll_fn,
-    io,
     net::{IpAddr, SocketAddr},
     pin::pin,
     sync::Arc,
@@ -450,9 +449,7 @@ impl Client {
         if let Some(reason) = error.refusal() {
             return self.close(reason);
         }
-        if let ReadError::Io(error) = error
-            && error.kind() == io::ErrorKind::ConnectionReset
-        {
+        if error.is_reset() {
             self.connected.set_departure(Departure::Reset);
         }
         Err(End::Gone)

@@ -125,6 +125,11 @@ impl ReadError {
             Self::Evicted => Some("message_evicted"),
         }
     }
+
+    /// True if the peer has reset the connection.
+    pub fn is_reset(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::ConnectionReset)
+    }
 }
 
 impl From<Evicted> for ReadError {

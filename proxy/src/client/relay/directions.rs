@@ -87,6 +87,8 @@ enum Ended {
     Server,
     /// Seawall could not read from the client, or could not write to the client.
     Broken,
+    /// The client has reset its connection.
+    Reset,
     /// Seawall closes the relay: a message is malformed or not allowed, or the client is too slow.
     Refused,
 }
@@ -98,6 +100,7 @@ impl Ended {
         match self {
             Self::Peer if is_of_server => Some(Departure::Closed),
             Self::Server | Self::Refused => Some(Departure::Closed),
+            Self::Reset => Some(Departure::Reset),
             Self::Peer | Self::Broken => None,
         }
     }
@@ -218,8 +221,8 @@ impl<'a> Relay<'a> {
                 Verdict::Pass => {}
                 Verdict::Refuse(reply) => {
                     let reply = reply.unwrap_or_default();
-                    if self.send_reply(&reply, to_client).await.is_err() {
-                        return Ended::Broken;
+                    if let Err(ended) = self.send_reply(&reply, to_client).await {
+                        return ended;
                     }
                     self.watch.lock().mark_activity();
                     continue;
@@ -271,6 +274,7 @@ impl<'a> Relay<'a> {
                 self.shared.recorder.unobserved(reason);
                 Ended::Refused
             }
+            None if error.is_reset() => Ended::Reset,
             None => Ended::Broken,
         }
     }
@@ -352,14 +356,18 @@ impl<'a> Relay<'a> {
 
     /// Sends the client a reply that Seawall has built. If only a part of a server's reply has been
     /// forwarded, first waits until the rest of this reply has been forwarded.
-    async fn send_reply(&self, reply: &[u8], to_client: &ClientWriter) -> io::Result<()> {
+    async fn send_reply(&self, reply: &[u8], to_client: &ClientWriter) -> Result<(), Ended> {
         let limit = self.shared.settings().client_write_idle_timeout;
         let sent = timeout(limit, async {
             let mut client = to_client.lock().await;
             client.write_all(reply).await?;
             client.flush().await
         });
-        sent.await?
+        match sent.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Ended::Broken),
+            Err(_) => Err(Ended::Refused),
+        }
     }
 
     /// Forwards the server's bytes as they arrive. While a reply is incomplete, the client's writer

@@ -204,8 +204,11 @@ async fn pass_encrypted(
         ..
     } = target;
     let begun = async {
-        reader.forward_record(&mut client, &mut server).await?;
-        server.read_u8().await
+        let forwarded = reader.forward_record(&mut client, &mut server).await;
+        // The client has left if its bytes end within the record.
+        let is_of_server = |error: io::Error| error.kind() != io::ErrorKind::UnexpectedEof;
+        forwarded.map_err(|error| is_of_server(error).then_some(Departure::Closed))?;
+        server.read_u8().await.map_err(|_| Some(Departure::Closed))
     };
     let UntilTls {
         deadline,
@@ -213,8 +216,15 @@ async fn pass_encrypted(
         eviction,
         mut connected,
     } = until_tls;
-    let Ok(Ok(record_type)) = timeout_at(deadline, begun).await else {
-        return connected.set_departure(Departure::Closed);
+    let record_type = match timeout_at(deadline, begun).await {
+        Ok(Ok(record_type)) => record_type,
+        Ok(Err(departure)) => {
+            if let Some(departure) = departure {
+                connected.set_departure(departure);
+            }
+            return;
+        }
+        Err(_) => return close(shared, &mut connected, "authentication_timeout"),
     };
     if !matches!(record_type, TLS_HANDSHAKE | TLS_ALERT) {
         return close(shared, &mut connected, "relay_not_encrypted");
