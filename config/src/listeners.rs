@@ -32,7 +32,7 @@ section! {
     // are not dropped by the kernel. The kernel may limit the backlog further
     // (`net.core.somaxconn`).
     /// Maximum number of new connections that wait in the kernel until Seawall accepts them. Each
-    /// address of the listener has its own maximum.
+    /// TCP address of the listener has its own maximum.
     backlog: NonZeroU32 = key("listen.backlog",
         KeyKind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
     /// With `accept`, load balancers must send the address of each client in a header of the PROXY

@@ -270,8 +270,8 @@ section! {
     "pool" => Pool;
 
     /// Maximum number of connections of one user to one server. There are also reserved
-    /// connections: an eighth of this number, at least 1 and at most 8. Only commits and other
-    /// commands that operations may wait for can use them.
+    /// connections: an eighth of this number, at least 1 and at most 8. They are for commits and
+    /// other commands that operations may wait for, and for commands of Seawall itself.
     max_pool_size: NonZeroUsize = key("pool.max_pool_size",
         CONNECTIONS, Live, default 100, unit "connections");
     // The limit protects the server, which needs a thread and about 1 MiB for each connection.
@@ -383,8 +383,9 @@ section! {
         CONNECTIONS, Live, default 4096, unit "connections");
     // Any client can pretend to be a monitor, so monitors must not use up all connections.
     /// Maximum number of connections of drivers' monitors, which never log in. One address gets at
-    /// most eight ninths of this number. At the limit, Seawall closes a monitor that has sent no
-    /// hello for ten minutes; if there is none, it refuses the new monitor.
+    /// most eight ninths of this number. At the limit, Seawall closes a monitor of the address with
+    /// the most monitors if it has sent no hello for ten minutes. Otherwise, it refuses the new
+    /// monitor.
     monitor_connections: NonZeroUsize = key("limits.monitor_connections",
         CONNECTIONS, Live, default 8192, unit "connections");
     /// Maximum number of operations in flight, for all clients and servers together. Further
@@ -419,8 +420,8 @@ section! {
     /// are at most a tenth of all rows.
     max_shapes: NonZeroUsize = key("shapes.max_shapes",
         ENTRIES, Live, default 10000, unit "shapes");
-    /// Maximum number of namespaces that appear in the labels of metrics; the others are counted
-    /// as `other`.
+    /// Maximum number of combinations of a command and a namespace that appear in the labels of
+    /// metrics; the others are counted as `other`.
     max_namespaces: NonZeroUsize = key("shapes.max_namespaces",
         ENTRIES, Live, default 2000, unit "namespaces");
     /// File with a secret; with it, shapes contain keyed hashes (HMAC-SHA-256) instead of field

@@ -59,7 +59,7 @@ impl CloseReason {
     }
 }
 
-/// Counts a relayed client's server connection (see [`CloseReason::RelayEnded`]) until this guard
+/// Counts a relayed client's server connection (see `CloseReason::RelayEnded`) until this guard
 /// is dropped.
 #[derive(Debug)]
 #[must_use]
@@ -203,7 +203,7 @@ impl ServerMetrics {
         shard.tally.add_checkout(self.index, time);
     }
 
-    /// Counts a relayed client (see [`CloseReason::RelayEnded`]) until the returned guard is
+    /// Counts a relayed client (see `CloseReason::RelayEnded`) until the returned guard is
     /// dropped.
     pub(crate) fn relayed(self) -> Relayed {
         self.connection_created();
