@@ -46,8 +46,8 @@ impl NonceSource {
         STANDARD.encode(bytes)
     }
 
-    /// Fills `bytes` with random bytes, for example for an identifier that nobody must be able to
-    /// guess.
+    /// Fills `bytes` with random bytes, for example for an identifier that must be
+    /// impossible to guess.
     pub fn fill(&self, bytes: &mut [u8]) {
         self.generator.lock().fill_bytes(bytes);
     }

@@ -297,7 +297,7 @@ impl<'a> Relay<'a> {
             return heavy.walk(message.bytes.len(), inspecting).await;
         }
         if self.watch.lock().has_to_log_in() {
-            return self.close("compressed_refused");
+            return Verdict::close(&self.shared.recorder, "compressed_refused");
         }
         let reserved =
             message.reserve_for_inspection(MAX_MESSAGE_BYTES, &self.shared.memory.requests, sharer);
@@ -313,14 +313,8 @@ impl<'a> Relay<'a> {
                 let inspecting = || self.watch.lock().request(&inflated, now);
                 heavy.walk(inflated.bytes.len(), inspecting).await
             }
-            Err(_) => self.close("relay_compressed"),
+            Err(_) => Verdict::close(&self.shared.recorder, "relay_compressed"),
         }
-    }
-
-    /// Counts `reason` and decides to close the client's connection.
-    fn close(&self, reason: &'static str) -> Verdict {
-        self.shared.recorder.unobserved(reason);
-        Verdict::Close(reason)
     }
 
     /// Forwards a request to the server, in pieces if only its head has been read.

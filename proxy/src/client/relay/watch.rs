@@ -17,7 +17,7 @@ use crate::{
         operation::{input, note_retry, sequences},
         own_reply::{Form, ReplyTo},
     },
-    observe::{ConnectedClient, Observation, ServerIndex, outcome_of},
+    observe::{ConnectedClient, Observation, Recorder, ServerIndex, outcome_of},
     pins::CursorPin,
 };
 use seawall_auth::{ClientFirst, Mechanism};
@@ -44,6 +44,14 @@ pub(super) enum Verdict {
     Refuse(Option<Vec<u8>>),
     /// Seawall closes the client connection. The text is the reason in the log.
     Close(&'static str),
+}
+
+impl Verdict {
+    /// Counts `reason` and decides to close the client connection.
+    pub(super) fn close(recorder: &Recorder, reason: &'static str) -> Self {
+        recorder.unobserved(reason);
+        Self::Close(reason)
+    }
 }
 
 /// A request in progress: it is being forwarded, or its reply is awaited.
@@ -207,8 +215,7 @@ impl<'a> Watch<'a> {
     /// Closes the connection of a client whose request Seawall cannot parse, because a server might
     /// be able to parse the request and would run it.
     fn close_unparsed(&self, reason: &'static str) -> Verdict {
-        self.shared.recorder.unobserved(reason);
-        Verdict::Close(reason)
+        Verdict::close(&self.shared.recorder, reason)
     }
 
     /// Decides about a message with a legacy or unknown opcode, in which Seawall finds no command.
