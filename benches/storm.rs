@@ -222,6 +222,15 @@ fn load(kind: &str, uri: &str, seconds: u64, options: &[(&str, String)]) -> Load
     Load::start(&arguments)
 }
 
+/// Starts clients that open one connection for each find, with a time limit of 500 ms.
+fn short_load(uri: &str, clients: usize, seconds: u64) -> Load {
+    let options = [
+        ("--clients", clients.to_string()),
+        ("--timeouts-ms", "500".to_owned()),
+    ];
+    load("storm", uri, seconds, &options)
+}
+
 /// Opens one connection for each find, as PHP applications do.
 async fn short(testbed: &StormTestbed, plan: &Plan) {
     say(
@@ -289,13 +298,7 @@ async fn short_run(testbed: &StormTestbed, plan: &Plan, clients: usize, is_throu
         [testbed.seawall_id(), testbed.primary_id()].map(|process| cpu_split(process.unwrap_or(0)))
     };
     let (before, [seawall, server]) = (testbed.counts().await, cpu());
-    let options = [
-        ("--clients", clients.to_string()),
-        ("--timeouts-ms", "500".to_owned()),
-    ];
-    let report = load("storm", &uri, plan.calm_seconds, &options)
-        .report()
-        .await;
+    let report = short_load(&uri, clients, plan.calm_seconds).report().await;
     let (after, [seawall_then, server_then]) = (testbed.counts().await, cpu());
     pause_between_runs().await;
     if is_through {
@@ -374,12 +377,8 @@ async fn memory(testbed: &mut StormTestbed, plan: &Plan) {
     for storm in 1..=MEMORY_STORMS {
         let id = testbed.seawall_id().expect("Seawall runs");
         let before = mebibytes(resident_bytes(id));
-        let options = [
-            ("--clients", plan.persistent.to_string()),
-            ("--timeouts-ms", "500".to_owned()),
-        ];
-        let uri = testbed.through();
-        let report = load("storm", &uri, plan.calm_seconds, &options).report();
+        let load = short_load(&testbed.through(), plan.persistent, plan.calm_seconds);
+        let report = load.report();
         assert!(
             report.await.number("/goodput") > 0.0,
             "no operation succeeded"
