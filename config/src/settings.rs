@@ -746,7 +746,8 @@ section! {
     /// Logging.
     "log" => Log;
 
-    /// Minimum severity of the events that are logged.
+    /// Minimum severity of the events that are logged. The audit log (`admin action`) is always
+    /// logged.
     level: LogLevel = key("log.level",
         LogLevel::KIND, Live, default "info");
     /// Format of the log: text for people, json for programs.

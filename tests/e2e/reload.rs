@@ -531,6 +531,28 @@ async fn sighup_and_the_api_reload_the_configuration() {
     assert_eq!(served.process.said_times("configuration reloaded"), 2);
 }
 
+#[tokio::test]
+async fn the_audit_log_does_not_depend_on_the_log_level() {
+    let mut served = Served::start("").await;
+    let admin = served.admin();
+    served.write("log.level = \"error\"\n");
+    for action in ["/api/v1/reload", "/api/v1/reload?dry_run=true"] {
+        let _: Reload = admin.post(action).await.unwrap();
+    }
+    served.process.signal(Signal::TERM);
+    assert!(served.process.ended().await.success());
+    let lines = served.process.all_said("admin action");
+    let actions = lines.iter().map(|line| &line["fields"]["action"]);
+    assert_eq!(
+        Vec::from_iter(actions),
+        ["POST /api/v1/reload", "POST /api/v1/reload?dry_run=true"]
+    );
+    assert!(
+        lines.iter().all(|line| line["target"] == "audit"),
+        "{lines:?}"
+    );
+}
+
 /// A text that the reported problems must contain, and a function that breaks the configuration.
 type Breaking = (&'static str, fn(&Served));
 

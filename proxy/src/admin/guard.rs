@@ -35,6 +35,9 @@ use super::{
     bounded::{Caller, Certificate},
 };
 
+/// Target of the log lines of the audit log, which contains the actions of callers.
+pub(crate) const AUDIT_TARGET: &str = "audit";
+
 /// The rights of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -250,6 +253,7 @@ impl ActionLine {
             None => Some("the caller disconnected"),
         };
         tracing::info!(
+            target: AUDIT_TARGET,
             action,
             caller,
             peer = peer.map(tracing::field::display),

@@ -46,6 +46,7 @@ use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
 use self::bounded::{Bounded, Caller};
+pub(crate) use self::guard::AUDIT_TARGET;
 pub use self::{
     bounded::{Admitted, Certificate, Handshake, Handshaking},
     dashboard::Live,

@@ -10,6 +10,8 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use crate::admin::AUDIT_TARGET;
+
 /// Environment variable that overrides the log level, with the syntax of `tracing`'s filters.
 const LOG_VARIABLE: &str = "SEAWALL_LOG";
 
@@ -52,11 +54,13 @@ impl LogControl {
     }
 }
 
+/// The filter in the environment variable, or else the configured level. The configured level does
+/// not apply to the audit log, so that no level turns the audit log off.
 fn filter(log: &Log) -> EnvFilter {
-    EnvFilter::builder()
-        .with_env_var(LOG_VARIABLE)
+    let variable = EnvFilter::builder().with_env_var(LOG_VARIABLE);
+    variable
         .try_from_env()
-        .unwrap_or_else(|_| EnvFilter::new(log.level.name()))
+        .unwrap_or_else(|_| EnvFilter::new(format!("{},{AUDIT_TARGET}=info", log.level.name())))
 }
 
 fn format(log: &Log) -> Format {
