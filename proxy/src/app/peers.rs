@@ -72,7 +72,7 @@ pub(super) fn peers(admin: &config::Admin) -> Result<Peers, PeersError> {
             each => each.get(place),
         };
         let token = token.map(|file| file.secret.expose().to_owned());
-        let tls = tls.as_ref().map(|tls| tls.config().clone());
+        let tls = tls.as_ref().map(ServerTls::config_for_http);
         AdminClient::new(peer.url(), token, tls)
     });
     let fleet = Fleet::new(clients.collect::<Result<_, _>>()?);

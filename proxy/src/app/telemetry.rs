@@ -238,7 +238,7 @@ fn destination(
         headers.map(|(name, value)| (name, value.expose())),
         settings.compression == config::Compression::Gzip,
         settings.timeout,
-        tls.map(|tls| tls.config().clone()),
+        tls.as_ref().map(ServerTls::config_for_http),
     )?;
     Ok(Some(Arc::new(Destination {
         collector,

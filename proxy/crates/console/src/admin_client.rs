@@ -83,7 +83,7 @@ impl TlsFiles {
             revocation_lists: Vec::new(),
             verification: Verification::Full,
         })?;
-        Ok(Some(tls.config().clone()))
+        Ok(Some(tls.config_for_http()))
     }
 }
 

@@ -16,7 +16,7 @@ use tokio_rustls::{
         self, CertificateError, ClientConfig, DigitallySignedStruct, HandshakeKind, RootCertStore,
         SignatureScheme,
         client::{
-            ResolvesClientCert, WebPkiServerVerifier,
+            ResolvesClientCert, Resumption, WebPkiServerVerifier,
             danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         },
         crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
@@ -143,9 +143,12 @@ impl ServerTls {
         })
     }
 
-    /// The configuration for rustls, for callers that open their own connections.
-    pub fn config(&self) -> &ClientConfig {
-        &self.config
+    /// The configuration for rustls, for HTTP clients, which open their own connections. It resumes
+    /// no TLS session, because rustls verifies certificates only in full handshakes.
+    pub fn config_for_http(&self) -> ClientConfig {
+        let mut config = ClientConfig::clone(&self.config);
+        config.resumption = Resumption::disabled();
+        config
     }
 
     /// The expiries of the certificates and of the revocation lists in the files of this

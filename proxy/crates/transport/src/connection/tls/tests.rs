@@ -159,6 +159,24 @@ async fn a_new_client_tls_configuration_does_not_resume_tls_sessions_of_an_earli
 }
 
 #[tokio::test]
+async fn http_clients_resume_no_tls_session() {
+    let authority = Authority::generate("authority");
+    for version in [&TLS12, &TLS13] {
+        let server = authority.server(version);
+        let tls = authority.tls();
+        let of_http_client = ServerTls {
+            config: Arc::new(tls.config_for_http()),
+            ..tls
+        };
+        for _ in 0..2 {
+            let (result, kind, _) = connect(&of_http_client, &server).await;
+            result.unwrap();
+            assert_eq!(kind, Some(HandshakeKind::Full), "{version:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_resumed_tls_session_is_refused_if_the_server_certificate_is_no_longer_valid() {
     let authority = Authority::generate("authority");
     let foreign = Authority::generate("foreign");
