@@ -115,12 +115,12 @@ impl Pem<'_> {
     }
 
     /// Returns all revocation lists in the file (at least one), and the earliest of their expiries
-    /// (at most [`MAX_EXPIRIES`]). The expiry of a list is the time at which it must be replaced
+    /// (at most `MAX_EXPIRIES`). The expiry of a list is the time at which it must be replaced
     /// (`nextUpdate`). A list without `nextUpdate` is valid forever.
     ///
     /// # Errors
     /// If the file has no revocation list, or a list is malformed.
-    fn revocation_lists(
+    pub(crate) fn revocation_lists(
         &self,
     ) -> Result<
         (
@@ -225,84 +225,6 @@ pub fn authorities(
     Ok((roots, all))
 }
 
-/// Reads the revocation lists in several files. Adds the expiries of the lists to `expiries`. The
-/// expiry of a list is the time at which it must be replaced. If a file has many lists, only the
-/// earliest expiries are added.
-///
-/// # Errors
-/// If a file has no revocation list, or a list is malformed.
-pub fn revocation_lists(
-    files: &[Pem<'_>],
-    expiries: &mut Vec<CertificateExpiry>,
-) -> Result<Vec<CertificateRevocationListDer<'static>>, PemError> {
-    let mut all = Vec::new();
-    for file in files {
-        let (lists, of_file) = file.revocation_lists()?;
-        expiries.extend(of_file);
-        all.extend(lists);
-    }
-    Ok(all)
-}
-
-/// An authority without a current revocation list. Seawall refuses the certificates that this
-/// authority has issued.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuthorityWithoutList {
-    /// The subject of the authority, such as `CN=clients, O=Example`.
-    pub authority: String,
-    /// The state of the authority's list: `missing` or `outdated`.
-    pub list: &'static str,
-}
-
-/// Finds the authorities without a current revocation list at the time `now`, in seconds since the
-/// Unix epoch. Without any list, revocation is not checked, so no authority needs a list.
-///
-/// A peer's own certificate is checked for revocation, but the certificates of authorities are not.
-/// So a list is needed only for an authority that issues certificates of peers. An authority that
-/// has issued the certificate of another authority in `authorities` is skipped: this function
-/// assumes that it issues certificates only for authorities.
-pub fn authorities_without_list(
-    authorities: &[CertificateDer<'_>],
-    lists: &[CertificateRevocationListDer<'_>],
-    now: i64,
-) -> Vec<AuthorityWithoutList> {
-    if lists.is_empty() {
-        return Vec::new();
-    }
-    let parsed = authorities.iter().filter_map(|certificate| {
-        let (_, certificate) = parse_x509_certificate(certificate).ok()?;
-        Some(certificate)
-    });
-    let authorities: Vec<_> = parsed.collect();
-    let parsed = lists.iter().filter_map(|list| {
-        let (_, list) = parse_x509_crl(list).ok()?;
-        Some(list)
-    });
-    let lists: Vec<_> = parsed.collect();
-    let mut found = Vec::new();
-    for authority in &authorities {
-        let subject = authority.subject().as_raw();
-        let has_issued_another = authorities
-            .iter()
-            .any(|other| other.issuer().as_raw() == subject && other.subject().as_raw() != subject);
-        if has_issued_another {
-            continue;
-        }
-        let list = lists.iter().find(|list| list.issuer().as_raw() == subject);
-        let next_update = list.map(|list| list.next_update().map_or(i64::MAX, |of| of.timestamp()));
-        let list = match next_update {
-            None => "missing",
-            Some(time) if time <= now => "outdated",
-            Some(_) => continue,
-        };
-        found.push(AuthorityWithoutList {
-            authority: authority.subject().to_string(),
-            list,
-        });
-    }
-    found
-}
-
 /// Returns the end of the validity of a certificate, in seconds since the Unix epoch; `None` if the
 /// certificate is malformed.
 pub fn not_after(certificate: &CertificateDer<'_>) -> Option<i64> {
@@ -366,12 +288,12 @@ pub fn without_repetitions(mut expiries: Vec<CertificateExpiry>) -> Vec<Certific
 #[cfg(test)]
 mod tests {
     use rcgen::{
-        BasicConstraints, CertificateParams, CertificateRevocationList,
-        CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod, KeyPair,
-        KeyUsagePurpose, SerialNumber, date_time_ymd,
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
+        KeyIdMethod, KeyPair, KeyUsagePurpose, SerialNumber, date_time_ymd,
     };
 
     use super::*;
+    use crate::revocation_lists;
 
     fn params(name: &str) -> CertificateParams {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -381,17 +303,9 @@ mod tests {
         params
     }
 
-    fn authority(name: &str) -> (Issuer<'static, KeyPair>, CertificateDer<'static>) {
-        let (params, key) = (params(name), KeyPair::generate().unwrap());
-        let certificate = params.self_signed(&key).unwrap().der().clone();
-        (Issuer::new(params, key), certificate)
-    }
-
-    /// A revocation list that must be replaced at the beginning of the year `next_update_year`.
-    fn signed_list(
-        issuer: &Issuer<'static, KeyPair>,
-        next_update_year: i32,
-    ) -> CertificateRevocationList {
+    /// A revocation list with the number 1, in PEM. It must be replaced at the beginning of the
+    /// year `next_update_year`.
+    fn list(issuer: &Issuer<'static, KeyPair>, next_update_year: i32) -> String {
         let params = CertificateRevocationListParams {
             this_update: date_time_ymd(next_update_year - 1, 1, 1),
             next_update: date_time_ymd(next_update_year, 1, 1),
@@ -400,15 +314,7 @@ mod tests {
             revoked_certs: Vec::new(),
             key_identifier_method: KeyIdMethod::Sha256,
         };
-        params.signed_by(issuer).unwrap()
-    }
-
-    /// Like [`signed_list`], but in DER.
-    fn list(
-        issuer: &Issuer<'static, KeyPair>,
-        next_update_year: i32,
-    ) -> CertificateRevocationListDer<'static> {
-        signed_list(issuer, next_update_year).der().clone()
+        params.signed_by(issuer).unwrap().pem().unwrap()
     }
 
     /// The expiry of a certificate with the subject `CN=clients` at the beginning of a year.
@@ -427,15 +333,6 @@ mod tests {
             path: Path::new("ca.pem"),
             content,
         }
-    }
-
-    fn found(
-        authorities: &[CertificateDer<'_>],
-        lists: &[CertificateRevocationListDer<'_>],
-    ) -> Vec<(String, &'static str)> {
-        let now = date_time_ymd(2_030, 1, 1).unix_timestamp();
-        let found = authorities_without_list(authorities, lists, now).into_iter();
-        found.map(|of| (of.authority, of.list)).collect()
     }
 
     #[test]
@@ -459,7 +356,7 @@ mod tests {
         params.not_after = date_time_ymd(2_032, 1, 1);
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap().pem();
-        let list = signed_list(&Issuer::new(params, key), 2_031).pem().unwrap();
+        let list = list(&Issuer::new(params, key), 2_031);
         let content = format!("{certificate}{list}");
         let mut expiries = Vec::new();
         // Two listeners use the same file.
@@ -492,29 +389,5 @@ mod tests {
         let kept: Vec<_> = kept.into_iter().map(|of| of.serial).collect();
         let expected: Vec<_> = (1..=MAX_EXPIRIES).map(|n| n.to_string()).collect();
         assert_eq!(kept, expected);
-    }
-
-    #[test]
-    fn authorities_with_a_missing_or_outdated_revocation_list_are_found() {
-        let [first, second, third] = ["first", "second", "third"].map(authority);
-        let authorities = [first.1, second.1, third.1];
-        let lists = [list(&first.0, 2_031), list(&second.0, 2_030)];
-        let expected = [
-            ("CN=second".to_owned(), "outdated"),
-            ("CN=third".to_owned(), "missing"),
-        ];
-        assert_eq!(found(&authorities, &lists), expected);
-        assert!(found(&authorities, &[]).is_empty());
-    }
-
-    /// Only a peer's own certificate is checked for revocation, not certificates of authorities.
-    #[test]
-    fn an_authority_that_issued_the_certificate_of_another_authority_needs_no_revocation_list() {
-        let (root, certificate) = authority("root");
-        let (params, key) = (params("intermediate"), KeyPair::generate().unwrap());
-        let issued = params.signed_by(&key, &root).unwrap().der().clone();
-        let intermediate = Issuer::new(params, key);
-        let lists = [list(&intermediate, 2_031)];
-        assert!(found(&[certificate, issued], &lists).is_empty());
     }
 }

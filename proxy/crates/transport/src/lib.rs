@@ -11,14 +11,16 @@ mod certificates;
 mod keep_alive;
 mod progress;
 mod reader;
+mod revocation;
 mod sharer;
 mod stream;
+mod verification;
 
 pub use self::{
     budget::{Evicted, MemoryBudget, MemoryShare},
     certificates::{
-        AuthorityWithoutList, CertificateExpiry, ExpiryKind, Pem, PemError, authorities,
-        authorities_without_list, not_after, revocation_lists, subject, without_repetitions,
+        CertificateExpiry, ExpiryKind, Pem, PemError, authorities, not_after, subject,
+        without_repetitions,
     },
     keep_alive::keep_clients_alive,
     progress::{MESSAGE_LIMIT, Progress},
@@ -26,6 +28,8 @@ pub use self::{
         Inflating, LARGE_MESSAGE_BYTES, Message, MessageReader, Polled, ReadError, RestOfMessage,
         STREAMED_MESSAGE_BYTES, with_scratch,
     },
+    revocation::{AuthorityWithoutList, authorities_without_list, revocation_lists, sets_by_key},
     sharer::{Sharer, is_within_share},
     stream::{Stream, peer_has_left},
+    verification::verify_chain,
 };

@@ -3,14 +3,18 @@
 use std::{fmt, sync::Arc};
 
 use tokio_rustls::rustls::{
-    self,
+    self, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
     pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime},
-    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+    server::{
+        VerifierBuilderError, WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
 };
 
 use seawall_transport::{
     AuthorityWithoutList, CertificateExpiry, Pem, authorities, authorities_without_list,
-    revocation_lists,
+    revocation_lists, sets_by_key, verify_chain,
 };
 
 use super::certificates::ServerTlsError;
@@ -25,6 +29,92 @@ pub(crate) struct ClientCertificates<'a> {
     /// Files with revocation lists. If the list of files is not empty, a client's certificate is
     /// accepted only if its issuer has a revocation list.
     pub(crate) revocation_lists: Vec<Pem<'a>>,
+}
+
+/// Verifies clients' certificate chains.
+#[derive(Debug)]
+struct ChainVerifier {
+    /// One verifier for each set of revocation lists.
+    by_lists: Vec<Arc<dyn ClientCertVerifier>>,
+    /// A verifier without revocation lists, for everything except chains.
+    without_lists: Arc<dyn ClientCertVerifier>,
+}
+
+impl ChainVerifier {
+    fn new(
+        is_required: bool,
+        roots: RootCertStore,
+        lists: &[CertificateRevocationListDer<'static>],
+    ) -> Result<Self, VerifierBuilderError> {
+        let roots = Arc::new(roots);
+        let verifier = |lists| {
+            let roots = Arc::clone(&roots);
+            let builder = WebPkiClientVerifier::builder_with_provider(roots, super::provider())
+                .with_crls(lists)
+                // As in a mongod, only the issuer of the client's own certificate needs a
+                // revocation list, and this list must not be outdated.
+                .only_check_end_entity_revocation()
+                .enforce_revocation_expiration();
+            match is_required {
+                true => builder.build(),
+                false => builder.allow_unauthenticated().build(),
+            }
+        };
+        let by_lists = sets_by_key(lists).into_iter().map(verifier);
+        Ok(Self {
+            by_lists: by_lists.collect::<Result<_, _>>()?,
+            without_lists: verifier(Vec::new())?,
+        })
+    }
+}
+
+impl ClientCertVerifier for ChainVerifier {
+    fn offer_client_auth(&self) -> bool {
+        self.without_lists.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.without_lists.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.without_lists.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        verify_chain(&self.by_lists, intermediates, |verifier| {
+            verifier.verify_client_cert(end_entity, intermediates, now)
+        })
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.without_lists
+            .verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.without_lists
+            .verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.without_lists.supported_verify_schemes()
+    }
 }
 
 /// Verifies clients' certificates. Two verifiers are equal if they accept the same clients.
@@ -78,22 +168,12 @@ impl Verifier {
         let mut expiries = Vec::new();
         let (roots, authorities) = authorities(&settings.authorities, &mut expiries)?;
         let revocation_lists = revocation_lists(&settings.revocation_lists, &mut expiries)?;
-        let builder =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), super::provider())
-                .with_crls(revocation_lists.clone())
-                // As in a mongod, only the issuer of the client's own certificate needs a
-                // revocation list, and this list must not be outdated.
-                .only_check_end_entity_revocation()
-                .enforce_revocation_expiration();
-        let builder = match settings.is_required {
-            true => builder,
-            false => builder.allow_unauthenticated(),
-        };
+        let verifier = ChainVerifier::new(settings.is_required, roots, &revocation_lists)?;
         Ok(Self {
             is_required: settings.is_required,
             authorities,
             revocation_lists,
-            verifier: builder.build()?,
+            verifier: Arc::new(verifier),
             expiries,
         })
     }
@@ -129,6 +209,132 @@ impl Verifier {
                     .verify_client_cert(certificate, intermediates, now);
                 verified.map(drop)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
+        KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
+    };
+    use tokio_rustls::rustls::CertificateError;
+
+    use super::*;
+
+    /// An authority with the subject `CN=clients`.
+    struct Authority {
+        issuer: Issuer<'static, KeyPair>,
+        pem: String,
+    }
+
+    impl Authority {
+        fn generate() -> Self {
+            let key = KeyPair::generate().unwrap();
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params
+                .distinguished_name
+                .push(DnType::CommonName, "clients");
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+            let pem = params.self_signed(&key).unwrap().pem();
+            let issuer = Issuer::new(params, key);
+            Self { issuer, pem }
+        }
+
+        /// A certificate with this serial number.
+        fn client(&self, serial: u64) -> CertificateDer<'static> {
+            let key = KeyPair::generate().unwrap();
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.serial_number = Some(SerialNumber::from(serial));
+            let certificate = params.signed_by(&key, &self.issuer).unwrap();
+            certificate.der().clone()
+        }
+
+        /// A revocation list of this year, which revokes the certificates with these numbers.
+        fn list(&self, year: i32, revoked: &[u64]) -> String {
+            let revoked = revoked.iter().map(|serial| RevokedCertParams {
+                serial_number: SerialNumber::from(*serial),
+                revocation_time: date_time_ymd(year, 1, 1),
+                reason_code: None,
+                invalidity_date: None,
+            });
+            let params = CertificateRevocationListParams {
+                this_update: date_time_ymd(year, 1, 1),
+                next_update: date_time_ymd(2_100, 1, 1),
+                crl_number: SerialNumber::from(1_u64),
+                issuing_distribution_point: None,
+                revoked_certs: revoked.collect(),
+                key_identifier_method: KeyIdMethod::Sha256,
+            };
+            params.signed_by(&self.issuer).unwrap().pem().unwrap()
+        }
+    }
+
+    fn verifier(authorities: &[&str], lists: &[&str]) -> Verifier {
+        let pem = |content: &&'static str| Pem {
+            path: Path::new("file"),
+            content,
+        };
+        let leaked = |files: &[&str]| {
+            let files = files.iter().map(|file| &*String::leak((*file).to_owned()));
+            files.collect::<Vec<&'static str>>()
+        };
+        let settings = ClientCertificates {
+            is_required: true,
+            authorities: leaked(authorities).iter().map(pem).collect(),
+            revocation_lists: leaked(lists).iter().map(pem).collect(),
+        };
+        Verifier::new(&settings).unwrap()
+    }
+
+    fn revoked() -> Result<(), rustls::Error> {
+        Err(CertificateError::Revoked.into())
+    }
+
+    #[test]
+    fn the_newest_revocation_list_of_an_issuer_decides_in_any_order_of_the_files() {
+        let authority = Authority::generate();
+        let client = [authority.client(7)];
+        let [old, new] =
+            [(2_024, &[][..]), (2_025, &[7])].map(|(year, revoked)| authority.list(year, revoked));
+        assert_eq!(verifier(&[&authority.pem], &[&old]).verify(&client), Ok(()));
+        for lists in [[&*old, &*new], [&*new, &*old]] {
+            assert_eq!(
+                verifier(&[&authority.pem], &lists).verify(&client),
+                revoked()
+            );
+        }
+    }
+
+    /// An authority with a new key may keep its name. Its certificates with the old key are then
+    /// checked with the list that the old key has signed.
+    #[test]
+    fn two_authorities_of_one_name_each_have_their_own_revocation_list() {
+        let [old, new] = [(), ()].map(|()| Authority::generate());
+        let lists = [old.list(2_024, &[1]), new.list(2_025, &[2])];
+        let [of_old, of_new] = &lists;
+        for lists in [[&**of_old, &**of_new], [&**of_new, &**of_old]] {
+            let verifier = verifier(&[&old.pem, &new.pem], &lists);
+            assert_eq!(verifier.verify(&[old.client(1)]), revoked());
+            assert_eq!(verifier.verify(&[old.client(2)]), Ok(()));
+            assert_eq!(verifier.verify(&[new.client(1)]), Ok(()));
+            assert_eq!(verifier.verify(&[new.client(2)]), revoked());
+        }
+    }
+
+    /// The verifier of rustls accepts such a chain, but can need 14 s for it.
+    #[test]
+    fn a_client_that_sends_too_many_certificates_is_refused() {
+        let authority = Authority::generate();
+        let verifier = verifier(&[&authority.pem], &[]);
+        for (others, is_accepted) in [(6, true), (7, false)] {
+            let chain = (0..=others).map(|serial| authority.client(serial));
+            let chain: Vec<_> = chain.collect();
+            assert_eq!(verifier.verify(&chain).is_ok(), is_accepted, "{others}");
         }
     }
 }

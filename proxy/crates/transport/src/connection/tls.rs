@@ -26,7 +26,10 @@ use tokio_rustls::{
     },
 };
 
-use crate::{CertificateExpiry, Pem, PemError, Stream, authorities, revocation_lists};
+use crate::{
+    CertificateExpiry, Pem, PemError, Stream, authorities, revocation_lists, sets_by_key,
+    verify_chain,
+};
 
 /// The reason why TLS towards servers cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +121,7 @@ impl ServerTls {
         let provider = Arc::new(ring::default_provider());
         let mut expiries = Vec::new();
         let verifier = verifier(settings, &provider, &mut expiries)?;
+        let verifier: Arc<dyn ServerCertVerifier> = Arc::new(verifier);
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
@@ -332,27 +336,27 @@ fn verifier(
     settings: &TlsSettings<'_>,
     provider: &Arc<CryptoProvider>,
     expiries: &mut Vec<CertificateExpiry>,
-) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
-    let lenient = |verifier| {
-        let provider = Arc::clone(provider);
-        Arc::new(LenientVerifier { verifier, provider })
-    };
-    if settings.verification == Verification::Off {
-        return Ok(lenient(None));
+) -> Result<Verifier, TlsError> {
+    let mut verifiers = Vec::new();
+    if settings.verification != Verification::Off {
+        let roots = Arc::new(roots(settings.authorities, expiries)?);
+        let lists = revocation_lists(&settings.revocation_lists, expiries)?;
+        for lists in sets_by_key(&lists) {
+            let (roots, provider) = (Arc::clone(&roots), Arc::clone(provider));
+            let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider)
+                .with_crls(lists)
+                // Servers check in the same way: only the issuer of the peer's own certificate
+                // needs a list, and the list must not be outdated.
+                .only_check_end_entity_revocation()
+                .enforce_revocation_expiration()
+                .build()?;
+            verifiers.push(verifier);
+        }
     }
-    let roots = roots(settings.authorities, expiries)?;
-    let lists = revocation_lists(&settings.revocation_lists, expiries)?;
-    let verifier =
-        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
-            .with_crls(lists)
-            // Servers check in the same way: only the issuer of the peer's own certificate needs a
-            // list, and the list must not be outdated.
-            .only_check_end_entity_revocation()
-            .enforce_revocation_expiration()
-            .build()?;
-    Ok(match settings.verification {
-        Verification::AnyHostName => lenient(Some(verifier)),
-        Verification::Full | Verification::Off => verifier,
+    Ok(Verifier {
+        verifiers,
+        verification: settings.verification,
+        provider: Arc::clone(provider),
     })
 }
 
@@ -369,19 +373,18 @@ fn roots(
     }
 }
 
-/// Verifies certificates less strictly than [`WebPkiServerVerifier`]. With a `verifier`, accepts a
-/// certificate whose only fault is a wrong host name. Without a `verifier`, accepts any
-/// certificate.
+/// Verifies servers' certificates.
 #[derive(Debug)]
-struct LenientVerifier {
-    /// Verifies the certificate. Its error about a wrong host name is ignored. If this is `None`,
-    /// any certificate is accepted: users request this with `tlsAllowInvalidCertificates`, usually
+struct Verifier {
+    /// One verifier for each set of revocation lists. Unused with [`Verification::Off`]: Seawall
+    /// then accepts any certificate. Users request this with `tlsAllowInvalidCertificates`, usually
     /// for tests.
-    verifier: Option<Arc<WebPkiServerVerifier>>,
+    verifiers: Vec<Arc<WebPkiServerVerifier>>,
+    verification: Verification,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for LenientVerifier {
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -390,18 +393,28 @@ impl ServerCertVerifier for LenientVerifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let Some(verifier) = &self.verifier else {
+        if self.verification == Verification::Off {
             return Ok(ServerCertVerified::assertion());
-        };
-        let verified =
-            verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        match verified {
-            // rustls verifies the name last, so everything else in the certificate is valid.
-            Err(rustls::Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            other => other,
         }
+        verify_chain(&self.verifiers, intermediates, |verifier| {
+            let verified = verifier.verify_server_cert(
+                end_entity,
+                intermediates,
+                server_name,
+                ocsp_response,
+                now,
+            );
+            match verified {
+                // rustls verifies the name last, so everything else in the certificate is valid.
+                Err(rustls::Error::InvalidCertificate(
+                    CertificateError::NotValidForName
+                    | CertificateError::NotValidForNameContext { .. },
+                )) if self.verification == Verification::AnyHostName => {
+                    Ok(ServerCertVerified::assertion())
+                }
+                other => other,
+            }
+        })
     }
 
     fn verify_tls12_signature(

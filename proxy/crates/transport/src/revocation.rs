@@ -1,0 +1,291 @@
+//! Certificate revocation lists: reads them, and finds the authorities that have no current list.
+
+use std::{cmp::Reverse, collections::HashMap};
+
+use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use x509_parser::{
+    certificate::X509Certificate, extensions::ParsedExtension, parse_x509_certificate,
+    parse_x509_crl, revocation_list::CertificateRevocationList,
+};
+
+use crate::certificates::{CertificateExpiry, Pem, PemError};
+
+/// Reads the revocation lists in several files. Returns the newest lists first: rustls uses the
+/// first list of an issuer, and an older list would not contain the last revocations. Adds the
+/// expiries of the lists to `expiries`. The expiry of a list is the time at which it must be
+/// replaced. If a file has many lists, only the earliest expiries are added.
+///
+/// # Errors
+/// If a file has no revocation list, or a list is malformed.
+pub fn revocation_lists(
+    files: &[Pem<'_>],
+    expiries: &mut Vec<CertificateExpiry>,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, PemError> {
+    let mut all = Vec::new();
+    for file in files {
+        let (lists, of_file) = file.revocation_lists()?;
+        expiries.extend(of_file);
+        all.extend(lists);
+    }
+    all.sort_by_cached_key(|list| Reverse(age_order(list)));
+    Ok(all)
+}
+
+/// Orders the lists of an issuer by their age: the date of a list, and then its number.
+fn age_order(list: &CertificateRevocationListDer<'_>) -> impl Ord + use<> {
+    let (_, list) = parse_x509_crl(list).ok()?;
+    Some((list.last_update().timestamp(), list.crl_number().cloned()))
+}
+
+/// Divides revocation lists into sets that have only lists of one key for each issuer. `lists` has
+/// the newest lists first. After an authority has a new key, there are two authorities of one name,
+/// each with its list. rustls chooses a list by the name of the issuer only, so it needs one
+/// verifier for each set.
+///
+/// The result has at least one set. The keys are compared by their identifiers.
+pub fn sets_by_key(
+    lists: &[CertificateRevocationListDer<'static>],
+) -> Vec<Vec<CertificateRevocationListDer<'static>>> {
+    let mut sets: Vec<Vec<_>> = vec![Vec::new()];
+    let mut keys_of_issuers: HashMap<Vec<u8>, Vec<Option<Vec<u8>>>> = HashMap::new();
+    for list in lists {
+        let Ok((_, parsed)) = parse_x509_crl(list) else {
+            // `revocation_lists` has refused malformed lists.
+            continue;
+        };
+        let issuer = parsed.issuer().as_raw().to_vec();
+        let keys = keys_of_issuers.entry(issuer).or_default();
+        let key = key_of_list(&parsed).map(<[u8]>::to_vec);
+        let place = keys.iter().position(|known| *known == key);
+        let place = place.unwrap_or_else(|| {
+            keys.push(key);
+            keys.len() - 1
+        });
+        if place == sets.len() {
+            sets.push(Vec::new());
+        }
+        if let Some(set) = sets.get_mut(place) {
+            set.push(list.clone());
+        }
+    }
+    sets
+}
+
+/// The identifier of the key that has signed a list.
+fn key_of_list<'a>(list: &'a CertificateRevocationList<'_>) -> Option<&'a [u8]> {
+    list.extensions()
+        .iter()
+        .find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(of) => {
+                of.key_identifier.as_ref().map(|id| id.0)
+            }
+            _ => None,
+        })
+}
+
+/// The identifier of the key of an authority.
+fn key_of_authority<'a>(authority: &'a X509Certificate<'_>) -> Option<&'a [u8]> {
+    authority
+        .extensions()
+        .iter()
+        .find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0),
+            _ => None,
+        })
+}
+
+/// True if an authority may have signed this list: the names are equal, and also the identifiers of
+/// the keys, if both are known.
+fn may_have_signed(authority: &X509Certificate<'_>, list: &CertificateRevocationList<'_>) -> bool {
+    let keys = key_of_authority(authority).zip(key_of_list(list));
+    list.issuer().as_raw() == authority.subject().as_raw()
+        && keys.is_none_or(|(of_authority, of_list)| of_authority == of_list)
+}
+
+/// An authority without a current revocation list. Seawall refuses the certificates that this
+/// authority has issued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthorityWithoutList {
+    /// The subject of the authority, such as `CN=clients, O=Example`.
+    pub authority: String,
+    /// The state of the authority's list: `missing` or `outdated`.
+    pub list: &'static str,
+}
+
+/// Finds the authorities without a current revocation list at the time `now`, in seconds since the
+/// Unix epoch. `lists` has the newest lists first. Without any list, revocation is not checked, so
+/// no authority needs a list.
+///
+/// A peer's own certificate is checked for revocation, but the certificates of authorities are not.
+/// So a list is needed only for an authority that issues certificates of peers. An authority that
+/// has issued the certificate of another authority in `authorities` is skipped: this function
+/// assumes that it issues certificates only for authorities.
+pub fn authorities_without_list(
+    authorities: &[CertificateDer<'_>],
+    lists: &[CertificateRevocationListDer<'_>],
+    now: i64,
+) -> Vec<AuthorityWithoutList> {
+    if lists.is_empty() {
+        return Vec::new();
+    }
+    let parsed = authorities.iter().filter_map(|certificate| {
+        let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+        Some(certificate)
+    });
+    let authorities: Vec<_> = parsed.collect();
+    let parsed = lists.iter().filter_map(|list| {
+        let (_, list) = parse_x509_crl(list).ok()?;
+        Some(list)
+    });
+    let lists: Vec<_> = parsed.collect();
+    let mut found = Vec::new();
+    for authority in &authorities {
+        let subject = authority.subject().as_raw();
+        let has_issued_another = authorities
+            .iter()
+            .any(|other| other.issuer().as_raw() == subject && other.subject().as_raw() != subject);
+        if has_issued_another {
+            continue;
+        }
+        let list = lists.iter().find(|list| may_have_signed(authority, list));
+        let next_update = list.map(|list| list.next_update().map_or(i64::MAX, |of| of.timestamp()));
+        let list = match next_update {
+            None => "missing",
+            Some(time) if time <= now => "outdated",
+            Some(_) => continue,
+        };
+        found.push(AuthorityWithoutList {
+            authority: authority.subject().to_string(),
+            list,
+        });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
+        KeyIdMethod, KeyPair, KeyUsagePurpose, SerialNumber, date_time_ymd,
+    };
+
+    use super::*;
+
+    fn params(name: &str) -> CertificateParams {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params
+    }
+
+    fn authority(name: &str) -> (Issuer<'static, KeyPair>, CertificateDer<'static>) {
+        let (params, key) = (params(name), KeyPair::generate().unwrap());
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        (Issuer::new(params, key), certificate)
+    }
+
+    /// A revocation list with this number. It must be replaced at the beginning of the year
+    /// `next_update_year`, and is a year old then.
+    fn numbered_list(
+        issuer: &Issuer<'static, KeyPair>,
+        number: u64,
+        next_update_year: i32,
+    ) -> rcgen::CertificateRevocationList {
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(next_update_year - 1, 1, 1),
+            next_update: date_time_ymd(next_update_year, 1, 1),
+            crl_number: SerialNumber::from(number),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(issuer).unwrap()
+    }
+
+    fn list(
+        issuer: &Issuer<'static, KeyPair>,
+        next_update_year: i32,
+    ) -> CertificateRevocationListDer<'static> {
+        numbered_list(issuer, 1, next_update_year).der().clone()
+    }
+
+    fn found(
+        authorities: &[CertificateDer<'_>],
+        lists: &[CertificateRevocationListDer<'_>],
+    ) -> Vec<(String, &'static str)> {
+        let now = date_time_ymd(2_030, 1, 1).unix_timestamp();
+        let found = authorities_without_list(authorities, lists, now).into_iter();
+        found.map(|of| (of.authority, of.list)).collect()
+    }
+
+    #[test]
+    fn authorities_with_a_missing_or_outdated_revocation_list_are_found() {
+        let [first, second, third] = ["first", "second", "third"].map(authority);
+        let authorities = [first.1, second.1, third.1];
+        let lists = [list(&first.0, 2_031), list(&second.0, 2_030)];
+        let expected = [
+            ("CN=second".to_owned(), "outdated"),
+            ("CN=third".to_owned(), "missing"),
+        ];
+        assert_eq!(found(&authorities, &lists), expected);
+        assert!(found(&authorities, &[]).is_empty());
+    }
+
+    /// Only a peer's own certificate is checked for revocation, not certificates of authorities.
+    #[test]
+    fn an_authority_that_issued_the_certificate_of_another_authority_needs_no_revocation_list() {
+        let (root, certificate) = authority("root");
+        let (params, key) = (params("intermediate"), KeyPair::generate().unwrap());
+        let issued = params.signed_by(&key, &root).unwrap().der().clone();
+        let intermediate = Issuer::new(params, key);
+        let lists = [list(&intermediate, 2_031)];
+        assert!(found(&[certificate, issued], &lists).is_empty());
+    }
+
+    #[test]
+    fn revocation_lists_are_sorted_by_date_and_number_and_the_newest_list_is_the_first() {
+        let (issuer, _) = authority("clients");
+        let ordered = [(1, 2_032), (10, 2_031), (9, 2_031), (2, 2_030)];
+        let ordered = ordered.map(|(number, year)| numbered_list(&issuer, number, year));
+        let expected = ordered.iter().map(|list| list.der().clone());
+        let expected: Vec<_> = expected.collect();
+        let files = ordered.map(|list| list.pem().unwrap());
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]] {
+            let files = order.map(|place: usize| Pem {
+                path: Path::new("crl.pem"),
+                content: files.get(place).unwrap(),
+            });
+            let read = revocation_lists(&files, &mut Vec::new()).unwrap();
+            assert_eq!(read, expected, "{order:?}");
+        }
+    }
+
+    /// An authority with a new key may have the same name as before.
+    #[test]
+    fn each_set_of_lists_has_only_lists_of_one_key_for_each_issuer() {
+        let [old, new, other] = ["clients", "clients", "servers"].map(|name| authority(name).0);
+        let lists = [
+            list(&new, 2_032),
+            list(&old, 2_031),
+            list(&other, 2_031),
+            list(&old, 2_030),
+        ];
+        let [of_new, of_old, of_other, earlier_of_old] = lists.clone();
+        let expected = [vec![of_new, of_other], vec![of_old, earlier_of_old]];
+        assert_eq!(sets_by_key(&lists), expected);
+        assert_eq!(sets_by_key(&[]), [Vec::new()]);
+    }
+
+    #[test]
+    fn of_two_authorities_of_one_name_each_needs_a_list_of_its_own_key() {
+        let [old, new] = ["clients", "clients"].map(authority);
+        let authorities = [old.1, new.1];
+        let missing = [("CN=clients".to_owned(), "missing")];
+        assert_eq!(found(&authorities, &[list(&old.0, 2_031)]), missing);
+        let lists = [list(&new.0, 2_031), list(&old.0, 2_031)];
+        assert!(found(&authorities, &lists).is_empty());
+    }
+}

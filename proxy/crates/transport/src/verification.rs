@@ -1,0 +1,106 @@
+//! Verifies the certificate chains of peers, within limits that the library does not have.
+
+use std::sync::Arc;
+
+use tokio_rustls::rustls::{self, CertificateError, OtherError, pki_types::CertificateDer};
+
+/// Maximum number of certificates that a peer may send after its own. The verifier tries to order
+/// these certificates in every possible way, also before it has verified a signature. With 880
+/// small certificates, which fit into a handshake, this takes 14 s of CPU time, and with 6 at most
+/// 6 ms.
+const MAX_INTERMEDIATES: usize = 6;
+
+/// A peer has sent more certificates than Seawall verifies.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the chain has {0} intermediate certificates, and at most {MAX_INTERMEDIATES} are accepted"
+)]
+struct LongChain(usize);
+
+/// Verifies a chain with several verifiers. Their revocation lists come from [`sets_by_key`]. The
+/// chain is accepted if a verifier accepts it and no verifier knows it as revoked. `intermediates`
+/// are the certificates that the peer has sent after its own.
+///
+/// # Errors
+/// If the chain is refused, or has too many certificates. If several verifiers refuse it, the error
+/// is the most useful one: a list of another key of the same authority leads to an error that does
+/// not describe the certificate.
+///
+/// [`sets_by_key`]: crate::sets_by_key
+pub fn verify_chain<V, T>(
+    verifiers: impl IntoIterator<Item = V>,
+    intermediates: &[CertificateDer<'_>],
+    verify: impl Fn(V) -> Result<T, rustls::Error>,
+) -> Result<T, rustls::Error> {
+    if intermediates.len() > MAX_INTERMEDIATES {
+        let error = OtherError(Arc::new(LongChain(intermediates.len())));
+        return Err(CertificateError::Other(error).into());
+    }
+    let (mut accepted, mut refused) = (None, None);
+    for verifier in verifiers {
+        match verify(verifier) {
+            Ok(verified) => accepted = Some(verified),
+            Err(error @ rustls::Error::InvalidCertificate(CertificateError::Revoked)) => {
+                return Err(error);
+            }
+            Err(error) if refused.as_ref().is_none_or(concerns_other_list) => refused = Some(error),
+            Err(_) => {}
+        }
+    }
+    let refused = refused.unwrap_or_else(|| rustls::Error::General("no verifier".to_owned()));
+    accepted.ok_or(refused)
+}
+
+/// True if a list of another key can cause this error.
+fn concerns_other_list(error: &rustls::Error) -> bool {
+    matches!(
+        error,
+        rustls::Error::InvalidCertRevocationList(_)
+            | rustls::Error::InvalidCertificate(
+                CertificateError::BadSignature | CertificateError::UnknownRevocationStatus
+            )
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::CertRevocationListError;
+
+    use super::*;
+
+    type Verified = Result<(), rustls::Error>;
+
+    fn verified(results: &[Verified]) -> Verified {
+        verify_chain(results, &[], Clone::clone)
+    }
+
+    #[test]
+    fn a_chain_is_accepted_if_one_verifier_accepts_it_and_no_verifier_knows_it_as_revoked() {
+        let other = || Err(rustls::Error::from(CertRevocationListError::BadSignature));
+        let revoked = || Err(rustls::Error::from(CertificateError::Revoked));
+        let expired = || Err(rustls::Error::from(CertificateError::Expired));
+        for (results, expected) in [
+            (vec![Ok(())], Ok(())),
+            (vec![other(), Ok(())], Ok(())),
+            (vec![Ok(()), other()], Ok(())),
+            (vec![Ok(()), revoked()], revoked()),
+            (vec![revoked(), Ok(())], revoked()),
+            (vec![other(), expired()], expired()),
+            (vec![expired(), other()], expired()),
+            (vec![other()], other()),
+        ] {
+            assert_eq!(verified(&results), expected, "{results:?}");
+        }
+        assert!(verified(&[]).is_err());
+    }
+
+    #[test]
+    fn a_chain_with_more_than_six_intermediate_certificates_is_refused_without_verification() {
+        let certificate = CertificateDer::from(Vec::new());
+        for (count, is_verified) in [(6, true), (7, false), (880, false)] {
+            let chain = vec![certificate.clone(); count];
+            let verified = verify_chain([()], &chain, Ok);
+            assert_eq!(verified.is_ok(), is_verified, "{count}: {verified:?}");
+        }
+    }
+}
