@@ -129,7 +129,7 @@ impl Scene {
 
     /// The configuration of a client that presents the certificate of `identity`, or no certificate
     /// if `identity` is `None`. The client resumes TLS sessions.
-    fn config(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
+    pub(crate) fn config(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
         self.servers.client_config(identity).unwrap()
     }
 
@@ -154,7 +154,7 @@ impl Scene {
         (kind, is_served.then_some(client))
     }
 
-    async fn is_served(&self, identity: Option<&Identity>) -> bool {
+    pub(crate) async fn is_served(&self, identity: Option<&Identity>) -> bool {
         self.connect(&self.config(identity)).await.1.is_some()
     }
 }
@@ -168,7 +168,7 @@ async fn handshake(address: &str, config: &Arc<ClientConfig>, name: &str) -> io:
     connector.connect(name, stream).await
 }
 
-async fn is_served(client: &mut RawClient) -> bool {
+pub(crate) async fn is_served(client: &mut RawClient) -> bool {
     client.hello(doc! {}).await.is_ok_and(|reply| reply.is_ok())
 }
 

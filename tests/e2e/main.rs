@@ -60,4 +60,5 @@ mod start;
 mod storms;
 mod telemetry;
 mod tls_probes;
+mod tls_reloads;
 mod unauthenticated;

@@ -170,7 +170,7 @@ async fn handshake(
         });
     };
     let heavy = shared.limits.heavy(Sharer::at(Some(address.ip())));
-    let Some(stream) = now.accept(stream, heavy).await? else {
+    let Some(stream) = now.accept(tls.clone(), stream, heavy).await? else {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     };
     let stream = Stream::Tls(Box::new(TlsStream::Server(stream)));

@@ -463,16 +463,7 @@ async fn prepare(
     let stream = match (stream, tls) {
         (Accepted::Plain(stream), _) => stream,
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
-        (Accepted::Tcp(stream), Some(tls)) => {
-            secure(
-                &acceptor.shared,
-                &acceptor.handshake_log,
-                &tls,
-                stream,
-                &peer,
-            )
-            .await?
-        }
+        (Accepted::Tcp(stream), Some(tls)) => secure(&acceptor, tls, stream, &peer).await?,
     };
     let certificates = certificates_of(&stream);
     let Acceptor { shared, tls, .. } = acceptor;
@@ -498,14 +489,15 @@ async fn prepare(
 /// failed. Each failure is counted. It is also logged, unless the client has disconnected or the
 /// time limit has passed.
 async fn secure(
-    shared: &Shared,
-    log: &HandshakeLog,
-    tls: &ClientTls,
+    acceptor: &Acceptor,
+    tls: Arc<ClientTls>,
     stream: TcpStream,
     peer: &Peer,
 ) -> Option<Stream> {
+    let (shared, log) = (&acceptor.shared, &acceptor.handshake_log);
     let heavy = shared.limits.heavy(Sharer::at(peer.ip));
-    match timeout(TLS_LIMIT, Box::pin(begin_tls(tls, stream, heavy))).await {
+    let beginning = begin_tls(tls, acceptor.tls.clone(), stream, heavy);
+    match timeout(TLS_LIMIT, Box::pin(beginning)).await {
         Ok(Ok(Some(stream))) => return Some(stream),
         Ok(Ok(None)) => shared.recorder.client_left_unserved("tls"),
         Ok(Err(failed)) if is_departure(failed.error()) => {
@@ -532,9 +524,11 @@ fn is_departure(error: &io::Error) -> bool {
 }
 
 /// Performs the TLS handshake. A client that begins without TLS is served without it, if the
-/// configuration allows this. `None` if the client has disconnected.
+/// configuration allows this. `None` if the client has disconnected. `current` has the
+/// configuration in use, which a reload may change while the client is silent.
 async fn begin_tls(
-    tls: &ClientTls,
+    tls: Arc<ClientTls>,
+    current: watch::Receiver<Option<Arc<ClientTls>>>,
     stream: TcpStream,
     heavy: Heavy<'_>,
 ) -> Result<Option<Stream>, FailedHandshake> {
@@ -542,9 +536,12 @@ async fn begin_tls(
         return Ok(None);
     }
     if tls.allows_plain() && !begins_with_tls(&stream).await? {
-        return Ok(Some(Stream::Tcp(stream)));
+        let now = current.borrow().clone();
+        if now.is_none_or(|now| now.allows_plain()) {
+            return Ok(Some(Stream::Tcp(stream)));
+        }
     }
-    let stream = tls.accept(stream, heavy).await?;
+    let stream = tls.accept(current, stream, heavy).await?;
     Ok(stream.map(|stream| Stream::Tls(Box::new(TlsStream::Server(stream)))))
 }
 

@@ -17,7 +17,7 @@ mod verifier;
 use std::{io, sync::Arc};
 
 use seawall_transport::{AuthorityWithoutList, CertificateExpiry, Pem, peer_has_left};
-use tokio::{io::AsyncWriteExt as _, net::TcpStream};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::watch};
 use tokio_rustls::{
     LazyConfigAcceptor, StartHandshake, TlsAcceptor,
     rustls::{
@@ -177,25 +177,34 @@ impl ClientTls {
     /// Performs the handshake of a client on threads of low priority. Returns `None` if the client
     /// disconnected while its handshake waited.
     ///
+    /// A client may wait with its first message, and a reload may replace this configuration in the
+    /// meantime. So the handshake uses the configuration that `current` then has. If TLS has been
+    /// switched off, the handshake uses this configuration.
+    ///
     /// # Errors
     /// If the handshake fails, or the certificate of a resumed session is no longer valid.
     pub(crate) async fn accept(
-        &self,
+        self: Arc<Self>,
+        current: watch::Receiver<Option<Arc<Self>>>,
         stream: TcpStream,
         heavy: Heavy<'_>,
     ) -> Result<Option<TlsStream<TcpStream>>, FailedHandshake> {
         // A socket belongs to the runtime that waits for its events. So the socket moves to the
         // runtime of the handshakes and back.
-        let (socket, config) = (stream.into_std()?, self.handshake_config());
-        let acceptor = TlsAcceptor::from(Arc::clone(&config));
-        let verifier = self.verifier.clone();
-        let accepting = heavy.handshake(|line| accept(socket, line, config, verifier));
-        let Some((socket, session)) = accepting.await? else {
+        let socket = stream.into_std()?;
+        let choose = move || {
+            let tls = current.borrow().clone().unwrap_or(self);
+            (tls.handshake_config(), tls.verifier.clone())
+        };
+        let accepting = heavy.handshake(|line| accept(socket, line, choose));
+        let Some(accepted) = accepting.await? else {
             return Ok(None);
         };
         // `tokio-rustls` cannot wrap a TLS session whose handshake is finished. So a new session is
         // created and then replaced by the finished one.
-        let stream = TcpStream::from_std(socket)?;
+        let stream = TcpStream::from_std(accepted.socket)?;
+        let session = accepted.session;
+        let acceptor = TlsAcceptor::from(accepted.config);
         let stream = acceptor.accept_with(stream, |new| *new = session).await?;
         Ok(Some(stream))
     }
@@ -226,21 +235,29 @@ fn server_config(
     Arc::new(config)
 }
 
-/// Performs a handshake on the runtime of handshakes. `None` if the client has disconnected. The
-/// certificate of a resumed session is verified again.
+/// A client whose handshake has succeeded.
+struct AcceptedSession {
+    socket: std::net::TcpStream,
+    session: ServerConnection,
+    config: Arc<ServerConfig>,
+}
+
+/// Performs a handshake on the runtime of handshakes. `None` if the client has disconnected.
+/// `choose` returns the configuration of the handshake, and the verifier with which the certificate
+/// of a resumed session is verified again.
 async fn accept(
     socket: std::net::TcpStream,
     line: HandshakeLine,
-    config: Arc<ServerConfig>,
-    verifier: Option<Arc<Verifier>>,
-) -> Result<Option<(std::net::TcpStream, ServerConnection)>, FailedHandshake> {
+    choose: impl FnOnce() -> (Arc<ServerConfig>, Option<Arc<Verifier>>),
+) -> Result<Option<AcceptedSession>, FailedHandshake> {
     let hello = first_message(TcpStream::from_std(socket)?).await?;
     let turn = line.wait().await;
     if peer_has_left(&hello.io) {
         return Ok(None);
     }
+    let (config, verifier) = choose();
     // Only `into_stream` needs the turn, because it computes the keys and the signature.
-    let accepting = hello.into_stream(config).into_fallible();
+    let accepting = hello.into_stream(Arc::clone(&config)).into_fallible();
     drop(turn);
     let accepted = accepting.await;
     let mut stream =
@@ -254,7 +271,11 @@ async fn accept(
         return Err(FailedHandshake::new(io::Error::other(error), Some(stream)));
     }
     let (stream, session) = stream.into_inner();
-    Ok(Some((stream.into_std()?, session)))
+    Ok(Some(AcceptedSession {
+        socket: stream.into_std()?,
+        session,
+        config,
+    }))
 }
 
 /// Reads the first message of a handshake.
@@ -364,7 +385,7 @@ mod tests {
                 .with_no_client_auth()
                 .with_cert_resolver(shared);
             let line = HandshakeLine::new(turns.clone(), Sharer::Local);
-            let accepting = tokio::spawn(accept(socket, line, Arc::new(config), None));
+            let accepting = tokio::spawn(accept(socket, line, || (Arc::new(config), None)));
             until(|| turns.waiting() == 1).await;
             let client = (!leaves).then_some(client);
             until(|| peer_has_left(&copy) == leaves).await;
@@ -386,7 +407,7 @@ mod tests {
         let (socket, _) = listener.accept().await.unwrap();
         let line = HandshakeLine::new(Turns::new(1), Sharer::Local);
         let socket = socket.into_std().unwrap();
-        match Box::pin(accept(socket, line, config, verifier)).await {
+        match Box::pin(accept(socket, line, || (config, verifier))).await {
             Ok(_) => None,
             Err(failed) => Some(failed.close().await),
         }
