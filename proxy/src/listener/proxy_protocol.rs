@@ -134,6 +134,28 @@ pub(super) async fn read_header(stream: &mut TcpStream) -> io::Result<Option<Soc
     timeout(HEADER_LIMIT, Box::pin(read)).await?
 }
 
+/// The first bytes of a header of version 2.
+const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// The value of the byte after the signature in a header with the command LOCAL. The next byte has
+/// the address family.
+const LOCAL: u8 = 0x20;
+
+/// Removes the address family from a header with the command LOCAL: the receiver must ignore the
+/// family, but the library refuses a family without addresses. `None` if the header has another
+/// command.
+fn without_family(seen: &[u8]) -> Option<Vec<u8>> {
+    let rest = seen.strip_prefix(SIGNATURE)?;
+    if rest.first() != Some(&LOCAL) {
+        return None;
+    }
+    let mut header = seen.to_vec();
+    if let Some(family) = header.get_mut(SIGNATURE.len() + 1) {
+        *family = 0;
+    }
+    Some(header)
+}
+
 /// Parses a header. Returns the client's address (`None` if the header contains none) and the
 /// length of the header in bytes. Returns `None` if more bytes are needed. Refuses the address of a
 /// datagram protocol, because it cannot be the address of a client of this TCP connection.
@@ -143,7 +165,8 @@ pub fn parse(seen: &[u8]) -> Option<io::Result<(Option<SocketAddr>, usize)>> {
         allow_v1: true,
         allow_v2: true,
     };
-    match ProxyHeader::parse(seen, config) {
+    let local = without_family(seen);
+    match ProxyHeader::parse(local.as_deref().unwrap_or(seen), config) {
         Ok((header, bytes)) => match header.proxied_address() {
             Some(address) if address.protocol == Protocol::Datagram => {
                 let message = "the header is for a datagram protocol";
@@ -169,14 +192,7 @@ mod tests {
     /// A header of version 2 with this command, family and addresses.
     fn version_2(command: u8, family: u8, addresses: &[u8]) -> Vec<u8> {
         let length = u16::try_from(addresses.len()).unwrap().to_be_bytes();
-        let signature = b"\r\n\r\n\0\r\nQUIT\n";
-        [
-            &signature[..],
-            &[0x20 | command, family],
-            &length,
-            addresses,
-        ]
-        .concat()
+        [SIGNATURE, &[0x20 | command, family], &length, addresses].concat()
     }
 
     const ADDRESSES: [u8; 12] = [192, 0, 2, 7, 192, 0, 2, 1, 0x30, 0x39, 0x69, 0x89];
@@ -215,6 +231,10 @@ mod tests {
     fn proxy_headers_of_health_checks_and_unknown_clients_have_no_address() {
         assert_eq!(client(&version_2(0, 0, &[])), None);
         assert_eq!(client(&version_2(0, 0x12, &ADDRESSES)), None);
+        // With the command LOCAL, the family is ignored, also if it is unknown or has no addresses.
+        for family in [0x11, 0x21, 0x31, 0xff] {
+            assert_eq!(client(&version_2(0, family, &[])), None, "{family:#x}");
+        }
         assert_eq!(client(&version_2(1, 0, &[])), None);
         assert_eq!(client(&version_2(1, 0x31, &[0; 216])), None);
         assert_eq!(client(b"PROXY UNKNOWN\r\n"), None);
@@ -233,6 +253,7 @@ mod tests {
         let headers = [
             b"PROXY TCP4 192.0.2.7 192.0.2.1 12345 27017\r\n".to_vec(),
             version_2(1, 0x11, &ADDRESSES),
+            version_2(0, 0x11, &ADDRESSES),
         ];
         for header in headers {
             for known in 1..header.len() {
