@@ -1,6 +1,7 @@
 //! The command `seawall`: clients ask Seawall about itself, with the rights of their users.
 
 use mongodb::bson::{Document, doc};
+use rustix::process::Signal;
 use seawall_api::Topic;
 use seawall_tests::{
     mongod::{
@@ -104,6 +105,55 @@ async fn each_seawall_command_needs_the_current_rights_of_its_user() {
         .unwrap();
     let refused = ask(&mut anonymous, doc! { "seawall": "status" }).await;
     assert_eq!(refused.code(), Some(UNAUTHORIZED));
+}
+
+#[tokio::test]
+async fn each_reload_by_the_seawall_command_is_in_the_audit_log() {
+    let server = shared_standalone().await.unwrap();
+    let reader = unique_name("reader");
+    let user = NewUser::new("admin", &reader, "secret").role("clusterMonitor", "admin");
+    create_user(&server.client().unwrap(), &user).await.unwrap();
+    let mut served = Served::start("").await;
+    let mut reader_client = logged_in(served.process.address(), &reader, "secret").await;
+    let mut root = logged_in(served.process.address(), ROOT, ROOT_PASSWORD).await;
+    let reload = doc! { "seawall": "reload" };
+    // Refused actions are logged at most once a minute.
+    for _ in 0..2 {
+        let refused = ask(&mut reader_client, reload.clone()).await;
+        assert_eq!(refused.code(), Some(UNAUTHORIZED), "{refused:?}");
+    }
+    let dry_run = doc! { "seawall": "reload", "dryRun": true };
+    assert!(ask(&mut root, dry_run).await.is_ok());
+    served.write("pool.max_pool_size = 0\n");
+    assert!(!ask(&mut root, reload).await.is_ok());
+    assert!(ask(&mut root, doc! { "seawall": "status" }).await.is_ok());
+    served.process.signal(Signal::TERM);
+    assert!(served.process.ended().await.success());
+    let lines = served.process.all_said("admin action");
+    let fields: Vec<_> = lines.iter().map(|line| &line["fields"]).collect();
+    let (reader, root) = (format!("admin.{reader}"), format!("admin.{ROOT}"));
+    for (line, (action, caller, outcome)) in fields.iter().zip([
+        (
+            r#"{seawall: "reload"}"#,
+            &reader,
+            "needs the action shutdown",
+        ),
+        (r#"{seawall: "reload", dryRun: true}"#, &root, "done"),
+        (r#"{seawall: "reload"}"#, &root, "pool.max_pool_size"),
+    ]) {
+        assert_eq!(line["action"], action, "{line}");
+        assert_eq!(line["caller"], **caller, "{line}");
+        assert!(
+            line["outcome"].as_str().unwrap().contains(outcome),
+            "{line}"
+        );
+        assert!(
+            line["peer"].as_str().unwrap().starts_with("127.0.0.1:"),
+            "{line}"
+        );
+    }
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert_eq!(fields[0]["refused"], 1);
 }
 
 #[tokio::test]

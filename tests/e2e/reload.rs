@@ -17,6 +17,7 @@ use seawall_tests::{
     scratch::Scratch,
     seawall::{Options, Seawall, http},
 };
+use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -532,25 +533,30 @@ async fn sighup_and_the_api_reload_the_configuration() {
 }
 
 #[tokio::test]
-async fn the_audit_log_does_not_depend_on_the_log_level() {
-    let mut served = Served::start("").await;
-    let admin = served.admin();
-    served.write("log.level = \"error\"\n");
-    for action in ["/api/v1/reload", "/api/v1/reload?dry_run=true"] {
-        let _: Reload = admin.post(action).await.unwrap();
+async fn neither_the_log_level_nor_the_variable_seawall_log_turns_the_audit_log_off() {
+    for launcher in [
+        &[][..],
+        &["env", "SEAWALL_LOG="],
+        &["env", "SEAWALL_LOG=seawall=info"],
+    ] {
+        let mut served = Served::launch(launcher, "").await;
+        let admin = served.admin();
+        served.write("log.level = \"error\"\n");
+        let requests = ["/api/v1/reload", "/api/v1/reload?dry_run=true"];
+        for request in requests {
+            let _: Reload = admin.post(request).await.unwrap();
+        }
+        served.process.signal(Signal::TERM);
+        assert!(served.process.ended().await.success());
+        let lines = served.process.all_said("admin action");
+        let actions = lines.iter().map(|line| line["fields"]["action"].clone());
+        let expected = requests.map(|request| Value::from(format!("POST {request}")));
+        assert_eq!(Vec::from_iter(actions), expected, "{launcher:?}");
+        assert!(
+            lines.iter().all(|line| line["target"] == "audit"),
+            "{lines:?}"
+        );
     }
-    served.process.signal(Signal::TERM);
-    assert!(served.process.ended().await.success());
-    let lines = served.process.all_said("admin action");
-    let actions = lines.iter().map(|line| &line["fields"]["action"]);
-    assert_eq!(
-        Vec::from_iter(actions),
-        ["POST /api/v1/reload", "POST /api/v1/reload?dry_run=true"]
-    );
-    assert!(
-        lines.iter().all(|line| line["target"] == "audit"),
-        "{lines:?}"
-    );
 }
 
 /// A text that the reported problems must contain, and a function that breaks the configuration.

@@ -21,6 +21,11 @@ pub(crate) struct Served {
 impl Served {
     /// Starts Seawall with the base configuration and `toml`.
     pub(crate) async fn start(toml: &str) -> Self {
+        Self::launch(&[], toml).await
+    }
+
+    /// Like [`Self::start`], but the program and the arguments in `launcher` start Seawall.
+    pub(crate) async fn launch(launcher: &[&str], toml: &str) -> Self {
         let server = shared_standalone().await.unwrap();
         let base = format!(
             "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\n",
@@ -30,7 +35,10 @@ impl Served {
         let file = scratch
             .write("seawall.toml", format!("{base}{toml}"))
             .unwrap();
-        let process = Process::serve(&file).await;
+        let process = match launcher {
+            [] => Process::serve(&file).await,
+            launcher => Process::launch(launcher, &file).await,
+        };
         Self {
             process,
             scratch,

@@ -13,11 +13,7 @@
 //! with requests from pages on other ports of the same host. Therefore a request with a cookie must
 //! come from a page of the admin address itself.
 
-use std::{
-    fmt,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{ConnectInfo, Request, State},
@@ -34,9 +30,7 @@ use super::{
     AdminState,
     bounded::{Caller, Certificate},
 };
-
-/// Target of the log lines of the audit log, which contains the actions of callers.
-pub(crate) const AUDIT_TARGET: &str = "audit";
+use crate::runtime::Action;
 
 /// The rights of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,17 +154,16 @@ pub(super) async fn check_action(
         Ok(None) => "no token".to_owned(),
         Err(_) => "refused".to_owned(),
     };
-    let action = |action| ActionLine::new(action, Some(caller), request.extensions());
+    let action = |action| action_of(action, Some(caller), request.extensions());
     let allowed = match admitted {
         Ok(Some(token)) if token.role == Role::Read => Err(Refusal::Role),
         other => other.map(drop),
     };
     match allowed {
         Ok(()) => {
-            let action = action(format!("{} {}", request.method(), request.uri()));
-            let mut admitted = AdmittedAction(action);
+            let running = action(format!("{} {}", request.method(), request.uri())).begin();
             let response = next.run(request).await;
-            admitted.0.status = Some(response.status());
+            running.end_with_status(response.status().as_u16());
             response
         }
         Err(refusal) => {
@@ -178,92 +171,20 @@ pub(super) async fn check_action(
             let action = action(format!("{} {}", request.method(), request.uri().path()));
             let response = refusal.into_response();
             if let Some(refused) = state.refused_actions.count(Instant::now()) {
-                action.log_refusals(response.status(), refused);
+                action.log_refused_status(response.status().as_u16(), refused);
             }
             response
         }
     }
 }
 
-/// An admitted action. It is written to the log when it is dropped. If the caller disconnects
-/// during the action, the HTTP server drops the handler, but the action may still run to its end.
-#[must_use]
-struct AdmittedAction(ActionLine);
-
-impl Drop for AdmittedAction {
-    fn drop(&mut self) {
-        self.0.log();
-    }
-}
-
-/// The log line of an action.
-pub(super) struct ActionLine {
-    action: String,
-    /// The name of the caller's token, or the reason why there is no name. `None` if the caller
-    /// sent an unknown token.
-    caller: Option<String>,
-    peer: Option<SocketAddr>,
-    /// The subject of the caller's certificate.
-    certificate: Option<String>,
-    /// The status of the response; `None` if the handler has not ended.
-    status: Option<StatusCode>,
-    /// Number of refused requests that the line stands for; `None` if the request was not refused.
-    refused: Option<u64>,
-}
-
-impl ActionLine {
-    /// The line of an action that has not ended. `extensions` are those of the request.
-    pub(super) fn new(action: String, caller: Option<String>, extensions: &Extensions) -> Self {
-        let origin = caller_of(extensions);
-        let certificate = origin.and_then(|of| of.certificate.as_ref());
-        Self {
-            action,
-            caller,
-            peer: origin.map(|of| of.address),
-            certificate: certificate.map(|of| of.subject.clone()),
-            status: None,
-            refused: None,
-        }
-    }
-
-    /// Logs an action that ended with this status.
-    pub(super) fn log_end(mut self, status: StatusCode) {
-        self.status = Some(status);
-        self.log();
-    }
-
-    /// Logs an action that was refused with this status. The line stands for `refused` requests.
-    pub(super) fn log_refusals(mut self, status: StatusCode, refused: u64) {
-        self.refused = Some(refused);
-        self.log_end(status);
-    }
-
-    fn log(&self) {
-        let Self {
-            action,
-            caller,
-            peer,
-            certificate,
-            status,
-            refused,
-        } = self;
-        let outcome = match status {
-            Some(_) => None,
-            None if std::thread::panicking() => Some("the handler panicked"),
-            None => Some("the caller disconnected"),
-        };
-        tracing::info!(
-            target: AUDIT_TARGET,
-            action,
-            caller,
-            peer = peer.map(tracing::field::display),
-            certificate,
-            status = status.map(|status| status.as_u16()),
-            refused,
-            outcome,
-            "admin action"
-        );
-    }
+/// The line of the audit log for an action that has not ended. `extensions` are those of the
+/// request.
+pub(super) fn action_of(action: String, caller: Option<String>, extensions: &Extensions) -> Action {
+    let origin = caller_of(extensions);
+    let certificate = origin.and_then(|of| of.certificate.as_ref());
+    Action::new(action, caller, origin.map(|of| of.address))
+        .with_certificate(certificate.map(|of| of.subject.clone()))
 }
 
 /// The parts of a request that decide if it is admitted.

@@ -46,7 +46,6 @@ use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
 use self::bounded::{Bounded, Caller};
-pub(crate) use self::guard::AUDIT_TARGET;
 pub use self::{
     bounded::{Admitted, Certificate, Handshake, Handshaking},
     dashboard::Live,

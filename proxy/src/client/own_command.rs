@@ -17,7 +17,11 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout};
 
 use super::{Client, CredentialMode, End, own_reply::ReplyTo};
-use crate::{limits::Turns, pool::Demand};
+use crate::{
+    limits::Turns,
+    pool::Demand,
+    runtime::{Action, OccasionalLog},
+};
 use seawall_api::Topic;
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_command::{
@@ -60,6 +64,8 @@ pub struct Reporter {
     /// privileges, and these requests do not count towards the concurrency limit of the server.
     /// Waiting commands are grouped by user and address, and the groups are served in turn.
     turns: Turns<(u64, Sharer)>,
+    /// Counts refused actions, of which one a minute is logged.
+    refused_actions: OccasionalLog,
 }
 
 type Report =
@@ -76,6 +82,7 @@ impl Reporter {
         Self {
             report: Box::new(report),
             turns: Turns::new(MAX_AT_A_TIME),
+            refused_actions: OccasionalLog::default(),
         }
     }
 }
@@ -121,6 +128,7 @@ impl Client {
             true => own.topic.only_reads(),
             false => grants(&privileges, own.topic.required_action()),
         };
+        let action = (!own.topic.only_reads()).then(|| self.action(identity, own));
         if !is_allowed {
             let reason = match is_open {
                 true => "not allowed, because the deployment has no access control".to_owned(),
@@ -129,16 +137,35 @@ impl Client {
                     own.topic.required_action()
                 ),
             };
+            let refused = reporter.refused_actions.count(Instant::now());
+            if let Some((action, refused)) = action.zip(refused) {
+                action.log_refusal(reason.clone(), refused);
+            }
             let topic = own.topic.name();
             let message = format!("not authorized to run seawall: {topic:?}; {reason}");
             return Err(ErrorReply::new(UNAUTHORIZED, message));
         }
+        let running = action.map(Action::begin);
         let reply = (reporter.report)(own).await;
+        if let Some(running) = running {
+            running.end(reply.as_ref().map_or_else(|error| &**error, |_| "done"));
+        }
         let reply = reply.map_err(|reason| unavailable(&reason))?;
         match reply.as_bytes().len() > MAX_REPLY_BYTES {
             true => Err(unavailable("the reply is too large; use the HTTP API")),
             false => Ok(reply),
         }
+    }
+
+    /// The line of an action of this client in the audit log.
+    fn action(&self, identity: &Identity, own: OwnCommand) -> Action {
+        let dry_run = if own.is_dry_run { ", dryRun: true" } else { "" };
+        let action = format!("{{seawall: {:?}{dry_run}}}", own.topic.name());
+        let caller = match identity.is_anonymous() {
+            true => "no user".to_owned(),
+            false => format!("{}.{}", identity.source(), identity.name()),
+        };
+        Action::new(action, Some(caller), Some(&self.peer.text))
     }
 
     /// Asks a server for the privileges of a user, on a connection of this user.

@@ -1,9 +1,10 @@
 //! Seawall's two tokio runtimes. This module starts their threads, decides when these threads
 //! sleep, runs periodic tasks, and measures how late each runtime runs its tasks. It also sets the
-//! priorities of threads, raises the limit on file descriptors, and limits how often frequent
-//! events are logged.
+//! priorities of threads, raises the limit on file descriptors, limits how often frequent events
+//! are logged, and writes the audit log.
 
 mod activity;
+mod audit;
 mod descriptors;
 mod heartbeat;
 mod lateness;
@@ -20,6 +21,7 @@ pub use self::{
 };
 pub(crate) use self::{
     activity::TICK,
+    audit::{AUDIT_TARGET, Action},
     heartbeat::Heartbeat,
     lateness::measure_lateness,
     planes::{Plane, Planes},

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::super::{
     AdminState, Role,
-    guard::{ActionLine, Presented, Refusal, caller_of, is_from_own_page},
+    guard::{Presented, Refusal, action_of, caller_of, is_from_own_page},
     sessions::{COOKIE, LIFETIME},
 };
 
@@ -38,10 +38,10 @@ pub(super) async fn begin(
     if !is_from_own_page(&parts.uri, &parts.headers) {
         return Refusal::Origin.into_response();
     }
-    let line = |caller| ActionLine::new("login".to_owned(), caller, &parts.extensions);
+    let line = |caller| action_of("login".to_owned(), caller, &parts.extensions);
     let Some(token) = state.guard.load().token(&login.token) else {
         if let Some(refused) = state.refused_logins.count(Instant::now()) {
-            line(None).log_refusals(StatusCode::UNAUTHORIZED, refused);
+            line(None).log_refused_status(StatusCode::UNAUTHORIZED.as_u16(), refused);
         }
         return Refusal::Token.into_response();
     };
@@ -52,7 +52,7 @@ pub(super) async fn begin(
             return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
         }
     };
-    line(Some(token.name.clone())).log_end(StatusCode::NO_CONTENT);
+    line(Some(token.name.clone())).log_status(StatusCode::NO_CONTENT.as_u16());
     with_cookie(&parts, &id, LIFETIME.as_secs())
 }
 
@@ -65,8 +65,8 @@ pub(super) async fn end(State(state): State<Arc<AdminState>>, parts: Parts) -> R
     if let Some(secret) = state.sessions.token(&parts.headers, Instant::now()) {
         let token = state.guard.load().token(&secret);
         let caller = token.map(|token| token.name.clone());
-        let line = ActionLine::new("logout".to_owned(), caller, &parts.extensions);
-        line.log_end(StatusCode::NO_CONTENT);
+        let line = action_of("logout".to_owned(), caller, &parts.extensions);
+        line.log_status(StatusCode::NO_CONTENT.as_u16());
     }
     state.sessions.end(&parts.headers);
     with_cookie(&parts, "", 0)

@@ -1,6 +1,9 @@
 //! The log on standard error. A reload can change its level and its format.
 
-use std::io::{self, IsTerminal as _};
+use std::{
+    env,
+    io::{self, IsTerminal as _},
+};
 
 use seawall_config::{Log, LogFormat};
 use tracing_subscriber::{
@@ -10,7 +13,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use crate::admin::AUDIT_TARGET;
+use crate::runtime::AUDIT_TARGET;
 
 /// Environment variable that overrides the log level, with the syntax of `tracing`'s filters.
 const LOG_VARIABLE: &str = "SEAWALL_LOG";
@@ -39,11 +42,12 @@ impl LogControl {
         }
     }
 
-    /// The filter in the environment variable `SEAWALL_LOG`. `None` if the variable is not set or
-    /// is invalid: it then does not override the level.
+    /// The filter in the environment variable `SEAWALL_LOG`. `None` if the variable is not set, is
+    /// empty or is invalid: it then does not override the level.
     pub(super) fn variable() -> Option<String> {
-        let filter = EnvFilter::builder().with_env_var(LOG_VARIABLE);
-        filter.try_from_env().ok().map(|filter| filter.to_string())
+        let text = env::var(LOG_VARIABLE).ok()?;
+        let filter = EnvFilter::try_new(&text).ok()?;
+        (!text.is_empty()).then(|| filter.to_string())
     }
 
     /// Applies changed settings. The environment variable `SEAWALL_LOG` still overrides the level.
@@ -54,13 +58,14 @@ impl LogControl {
     }
 }
 
-/// The filter in the environment variable, or else the configured level. The configured level does
-/// not apply to the audit log, so that no level turns the audit log off.
+/// The filter in the environment variable, or else the configured level. Neither of them switches
+/// the audit log off, unless the variable names its target.
 fn filter(log: &Log) -> EnvFilter {
-    let variable = EnvFilter::builder().with_env_var(LOG_VARIABLE);
-    variable
-        .try_from_env()
-        .unwrap_or_else(|_| EnvFilter::new(format!("{},{AUDIT_TARGET}=info", log.level.name())))
+    let filter = LogControl::variable().unwrap_or_else(|| log.level.name().to_owned());
+    match filter.contains(AUDIT_TARGET) {
+        true => EnvFilter::new(filter),
+        false => EnvFilter::new(format!("{filter},{AUDIT_TARGET}=info")),
+    }
 }
 
 fn format(log: &Log) -> Format {

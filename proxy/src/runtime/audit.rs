@@ -1,0 +1,123 @@
+//! The audit log: the actions of operators, with the caller and the outcome.
+
+use std::fmt::Display;
+
+/// Target of the lines of the audit log. No log level switches them off.
+pub(crate) const AUDIT_TARGET: &str = "audit";
+
+/// The line of an action in the audit log.
+pub(crate) struct Action {
+    action: String,
+    /// The name of the caller: that of a token or of a user, or the reason why there is no name.
+    /// `None` if the caller sent an unknown token.
+    caller: Option<String>,
+    peer: Option<String>,
+    /// The subject of the caller's certificate.
+    certificate: Option<String>,
+    /// The HTTP status of the response.
+    status: Option<u16>,
+    /// The outcome of an action without an HTTP status.
+    outcome: Option<String>,
+    /// Number of refused requests that the line stands for; `None` if the request was not refused.
+    refused: Option<u64>,
+}
+
+impl Action {
+    /// The line of an action that has not ended. `peer` is the address of the caller.
+    pub(crate) fn new(action: String, caller: Option<String>, peer: Option<impl Display>) -> Self {
+        Self {
+            action,
+            caller,
+            peer: peer.map(|peer| peer.to_string()),
+            certificate: None,
+            status: None,
+            outcome: None,
+            refused: None,
+        }
+    }
+
+    /// Adds the subject of the caller's certificate.
+    pub(crate) fn with_certificate(mut self, subject: Option<String>) -> Self {
+        self.certificate = subject;
+        self
+    }
+
+    /// Logs an action that ended with this HTTP status.
+    pub(crate) fn log_status(mut self, status: u16) {
+        self.status = Some(status);
+        self.log();
+    }
+
+    /// Logs an action that was refused with this HTTP status. The line stands for `refused`
+    /// requests.
+    pub(crate) fn log_refused_status(mut self, status: u16, refused: u64) {
+        self.refused = Some(refused);
+        self.log_status(status);
+    }
+
+    /// Logs an action without an HTTP status that was refused for this reason. The line stands for
+    /// `refused` requests.
+    pub(crate) fn log_refusal(mut self, reason: String, refused: u64) {
+        self.refused = Some(refused);
+        self.outcome = Some(reason);
+        self.log();
+    }
+
+    /// Begins an action, which is logged even if its future is dropped.
+    pub(crate) fn begin(self) -> RunningAction {
+        RunningAction(self)
+    }
+
+    fn log(&self) {
+        let Self {
+            action,
+            caller,
+            peer,
+            certificate,
+            status,
+            outcome,
+            refused,
+        } = self;
+        tracing::info!(
+            target: AUDIT_TARGET,
+            action,
+            caller,
+            peer,
+            certificate,
+            status,
+            refused,
+            outcome,
+            "admin action"
+        );
+    }
+}
+
+/// An action that was admitted. It is logged when it is dropped. If the caller disconnects during
+/// the action, the future that handles it is dropped, but the action may still run to its end.
+#[must_use]
+pub(crate) struct RunningAction(Action);
+
+impl RunningAction {
+    /// Logs the action with the HTTP status of the response.
+    pub(crate) fn end_with_status(mut self, status: u16) {
+        self.0.status = Some(status);
+    }
+
+    /// Logs the action with its outcome.
+    pub(crate) fn end(mut self, outcome: &str) {
+        self.0.outcome = Some(outcome.to_owned());
+    }
+}
+
+impl Drop for RunningAction {
+    fn drop(&mut self) {
+        if self.0.status.is_none() && self.0.outcome.is_none() {
+            let outcome = match std::thread::panicking() {
+                true => "the handler panicked",
+                false => "the caller disconnected",
+            };
+            self.0.outcome = Some(outcome.to_owned());
+        }
+        self.0.log();
+    }
+}
