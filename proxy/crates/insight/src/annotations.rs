@@ -93,9 +93,10 @@ impl Annotation {
         }
     }
 
-    /// True if a part of the event is at or after `from` and before `to`.
-    fn is_within(&self, from: SystemTime, to: SystemTime) -> bool {
-        self.at < to && self.end.unwrap_or(self.at) >= from
+    /// True if a part of the event is at or after `from` and before `to`. `is_ongoing` is true if
+    /// the event has not ended.
+    fn is_within(&self, from: SystemTime, to: SystemTime, is_ongoing: bool) -> bool {
+        self.at < to && (is_ongoing || self.end.unwrap_or(self.at) >= from)
     }
 
     fn overlaps(&self, other: &Self) -> bool {
@@ -235,10 +236,18 @@ impl Annotations {
         }
     }
 
-    /// The annotations between two times, the earliest first.
-    pub(super) fn list(&self, from: SystemTime, to: SystemTime) -> Vec<Annotation> {
-        let within = self.kept.values().filter(|of| of.is_within(from, to));
-        let mut within: Vec<_> = within.cloned().collect();
+    /// The annotations between two times, the earliest first. `ongoing` is the number of an
+    /// annotation whose event has not ended.
+    pub(super) fn list(
+        &self,
+        from: SystemTime,
+        to: SystemTime,
+        ongoing: Option<u64>,
+    ) -> Vec<Annotation> {
+        let is_within =
+            |(number, of): &(&u64, &Annotation)| of.is_within(from, to, ongoing == Some(**number));
+        let within = self.kept.iter().filter(is_within);
+        let mut within: Vec<_> = within.map(|(_, of)| of.clone()).collect();
         within.sort_by_key(|annotation| annotation.at);
         within
     }
@@ -260,7 +269,7 @@ mod tests {
     }
 
     fn texts(annotations: &Annotations) -> Vec<String> {
-        let all = annotations.list(at(0), at(1 << 40));
+        let all = annotations.list(at(0), at(1 << 40), None);
         all.iter().map(|of| of.text.to_string()).collect()
     }
 
@@ -280,6 +289,17 @@ mod tests {
     }
 
     #[test]
+    fn an_ongoing_event_is_listed_for_each_period_after_its_beginning() {
+        let mut annotations = Annotations::default();
+        let storm = Annotation::new(AnnotationKind::Storm, at(10), None, "storm");
+        let number = annotations.add(storm);
+        let count = |from, to, ongoing| annotations.list(at(from), at(to), ongoing).len();
+        assert_eq!(count(700, 800, None), 0);
+        assert_eq!(count(700, 800, Some(number)), 1);
+        assert_eq!(count(0, 10, Some(number)), 0);
+    }
+
+    #[test]
     fn long_text_is_cut_and_control_characters_become_spaces() {
         let text = format!("a\u{1b}[31m\n{}", "\u{20ac}".repeat(100));
         let annotation = Annotation::new(AnnotationKind::Deploy, at(1), None, &text);
@@ -294,7 +314,7 @@ mod tests {
         annotations.add_stall(None, at(10), at(13));
         annotations.add_stall(Some("a:1"), at(11), at(14));
         assert_eq!(texts(&annotations), ["stall of a:1"]);
-        let all = annotations.list(at(0), at(99));
+        let all = annotations.list(at(0), at(99), None);
         assert_eq!((all[0].at, all[0].end), (at(10), Some(at(14))));
         annotations.add_stall(None, at(12), at(13));
         annotations.add_stall(Some("b:1"), at(13), at(14));
@@ -310,11 +330,11 @@ mod tests {
         let mut annotations = Annotations::default();
         let storm = |end| Annotation::new(AnnotationKind::Storm, at(10), end, "storm");
         let number = annotations.add(storm(None));
-        assert_eq!(annotations.list(at(15), at(20)), []);
+        assert_eq!(annotations.list(at(15), at(20), None), []);
         annotations.replace(number, storm(Some(at(16))));
-        assert_eq!(annotations.list(at(15), at(20)).len(), 1);
-        assert_eq!(annotations.list(at(5), at(10)).len(), 0);
-        assert_eq!(annotations.list(at(5), at(11)).len(), 1);
+        assert_eq!(annotations.list(at(15), at(20), None).len(), 1);
+        assert_eq!(annotations.list(at(5), at(10), None).len(), 0);
+        assert_eq!(annotations.list(at(5), at(11), None).len(), 1);
     }
 
     proptest! {

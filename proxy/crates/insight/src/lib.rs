@@ -10,6 +10,7 @@
 
 mod annotations;
 mod baseline;
+mod cadence;
 mod changes;
 mod clock;
 mod comparison;
@@ -34,7 +35,9 @@ use std::{
 use seawall_locks::{Mutex, MutexGuard};
 use seawall_stats::{Against, Gauges, Label, Names, Period};
 
-use self::{annotations::Annotations, baseline::spans, stalls::Stalls, storms::Storms};
+use self::{
+    annotations::Annotations, baseline::spans, cadence::Cadence, stalls::Stalls, storms::Storms,
+};
 pub use self::{
     annotations::{Annotation, AnnotationKind, MAX_ANNOTATION_BYTES},
     baseline::{BaselineWindow, SpanError},
@@ -81,6 +84,9 @@ pub struct Insight {
     /// Locked while the figures of a second are added to the history.
     added: Mutex<Added>,
     writes: Mutex<Writes>,
+    comparisons: Cadence,
+    file_writes: Cadence,
+    recurring_counts: Cadence,
     is_on: bool,
 }
 
@@ -203,6 +209,9 @@ impl Insight {
             storm: Mutex::default(),
             added: Mutex::new(added),
             writes: Mutex::default(),
+            comparisons: Cadence::every(CHANGE_INTERVAL_SECONDS),
+            file_writes: Cadence::every(WRITE_INTERVAL_SECONDS),
+            recurring_counts: Cadence::every(RECURRING_INTERVAL_SECONDS),
             is_on: settings.is_on,
         })
     }
@@ -299,7 +308,8 @@ impl Insight {
 
     /// The annotations between two times, the earliest first.
     pub fn annotations(&self, from: SystemTime, to: SystemTime) -> Vec<Annotation> {
-        self.annotations.lock().list(from, to)
+        let ongoing_storm = *self.storm.lock();
+        self.annotations.lock().list(from, to, ongoing_storm)
     }
 
     /// The annotations that the caller has not received yet, the earliest first. `seen` stores the
@@ -362,14 +372,16 @@ impl Insight {
         }
     }
 
-    /// True if [`Self::annotate_changes`] must be called in this second.
+    /// True if [`Self::annotate_changes`] must be called in this second. Asking twice in a second
+    /// returns true only once.
     pub fn compares_in(&self, now: SystemTime) -> bool {
-        self.is_on && seconds(now).is_multiple_of(CHANGE_INTERVAL_SECONDS)
+        self.is_on && self.comparisons.is_due(seconds(now))
     }
 
-    /// True if the history file must be written in this second.
+    /// True if the history file must be written in this second. Asking twice in a second returns
+    /// true only once.
     pub fn is_due(&self, now: SystemTime) -> bool {
-        self.unwritten.lock().is_some() && seconds(now).is_multiple_of(WRITE_INTERVAL_SECONDS)
+        self.file_writes.is_due(seconds(now)) && self.unwritten.lock().is_some()
     }
 
     /// Writes the changes since the last write, unless a write is in progress. Blocks on the disk.
@@ -495,9 +507,10 @@ impl Insight {
         self.stalls.lock().count_recurring(self.now())
     }
 
-    /// True if [`Self::count_recurring_stalls`] must be called in this second.
+    /// True if [`Self::count_recurring_stalls`] must be called in this second. Asking twice in a
+    /// second returns true only once.
     pub fn counts_recurring_stalls_in(&self, now: SystemTime) -> bool {
-        self.is_on && seconds(now).is_multiple_of(RECURRING_INTERVAL_SECONDS)
+        self.is_on && self.recurring_counts.is_due(seconds(now))
     }
 
     /// The current storm, if any, followed by past storms, the latest first.

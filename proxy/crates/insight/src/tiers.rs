@@ -411,9 +411,10 @@ impl History {
     }
 
     /// For each tier, rebuilds the step that has not ended yet, from the frames of the tier with
-    /// the next shorter steps.
+    /// the next shorter steps. Begins with the longest steps: a step that ends here is also added
+    /// to the tier with the next longer steps, which must not read it again.
     fn reopen(&mut self) {
-        for tier in 1..TIERS.len() {
+        for tier in (1..TIERS.len()).rev() {
             let from = self.covered_to(tier);
             let mut finer = Selection::default();
             for frame in self.frames(tier - 1, from, u64::MAX) {

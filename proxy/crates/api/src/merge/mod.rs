@@ -165,14 +165,28 @@ fn add_more(sums: &mut More, other: More) {
     add_known(&mut sums.documents, other.documents);
 }
 
+/// Lengths of the steps in which Seawall keeps and shows figures, in seconds.
+const STEP_LENGTHS: [f64; 6] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 86_400.0];
+
+/// The length of the steps of a merged timeline, in seconds. `requested` is the requested length,
+/// or 0 if it is not known. `longest` is the greatest number of seconds with data in a step. A step
+/// without data for all its seconds is longer than this number.
+fn step_length(requested: f64, longest: f64) -> f64 {
+    if longest <= requested {
+        return requested;
+    }
+    let mut lengths = STEP_LENGTHS.into_iter();
+    lengths.find(|length| *length >= longest).unwrap_or(longest)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
     use crate::{
-        Certificate, Namespace, Namespaces, Pool, Pools, Report, Shape, Shapes, Status, Storm,
-        Storms, Timeline, TimelineStep,
+        Certificate, GaugeStep, GaugeTimeline, Heatmap, HeatmapColumn, Namespace, Namespaces, Pool,
+        Pools, Report, Shape, Shapes, Status, Storm, Storms, Timeline, TimelineStep,
     };
     use seawall_stats::Distribution;
 
@@ -419,6 +433,69 @@ mod tests {
         let steps = merged.steps.iter();
         let steps: Vec<_> = steps.map(|s| (s.at, s.seconds, s.count)).collect();
         assert_eq!(steps, [(20.0, 10.0, 2_000), (30.0, 2.0, 200)]);
+    }
+
+    #[test]
+    fn a_step_that_is_not_over_on_any_instance_keeps_its_start() {
+        let step = |seconds: f64| TimelineStep {
+            at: 1_200.0,
+            seconds,
+            distribution: Some(Vec::new()),
+            ..TimelineStep::default()
+        };
+        let timeline = |seconds: f64| Timeline {
+            step_seconds: 600.0,
+            steps: vec![step(seconds)],
+        };
+        let mut merged = timeline(431.0);
+        merged.merge(timeline(300.0));
+        let steps = merged.steps.iter().map(|step| (step.at, step.seconds));
+        assert_eq!(steps.collect::<Vec<_>>(), [(1_200.0, 431.0)]);
+        assert_eq!(merged.step_seconds, 600.0);
+
+        let heatmap = |seconds: f64| Heatmap {
+            step_seconds: 600.0,
+            columns: vec![HeatmapColumn {
+                at: 1_200.0,
+                seconds,
+                ..HeatmapColumn::default()
+            }],
+            ..Heatmap::default()
+        };
+        let mut merged = heatmap(431.0);
+        merged.merge(heatmap(300.0));
+        assert_eq!(
+            (merged.columns[0].at, merged.step_seconds),
+            (1_200.0, 600.0)
+        );
+
+        let gauges = |seconds: f64| GaugeTimeline {
+            step_seconds: 600.0,
+            steps: vec![GaugeStep {
+                at: 1_200.0,
+                seconds,
+                ..GaugeStep::default()
+            }],
+        };
+        let mut merged = gauges(431.0);
+        merged.merge(gauges(300.0));
+        assert_eq!((merged.steps[0].at, merged.step_seconds), (1_200.0, 600.0));
+    }
+
+    /// The timeline of a shape does not contain the length of its steps.
+    #[test]
+    fn the_length_of_steps_is_the_requested_length_or_the_next_longer_usual_length() {
+        for (requested, longest, expected) in [
+            (600.0, 431.0, 600.0),
+            (60.0, 431.0, 600.0),
+            (0.0, 431.0, 600.0),
+            (0.0, 700.0, 3_600.0),
+            (300.0, 300.0, 300.0),
+            (0.0, 1.0, 1.0),
+            (0.0, 100_000.0, 100_000.0),
+        ] {
+            assert_eq!(step_length(requested, longest), expected, "{longest}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use super::{Durations, Merge, add, add_limit, combine, merge_by};
+use super::{Durations, Merge, add, add_limit, combine, merge_by, step_length};
 use crate::{
     GaugeStep, GaugeTimeline, GaugeValues, Heatmap, HeatmapColumn, HeatmapShapes, Latency,
     Sparklines, Tick, TickSecond, figures::bucket_number,
@@ -28,12 +28,14 @@ impl Merge for Heatmap {
     fn merge(&mut self, other: Self) {
         let columns = self.columns.iter().chain(&other.columns);
         let longest = columns.map(|column| column.seconds).fold(0.0, f64::max);
-        self.step_seconds = self.step_seconds.max(other.step_seconds).max(longest);
+        let requested = self.step_seconds.max(other.step_seconds);
+        let length = step_length(requested, longest);
+        self.step_seconds = length;
         let mut merged: BTreeMap<u64, (f64, BTreeMap<usize, u64>)> = BTreeMap::new();
         for heatmap in [&*self, &other] {
             let mut own: BTreeMap<u64, f64> = BTreeMap::new();
             for column in &heatmap.columns {
-                let at = start_of_step(column.at, longest).max(0.0).to_bits();
+                let at = start_of_step(column.at, length).max(0.0).to_bits();
                 *own.entry(at).or_default() += column.seconds;
                 let (_, counts) = merged.entry(at).or_default();
                 for (number, count) in heatmap.numbered(column) {
@@ -112,8 +114,10 @@ impl Merge for GaugeTimeline {
     fn merge(&mut self, other: Self) {
         let steps = self.steps.iter().chain(&other.steps);
         let longest = steps.map(|step| step.seconds).fold(0.0, f64::max);
-        let mut steps = combined(std::mem::take(&mut self.steps), longest);
-        let others = combined(other.steps, longest);
+        let requested = self.step_seconds.max(other.step_seconds);
+        let length = step_length(requested, longest);
+        let mut steps = combined(std::mem::take(&mut self.steps), length);
+        let others = combined(other.steps, length);
         merge_by(
             &mut steps,
             others,
@@ -129,7 +133,7 @@ impl Merge for GaugeTimeline {
         );
         steps.sort_by(|a, b| a.at.total_cmp(&b.at));
         self.steps = steps;
-        self.step_seconds = self.step_seconds.max(other.step_seconds).max(longest);
+        self.step_seconds = length;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Durations, Merge, add, add_counts, add_known, add_more, add_phases, combine, durations,
-    merge_by, merge_known,
+    merge_by, merge_known, step_length,
 };
 use seawall_stats::float;
 
@@ -176,7 +176,7 @@ impl Merge for Shape {
         add_known(&mut self.statements, other.statements);
         add_known(&mut self.streamed, other.streamed);
         combine(&mut self.timeline, other.timeline, |mut steps, others| {
-            merge_steps(&mut steps, others);
+            merge_steps(&mut steps, others, 0.0);
             steps
         });
         combine(&mut self.first_seen, other.first_seen, earlier);
@@ -320,19 +320,20 @@ impl Merge for Timeline {
     /// combined into steps of the greater length.
     fn merge(&mut self, other: Self) {
         let requested = self.step_seconds.max(other.step_seconds);
-        self.step_seconds = merge_steps(&mut self.steps, other.steps).max(requested);
+        self.step_seconds = merge_steps(&mut self.steps, other.steps, requested);
     }
 }
 
-/// Merges the steps of two instances. Returns the length of the longest step, in seconds.
-fn merge_steps(steps: &mut Vec<TimelineStep>, others: Vec<TimelineStep>) -> f64 {
+/// Merges the steps of two instances. `requested` is the requested length of the steps in seconds,
+/// or 0 if it is not known. Returns the length of the merged steps.
+fn merge_steps(steps: &mut Vec<TimelineStep>, others: Vec<TimelineStep>, requested: f64) -> f64 {
     let lengths = steps.iter().chain(&others).map(|step| step.seconds);
-    let longest = lengths.fold(0.0, f64::max);
-    *steps = combined(std::mem::take(steps), longest);
-    let others = combined(others, longest);
+    let length = step_length(requested, lengths.fold(0.0, f64::max));
+    *steps = combined(std::mem::take(steps), length);
+    let others = combined(others, length);
     merge_by(steps, others, |step| step.at.to_bits(), Merge::merge);
     steps.sort_by(|a, b| a.at.total_cmp(&b.at));
-    longest
+    length
 }
 
 /// Combines consecutive steps of one instance into steps that begin at multiples of `seconds`.

@@ -108,6 +108,29 @@ fn seconds_can_be_added_after_the_clock_was_set_back() {
     assert_eq!(period.length, Duration::from_secs(700));
 }
 
+/// The history has four *tiers*. Their steps have a length of 1 s, 10 s, 60 s and 600 s.
+#[test]
+fn no_step_is_counted_twice_after_a_frame_of_the_history_file_was_lost() {
+    let mut history = filled(75);
+    for tier in &mut history.tiers {
+        tier.open = None;
+    }
+    let lost = history.tiers[1].frames.pop_back().unwrap();
+    assert_eq!(lost.start, START + 60);
+    history.reopen();
+    for at in 75..120 {
+        let of = [(Arc::new(Label::Whole), 1 + at % 3, f64::INFINITY)];
+        history.add(START + at, second(&of), Gauges::default());
+    }
+    history.close_steps(START + 120);
+    let frames: Vec<_> = history.frames(2, START + 60, START + 120).collect();
+    assert_eq!(frames.len(), 1);
+    let sum: u64 = (60..120).map(|at| 1 + at % 3).sum();
+    let minute = history.select(START + 60, START + 120, 60);
+    assert_eq!(whole(&minute.period()), sum);
+    assert_eq!(frames[0].seconds, 60);
+}
+
 #[test]
 fn a_timeline_has_one_entry_for_each_step_of_the_requested_length() {
     // In the cases (600, 5) and (3_600, 30), the history has already dropped the beginning of the

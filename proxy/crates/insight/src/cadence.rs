@@ -1,0 +1,58 @@
+//! Decides when work runs that is done once in each period of a fixed length.
+
+use seawall_locks::Mutex;
+
+/// Divides the time into periods of one length. The caller asks about once a second, but may skip a
+/// second, for example after a pause of the machine.
+#[derive(Debug)]
+pub(super) struct Cadence {
+    /// The length of a period in seconds.
+    length: u64,
+    /// The number of the last period in which the work was done or was not needed.
+    last: Mutex<Option<u64>>,
+}
+
+impl Cadence {
+    pub(super) fn every(length: u64) -> Self {
+        Self {
+            length,
+            last: Mutex::default(),
+        }
+    }
+
+    /// True if the work must be done at this time, in seconds since the Unix epoch. In the period
+    /// of the first call, the work is needed only in the first second.
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        let period = now / self.length;
+        let mut last = self.last.lock();
+        let is_due = match *last {
+            None => now.is_multiple_of(self.length),
+            // The clock may have been set back by some seconds.
+            Some(last) if period == last || period + 1 == last => return false,
+            Some(_) => true,
+        };
+        *last = Some(period);
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_runs_once_in_each_period_even_if_seconds_are_skipped_or_the_clock_is_set_back() {
+        for (times, due) in [
+            (&[598, 599, 600, 601][..], &[600][..]),
+            (&[599, 601, 602], &[601]),
+            (&[599, 600, 595, 600, 601], &[600]),
+            (&[600, 601, 1_800], &[600, 1_800]),
+            // The clock is set back by an hour.
+            (&[7_200, 3_600, 3_601], &[7_200, 3_600]),
+        ] {
+            let cadence = Cadence::every(600);
+            let found = times.iter().copied().filter(|now| cadence.is_due(*now));
+            assert_eq!(found.collect::<Vec<_>>(), due, "{times:?}");
+        }
+    }
+}
