@@ -695,7 +695,8 @@ impl Client {
         began: Instant,
     ) -> Result<(), End> {
         const NONE: &[Sequence<'_>] = &[];
-        self.send(reply_to, reply).await?;
+        // A reply that does not reach the client is counted too.
+        let sent = self.send(reply_to, reply).await;
         let input = CommandBytes {
             body: command.body,
             sequences: NONE,
@@ -705,7 +706,7 @@ impl Client {
         self.shared
             .recorder
             .local(&input, command.body.len(), reply_bytes, error_code, began);
-        Ok(())
+        sent
     }
 
     async fn refuse(&mut self, reply_to: ReplyTo, error: &ErrorReply) -> Result<(), End> {

@@ -165,6 +165,11 @@ pub(crate) fn close<F>(serving: F) {
     IS_CLOSING.set(false);
 }
 
+/// True while [`close`] drops a future on this thread.
+pub(super) fn is_closing() -> bool {
+    IS_CLOSING.get()
+}
+
 /// One connected client. The directory counts and lists the client until this guard is dropped.
 #[derive(Debug)]
 #[must_use]
@@ -257,7 +262,7 @@ impl ConnectedClient {
     /// any other stage the client gave up.
     fn departure(&self) -> Departure {
         self.how.unwrap_or(match self.stage {
-            _ if IS_CLOSING.get() => Departure::Closed,
+            _ if is_closing() => Departure::Closed,
             Stage::Ready => Departure::Clean,
             Stage::Connected | Stage::Greeted | Stage::LoggingIn | Stage::Operation => {
                 Departure::GaveUp

@@ -11,6 +11,7 @@ use seawall_stats::{Outcome, Phase, PhaseTimes};
 
 use super::{
     ConnectedClient, MetricName, Recorder,
+    clients::is_closing,
     recorder::CommandKind,
     registry::OTHER,
     slow::Sender,
@@ -142,8 +143,14 @@ impl<'a> Observation<'a> {
     }
 
     /// Counts one repetition: the server that ran the operation failed or refused it, and Seawall
-    /// sends the operation again. Removes the error code of the failed reply.
-    pub(crate) fn mark_repeated(&mut self) {
+    /// sends the operation again. Removes the error code of the failed reply. The next server did
+    /// not cause the time of the failed attempt, so this time becomes a part of the checkout.
+    pub(crate) fn mark_repeated(&mut self, now: Instant) {
+        self.enter(Phase::Checkout, now);
+        for phase in [Phase::Forward, Phase::Server, Phase::Receive, Phase::Send] {
+            let failed = std::mem::take(&mut self.record.phases[phase]);
+            self.record.phases[Phase::Checkout] += failed;
+        }
         // Remove the code of the failed reply, because the client never sees that reply.
         self.record.code = None;
         let servers = self.recorder.servers.lock();
@@ -216,7 +223,7 @@ impl<'a> Observation<'a> {
         self.record.code = reply.error_code();
         self.record.write_errors = reply.write_errors;
         self.record.write_error_codes = reply.write_error_codes;
-        let has_failed = reply.write_concern_error;
+        let has_failed = reply.write_concern_error && reply.ok != Some(false);
         self.record.write_concern_code =
             has_failed.then(|| reply.write_concern_code.unwrap_or(OTHER_CODES));
         if reply.cursor_id == Some(0) {
@@ -308,7 +315,10 @@ impl Drop for Observation<'_> {
     fn drop(&mut self) {
         if self.record.outcome == Outcome::ClientGone {
             self.enter(self.phase, Instant::now());
-            self.recorder.client_gone(self.phase);
+            // If Seawall closes the connection, the client has not left.
+            if !is_closing() {
+                self.recorder.client_gone(self.phase);
+            }
         }
         let application = self.sender.client.and_then(ConnectedClient::application);
         self.recorder.record(&self.record, application);
@@ -318,6 +328,8 @@ impl Drop for Observation<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bson::doc;
 
     use super::*;
@@ -353,6 +365,68 @@ mod tests {
             panic!("{rows:?}");
         };
         sums.clone()
+    }
+
+    #[test]
+    fn an_operation_that_seawall_ends_is_not_counted_as_a_client_that_left() {
+        let command = doc! {"find": "c", "$db": "d"}.to_vec().unwrap();
+        let input = CommandBytes {
+            body: &command,
+            sequences: &[],
+        };
+        for is_closed_by_seawall in [false, true] {
+            let observer = observer();
+            let observation = observer.recorder.begin(&input, 0, Instant::now());
+            match is_closed_by_seawall {
+                true => crate::observe::close(observation),
+                false => drop(observation),
+            }
+            let text = observer.exporter.render();
+            let is_counted = text.contains("seawall_clients_gone_total{");
+            assert_eq!(is_counted, !is_closed_by_seawall, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_reply_with_ok_0_does_not_count_as_a_write_concern_error() {
+        let error = doc! {"code": 64};
+        let replies = [
+            doc! {"ok": 1, "writeConcernError": &error},
+            doc! {"ok": 0, "code": 251, "writeConcernError": &error},
+        ];
+        let sums = sums_of(&observer(), &replies);
+        assert_eq!(sums.write_concern_codes.values().sum::<u64>(), 1);
+        assert_eq!(sums.codes[&251], 1);
+    }
+
+    #[test]
+    fn the_time_of_a_failed_attempt_is_not_the_time_of_the_server_that_replies() {
+        let observer = observer();
+        let command = doc! {"find": "c", "$db": "d"}.to_vec().unwrap();
+        let input = CommandBytes {
+            body: &command,
+            sequences: &[],
+        };
+        let began = Instant::now();
+        let at = |milliseconds| began + Duration::from_millis(milliseconds);
+        let mut observation = observer.recorder.begin(&input, 0, began);
+        observation.set_server(observer.recorder.server("failed:1").index());
+        observation.enter(Phase::Forward, at(1));
+        observation.enter(Phase::Server, at(2));
+        observation.mark_repeated(at(20_000));
+        observation.set_server(observer.recorder.server("good:1").index());
+        observation.enter(Phase::Forward, at(20_001));
+        observation.enter(Phase::Server, at(20_003));
+        observation.enter(Phase::Receive, at(20_007));
+        observation.enter(Phase::Send, at(20_008));
+        let phases = observation.record.phases;
+        assert_eq!(phases[Phase::Server], Duration::from_millis(4));
+        assert_eq!(phases[Phase::Forward], Duration::from_millis(2));
+        assert_eq!(phases.total(), Duration::from_millis(20_008));
+        observation.finish(Outcome::Ok, at(20_008));
+        let text = observer.exporter.render();
+        let seconds = r#"seawall_server_operation_seconds_sum{server="good:1"} 0.004"#;
+        assert!(text.contains(seconds), "{text}");
     }
 
     #[test]
@@ -420,7 +494,7 @@ mod tests {
         let mut observation = observer.recorder.begin(&input, 0, Instant::now());
         observation.set_server(observer.recorder.server("a:1").index());
         observation.record_reply(&refusal, Instant::now());
-        observation.mark_repeated();
+        observation.mark_repeated(Instant::now());
         drop(observation);
         let rows = observer.exporter.namespaces();
         let [(_, sums)] = &*rows else {

@@ -542,7 +542,9 @@ impl Member {
         if let Some(version) = new.max_wire_version() {
             self.server.probe.max_wire_version = version;
         }
-        if self.server.probe.round_trip.is_none() {
+        if self.server.server_type == ServerType::Unknown {
+            self.server.probe.round_trip = None;
+        } else if self.server.probe.round_trip.is_none() {
             self.server.probe.round_trip = new.average_round_trip_time();
         }
         if self.server.server_type != before {

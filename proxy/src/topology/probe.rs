@@ -213,8 +213,9 @@ impl Topology {
         let seen = ClusterTime::of(&reply.hello);
         ClusterTime::advance(&mut self.state.lock().cluster_time, seen);
         self.update(address, |member| {
-            member.server.probe.apply(&reply);
-            if member.server.failed_since.take().is_some() {
+            let has_recovered = member.server.failed_since.take().is_some();
+            member.server.probe.apply(&reply, has_recovered);
+            if has_recovered {
                 tracing::info!(server = %address, "server recovered");
             }
             let says = |name| reply.hello.get_bool(name).unwrap_or(false);
@@ -234,8 +235,13 @@ impl Topology {
 }
 
 impl Probe {
-    fn apply(&mut self, reply: &ProbeReply) {
-        self.round_trip = Some(match self.round_trip {
+    /// Applies a reply. After a failure of the server (`has_recovered`), the average of the
+    /// round-trip times begins again: the times before the failure may have been long.
+    ///
+    /// Source: "Server Monitoring" specification, which resets the average after an error.
+    fn apply(&mut self, reply: &ProbeReply, has_recovered: bool) {
+        let average = self.round_trip.filter(|_| !has_recovered);
+        self.round_trip = Some(match average {
             Some(average) => {
                 average.mul_f64(1.0 - NEWEST_WEIGHT) + reply.round_trip.mul_f64(NEWEST_WEIGHT)
             }

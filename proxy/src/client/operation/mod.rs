@@ -157,7 +157,7 @@ impl Operation<'_> {
                     return AttemptEnd::Error(error, Outcome::ServerFailed);
                 }
                 Attempt::Again(_) => {
-                    observation.mark_repeated();
+                    observation.mark_repeated(Instant::now());
                     is_repeated = true;
                 }
             }

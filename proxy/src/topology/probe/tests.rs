@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use bson::{RawDocument, rawdoc};
 
-use super::{ProbeOutcome, ProbeReply, probe};
+use tokio::time::Instant;
+
+use super::{Probe, ProbeOutcome, ProbeReply, probe};
 use crate::{
     observe::Recorder,
     pool::tests::limits,
@@ -61,7 +63,7 @@ async fn a_probe_over_a_new_connection_reads_the_version_of_an_upgraded_server()
     let first = replied(probe(&topology, address, &mut connection, &failures).await);
     assert_eq!(version_in(&first), Some("A"));
     let mut snapshot = Snapshot::clone(&topology.snapshot());
-    snapshot.description.servers[0].probe.apply(&first);
+    snapshot.description.servers[0].probe.apply(&first, false);
     topology.published.replace(snapshot);
     let again = replied(probe(&topology, address, &mut connection, &failures).await);
     assert_eq!(version_in(&again), None);
@@ -71,4 +73,21 @@ async fn a_probe_over_a_new_connection_reads_the_version_of_an_upgraded_server()
     assert!(matches!(closed, ProbeOutcome::Failed));
     let upgraded = replied(probe(&topology, address, &mut connection, &failures).await);
     assert_eq!(version_in(&upgraded), Some("B"));
+}
+
+#[test]
+fn the_average_round_trip_time_begins_again_after_a_failure_of_the_server() {
+    let reply = |milliseconds| ProbeReply {
+        asked_at: Instant::now(),
+        lacks_hello: false,
+        hello: rawdoc! { "ok": 1 },
+        round_trip: Duration::from_millis(milliseconds),
+        build_info: None,
+    };
+    let mut probe = Probe::default();
+    probe.apply(&reply(5_000), false);
+    probe.apply(&reply(0), false);
+    assert_eq!(probe.round_trip, Some(Duration::from_secs(4)));
+    probe.apply(&reply(1), true);
+    assert_eq!(probe.round_trip, Some(Duration::from_millis(1)));
 }
