@@ -41,7 +41,7 @@ pub(super) use self::{
 use super::{Client, End, client_end::ClientEnd, own_reply::ReplyTo, reply::HeldReply};
 use crate::{limits::Heavy, observe::Observation, pool::LanePermit};
 use seawall_auth::Identity;
-use seawall_command::Command;
+use seawall_command::{Command, ErrorReply};
 use seawall_stats::{Outcome, Phase};
 use seawall_transport::Message;
 use seawall_wire::OpMsg;
@@ -149,19 +149,16 @@ impl Operation<'_> {
         if let Some(parts) = self.parts(observation.began()) {
             return Box::pin(self.kill_in_parts(parts, end, observation)).await;
         }
-        let mut is_repeated = false;
-        loop {
-            match self.send_once(end, observation, None).await {
-                Attempt::Ended(ended) => return ended,
-                Attempt::Again(error) if is_repeated || !self.may_be_repeated() => {
-                    return AttemptEnd::Error(error, Outcome::ServerFailed);
-                }
-                Attempt::Again(_) => {
-                    observation.mark_repeated(Instant::now());
-                    is_repeated = true;
-                }
-            }
+        let error = match self.send_once(end, observation, None).await {
+            Attempt::Ended(ended) => return ended,
+            Attempt::Again(error) => error,
+        };
+        if !self.may_be_repeated() {
+            return AttemptEnd::Error(error, Outcome::ServerFailed);
         }
+        observation.mark_repeated(Instant::now());
+        let second = self.send_once(end, observation, None).await;
+        end_of_both_attempts(error, second)
     }
 
     /// Splits the operation's wait for data into slices (see [`slices`]) and sends the command once
@@ -215,6 +212,50 @@ impl Operation<'_> {
             }
             Some(Err(error)) => Attempt::Ended(self.refuse(end, error, observation).await),
             None => Attempt::Ended(AttemptEnd::Gone),
+        }
+    }
+}
+
+/// The end of an operation whose first attempt failed with `first` and was repeated. If the second
+/// attempt has reached no server, the client gets the error of the first one: the server may have
+/// executed it, and the error of the second one can say that nothing was written.
+fn end_of_both_attempts(first: ErrorReply, second: Attempt) -> AttemptEnd {
+    match second {
+        Attempt::Ended(AttemptEnd::Error(_, Outcome::Refused)) => {
+            AttemptEnd::Error(first, Outcome::ServerFailed)
+        }
+        Attempt::Ended(ended) => ended,
+        Attempt::Again(error) => AttemptEnd::Error(error, Outcome::ServerFailed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use seawall_command::{HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED, RETRYABLE_WRITE_ERROR};
+
+    use super::*;
+
+    #[test]
+    fn if_the_second_attempt_reaches_no_server_the_client_gets_the_error_of_the_first() {
+        let first = || {
+            let error = ErrorReply::new(HOST_UNREACHABLE, "first");
+            error.with_labels(&[RETRYABLE_WRITE_ERROR])
+        };
+        let second = || ErrorReply::new(INGRESS_RATE_LIMIT_EXCEEDED, "second");
+        let error = |error, outcome| Attempt::Ended(AttemptEnd::Error(error, outcome));
+        for (attempt, message, outcome) in [
+            (
+                error(second(), Outcome::Refused),
+                "first",
+                Outcome::ServerFailed,
+            ),
+            (error(second(), Outcome::Error), "second", Outcome::Error),
+            (Attempt::Again(second()), "second", Outcome::ServerFailed),
+        ] {
+            let AttemptEnd::Error(reply, found) = end_of_both_attempts(first(), attempt) else {
+                panic!("both attempts end with an error");
+            };
+            assert_eq!((&*reply.message, found), (message, outcome));
         }
     }
 }
