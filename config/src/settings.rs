@@ -353,10 +353,12 @@ section! {
     /// Maximum number of open transactions that are pinned to their servers.
     max_transactions: NonZeroUsize = key("limits.max_transactions",
         ENTRIES, Live, default 100000, unit "transactions");
+    // A cursor of a session does not end after cursorTimeoutMillis, but with its session. All
+    // drivers use sessions. The default is 5 min more than the servers' default for sessions.
     /// How long the server of an unused cursor is remembered; must not be less than the servers'
-    /// cursorTimeoutMillis.
+    /// localLogicalSessionTimeoutMinutes and cursorTimeoutMillis.
     cursor_idle: Duration = key("limits.cursor_idle_ms",
-        TIMEOUT, Live, default 600000, unit "ms");
+        TIMEOUT, Live, default 2100000, unit "ms");
     // The default is twice the servers' default limit for a transaction, 60 s, so that a commit can
     // be retried even if the transaction has taken the full 60 s.
     /// How long the server of an unused transaction is remembered; should be twice the servers'
