@@ -246,3 +246,34 @@ async fn a_write_of_a_disconnected_client_completes() {
         0.0
     );
 }
+
+/// While the operation waits, Seawall does not notice that the client of a long message leaves,
+/// because the rest of the message is still unread.
+#[tokio::test]
+async fn a_long_insert_whose_client_left_in_the_queue_closes_no_server_connection() {
+    let scene = Scene::start(1).await;
+    let reading = scene.reading(1).await;
+    eventually(LIMIT, async || scene.running().await == 1)
+        .await
+        .unwrap();
+    let mut client = scene.client().await;
+    let documents = (100..120).map(|id| doc! {"_id": id, "pad": "x".repeat(1 << 20)});
+    let insert = OpMsg::new(doc! {"insert": "things", "$db": "gone"})
+        .sequence("documents", documents.collect());
+    let insert = insert.to_bytes();
+    client.send_bytes(&insert[..128 << 10]).await.unwrap();
+    let waits = async || {
+        let pools: Pools = scene.seawall.api("/api/v1/pools").await;
+        pools.pools[0].wait_queue == 1
+    };
+    eventually(LIMIT, waits).await.unwrap();
+    drop(client);
+    drop(reading);
+    let has_ended = async || {
+        let pools: Pools = scene.seawall.api("/api/v1/pools").await;
+        pools.pools[0].wait_queue == 0 && pools.pools[0].in_use == 0
+    };
+    eventually(LIMIT, has_ended).await.unwrap();
+    let closed = scene.metric("seawall_server_connections_closed_total");
+    assert_eq!(closed.await, 0.0);
+}

@@ -105,6 +105,26 @@ impl Sharded {
         }
     }
 
+    /// Waits until the servers have this number of open cursors.
+    async fn wait_for_open_cursors(&self, expected: i64) {
+        let are_open = async || {
+            let mut open = 0;
+            for set in &self.sets {
+                let admin = set.client().await.unwrap().database("admin");
+                let status = admin.run_command(doc! {"serverStatus": 1}).await.unwrap();
+                let metrics = status.get_document("metrics").unwrap();
+                let cursors = metrics.get_document("cursor").unwrap();
+                let cursors = cursors.get_document("open").unwrap();
+                open += cursors.get_i64("total").unwrap();
+            }
+            match open == expected {
+                true => Ok(()),
+                false => Err(open.to_string()),
+            }
+        };
+        eventually(LIMIT, are_open).await.unwrap();
+    }
+
     async fn served(&self, router: usize) -> f64 {
         let command = &["command=\"find\""];
         self.routers[router]
@@ -188,9 +208,10 @@ async fn cursors_of_several_routers_are_killed_in_one_command() {
     assert_eq!(gone.code(), Some(43), "{gone:?}");
 }
 
-#[tokio::test]
-async fn cursors_are_reported_alive_if_their_router_does_not_reply_to_kill_cursors() {
-    let sharded = Sharded::start(BOTH_ROUTERS).await;
+/// Kills cursors of both routers, while the second router does not reply. If `is_cut`, its
+/// connections end; otherwise the router hangs. The reply must list its cursors as alive.
+async fn check_cursors_of_a_silent_router(toml: &str, is_cut: bool) {
+    let sharded = Sharded::start(toml).await;
     let mut client = connect(&sharded.seawall).await;
     let mut cursors = Vec::new();
     let mut opened_at = [0; 2];
@@ -210,14 +231,30 @@ async fn cursors_are_reported_alive_if_their_router_does_not_reply_to_kill_curso
         commands.any(|command| command.contains_key("killCursors"))
     };
     eventually(LIMIT, has_arrived).await.unwrap();
-    // The connections are cut first, so that the held replies are never forwarded.
-    recorder.cut_all(Cut::Reset);
-    recorder.hold_replies(false);
+    if is_cut {
+        // The connections are cut first, so that the held replies are never forwarded.
+        recorder.cut_all(Cut::Reset);
+        recorder.hold_replies(false);
+    }
     let killed = client.read_reply().await.unwrap();
     assert!(killed.is_ok(), "{killed:?}");
     let list = |name: &str| killed.body.get_array(name).unwrap().len();
     assert_eq!(list("cursorsKilled"), opened_at[0], "{killed:?}");
     assert_eq!(list("cursorsAlive"), opened_at[1], "{killed:?}");
+}
+
+#[tokio::test]
+async fn cursors_are_reported_alive_if_the_connection_ends_before_the_reply_to_kill_cursors() {
+    check_cursors_of_a_silent_router(BOTH_ROUTERS, true).await;
+}
+
+#[tokio::test]
+async fn cursors_are_reported_alive_if_their_router_hangs() {
+    let toml = format!(
+        "{BOTH_ROUTERS}\ndeployment.connect_timeout_ms = 1000\n\
+         deployment.heartbeat_frequency_ms = 500\n"
+    );
+    check_cursors_of_a_silent_router(&toml, false).await;
 }
 
 #[tokio::test]
@@ -590,30 +627,34 @@ async fn a_timed_out_cursor_is_not_found_on_any_router() {
     for _ in 0..100 {
         opened.push(open(&mut client).await);
     }
-    let are_gone = async || {
-        let mut open = 0;
-        for set in &sharded.sets {
-            let admin = set.client().await.unwrap().database("admin");
-            let status = admin.run_command(doc! {"serverStatus": 1}).await.unwrap();
-            let cursors = status
-                .get_document("metrics")
-                .unwrap()
-                .get_document("cursor");
-            let cursors = cursors.unwrap().get_document("open").unwrap();
-            open += cursors.get_i64("total").unwrap();
-        }
-        match open {
-            0 => Ok(()),
-            open => Err(open.to_string()),
-        }
-    };
-    eventually(LIMIT, are_gone).await.unwrap();
+    sharded.wait_for_open_cursors(0).await;
     for opened in opened {
         assert!(!continues(&mut client, opened).await);
     }
     // Seawall still finds a cursor that is opened after the timeout.
     let opened = open(&mut client).await;
     assert!(continues(&mut client, opened).await);
+}
+
+/// `cursorTimeoutMillis` does not apply to a cursor of a session. All drivers use sessions.
+#[tokio::test]
+async fn a_cursor_of_a_session_is_found_after_the_server_has_closed_idle_cursors_without_session() {
+    let sharded = Sharded::start_with(BOTH_ROUTERS, 1000).await;
+    let mut client = connect(&sharded.seawall).await;
+    let lsid = doc! {"id": Uuid::new()};
+    let mut of_session = Vec::new();
+    for _ in 0..20 {
+        let find = doc! {"find": "things", "batchSize": 1, "lsid": &lsid};
+        let reply = client.command("sharded", find).await.unwrap();
+        of_session.push(reply.cursor_id().unwrap());
+        open(&mut client).await;
+    }
+    sharded.wait_for_open_cursors(20).await;
+    for cursor in of_session {
+        let more = doc! {"getMore": cursor, "collection": "things", "lsid": &lsid};
+        let reply = client.command("sharded", more).await.unwrap();
+        assert!(reply.is_ok(), "{reply:?}");
+    }
 }
 
 /// A router caches the SCRAM keys of users. So after a change of a password, it may refuse logins

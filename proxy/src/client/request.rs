@@ -17,7 +17,9 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
 use crate::limits::Heavy;
 use seawall_command::{Command, MaxTime};
-use seawall_transport::{Message, Stream, connection::Connection, with_scratch};
+use seawall_transport::{
+    LARGE_MESSAGE_BYTES, Message, Stream, connection::Connection, with_scratch,
+};
 use seawall_wire::{
     Compressor, EXHAUST_ALLOWED, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, OpMsg,
     checksum, deflate,
@@ -56,15 +58,17 @@ pub(super) struct Outgoing<'m> {
     layout: Layout<'m>,
 }
 
-/// Compresses a message. If the compression fails, returns the message uncompressed, which the
-/// protocol always allows.
+/// Compresses a message. If the compression fails, or if the compressed message would be too long
+/// for the protocol, returns the message uncompressed, which the protocol always allows.
 pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_>) -> Vec<u8> {
     let plain_bytes = plain.len();
-    let pack = move || {
-        deflate(&plain, compressor).unwrap_or_else(|error| {
+    let pack = move || match deflate(&plain, compressor) {
+        Ok(packed) if packed.len() <= MAX_MESSAGE_BYTES => packed,
+        Ok(_) => plain,
+        Err(error) => {
             tracing::warn!(%error, "could not compress a message");
             plain
-        })
+        }
     };
     heavy.run(plain_bytes, pack).await
 }
@@ -203,6 +207,21 @@ impl<'m> Outgoing<'m> {
     pub(super) fn len(&self) -> usize {
         let checksum_bytes = self.checksum.map_or(0, |c| c.len());
         self.pieces().iter().map(|piece| piece.len()).sum::<usize>() + checksum_bytes
+    }
+
+    /// The memory in bytes for the copies that a compression of this request needs. 0 if the
+    /// request is not compressed on this connection, or is small.
+    pub(super) fn copied_bytes(&self, connection: &Connection) -> usize {
+        let is_compressed = connection.compressor.is_some() && self.may_be_compressed;
+        match is_compressed && self.len() > LARGE_MESSAGE_BYTES {
+            true => 2 * self.len(),
+            false => 0,
+        }
+    }
+
+    /// Makes [`Self::write`] send the request uncompressed.
+    pub(super) fn forbid_compression(&mut self) {
+        self.may_be_compressed = false;
     }
 
     /// Writes the whole request, compressed if the connection allows it.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 use seawall_api::Pools;
 use seawall_tests::{
     certificates::Certificates,
@@ -68,6 +68,44 @@ async fn the_largest_message_is_forwarded_without_the_client_metadata_that_seawa
         1.0
     );
     assert_eq!(pools_cleared(&seawall).await, 0.0);
+}
+
+/// Compression makes these bytes longer, so the compressed message would be longer than a server
+/// accepts. A message with a checksum is not streamed, so it is compressed for the server.
+#[tokio::test]
+async fn the_largest_message_reaches_the_server_uncompressed_if_it_cannot_be_compressed() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let separator = if server.uri().contains('?') { '&' } else { '?' };
+    let uri = format!("{}{separator}compressors=snappy", server.uri());
+    let seawall = seawall_at(&uri, "").await;
+    let mut client = connect(&seawall).await;
+    client.set_limit(LIMIT);
+    let insert = |pad: usize| {
+        let document = |id: i32, bytes: usize| {
+            let mut pad = vec![0; bytes];
+            rand::fill(&mut pad[..]);
+            let pad = Binary {
+                subtype: BinarySubtype::Generic,
+                bytes: pad,
+            };
+            doc! {"_id": id, "pad": pad}
+        };
+        let documents = vec![
+            document(1, 15 << 20),
+            document(2, 15 << 20),
+            document(3, pad),
+        ];
+        OpMsg::new(doc! {"insert": "c", "$db": "test"})
+            .sequence("documents", documents)
+            .checksum()
+    };
+    let without_pad = insert(0).to_bytes().len();
+    let largest = insert(MAX_MESSAGE_BYTES - without_pad);
+    assert_eq!(largest.to_bytes().len(), MAX_MESSAGE_BYTES);
+    let reply = client.exchange(&largest).await.unwrap();
+    assert_eq!(reply.body.get_i32("n").ok(), Some(3), "{}", reply.body);
+    let closed = "seawall_server_connections_closed_total";
+    assert_eq!(seawall.metric(closed, &[]).await, 0.0);
 }
 
 #[tokio::test]

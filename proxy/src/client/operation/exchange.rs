@@ -54,6 +54,12 @@ impl Operation<'_> {
         observation: &mut Observation<'_>,
         slice: Option<Slice>,
     ) -> Attempt {
+        // The command of a client that has left would end too early at the server, and the server
+        // connection would be closed. So such a command is not begun. Seawall notices that a
+        // client has left only if all bytes that the client sent have arrived.
+        if self.message.is_head() && !self.reply_to.is_unwanted() && end.stream.peer_has_left() {
+            return Attempt::Ended(AttemptEnd::Gone);
+        }
         let checked_out_at = checkout.checked_out_at();
         observation.enter(Phase::Forward, checked_out_at);
         let max_time_ms = match slice {
@@ -215,14 +221,24 @@ impl Operation<'_> {
         // If the request has a checksum, `Outgoing::new` reads all bytes to recompute the checksum.
         // For a long request, this takes too long on a thread that serves clients.
         let bytes = self.message.bytes.len();
-        let outgoing = match self.parsed.has_checksum() && Heavy::is_long_walk(bytes) {
+        let mut outgoing = match self.parsed.has_checksum() && Heavy::is_long_walk(bytes) {
             false => build(),
             true => Box::pin(self.heavy().walk(bytes, build)).await,
         };
         if outgoing.omits_client() {
             self.shared.recorder.unobserved("client_name_omitted");
         }
-        let written = outgoing.write(checkout.connection(), self.heavy()).await;
+        let connection = checkout.connection();
+        // Compression needs further copies of the request. Without memory for them, the request is
+        // sent uncompressed.
+        let copied_bytes = outgoing.copied_bytes(connection);
+        let memory = &self.shared.memory.requests;
+        let copies = (copied_bytes > 0).then(|| memory.try_reserve(self.sharer, copied_bytes));
+        if let Some(None) = copies {
+            outgoing.forbid_compression();
+        }
+        let written = outgoing.write(connection, self.heavy()).await;
+        drop(copies);
         written.map_err(StreamError::Server)?;
         if self.message.is_head() {
             checkout.mark_streamed();

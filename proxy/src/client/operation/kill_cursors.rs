@@ -1,7 +1,13 @@
 //! `killCursors` with cursors on several servers: each server gets a command with its own cursors
 //! (a part), and the client gets one merged reply.
 
-use std::{collections::HashMap, pin::pin, sync::Arc};
+use std::{
+    collections::HashMap,
+    future::{Future as _, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
 
 use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, cstr, raw::CStr};
 use tokio::time::Instant;
@@ -108,7 +114,8 @@ impl Operation<'_> {
         self.reply_with(&merged.unwrap_or_default(), Outcome::Ok)
     }
 
-    /// Sends one server its part and returns the reply; `None` if the exchange failed.
+    /// Sends one server its part and returns the reply; `None` if the exchange failed or the server
+    /// hangs.
     async fn kill(&self, mut checkout: Checkout, cursors: &[i64]) -> Option<RawDocumentBuf> {
         let body = RawDocument::from_bytes(self.command.body).ok()?;
         let mut part = RawDocumentBuf::new();
@@ -122,7 +129,17 @@ impl Operation<'_> {
                 part.append(name, RawBson::from(value));
             }
         }
-        let reply = checkout.begin().run(&part).await.ok()?;
+        let reply = {
+            let connection = checkout.begin();
+            let interrupt = Arc::clone(&connection.interrupt);
+            interrupt.reset();
+            let mut running = pin!(connection.run(&part));
+            poll_fn(|cx| match running.as_mut().poll(cx) {
+                Poll::Ready(reply) => Poll::Ready(reply.ok()),
+                Poll::Pending => interrupt.poll_raised(cx).map(|()| None),
+            })
+            .await?
+        };
         checkout.finish();
         Some(reply)
     }
