@@ -353,8 +353,9 @@ section! {
     /// Maximum number of open transactions that are pinned to their servers.
     max_transactions: NonZeroUsize = key("limits.max_transactions",
         ENTRIES, Live, default 100000, unit "transactions");
-    // A cursor of a session does not end after cursorTimeoutMillis, but with its session. All
-    // drivers use sessions. The default is 5 min more than the servers' default for sessions.
+    // On current servers, a cursor of a session does not end after cursorTimeoutMillis, but with
+    // its session. All drivers use sessions. The default is 5 min more than the default lifetime of
+    // a session.
     /// How long the server of an unused cursor is remembered; must not be less than the servers'
     /// localLogicalSessionTimeoutMinutes and cursorTimeoutMillis.
     cursor_idle: Duration = key("limits.cursor_idle_ms",

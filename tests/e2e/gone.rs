@@ -274,6 +274,11 @@ async fn a_long_insert_whose_client_left_in_the_queue_closes_no_server_connectio
         pools.pools[0].wait_queue == 0 && pools.pools[0].in_use == 0
     };
     eventually(LIMIT, has_ended).await.unwrap();
+    let in_queue = [r#"stage="checkout""#];
+    let gone = scene
+        .seawall
+        .metric("seawall_clients_gone_total", &in_queue);
+    assert_eq!(gone.await, 1.0);
     let closed = scene.metric("seawall_server_connections_closed_total");
     assert_eq!(closed.await, 0.0);
 }

@@ -392,7 +392,7 @@ fn log_of_interrupted_action(handler: MethodRouter) -> String {
 async fn an_action_whose_caller_disconnects_is_logged_once() {
     // The HTTP server drops the future of a request whose caller disconnects.
     let action = log_of_interrupted_action(post(pending::<StatusCode>));
-    assert!(action.contains("the caller disconnected"), "{action}");
+    assert!(action.contains("the connection ended"), "{action}");
 }
 
 #[tokio::test]

@@ -137,8 +137,9 @@ impl Client {
                     own.topic.required_action()
                 ),
             };
-            let refused = reporter.refused_actions.count(Instant::now());
-            if let Some((action, refused)) = action.zip(refused) {
+            if let Some(action) = action
+                && let Some(refused) = reporter.refused_actions.count(Instant::now())
+            {
                 action.log_refusal(reason.clone(), refused);
             }
             let topic = own.topic.name();

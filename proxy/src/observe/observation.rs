@@ -151,7 +151,8 @@ impl<'a> Observation<'a> {
             let failed = std::mem::take(&mut self.record.phases[phase]);
             self.record.phases[Phase::Checkout] += failed;
         }
-        // Remove the code of the failed reply, because the client never sees that reply.
+        // The client never sees the failed reply.
+        self.record.has_reply = false;
         self.record.code = None;
         let servers = self.recorder.servers.lock();
         let server = self.record.server.and_then(|server| servers.get(server.0));

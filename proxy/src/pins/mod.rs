@@ -2,7 +2,7 @@
 //!
 //! A pin names a server, not a connection. All clients share the tables of pins, because drivers
 //! send a `getMore` on any free connection. The tables are bounded, and one user cannot fill a
-//! table. Unused pins expire after the same time as unused cursors and transactions at the servers.
+//! table. Unused pins expire, but not before unused cursors and transactions do at the servers.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -55,8 +55,8 @@ pub struct SessionKey {
     pub lsid: [u8; 16],
 }
 
-/// Limits on the number of pins, and on the time for which unused pins are kept. Servers end unused
-/// cursors and transactions after the same times.
+/// Limits on the number of pins, and on the time for which unused pins are kept. The times are not
+/// shorter than those after which servers end unused cursors and transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct PinLimits {
     /// Maximum number of cursors.
@@ -78,6 +78,19 @@ pub struct Pins<S> {
     transactions: Table<SessionKey, (i64, S)>,
     /// For each session: the `txnNumber` of its last write, commit or abort.
     writes: Table<SessionKey, i64>,
+}
+
+/// A use of a cursor, by a `getMore` in progress. When this value is dropped, the time until the
+/// pin expires begins again.
+pub(crate) struct CursorUse<'p, S: Clone> {
+    pins: &'p Pins<S>,
+    id: i64,
+}
+
+impl<S: Clone> Drop for CursorUse<'_, S> {
+    fn drop(&mut self) {
+        self.pins.cursors.end_use(&self.id, Instant::now());
+    }
 }
 
 impl<S: Clone> Pins<S> {
@@ -108,6 +121,14 @@ impl<S: Clone> Pins<S> {
     /// expires begins again.
     pub fn cursor(&self, id: i64, now: Instant) -> Option<CursorPin<S>> {
         self.cursors.find(&id, now)
+    }
+
+    /// Marks a cursor as in use until the returned value is dropped. Its pin does not expire in
+    /// this time, because servers do not end a cursor in use. `None` if the cursor has no pin.
+    pub(crate) fn begin_use(&self, id: i64, now: Instant) -> Option<CursorUse<'_, S>> {
+        self.cursors
+            .begin_use(&id, now)
+            .then_some(CursorUse { pins: self, id })
     }
 
     /// Removes the pin of a cursor that is exhausted or killed.
@@ -175,7 +196,15 @@ struct Table<K, V> {
 struct Pinned<V> {
     value: V,
     used_at: Instant,
+    /// Number of operations that use the entry now.
+    uses: u32,
     _share: Share<u64>,
+}
+
+impl<V> Pinned<V> {
+    fn has_expired(&self, idle: Duration, now: Instant) -> bool {
+        self.uses == 0 && now.saturating_duration_since(self.used_at) >= idle
+    }
 }
 
 impl<K: Hash + Eq, V: Clone> Table<K, V> {
@@ -219,6 +248,7 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
                 vacant.insert(Pinned {
                     value,
                     used_at: now,
+                    uses: 0,
                     _share: share,
                 });
             }
@@ -229,11 +259,30 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
     fn find(&self, key: &K, now: Instant) -> Option<V> {
         let mut shard = self.shard(key).lock();
         let pinned = shard.get_mut(key)?;
-        if now.saturating_duration_since(pinned.used_at) >= self.idle() {
+        if pinned.has_expired(self.idle(), now) {
             return None;
         }
         pinned.used_at = now;
         Some(pinned.value.clone())
+    }
+
+    /// Returns false if there is no pin.
+    fn begin_use(&self, key: &K, now: Instant) -> bool {
+        let idle = self.idle();
+        let mut shard = self.shard(key).lock();
+        let pinned = shard.get_mut(key).filter(|of| !of.has_expired(idle, now));
+        let is_found = pinned.is_some();
+        if let Some(pinned) = pinned {
+            pinned.uses += 1;
+        }
+        is_found
+    }
+
+    fn end_use(&self, key: &K, now: Instant) {
+        if let Some(pinned) = self.shard(key).lock().get_mut(key) {
+            pinned.uses = pinned.uses.saturating_sub(1);
+            pinned.used_at = now;
+        }
     }
 
     fn remove(&self, key: &K) {
@@ -255,7 +304,7 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
         for shard in &self.shards {
             shard
                 .lock()
-                .retain(|_, pinned| now.saturating_duration_since(pinned.used_at) < idle);
+                .retain(|_, pinned| !pinned.has_expired(idle, now));
         }
     }
 
@@ -306,6 +355,26 @@ mod tests {
         assert!(pins.cursor(7, later + CURSOR_IDLE).is_none());
         pins.maintain(later + CURSOR_IDLE);
         assert_eq!(pins.counts(), (0, 0));
+    }
+
+    /// A cursor's *pin* records which server holds the cursor.
+    #[tokio::test(start_paused = true)]
+    async fn the_pin_of_a_cursor_in_use_does_not_expire() {
+        let pins = pins(100, 100);
+        assert!(pins.pin_cursor(7, 1, pin(1), Instant::now()));
+        let uses = [(); 2].map(|()| pins.begin_use(7, Instant::now()).unwrap());
+        let idle = CURSOR_IDLE + Duration::from_secs(1);
+        tokio::time::advance(idle).await;
+        pins.maintain(Instant::now());
+        for held in uses {
+            assert_eq!(pins.counts(), (1, 0));
+            drop(held);
+        }
+        assert!(pins.cursor(7, Instant::now()).is_some());
+        tokio::time::advance(idle).await;
+        pins.maintain(Instant::now());
+        assert_eq!(pins.counts(), (0, 0));
+        assert!(pins.begin_use(7, Instant::now()).is_none());
     }
 
     /// A cursor's *pin* records which server holds the cursor.

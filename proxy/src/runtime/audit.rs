@@ -114,7 +114,7 @@ impl Drop for RunningAction {
         if self.0.status.is_none() && self.0.outcome.is_none() {
             let outcome = match std::thread::panicking() {
                 true => "the handler panicked",
-                false => "the caller disconnected",
+                false => "the connection ended",
             };
             self.0.outcome = Some(outcome.to_owned());
         }

@@ -45,7 +45,7 @@ impl<const PER_OCTAVE: usize> From<&Distribution<PER_OCTAVE>> for Latency {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Phases {
-    /// Selecting a server and getting a connection to it.
+    /// Selecting a server and getting a connection to it, and a first attempt that failed.
     pub checkout: f64,
     /// From the end of the checkout until the last byte of the command is written to the server.
     pub forward: f64,

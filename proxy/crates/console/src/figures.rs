@@ -1,5 +1,6 @@
 //! Formats numbers and names as text for people. Most numbers have three digits and a unit.
 
+use seawall_api::TimelineStep;
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
 pub(super) use seawall_stats::float;
@@ -148,6 +149,26 @@ pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     std::iter::once(&first).chain(rows).map(line).collect()
 }
 
+/// Maximum number of steps for which [`with_gaps`] adds gaps: a week has fewer steps of a minute.
+const MAX_PLACES: usize = 20_000;
+
+/// The steps of a timeline at their places: `None` stands for each step that is missing between two
+/// steps, because Seawall has no data of it. `step_seconds` is the length of a step.
+pub(super) fn with_gaps(steps: &[TimelineStep], step_seconds: f64) -> Vec<Option<&TimelineStep>> {
+    let mut placed = Vec::new();
+    let mut at = steps.first().map_or(0.0, |first| first.at);
+    for step in steps {
+        // Half a step is the tolerance for the rounding of the numbers.
+        while step_seconds > 0.0 && at + step_seconds / 2.0 < step.at && placed.len() < MAX_PLACES {
+            placed.push(None);
+            at += step_seconds;
+        }
+        placed.push(Some(step));
+        at = step.at + step_seconds;
+    }
+    placed
+}
+
 /// Draws a sparkline: one block per value. The highest value gets a block of full height.
 pub(super) fn sparks(values: &[f64]) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -220,6 +241,22 @@ fn three_digits(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_step_without_data_has_a_place_in_a_timeline() {
+        let step = |at: f64| TimelineStep {
+            at,
+            ..TimelineStep::default()
+        };
+        let steps = [0.0, 10.0, 40.0].map(step);
+        let placed = with_gaps(&steps, 10.0);
+        let starts: Vec<_> = placed.iter().map(|step| step.map(|step| step.at)).collect();
+        assert_eq!(starts, [Some(0.0), Some(10.0), None, None, Some(40.0)]);
+        assert_eq!(with_gaps(&steps, 0.0).len(), 3);
+        assert!(with_gaps(&[], 10.0).is_empty());
+        let far = [0.0, 1e12].map(step);
+        assert_eq!(with_gaps(&far, 1.0).len(), MAX_PLACES + 1);
+    }
 
     #[test]
     fn durations_have_at_most_three_digits_and_a_suitable_unit() {

@@ -93,10 +93,9 @@ impl Annotation {
         }
     }
 
-    /// True if a part of the event is at or after `from` and before `to`. `is_ongoing` is true if
-    /// the event has not ended.
-    fn is_within(&self, from: SystemTime, to: SystemTime, is_ongoing: bool) -> bool {
-        self.at < to && (is_ongoing || self.end.unwrap_or(self.at) >= from)
+    /// True if a part of the event is at or after `from` and before `to`.
+    fn is_within(&self, from: SystemTime, to: SystemTime) -> bool {
+        self.at < to && self.end.unwrap_or(self.at) >= from
     }
 
     fn overlaps(&self, other: &Self) -> bool {
@@ -244,9 +243,13 @@ impl Annotations {
         to: SystemTime,
         ongoing: Option<u64>,
     ) -> Vec<Annotation> {
-        let is_within =
-            |(number, of): &(&u64, &Annotation)| of.is_within(from, to, ongoing == Some(**number));
-        let within = self.kept.iter().filter(is_within);
+        let is_listed = |number: u64, of: &Annotation| {
+            of.is_within(from, to) || (Some(number) == ongoing && of.at < to)
+        };
+        let within = self
+            .kept
+            .iter()
+            .filter(|(number, of)| is_listed(**number, of));
         let mut within: Vec<_> = within.map(|(_, of)| of.clone()).collect();
         within.sort_by_key(|annotation| annotation.at);
         within
@@ -293,10 +296,10 @@ mod tests {
         let mut annotations = Annotations::default();
         let storm = Annotation::new(AnnotationKind::Storm, at(10), None, "storm");
         let number = annotations.add(storm);
-        let count = |from, to, ongoing| annotations.list(at(from), at(to), ongoing).len();
-        assert_eq!(count(700, 800, None), 0);
-        assert_eq!(count(700, 800, Some(number)), 1);
-        assert_eq!(count(0, 10, Some(number)), 0);
+        let list = |from, to, ongoing| annotations.list(at(from), at(to), ongoing);
+        assert_eq!(list(700, 800, None), []);
+        assert_eq!(list(700, 800, Some(number)).len(), 1);
+        assert_eq!(list(0, 10, Some(number)), []);
     }
 
     #[test]

@@ -2,6 +2,10 @@
 
 use seawall_locks::Mutex;
 
+/// Work that is later than this is omitted: soon after it, the work of the next period would be
+/// almost the same.
+const MAX_DELAY_SECONDS: u64 = 60;
+
 /// Divides the time into periods of one length. The caller asks about once a second, but may skip a
 /// second, for example after a pause of the machine.
 #[derive(Debug)]
@@ -29,7 +33,7 @@ impl Cadence {
             None => now.is_multiple_of(self.length),
             // The clock may have been set back by some seconds.
             Some(last) if period == last || period + 1 == last => return false,
-            Some(_) => true,
+            Some(_) => now % self.length <= MAX_DELAY_SECONDS,
         };
         *last = Some(period);
         is_due
@@ -47,6 +51,8 @@ mod tests {
             (&[599, 601, 602], &[601]),
             (&[599, 600, 595, 600, 601], &[600]),
             (&[600, 601, 1_800], &[600, 1_800]),
+            // The machine pauses until shortly before the next period.
+            (&[600, 1_790, 1_800], &[600, 1_800]),
             // The clock is set back by an hour.
             (&[7_200, 3_600, 3_601], &[7_200, 3_600]),
         ] {

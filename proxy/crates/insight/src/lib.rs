@@ -308,8 +308,8 @@ impl Insight {
 
     /// The annotations between two times, the earliest first.
     pub fn annotations(&self, from: SystemTime, to: SystemTime) -> Vec<Annotation> {
-        let ongoing_storm = *self.storm.lock();
-        self.annotations.lock().list(from, to, ongoing_storm)
+        let ongoing = *self.storm.lock();
+        self.annotations.lock().list(from, to, ongoing)
     }
 
     /// The annotations that the caller has not received yet, the earliest first. `seen` stores the

@@ -11,7 +11,7 @@ use std::{
 pub enum Phase {
     /// Waiting for a permit. Permits limit the number of operations in flight.
     Permit,
-    /// Selecting a server and getting a connection to it.
+    /// Selecting a server and getting a connection to it, and a first attempt that failed.
     Checkout,
     /// From the end of the checkout until the last byte of the command is written to the server.
     Forward,

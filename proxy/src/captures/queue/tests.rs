@@ -207,6 +207,16 @@ fn before_an_event_the_queue_drops_old_records_so_that_it_keeps_its_memory_limit
 }
 
 #[test]
+fn omissions_directly_before_an_event_are_counted() {
+    let (queue, totals, _) = ring(2 * RECORD_BYTES);
+    queue.omit(OmissionReason::QueueFull, 3, 10, 5, &totals);
+    queue.begin(Event::default(), &totals);
+    let gap = omitted(OmissionReason::QueueFull, 3, 10);
+    assert!(taken(&queue).contains(&gap));
+    assert_eq!(queue.counts().omitted, [0, 3, 0, 0, 0]);
+}
+
+#[test]
 fn records_that_are_added_after_the_end_of_a_capture_are_dropped() {
     let (queue, totals, now) = queue(1 << 20, None);
     queue.omit_command(1, OmissionReason::Secret, 10, 0, &totals);

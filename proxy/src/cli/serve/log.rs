@@ -62,7 +62,11 @@ impl LogControl {
 /// the audit log off, unless the variable names its target.
 fn filter(log: &Log) -> EnvFilter {
     let filter = LogControl::variable().unwrap_or_else(|| log.level.name().to_owned());
-    match filter.contains(AUDIT_TARGET) {
+    let mut targets = filter.split(',').map(|directive| {
+        let end = directive.find(['=', '[']).unwrap_or(directive.len());
+        directive.get(..end).unwrap_or_default().trim()
+    });
+    match targets.any(|target| target == AUDIT_TARGET) {
         true => EnvFilter::new(filter),
         false => EnvFilter::new(format!("{filter},{AUDIT_TARGET}=info")),
     }

@@ -40,8 +40,9 @@ use seawall_stats::{Outcome, Phase};
 use seawall_transport::connection::{Generation, Interrupt};
 use seawall_wire::encode_op_msg_like;
 
-/// Shortest wait that Seawall subtracts from the `maxTimeMS` that it sends to the server. The wait
-/// is the time from the arrival of an operation until the operation has a server connection.
+/// Shortest time that counts as a wait. The wait is the time from the arrival of an operation until
+/// the operation has a server connection. Seawall subtracts it from the `maxTimeMS` that it sends
+/// to the server.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 impl Operation<'_> {
@@ -54,10 +55,7 @@ impl Operation<'_> {
         observation: &mut Observation<'_>,
         slice: Option<Slice>,
     ) -> Attempt {
-        // The command of a client that has left would end too early at the server, and the server
-        // connection would be closed. So such a command is not begun. Seawall notices that a
-        // client has left only if all bytes that the client sent have arrived.
-        if self.message.is_head() && !self.reply_to.is_unwanted() && end.stream.peer_has_left() {
+        if self.has_left_in_queue(end, &checkout, observation) {
             return Attempt::Ended(AttemptEnd::Gone);
         }
         let checked_out_at = checkout.checked_out_at();
@@ -126,6 +124,20 @@ impl Operation<'_> {
                 Attempt::Ended(AttemptEnd::Close(Outcome::ServerFailed))
             }
         }
+    }
+
+    /// True if the operation has waited for its connection, its command is streamed, and its client
+    /// has left. The rest of the command is then probably missing, and the server connection would
+    /// be closed. Other commands whose client left in the queue are not sent either.
+    fn has_left_in_queue(
+        &self,
+        end: &ClientEnd<'_>,
+        checkout: &Checkout,
+        observation: &Observation<'_>,
+    ) -> bool {
+        let may_be_cut = self.message.is_head() && !self.reply_to.is_unwanted();
+        let has_waited = || checkout.checked_out_at() - observation.began() >= LEAST_WAIT;
+        may_be_cut && has_waited() && end.stream.peer_has_left()
     }
 
     /// Reads and drops the reply of an operation whose client has left.

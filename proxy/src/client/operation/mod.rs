@@ -41,7 +41,7 @@ pub(super) use self::{
 use super::{Client, End, client_end::ClientEnd, own_reply::ReplyTo, reply::HeldReply};
 use crate::{limits::Heavy, observe::Observation, pool::LanePermit};
 use seawall_auth::Identity;
-use seawall_command::{Command, ErrorReply};
+use seawall_command::{Class, Command, ErrorReply};
 use seawall_stats::{Outcome, Phase};
 use seawall_transport::Message;
 use seawall_wire::OpMsg;
@@ -129,6 +129,11 @@ impl Operation<'_> {
     async fn run(&self, end: &mut ClientEnd<'_>, observation: &mut Observation<'_>) -> AttemptEnd {
         self.note_retry(observation);
         self.note_origin(observation);
+        let cursor = self
+            .cursor_id()
+            .filter(|_| self.command.class == Class::GetMore);
+        let pins = &self.shared.routing.pins;
+        let _use = cursor.and_then(|id| pins.begin_use(id, observation.began()));
         self.note_unknown_transaction(observation.began());
         if let Some(ended) = self.check_identity(end).await {
             return ended;
@@ -150,15 +155,15 @@ impl Operation<'_> {
             return Box::pin(self.kill_in_parts(parts, end, observation)).await;
         }
         let error = match self.send_once(end, observation, None).await {
-            Attempt::Ended(ended) => return ended,
-            Attempt::Again(error) => error,
+            Attempt::Again(error) if self.may_be_repeated() => error,
+            ended => return end_of_attempt(ended),
         };
-        if !self.may_be_repeated() {
-            return AttemptEnd::Error(error, Outcome::ServerFailed);
-        }
         observation.mark_repeated(Instant::now());
         let second = self.send_once(end, observation, None).await;
-        end_of_both_attempts(error, second)
+        match self.command.only_reads() {
+            true => end_of_attempt(second),
+            false => end_of_both_attempts(error, second),
+        }
     }
 
     /// Splits the operation's wait for data into slices (see [`slices`]) and sends the command once
@@ -175,13 +180,8 @@ impl Operation<'_> {
             let Some((slice, permit)) = next else {
                 return AttemptEnd::Gone;
             };
-            let ended = match self
-                .send_once(end, observation, Some((slice, permit)))
-                .await
-            {
-                Attempt::Ended(ended) => ended,
-                Attempt::Again(error) => AttemptEnd::Error(error, Outcome::ServerFailed),
-            };
+            let attempt = self.send_once(end, observation, Some((slice, permit)));
+            let ended = end_of_attempt(attempt.await);
             if !self.should_continue(wait, slice, &ended) {
                 return ended;
             }
@@ -216,16 +216,21 @@ impl Operation<'_> {
     }
 }
 
-/// The end of an operation whose first attempt failed with `first` and was repeated. If the second
+/// The end of an operation that is not repeated again.
+fn end_of_attempt(last: Attempt) -> AttemptEnd {
+    match last {
+        Attempt::Ended(ended) => ended,
+        Attempt::Again(error) => AttemptEnd::Error(error, Outcome::ServerFailed),
+    }
+}
+
+/// The end of a write whose first attempt failed with `first` and was repeated. If the second
 /// attempt has reached no server, the client gets the error of the first one: the server may have
 /// executed it, and the error of the second one can say that nothing was written.
 fn end_of_both_attempts(first: ErrorReply, second: Attempt) -> AttemptEnd {
-    match second {
-        Attempt::Ended(AttemptEnd::Error(_, Outcome::Refused)) => {
-            AttemptEnd::Error(first, Outcome::ServerFailed)
-        }
-        Attempt::Ended(ended) => ended,
-        Attempt::Again(error) => AttemptEnd::Error(error, Outcome::ServerFailed),
+    match end_of_attempt(second) {
+        AttemptEnd::Error(_, Outcome::Refused) => AttemptEnd::Error(first, Outcome::ServerFailed),
+        ended => ended,
     }
 }
 
@@ -236,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn if_the_second_attempt_reaches_no_server_the_client_gets_the_error_of_the_first() {
+    fn if_the_second_attempt_of_a_write_reaches_no_server_the_client_gets_the_error_of_the_first() {
         let first = || {
             let error = ErrorReply::new(HOST_UNREACHABLE, "first");
             error.with_labels(&[RETRYABLE_WRITE_ERROR])
@@ -256,6 +261,8 @@ mod tests {
                 panic!("both attempts end with an error");
             };
             assert_eq!((&*reply.message, found), (message, outcome));
+            let may_be_retried = reply.labels == [RETRYABLE_WRITE_ERROR];
+            assert_eq!(may_be_retried, message == "first");
         }
     }
 }

@@ -149,8 +149,6 @@ impl Operation<'_> {
                     self.shared.recorder.unobserved("cursor_pins_full");
                 }
             }
-            // The reply counts as a use of the pin too, because the `getMore` may have taken long.
-            (Some(id), Some(_)) => drop(self.shared.routing.pins.cursor(id, now)),
             _ => {}
         }
     }

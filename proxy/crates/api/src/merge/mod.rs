@@ -166,7 +166,9 @@ fn add_more(sums: &mut More, other: More) {
 }
 
 /// Lengths of the steps in which Seawall keeps and shows figures, in seconds.
-const STEP_LENGTHS: [f64; 6] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 86_400.0];
+const STEP_LENGTHS: [f64; 10] = [
+    1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 60.0, 600.0, 3_600.0, 86_400.0,
+];
 
 /// The length of the steps of a merged timeline, in seconds. `requested` is the requested length,
 /// or 0 if it is not known. `longest` is the greatest number of seconds with data in a step. A step
@@ -177,6 +179,15 @@ fn step_length(requested: f64, longest: f64) -> f64 {
     }
     let mut lengths = STEP_LENGTHS.into_iter();
     lengths.find(|length| *length >= longest).unwrap_or(longest)
+}
+
+/// The seconds with data in a step of this length. A shorter step can begin in this step and end in
+/// the next one. It counts only here, so the sum of the seconds can exceed the length.
+fn within_step(seconds: f64, length: f64) -> f64 {
+    match length > 0.0 {
+        true => seconds.min(length),
+        false => seconds,
+    }
 }
 
 #[cfg(test)]
@@ -482,6 +493,34 @@ mod tests {
         assert_eq!((merged.steps[0].at, merged.step_seconds), (1_200.0, 600.0));
     }
 
+    #[test]
+    fn steps_of_three_instances_keep_their_length() {
+        let timeline = || Timeline {
+            step_seconds: 0.0,
+            steps: (0..100)
+                .map(|step| TimelineStep {
+                    at: f64::from(step) * 3.0,
+                    seconds: 3.0,
+                    count: 1,
+                    distribution: Some(Vec::new()),
+                    ..TimelineStep::default()
+                })
+                .collect(),
+        };
+        let mut merged = timeline();
+        for _ in 0..2 {
+            merged.merge(timeline());
+        }
+        assert_eq!((merged.steps.len(), merged.step_seconds), (100, 3.0));
+        // Steps of 3 s do not fit into steps of 10 s.
+        merged.merge(Timeline {
+            step_seconds: 10.0,
+            ..Timeline::default()
+        });
+        assert_eq!(merged.step_seconds, 10.0);
+        assert!(merged.steps.iter().all(|step| step.seconds <= 10.0));
+    }
+
     /// The timeline of a shape does not contain the length of its steps.
     #[test]
     fn the_length_of_steps_is_the_requested_length_or_the_next_longer_usual_length() {
@@ -492,6 +531,7 @@ mod tests {
             (0.0, 700.0, 3_600.0),
             (300.0, 300.0, 300.0),
             (0.0, 1.0, 1.0),
+            (0.0, 3.0, 3.0),
             (0.0, 100_000.0, 100_000.0),
         ] {
             assert_eq!(step_length(requested, longest), expected, "{longest}");

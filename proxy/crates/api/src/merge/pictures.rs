@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use super::{Durations, Merge, add, add_limit, combine, merge_by, step_length};
+use super::{Durations, Merge, add, add_limit, combine, merge_by, step_length, within_step};
 use crate::{
     GaugeStep, GaugeTimeline, GaugeValues, Heatmap, HeatmapColumn, HeatmapShapes, Latency,
     Sparklines, Tick, TickSecond, figures::bucket_number,
@@ -36,7 +36,8 @@ impl Merge for Heatmap {
             let mut own: BTreeMap<u64, f64> = BTreeMap::new();
             for column in &heatmap.columns {
                 let at = start_of_step(column.at, length).max(0.0).to_bits();
-                *own.entry(at).or_default() += column.seconds;
+                let seconds = own.entry(at).or_default();
+                *seconds = within_step(*seconds + column.seconds, length);
                 let (_, counts) = merged.entry(at).or_default();
                 for (number, count) in heatmap.numbered(column) {
                     *counts.entry(number).or_default() += count;
@@ -171,7 +172,7 @@ fn combined(steps: Vec<GaugeStep>, seconds: f64) -> Vec<GaugeStep> {
                 })
                 .or_insert(values);
         }
-        sum.seconds += step.seconds;
+        sum.seconds = within_step(sum.seconds + step.seconds, seconds);
     });
     for step in &mut combined {
         step.at = start_of_step(step.at, seconds);

@@ -2,7 +2,7 @@
 
 use super::{
     Durations, Merge, add, add_counts, add_known, add_more, add_phases, combine, durations,
-    merge_by, merge_known, step_length,
+    merge_by, merge_known, step_length, within_step,
 };
 use seawall_stats::float;
 
@@ -345,9 +345,9 @@ fn combined(steps: Vec<TimelineStep>, seconds: f64) -> Vec<TimelineStep> {
     let mut combined = Vec::new();
     let key = |step: &TimelineStep| start(step).to_bits();
     merge_by(&mut combined, steps, key, |sum, step| {
-        let seconds = sum.seconds + step.seconds;
+        let added = sum.seconds + step.seconds;
         sum.merge(step);
-        sum.seconds = seconds;
+        sum.seconds = within_step(added, seconds);
     });
     for step in &mut combined {
         step.at = start(step);

@@ -4,7 +4,7 @@ use super::SHOWN_SHAPES;
 use crate::{
     figures::{
         bytes, clock, count, exact, float, millis, moment, namespace, percent, printable, seconds,
-        sparks, table, uptime,
+        sparks, table, uptime, with_gaps,
     },
     top::panes,
 };
@@ -190,10 +190,14 @@ fn timeline(report: &Report) -> Vec<String> {
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else {
         return vec!["no step was recorded".to_owned()];
     };
-    let width = steps.len().div_ceil(TIMELINE_CHARACTERS);
     let step_seconds = report.timeline.step_seconds.max(1e-3);
-    let column =
-        |figure: fn(&[TimelineStep]) -> f64| steps.chunks(width).map(figure).collect::<Vec<_>>();
+    let placed = with_gaps(steps, step_seconds);
+    let width = placed.len().div_ceil(TIMELINE_CHARACTERS);
+    let column = |figure: fn(&[&TimelineStep]) -> f64| {
+        let chunks = placed.chunks(width);
+        let figures = chunks.map(|of| figure(&of.iter().copied().flatten().collect::<Vec<_>>()));
+        figures.collect::<Vec<_>>()
+    };
     // Each character of a timeline stands for `width` steps. The three timelines show the average
     // rate of these steps, the highest of their 99th percentiles, and the sum of their errors.
     let rate = column(|steps| {

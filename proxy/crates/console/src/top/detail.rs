@@ -14,6 +14,7 @@ use super::{
 };
 use crate::figures::{
     bar, bytes, clock, count, exact, float, millis, namespace, percent, printable, seconds, sparks,
+    with_gaps,
 };
 use seawall_api::{Latency, Phases, Shape, TimelineStep};
 
@@ -165,23 +166,32 @@ fn phases(phases: &Phases, width: usize) -> Vec<String> {
     lines.collect()
 }
 
-/// Draws the number of operations and the 99th percentile of each step. If the steps do not fit the
-/// width, only the last ones are drawn.
+/// Draws the number of operations and the 99th percentile of each step. A step without data is
+/// empty. If the steps do not fit the width, only the last ones are drawn.
 fn draw_timeline(frame: &mut Frame<'_>, area: Rect, timeline: &[TimelineStep]) {
     let block = Block::new().borders(Borders::TOP).title(" timeline ");
     let room = usize::from(block.inner(area).width);
-    let shown = timeline.get(timeline.len().saturating_sub(room)..);
+    let starts = timeline.iter().zip(timeline.iter().skip(1));
+    let lengths = starts.map(|(step, next)| next.at - step.at);
+    let step_seconds = lengths.reduce(f64::min).unwrap_or_default();
+    let placed = with_gaps(timeline, step_seconds);
+    let shown = placed.get(placed.len().saturating_sub(room)..);
     let shown = shown.unwrap_or_default();
-    let (Some(first), Some(last)) = (shown.first(), shown.last()) else {
+    let mut present = shown.iter().flatten();
+    let Some(first) = present.next() else {
         let nothing = Paragraph::new("no timeline yet".dim()).block(block);
         return frame.render_widget(nothing, area);
     };
-    let counts: Vec<f64> = shown.iter().map(|step| float(step.count)).collect();
-    let slow: Vec<f64> = shown.iter().map(|step| step.p99_ms).collect();
+    let last = present.next_back().unwrap_or(first);
+    let figure = |of: fn(&TimelineStep) -> f64| {
+        let figures = shown.iter().map(|step| step.map_or(0.0, of));
+        figures.collect::<Vec<_>>()
+    };
+    let counts = figure(|step| float(step.count));
+    let slow = figure(|step| step.p99_ms);
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-    let steps = shown.get(1).map_or(0.0, |second| second.at - first.at);
-    let steps = match steps > 0.0 {
-        true => format!(", {} per character", seconds(steps)),
+    let steps = match step_seconds > 0.0 {
+        true => format!(", {} per character", seconds(step_seconds)),
         false => String::new(),
     };
     let lines = vec![

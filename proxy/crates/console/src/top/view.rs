@@ -131,7 +131,9 @@ pub(super) fn alert_texts(model: &Model) -> Vec<(bool, String)> {
         }
     }
     if model.storms.active {
-        let storm = model.storms.storms.first();
+        let storms = &model.storms.storms;
+        let current = storms.iter().find(|storm| storm.ended_at.is_none());
+        let storm = current.or_else(|| storms.first());
         let peak = storm.map_or(0.0, |storm| storm.peak_arrivals_per_second);
         texts.push((true, format!("STORM: up to {} connects/s", count(peak))));
     }

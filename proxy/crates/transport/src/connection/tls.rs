@@ -264,7 +264,8 @@ struct NoCertificate(Arc<CertificateRequests>);
 impl ResolvesClientCert for NoCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         self.0.were_made.store(true, Ordering::Relaxed);
-        // A caller of `ServerTls::config` performs its own handshakes, without this variable.
+        // A caller of `ServerTls::config_for_http` performs its own handshakes, without this
+        // variable.
         let noted = WAS_ASKED.try_with(|was_asked| was_asked.set(true));
         noted.unwrap_or_default();
         None
