@@ -249,7 +249,8 @@ section! {
     /// How long cached credentials are used after a server has last confirmed them.
     max_stale: Duration = key("auth.max_stale_ms",
         TIMEOUT, Live, default 300000, unit "ms");
-    /// How long a client may take from connecting to the end of its login.
+    /// How long a client may take from connecting to the end of its login. Waits at the gates for
+    /// arrivals and logins do not count.
     authentication_timeout: Duration = key("auth.authentication_timeout_ms",
         TIMEOUT, Live, default 30000, unit "ms");
     // By default, clients with other mechanisms are refused, because each relayed client costs a

@@ -330,6 +330,44 @@ async fn rate_limits_close_excess_client_connections_and_delay_logins() {
     );
 }
 
+/// The login gate lets 50 logins pass in a second while operations wait for connections. The time
+/// limit for a login does not include the wait at the gate.
+#[tokio::test]
+async fn no_client_is_closed_because_its_login_waited_at_the_gate() {
+    const CLIENTS: usize = 150;
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let options = proxy::Options {
+        toml: "auth.authentication_timeout_ms = 1000\n\
+               [pool]\nmax_pool_size = 1\nwait_queue_timeout_ms = 60000\n"
+            .to_owned(),
+        ..proxy::Options::default()
+    };
+    let seawall = Seawall::start_with(&server.uri(), options).await;
+    let address = seawall.address().parse().unwrap();
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD).keys(&KeyCache::default());
+    let log_in = async || {
+        let mut client = RawClient::connect(address).await.unwrap();
+        let outcome = client.login(&login).await;
+        outcome.map(|outcome| (client, outcome.is_authenticated()))
+    };
+    let (mut holder, _) = log_in().await.unwrap();
+    let (mut waiter, _) = log_in().await.unwrap();
+    let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
+    assert!(holder.command("test", insert).await.unwrap().is_ok());
+    let slow = doc! {"find": "c", "filter": {"$where": "sleep(30000) || true"}, "$db": "test"};
+    holder.send(&OpMsg::new(slow.clone())).await.unwrap();
+    waiter.send(&OpMsg::new(slow)).await.unwrap();
+    // The gate has closed as soon as it delays a login.
+    let is_closed = async || {
+        log_in().await.unwrap();
+        seawall.metric("seawall_logins_delayed_total", &[]).await > 0.0
+    };
+    eventually(LIMIT, is_closed).await.unwrap();
+    let logins = join_all((0..CLIENTS).map(|_| log_in())).await;
+    let succeeded = logins.iter().flatten().filter(|(_, has)| *has).count();
+    assert_eq!(succeeded, CLIENTS);
+}
+
 #[tokio::test]
 async fn requests_of_disconnected_clients_are_not_served() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();

@@ -301,10 +301,14 @@ impl Client {
         }
         shared.recorder.login_delayed();
         self.connected.reached(Stage::LoggingIn);
+        let began = Instant::now();
         let pass = pin!(shared.logins.gates.pass(user, self.sharer));
         let passed = self.end().unless_gone(pass).await;
         match passed {
-            Some(()) => Ok(()),
+            Some(()) => {
+                self.extend_login_deadline(began);
+                Ok(())
+            }
             None => {
                 self.connected.record_left_unserved();
                 Err(End::Gone)

@@ -268,7 +268,12 @@ impl Client {
         // during a wait.
         let admitted = match self.shared.arrivals.gate.try_pass() {
             true => Ok(()),
-            false => Box::pin(self.wait_for_admission()).await,
+            false => {
+                let began = Instant::now();
+                let admitted = Box::pin(self.wait_for_admission()).await;
+                self.extend_login_deadline(began);
+                admitted
+            }
         };
         let end = match admitted {
             Ok(()) => loop {
@@ -413,6 +418,14 @@ impl Client {
         let handshake = self.handshake.as_ref().map(|due| due.deadline);
         let first_login = self.login.as_ref().and_then(|login| login.deadline());
         handshake.into_iter().chain(first_login).min()
+    }
+
+    /// Adds the time since `began` to the client's deadline for its login, because a gate made the
+    /// client wait for this time.
+    fn extend_login_deadline(&mut self, began: Instant) {
+        if let Some(due) = &mut self.handshake {
+            due.deadline += began.elapsed();
+        }
     }
 
     /// Reads the next message of a client that has the deadline `until`. Closes the connection at

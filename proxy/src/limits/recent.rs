@@ -67,6 +67,11 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
         self.younger.remove(key).or(older)
     }
 
+    /// All values, mutable. A change does not count as a write.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.younger.values_mut().chain(self.older.values_mut())
+    }
+
     /// Number of entries.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {

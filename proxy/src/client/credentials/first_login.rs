@@ -172,8 +172,9 @@ impl Credentials {
     }
 
     /// Closes outdated connections that are kept for reuse (see
-    /// [`super::spares::Spares::remove_outdated`]). Called once a second.
-    pub(crate) fn maintain(&self) {
+    /// [`super::spares::Spares::remove_outdated`]), and confirms old keys. Called once a second.
+    pub(crate) fn maintain(self: &Arc<Self>) {
+        self.confirm_old_keys(Instant::now());
         let is_current = self.current_connections();
         let mut spares = self.spares.lock();
         let outdated = spares.remove_outdated(is_current, Instant::now());
@@ -221,6 +222,10 @@ impl Credentials {
             .acquire()
             .await
             .map_err(|_| CredentialError::Unavailable)?;
+        // Another client of the user may have asked during the wait.
+        if let Some(mechanisms) = self.store.lock().mechanisms(user, Instant::now()) {
+            return Ok(mechanisms);
+        }
         let deadline = Instant::now() + QUESTION_LIMIT;
         let command = rawdoc! {
             "isMaster": 1,

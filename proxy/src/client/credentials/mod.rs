@@ -85,6 +85,14 @@ const FIRST_LOGIN_QUEUE_LIMIT: Duration = Duration::from_secs(25);
 /// credential mode (see [`mode`]) is decided.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long a query for the mechanisms of a user may take if Seawall remembers them from an earlier
+/// time. A driver that waits too long for the reply to its `hello` clears its pool.
+const KNOWN_QUESTION_LIMIT: Duration = Duration::from_millis(250);
+
+/// Maximum number of readings in progress with which [`Credentials::confirm_old_keys`] begins a
+/// further one.
+const MAX_CONFIRMATIONS: usize = 8;
+
 /// The reason why a login cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CredentialError {
@@ -440,6 +448,17 @@ impl Credentials {
         drop(self.read_again(user, identity));
     }
 
+    /// Asks servers to confirm the keys of users that are in use but have not logged in for long.
+    /// Without this, the keys would expire, and Seawall could check no login of these users while
+    /// the servers do not reply.
+    fn confirm_old_keys(self: &Arc<Self>, now: Instant) {
+        let room = MAX_CONFIRMATIONS.saturating_sub(self.readings.lock().len());
+        let due = self.store.lock().due_for_confirmation(room, now);
+        for identity in due {
+            drop(self.read_again(&UserName::of(&identity), &identity));
+        }
+    }
+
     /// Records that a server refused an identity's keys while a connection was established.
     /// `login_version` is the [`Identity::login_version`] of the refused keys. If these keys were
     /// replaced in the meantime, nothing changes.
@@ -476,14 +495,25 @@ impl Credentials {
     }
 
     /// Returns a user's mechanisms, from the cache or from a server. The list is empty if the user
-    /// does not exist.
+    /// does not exist. If no server replies in time, returns the last known mechanisms.
     pub(super) async fn mechanisms(&self, user: &UserName) -> Result<Vec<String>, CredentialError> {
         let now = Instant::now();
-        if let Some(mechanisms) = self.store.lock().mechanisms(user, now) {
+        let (valid, last) = {
+            let mut store = self.store.lock();
+            (store.mechanisms(user, now), store.last_mechanisms(user))
+        };
+        if let Some(mechanisms) = valid {
             return Ok(mechanisms);
         }
-        let asked = timeout(QUESTION_LIMIT, self.ask_mechanisms(user)).await;
-        let mechanisms = asked.map_err(|_| CredentialError::Unavailable)??;
+        let limit = match last {
+            Some(_) => KNOWN_QUESTION_LIMIT,
+            None => QUESTION_LIMIT,
+        };
+        let asked = timeout(limit, self.ask_mechanisms(user)).await;
+        let asked = asked.unwrap_or(Err(CredentialError::Unavailable));
+        let Ok(mechanisms) = asked else {
+            return last.ok_or(CredentialError::Unavailable);
+        };
         let (known, now) = (mechanisms.clone(), Instant::now());
         let evicted = self.store.lock().remember_mechanisms(user, known, now);
         drop(evicted);

@@ -263,3 +263,34 @@ async fn a_login_whose_server_fails_is_not_reported_as_a_wrong_password() {
         assert_eq!(failed, Some(CredentialError::Unavailable), "{command}");
     }
 }
+
+#[tokio::test]
+async fn the_keys_of_a_user_in_use_are_confirmed_although_the_user_does_not_log_in() {
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    let almost = known.confirmed_at + Duration::from_secs(149);
+    scene.credentials.confirm_old_keys(almost);
+    assert!(scene.credentials.readings.lock().is_empty());
+    let due = known.confirmed_at + Duration::from_secs(150);
+    scene.credentials.confirm_old_keys(due);
+    // This call waits for the reading that has begun.
+    scene.read_again(&known).await;
+    assert_eq!(scene.server.count("usersInfo"), 2);
+    assert!(scene.known("u").unwrap().confirmed_at > known.confirmed_at);
+}
+
+#[tokio::test]
+async fn the_last_known_mechanisms_of_a_user_are_returned_if_no_server_replies() {
+    let scene = Scene::new().await;
+    scene.log_in("u", "secret").await.unwrap();
+    let (u, other) = (user("u"), user("other"));
+    let known = scene.credentials.mechanisms(&u).await.unwrap();
+    // The keys expire at once.
+    let store = || scene.credentials.store.lock();
+    store().set_limits(8, Duration::ZERO);
+    assert!(scene.known("u").is_none());
+    scene.server.reply_instead("isMaster", error(91));
+    assert_eq!(scene.credentials.mechanisms(&u).await.unwrap(), known);
+    let unknown = scene.credentials.mechanisms(&other).await;
+    assert_eq!(unknown.unwrap_err(), CredentialError::Unavailable);
+}
