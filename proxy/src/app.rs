@@ -68,6 +68,9 @@ pub use self::{peers::PeersError, server_tls::DeploymentTlsError, telemetry::Tel
 /// this duration.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
 
+/// After this time, Seawall also closes clients that wait for replies.
+const LAST_REPLIES_LIMIT: Duration = Duration::from_secs(1);
+
 /// Maximum time that HTTP requests may take after the end of a drain.
 const ADMIN_END_LIMIT: Duration = Duration::from_secs(1);
 
@@ -497,7 +500,8 @@ impl App {
 
     /// Drains Seawall. The reply to `hello` is error 91, so that drivers use another proxy.
     /// Operations are served until no client is left, the drain time is over or `hasten` resolves.
-    /// Then the remaining clients are closed, spread over half a second.
+    /// Then the remaining clients are closed, spread over half a second. Operations that run then may
+    /// take another second.
     pub async fn drain(&self, hasten: impl Future<Output = ()>) -> Drained {
         let until = Instant::now() + self.running.lock().settings.shutdown.drain;
         self.draining.send_replace(Some(until));
@@ -515,7 +519,13 @@ impl App {
             self.shared.limits.close_clients(percent);
             sleep(CLOSING_SPREAD / 20).await;
         }
-        self.shared.limits.close_clients(100);
+        // Clients whose operations run are closed after their replies.
+        if timeout(LAST_REPLIES_LIMIT, self.tracker.wait())
+            .await
+            .is_err()
+        {
+            self.shared.limits.cut_clients();
+        }
         self.tracker.wait().await;
         self.shared.routing.topology.close();
         self.close_history().await;

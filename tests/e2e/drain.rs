@@ -18,7 +18,9 @@ use mongodb::{
 use rustix::process::Signal;
 use seawall_tests::{
     eventually::eventually,
-    mongod::{ROOT, ROOT_PASSWORD, shared_replica_set, shared_standalone, unique_name},
+    mongod::{
+        self, ROOT, ROOT_PASSWORD, Standalone, shared_replica_set, shared_standalone, unique_name,
+    },
     process::{Process, run},
     raw::{Login, OpMsg, RawClient, RawError},
     recorder::Recorder,
@@ -264,6 +266,49 @@ async fn hello_fails_with_code_91_in_a_drain_and_operations_are_served_until_the
         connect().await.is_err(),
         "expected the listener to be closed"
     );
+}
+
+/// Some clients do not notice a drain, because they do not send `hello` again. At the end of the
+/// drain, Seawall closes them between two operations.
+#[tokio::test]
+async fn each_write_that_is_executed_before_the_end_of_a_drain_is_acknowledged() {
+    const CLIENTS: i32 = 20;
+    let server = Standalone::start(mongod::Options::default()).await.unwrap();
+    let options = seawall::Options {
+        toml: "shutdown.drain_ms = 1000".to_owned(),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&server.uri(), options).await;
+    let address = seawall.address().parse().unwrap();
+    let mut clients = JoinSet::new();
+    for id in 0..CLIENTS {
+        let mut client = RawClient::connect(address).await.unwrap();
+        let insert = doc! {"insert": "c", "documents": [{"_id": id, "n": 0}]};
+        assert!(client.command("drain", insert).await.unwrap().is_ok());
+        clients.spawn(async move {
+            let mut acknowledged = 0;
+            let slow = doc! {"_id": id, "$where": "sleep(20) || true"};
+            let update = doc! {"q": slow, "u": {"$inc": {"n": 1}}};
+            let command = doc! {"update": "c", "updates": [update]};
+            while let Ok(reply) = client.command("drain", command.clone()).await {
+                assert!(reply.is_ok(), "{reply:?}");
+                acknowledged += 1;
+            }
+            (id, acknowledged)
+        });
+    }
+    seawall.app.drain(std::future::pending()).await;
+    let things = server
+        .client()
+        .unwrap()
+        .database("drain")
+        .collection::<Document>("c");
+    while let Some(ended) = clients.join_next().await {
+        let (id, acknowledged) = ended.unwrap();
+        let thing = things.find_one(doc! {"_id": id}).await.unwrap().unwrap();
+        assert_eq!(thing.get_i32("n").unwrap(), acknowledged, "client {id}");
+        assert!(acknowledged > 0);
+    }
 }
 
 #[tokio::test]

@@ -318,9 +318,15 @@ impl Client {
             return Err(End::Gone);
         };
         self.eviction.mark_activity();
-        self.begin_message(message)?.await?;
+        let served = match self.begin_message(message) {
+            Ok(serving) => serving.await,
+            Err(end) => Err(end),
+        };
         self.eviction.mark_activity();
-        Ok(())
+        match self.eviction.is_closing() {
+            true => served.and(Err(End::Closed)),
+            false => served,
+        }
     }
 
     /// Returns the future that serves a message. The future is boxed, so that it uses memory only

@@ -38,7 +38,8 @@ pub struct Eviction(Arc<EvictionState>);
 pub(crate) enum EvictionReason {
     /// The connection's permit is given to another connection.
     GaveWay,
-    /// Seawall drains: it closes a share of the connections, or all of them.
+    /// Seawall drains: it closes a share of the connections, or all of them. A message that is
+    /// served may end first, unless [`EvictablePermits::cut`] was called.
     Closing,
 }
 
@@ -48,6 +49,8 @@ struct EvictionState {
     task: AtomicWaker,
     gave_way: AtomicBool,
     is_closing: AtomicBool,
+    /// True if `is_closing` also ends a message that is served.
+    is_cut: AtomicBool,
     /// A counter that Seawall increments before and after it serves a message. So the counter is
     /// odd while a message is served.
     activity: AtomicU64,
@@ -61,11 +64,22 @@ impl Eviction {
         self.0.task.register(cx.waker());
         if self.0.gave_way.load(Acquire) {
             Poll::Ready(EvictionReason::GaveWay)
-        } else if self.0.is_closing.load(Acquire) {
+        } else if self.is_closing() && (!self.is_serving() || self.0.is_cut.load(Acquire)) {
             Poll::Ready(EvictionReason::Closing)
         } else {
             Poll::Pending
         }
+    }
+
+    /// True if Seawall drains and closes the connection. The connection may be closed as soon as no
+    /// message is served.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.0.is_closing.load(Acquire)
+    }
+
+    /// True while a message is served.
+    fn is_serving(&self) -> bool {
+        !self.activity().is_multiple_of(2)
     }
 
     /// Records that Seawall begins to serve a message, or has served it.
@@ -87,7 +101,7 @@ impl Eviction {
     /// `activity`.
     fn is_silent_since(&self, activity: u64) -> bool {
         let now = self.activity();
-        now == activity && now.is_multiple_of(2) && !self.0.is_exempt.load(Relaxed)
+        now == activity && !self.is_serving() && !self.0.is_exempt.load(Relaxed)
     }
 
     fn evict(&self, reason: EvictionReason) {
@@ -214,6 +228,15 @@ impl EvictablePermits {
             if table.must_close(*number) {
                 connected.eviction.evict(EvictionReason::Closing);
             }
+        }
+    }
+
+    /// Closes all connections, also those whose message is served.
+    pub(super) fn cut(&self) {
+        let table = self.table.lock();
+        for connected in table.by_sharer.values().flat_map(BTreeMap::values) {
+            connected.eviction.0.is_cut.store(true, Release);
+            connected.eviction.evict(EvictionReason::Closing);
         }
     }
 
