@@ -500,8 +500,8 @@ impl App {
 
     /// Drains Seawall. The reply to `hello` is error 91, so that drivers use another proxy.
     /// Operations are served until no client is left, the drain time is over or `hasten` resolves.
-    /// Then the remaining clients are closed, spread over half a second. Operations that run then may
-    /// take another second.
+    /// Then the remaining clients are closed, spread over half a second. Operations that run then
+    /// may take another second.
     pub async fn drain(&self, hasten: impl Future<Output = ()>) -> Drained {
         let until = Instant::now() + self.running.lock().settings.shutdown.drain;
         self.draining.send_replace(Some(until));

@@ -732,8 +732,11 @@ async fn the_connection_of_a_relayed_client_that_does_not_log_in_is_closed() {
     // The client begins like a driver's monitor, which may stay connected without a login. The
     // client then fails to log in, so Seawall closes its connection after the timeout.
     let application = doc! {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
-    client.hello(doc! {"client": application}).await.unwrap();
+    client.hello(doc! {"client": &application}).await.unwrap();
     let reply = client.command("admin", plain(b"wrong")).await.unwrap();
     assert_eq!(reply.code(), Some(18), "{}", reply.body);
+    // The server refuses a second description of the client, so this hello changes nothing.
+    let again = client.hello(doc! {"client": application}).await.unwrap();
+    assert!(!again.is_ok(), "{}", again.body);
     assert!(client.read_to_close().await.is_ok());
 }

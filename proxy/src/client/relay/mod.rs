@@ -275,7 +275,14 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
         sharer,
         eviction,
     } = relayed;
-    let admission = Admission::new(shared, sharer, eviction, handshake, requires_authentication);
+    let admission = Admission::new(
+        shared,
+        sharer,
+        eviction,
+        handshake,
+        requires_authentication,
+        first.is_some(),
+    );
     let relay = Relay::new(shared, &connected, counted.index(), admission);
     let login_overdue = relay.login_overdue();
     let how = tokio::select! {
