@@ -90,7 +90,8 @@ impl<R: Read> Reader<R> {
         };
         match reader.read_content()? {
             Some(Content::Header(header)) => reader.header = header,
-            _ => return Err(reader.damaged("the first record is not a header")),
+            Some(_) => return Err(reader.damaged("the first record is not a header")),
+            None => return Err(ReadError::Truncated { at_byte: 12 }),
         }
         Ok(reader)
     }

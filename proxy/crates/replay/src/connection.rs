@@ -130,10 +130,6 @@ async fn send(
     link: &mut Link,
     job: &Job,
 ) -> Result<Option<Received>, Failure> {
-    if !job.wants_reply {
-        link.send(&job.message).await?;
-        return Ok(None);
-    }
     let (request_id, until_s) = (job.request_id, job.digest_until_s);
     let received = exchange(
         endpoint,
@@ -143,7 +139,9 @@ async fn send(
         job.reply_form,
         until_s,
     );
-    received.await.map(Some)
+    // The client of an unacknowledged write got no reply, so the reply is not counted. Like
+    // Seawall, the replay waits for it, so that the client's next operation runs after the write.
+    Ok(Some(received.await?).filter(|_| job.wants_reply))
 }
 
 /// Fetches missing events until none are missing or a `getMore` returns no event. Returns the

@@ -8,14 +8,14 @@
 //! | id in `getMore` and `killCursors` | the id that the target returned |
 //! | `$clusterTime`, `afterClusterTime`, `atClusterTime`, `recoveryToken` | removed |
 //! | `resumeAfter`, `startAfter`, `startAtOperationTime` | removed: the change stream begins now |
-//! | checksum, `exhaustAllowed` | removed |
+//! | checksum, `exhaustAllowed`, `moreToCome` | removed |
 //!
 //! All other bytes are copied.
 
 use seawall_command::Command;
 use seawall_wire::{
-    CHECKSUM_PRESENT, EXHAUST_ALLOWED, HEADER_BYTES, Header, MessageError, OpCode, OpMsg,
-    RawElement,
+    CHECKSUM_PRESENT, EXHAUST_ALLOWED, HEADER_BYTES, Header, MORE_TO_COME, MessageError, OpCode,
+    OpMsg, RawElement,
 };
 
 use crate::{CursorUse, plan::op_msg};
@@ -75,7 +75,7 @@ impl Rewriter {
         let parsed = op_msg(message).ok_or(MessageError::Empty)?;
         let mut output = Vec::with_capacity(message.len());
         output.extend_from_slice(&[0; HEADER_BYTES]);
-        let flags = parsed.flags & !(CHECKSUM_PRESENT | EXHAUST_ALLOWED);
+        let flags = parsed.flags & !(CHECKSUM_PRESENT | EXHAUST_ALLOWED | MORE_TO_COME);
         output.extend_from_slice(&flags.to_le_bytes());
         output.push(0);
         self.body(&parsed, cursors, &mut find_cursor, &mut output)?;

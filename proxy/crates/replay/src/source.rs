@@ -330,10 +330,17 @@ fn parts(directory: &Path) -> Result<VecDeque<PathBuf>, SourceError> {
         if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             continue;
         }
-        let reader = Reader::new(BufReader::new(file)).map_err(|error| SourceError::Part {
-            name: path.display().to_string(),
-            error,
-        })?;
+        let reader = match Reader::new(BufReader::new(file)) {
+            Ok(reader) => reader,
+            // The program may also have ended before it wrote the header.
+            Err(ReadError::Truncated { .. }) => continue,
+            Err(error) => {
+                return Err(SourceError::Part {
+                    name: path.display().to_string(),
+                    error,
+                });
+            }
+        };
         numbered.push((reader.header().part, path));
         if numbered.len() > MAX_PARTS {
             return Err(SourceError::TooManyFiles {
@@ -487,6 +494,19 @@ mod tests {
             (vec![0, 1], missing(2))
         );
         assert_eq!(streamed(second), (vec![], missing(0)));
+    }
+
+    /// Seawall may end between the first bytes of a part and its header.
+    #[test]
+    fn a_part_without_a_header_does_not_hide_the_parts_before_it() {
+        let scratch = Scratch::new("header");
+        let [first, second, _] = three();
+        fs::write(scratch.0.join("0.swc"), first).unwrap();
+        for bytes in [0, 8, 12, 20] {
+            fs::write(scratch.0.join("1.swc"), &second[..bytes]).unwrap();
+            let missing = "part 1 of the capture is missing".to_owned();
+            assert_eq!(times(Source::open(&scratch.0)), (vec![0], Some(missing)));
+        }
     }
 
     #[test]

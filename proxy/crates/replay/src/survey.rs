@@ -158,21 +158,26 @@ impl Survey {
                 };
             }
         }
-        let whole = OpMsg::parse(&reply.message).ok();
+        // The client of an unacknowledged write got no reply. A replay does not count it either.
+        let is_wanted = reply.outcome() != Outcome::Unacknowledged;
+        let whole = OpMsg::parse(&reply.message).ok().filter(|_| is_wanted);
         // A digest covers all replies of a row, so the row gets no digest if the capture lacks a
         // part of a reply.
-        if self.recent_s.is_some() && whole.is_none() && reply.bytes > 0 {
+        if self.recent_s.is_some() && whole.is_none() && is_wanted && reply.bytes > 0 {
             self.results.without_digest(entry.row);
         }
         let form = entry.planned.reply_form;
         let ended = Ended {
             tally: match &whole {
                 Some(whole) => Some((&ReplyFacts::of(form, whole.body)).into()),
-                None => reply.facts.as_ref().map(Into::into),
+                None => reply.facts.as_ref().filter(|_| is_wanted).map(Into::into),
             },
             duration: Duration::from_micros(reply.duration_us),
             request_bytes: entry.request_bytes,
-            reply_bytes: usize::try_from(reply.bytes).unwrap_or(usize::MAX),
+            reply_bytes: match is_wanted {
+                true => usize::try_from(reply.bytes).unwrap_or(usize::MAX),
+                false => 0,
+            },
             digest: match (self.recent_s, &whole) {
                 (Some(recent_s), Some(whole)) => digest(whole.body, recent_s),
                 _ => 0,

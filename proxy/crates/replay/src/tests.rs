@@ -531,7 +531,7 @@ async fn session_ids_are_replaced_and_commands_of_a_session_keep_their_order_acr
 }
 
 #[tokio::test]
-async fn unacknowledged_writes_are_sent_without_waiting_for_a_reply() {
+async fn replies_to_unacknowledged_writes_are_awaited_but_not_counted() {
     let stub = Stub::start(Conduct::Serve).await;
     let mut capture = Capture::new();
     let insert = doc! {"insert": "c", "documents": [{}], "writeConcern": {"w": 0}};
@@ -542,6 +542,12 @@ async fn unacknowledged_writes_are_sent_without_waiting_for_a_reply() {
     let report = replay(plan(&stub).await, capture.finish()).await;
     assert_eq!(stub.names(), ["insert", "find"]);
     assert_eq!((report.sent, report.unexpected_errors), (2, 0));
+    let insert = report
+        .shapes
+        .iter()
+        .find(|of| of.command == "insert")
+        .unwrap();
+    assert_eq!((insert.count, insert.documents), (1, 0));
 }
 
 #[tokio::test]

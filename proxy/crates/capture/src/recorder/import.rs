@@ -334,11 +334,13 @@ impl Import {
     }
 
     fn await_reply(&mut self, session: u64, request_id: i32, pending: Pending) {
-        if self.pending >= MAX_PENDING {
-            return;
+        // A later reply does not belong to an earlier command with the same id.
+        let earlier = self.session(session).pending.remove(&request_id);
+        self.pending -= usize::from(earlier.is_some());
+        if self.pending < MAX_PENDING {
+            self.session(session).pending.insert(request_id, pending);
+            self.pending += 1;
         }
-        let earlier = self.session(session).pending.insert(request_id, pending);
-        self.pending += usize::from(earlier.is_none());
     }
 
     /// Reads the client's metadata from a handshake.
@@ -490,7 +492,7 @@ fn unacknowledged(operation: u64, at_us: u64) -> Content {
 /// The address after `local:` in the text of a session, such as
 /// `{ remote: "127.0.0.1:51807", local: "127.0.0.1:27017" }`.
 fn quoted_local(text: &str) -> Option<&str> {
-    let (_, after) = text.split_once("local")?;
+    let (_, after) = text.rsplit_once("local:")?;
     let address = after
         .split('"')
         .find(|part| part.contains(':') && part.len() > 2)?;

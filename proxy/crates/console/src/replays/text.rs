@@ -58,7 +58,7 @@ fn headline(report: &Report) -> String {
     };
     format!(
         "capture {}: {verb} {} commands{target} in {:.1} s",
-        report.capture,
+        printable(&report.capture),
         exact(report.sent),
         report.seconds,
     )
