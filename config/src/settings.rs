@@ -308,7 +308,8 @@ section! {
     max_exempt_operations: Option<NonZeroU32> = key("pool.max_exempt_operations",
         KeyKind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "operations");
     // After a peak, closing idle connections frees resources of the servers.
-    /// Idle time after which a server connection is closed; 0 for never.
+    /// Idle time after which a server connection is closed; 0 for never. One connection of each
+    /// user with connected clients is kept, because Seawall reads the user's keys over it.
     max_idle_time: Option<Duration> = key("pool.max_idle_time_ms",
         TIME_OR_0, Live, default 600000, unit "ms");
     // The connection that replaces an old one can reach a server or an address that is new.

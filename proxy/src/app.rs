@@ -68,9 +68,6 @@ pub use self::{peers::PeersError, server_tls::DeploymentTlsError, telemetry::Tel
 /// this duration.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
 
-/// After this time, Seawall also closes clients that wait for replies.
-const LAST_REPLIES_LIMIT: Duration = Duration::from_secs(1);
-
 /// Maximum time that HTTP requests may take after the end of a drain.
 const ADMIN_END_LIMIT: Duration = Duration::from_secs(1);
 
@@ -501,7 +498,7 @@ impl App {
     /// Drains Seawall. The reply to `hello` is error 91, so that drivers use another proxy.
     /// Operations are served until no client is left, the drain time is over or `hasten` resolves.
     /// Then the remaining clients are closed, spread over half a second. Operations that run then
-    /// may take another second.
+    /// may take another half a second.
     pub async fn drain(&self, hasten: impl Future<Output = ()>) -> Drained {
         let until = Instant::now() + self.running.lock().settings.shutdown.drain;
         self.draining.send_replace(Some(until));
@@ -515,17 +512,11 @@ impl App {
         }
         self.stop_accepting.cancel();
         let closed_clients = if all_left { 0 } else { self.tracker.len() };
-        for percent in (0..=100).step_by(5).filter(|_| closed_clients > 0) {
-            self.shared.limits.close_clients(percent);
-            sleep(CLOSING_SPREAD / 20).await;
-        }
-        // Clients whose operations run are closed after their replies.
-        if timeout(LAST_REPLIES_LIMIT, self.tracker.wait())
-            .await
-            .is_err()
-        {
-            self.shared.limits.cut_clients();
-        }
+        let limits = &self.shared.limits;
+        self.spread(|percent| limits.close_clients(percent)).await;
+        // Clients whose operations run are closed after their replies. Those that still run are cut
+        // now.
+        self.spread(|percent| limits.cut_clients(percent)).await;
         self.tracker.wait().await;
         self.shared.routing.topology.close();
         self.close_history().await;
@@ -538,6 +529,19 @@ impl App {
         self.admin_tasks.close();
         drop(timeout(ADMIN_END_LIMIT, self.admin_tasks.wait()).await);
         Drained { closed_clients }
+    }
+
+    /// Calls `close` with rising percentages of clients, up to 100, within [`CLOSING_SPREAD`]. Ends
+    /// when no client is left.
+    async fn spread(&self, close: impl Fn(u64)) {
+        for percent in (0..=100).step_by(5) {
+            if self.tracker.is_empty() {
+                break;
+            }
+            close(percent);
+            sleep(CLOSING_SPREAD / 20).await;
+        }
+        close(100);
     }
 
     /// Writes and closes the history. Waits at most [`HISTORY_CLOSE_LIMIT`], because a disk that

@@ -272,7 +272,7 @@ async fn hello_fails_with_code_91_in_a_drain_and_operations_are_served_until_the
 /// drain, Seawall closes them between two operations.
 #[tokio::test]
 async fn each_write_that_is_executed_before_the_end_of_a_drain_is_acknowledged() {
-    const CLIENTS: i32 = 20;
+    const CLIENTS: i32 = 5;
     let server = Standalone::start(mongod::Options::default()).await.unwrap();
     let options = seawall::Options {
         toml: "shutdown.drain_ms = 1000".to_owned(),

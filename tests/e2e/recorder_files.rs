@@ -298,6 +298,10 @@ async fn a_file_with_all_parts_of_a_capture_is_converted_and_a_missing_part_is_r
         "{message}"
     );
     assert_eq!(events(&converted), 1);
+    // The converted capture is complete in itself.
+    let mut source = Source::open(&converted).unwrap();
+    while source.next_record().unwrap().is_some() {}
+    assert_eq!(source.end().unwrap().reason(), EndReason::Stopped);
 }
 
 /// Runs a workload while mongod records. Returns the path of the recording, and how many commands

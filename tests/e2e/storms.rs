@@ -337,7 +337,7 @@ async fn no_client_is_closed_because_its_login_waited_at_the_gate() {
     const CLIENTS: usize = 150;
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let options = proxy::Options {
-        toml: "auth.authentication_timeout_ms = 1000\n\
+        toml: "auth.authentication_timeout_ms = 2000\n\
                [pool]\nmax_pool_size = 1\nwait_queue_timeout_ms = 60000\n"
             .to_owned(),
         ..proxy::Options::default()

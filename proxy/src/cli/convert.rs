@@ -11,7 +11,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use seawall_capture::{
     WriteError, Writer, is_capture,
-    record::{Content, End, Header, Redaction},
+    record::{Content, End, EndReason, Header, Redaction},
     recorder::{self, Export, ExportError, Layout, RecorderError, RecorderWriter},
 };
 use seawall_console::{Exit, complain, say};
@@ -141,8 +141,22 @@ fn to_capture(
     destination: impl FnOnce() -> Result<BufWriter<File>, ConvertError>,
 ) -> Result<Converted, ConvertError> {
     let mut writer = Writer::new(destination()?, source.header().clone())?;
-    let cut_off = each_record(source, |record| Ok(writer.push(&record.into())?))?;
-    let end = source.end();
+    let (mut operations, mut clients) = (0, 0);
+    let cut_off = each_record(source, |record| {
+        operations += u64::from(matches!(record, Content::Command(_)));
+        clients += u64::from(matches!(record, Content::ClientBegan(_)));
+        Ok(writer.push(&record.into())?)
+    })?;
+    let mut end = source.end();
+    if cut_off.is_some() {
+        // The end of the input is not known. The converted capture is complete in itself.
+        end = End {
+            operations,
+            clients,
+            ..end
+        };
+        end.set_reason(EndReason::Stopped);
+    }
     let mut summary = format!("{} operations of {} clients", end.operations, end.clients);
     summary.push_str(&source.not_converted());
     sync(writer.finish(end)?)?;

@@ -76,9 +76,6 @@ impl Client {
         let Some((first, target, _permit)) = self.relayed.map(|relayed| *relayed) else {
             return;
         };
-        // The pooled client began to serve the `saslStart`. Record that it no longer does, because
-        // the relay serves this message now.
-        self.eviction.mark_activity();
         let relayed = Relayed {
             stream: self.stream,
             reader: self.reader,

@@ -311,14 +311,16 @@ impl Limits {
 
     /// Closes this percentage of the clients, and the same percentage of the clients that connect
     /// later. Clients that an earlier call closed count too: a call with 20 after a call with 10
-    /// closes only another 10 percent. A client whose operation runs is closed after its reply.
+    /// closes only another 10 percent. A pooled client whose operation runs is closed after its
+    /// reply.
     pub(crate) fn close_clients(&self, percent: u64) {
         self.clients.close(percent);
     }
 
-    /// Closes all clients, also those whose operations run.
-    pub(crate) fn cut_clients(&self) {
-        self.clients.cut();
+    /// Closes this percentage of the clients, also those whose operations run. The clients are
+    /// those that [`Self::close_clients`] closes with the same percentage.
+    pub(crate) fn cut_clients(&self, percent: u64) {
+        self.clients.cut(percent);
     }
 
     /// Returns a permit for a client that has not logged in. At the limit, finds the address with

@@ -39,7 +39,8 @@ pub(crate) enum EvictionReason {
     /// The connection's permit is given to another connection.
     GaveWay,
     /// Seawall drains: it closes a share of the connections, or all of them. A message that is
-    /// served may end first, unless [`EvictablePermits::cut`] was called.
+    /// served may end first, unless [`EvictablePermits::cut`] was called. A relay counts as serving
+    /// only while it forwards a request.
     Closing,
 }
 
@@ -231,12 +232,15 @@ impl EvictablePermits {
         }
     }
 
-    /// Closes all connections, also those whose message is served.
-    pub(super) fn cut(&self) {
+    /// Closes this percentage of the connections, also those whose message is served. A connection
+    /// is in the percentage of this function and of [`Self::close`] at the same number.
+    pub(super) fn cut(&self, percent: u64) {
         let table = self.table.lock();
-        for connected in table.by_sharer.values().flat_map(BTreeMap::values) {
-            connected.eviction.0.is_cut.store(true, Release);
-            connected.eviction.evict(EvictionReason::Closing);
+        for (number, connected) in table.by_sharer.values().flatten() {
+            if number % 100 < percent {
+                connected.eviction.0.is_cut.store(true, Release);
+                connected.eviction.evict(EvictionReason::Closing);
+            }
         }
     }
 

@@ -367,6 +367,11 @@ impl Inner {
         todo
     }
 
+    /// Number of available connections of a user; `None` if the pool does not know the user.
+    pub(super) fn available_of(&self, id: IdentityId) -> Option<usize> {
+        self.users.get(&id).map(|user| user.available.len())
+    }
+
     /// Removes a waiter whose checkout was cancelled.
     pub(super) fn leave(&mut self, id: IdentityId, ticket: Ticket, now: Instant) {
         if let Some(user) = self.users.get_mut(&id)

@@ -618,6 +618,11 @@ impl ServerPool {
         self.perform(todo);
     }
 
+    /// Number of available connections of a user; `None` if the pool does not know the user.
+    pub(crate) fn available_of(&self, identity: IdentityId) -> Option<usize> {
+        self.inner.lock().available_of(identity)
+    }
+
     /// True if operations wait for a connection or a slot.
     pub(crate) fn has_waiting(&self) -> bool {
         self.inner.lock().has_waiting()

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use seawall_capture::record::{Content, End};
+use seawall_capture::record::Content;
 use tokio::{
     runtime::Handle,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -59,7 +59,7 @@ impl Shares {
 /// The last [`Item`] of the channel: how the capture ended.
 #[derive(Debug)]
 pub(crate) struct Last {
-    pub end: Option<End>,
+    /// The error that prevented reading the rest of the capture.
     pub error: Option<SourceError>,
 }
 
@@ -89,9 +89,8 @@ pub(crate) fn read_ahead(mut source: Source, mut preparer: Preparer) -> mpsc::Re
                 Err(error) => break Some(error),
             }
         };
-        let end = source.end().cloned();
         // The last item is not needed if the receiver was dropped.
-        drop(sender.blocking_send(Item::Last(Last { end, error })));
+        drop(sender.blocking_send(Item::Last(Last { error })));
     });
     receiver
 }

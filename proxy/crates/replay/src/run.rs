@@ -715,13 +715,7 @@ impl Conductor {
         }
         // Dropping the senders of jobs ends the connections.
         self.connections.clear();
-        let Last { end, error } = self.last.unwrap_or(Last {
-            end: None,
-            error: None,
-        });
-        if let Some(end) = end {
-            self.results.omitted = self.results.omitted.max(end.omitted);
-        }
+        let error = self.last.and_then(|last| last.error);
         let choice = &self.replay.choice;
         let settings = ReplaySettings {
             pace: match self.replay.pace {

@@ -74,14 +74,11 @@ fn survey(mut source: Source, choice: &Choice, kind: ResultKind, with_digest: bo
         }
     };
     let Survey {
-        mut results,
+        results,
         first_us,
         last_us,
         ..
     } = survey;
-    if let Some(end) = source.end() {
-        results.omitted = results.omitted.max(end.omitted);
-    }
     let seconds = Duration::from_micros(last_us.saturating_sub(first_us.unwrap_or(last_us)));
     results.finish(Report {
         kind,

@@ -448,14 +448,27 @@ impl Credentials {
         drop(self.read_again(user, identity));
     }
 
-    /// Asks servers to confirm the keys of users that are in use but have not logged in for long.
-    /// Without this, the keys would expire, and Seawall could check no login of these users while
-    /// the servers do not reply.
+    /// Asks servers to confirm the keys of users that have connected clients but have not logged in
+    /// for long. Without this, the keys would expire, and Seawall could check no login of these
+    /// users while the servers do not reply.
     fn confirm_old_keys(self: &Arc<Self>, now: Instant) {
         let room = MAX_CONFIRMATIONS.saturating_sub(self.readings.lock().len());
         let due = self.store.lock().due_for_confirmation(room, now);
+        let pools = &self.topology.snapshot().pools;
         for identity in due {
-            drop(self.read_again(&UserName::of(&identity), &identity));
+            let holders = pools
+                .iter()
+                .filter_map(|pool| pool.available_of(identity.id()));
+            let holders: Vec<usize> = holders.collect();
+            // The store, this function and the pools have one reference each.
+            let has_clients = Arc::strong_count(&identity) > 2 + holders.len();
+            // A user without an idle connection gets no new one, because it could displace a
+            // connection of an active user.
+            let is_readable = self.mode() == CredentialMode::Lookup
+                || holders.iter().any(|available| *available > 0);
+            if has_clients && is_readable {
+                drop(self.read_again(&UserName::of(&identity), &identity));
+            }
         }
     }
 
@@ -505,6 +518,8 @@ impl Credentials {
         if let Some(mechanisms) = valid {
             return Ok(mechanisms);
         }
+        // An empty list means that the user did not exist at that time.
+        let last = last.filter(|mechanisms| !mechanisms.is_empty());
         let limit = match last {
             Some(_) => KNOWN_QUESTION_LIMIT,
             None => QUESTION_LIMIT,

@@ -231,8 +231,8 @@ impl Store {
         if is_stale || known.identity.status() != IdentityStatus::Good {
             let mechanisms = known.credentials.mechanisms.clone();
             self.known.remove(&hash);
-            // Only a few evicted entries are dropped here: the tables have the same bound, and this
-            // table has at most one entry for each removed one.
+            // This insert may drop many entries under the store's lock, but only once after half of
+            // the table was written.
             drop(self.mechanisms.insert(hash, (mechanisms, now)));
             return None;
         }
@@ -241,7 +241,7 @@ impl Store {
 
     /// The identities in use whose keys no server has confirmed for half of `max_stale`, the oldest
     /// first, at most `count`. If they are confirmed now, clients can still log in if the servers
-    /// stop to reply. Each identity is returned at most every [`CONFIRMATION_PAUSE`].
+    /// stop replying. Each identity is returned at most every [`CONFIRMATION_PAUSE`].
     pub(super) fn due_for_confirmation(
         &mut self,
         count: usize,

@@ -20,9 +20,8 @@ pub(super) struct Admission<'a> {
     sharer: Sharer,
     eviction: Eviction,
     requires_login: bool,
-    /// True after the first message of the connection. Only the first hello of a connection may
-    /// describe a client.
-    has_begun: bool,
+    /// True after the first hello of the connection. Only this hello may describe the client.
+    has_greeted: bool,
     /// Counts the client towards the limit of clients that have not logged in. `None` if the client
     /// does not count (for example, if it is a monitor), or if no permit was left.
     handshake: Option<HandshakePermit>,
@@ -36,22 +35,22 @@ pub(super) struct Admission<'a> {
 impl<'a> Admission<'a> {
     /// Creates the admission of a client that has not logged in. `due` has the client's deadline
     /// and permit. If `due` is `None`, a new deadline begins. If the server requires no login, the
-    /// client has no deadline. `has_begun` is true if the client has sent messages before it was
-    /// relayed.
+    /// client has no deadline. `has_greeted` is true if the client has sent a hello before it
+    /// was relayed.
     pub(super) fn new(
         shared: &'a Shared,
         sharer: Sharer,
         eviction: Eviction,
         due: Option<LoginDue>,
         requires_login: bool,
-        has_begun: bool,
+        has_greeted: bool,
     ) -> Self {
         let mut admission = Self {
             shared,
             sharer,
             eviction,
             requires_login,
-            has_begun,
+            has_greeted,
             handshake: None,
             monitor: None,
             deadline: watch::Sender::new(None),
@@ -135,7 +134,7 @@ impl<'a> Admission<'a> {
         true
     }
 
-    /// Records a hello of a client that has not logged in. If it is the first message of the
+    /// Records a hello of a client that has not logged in. If it is the first hello of the
     /// connection and looks like the hello of a monitor, the client counts as a monitor from now
     /// on, and loses its deadline. But if the limit of monitors is reached, the client keeps its
     /// deadline. A client that counts as a monitor may still log in: clients with a mechanism other
@@ -145,7 +144,7 @@ impl<'a> Admission<'a> {
             monitor.record_hello();
             return;
         }
-        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let is_first = !std::mem::replace(&mut self.has_greeted, true);
         if !is_from_monitor || !is_first {
             return;
         }
