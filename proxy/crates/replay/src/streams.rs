@@ -11,6 +11,9 @@ use crate::{CursorUse, Recent, Rewriter, connection::CatchUp, results::RowId};
 /// The map in [`Streams`] remembers at most twice this number of awaiting cursors (see [`Recent`]).
 const MAX_STREAMS: usize = 10_000;
 
+/// Maximum length in bytes of a `getMore` that is kept. A usual one has a few hundred bytes.
+const MAX_MESSAGE_BYTES: usize = 4_096;
+
 #[derive(Debug)]
 struct Stream {
     row: RowId,
@@ -70,8 +73,12 @@ impl Default for Streams {
 
 impl Streams {
     /// Notes a captured `getMore`. The server waits at most `max_time` for events. `row` is the
-    /// result row that counts the events: the row of the operation that opened the cursor.
+    /// result row that counts the events: the row of the operation that opened the cursor. Ignores
+    /// a command that is longer than [`MAX_MESSAGE_BYTES`].
     pub(crate) fn ask(&mut self, cursor: i64, row: RowId, message: &Bytes, max_time: Duration) {
+        if message.len() > MAX_MESSAGE_BYTES {
+            return;
+        }
         match self.0.find(cursor) {
             Some(stream) => {
                 stream.message = message.clone();
@@ -156,5 +163,17 @@ mod tests {
         );
         streams.add_replayed(7, 2);
         assert!(streams.missing(7).is_none());
+    }
+
+    #[test]
+    fn a_long_get_more_is_not_kept() {
+        let row = Results::default().row_of(seawall_shape::ShapeId::of_other_row("a", "b", "c"));
+        let mut streams = Streams::default();
+        for (cursor, length, is_kept) in [(7, MAX_MESSAGE_BYTES, true), (8, 1 << 20, false)] {
+            let message = Bytes::from(vec![0; length]);
+            streams.ask(cursor, row, &message, Duration::ZERO);
+            streams.add_captured(cursor, 1);
+            assert_eq!(streams.missing(cursor).is_some(), is_kept, "{length}");
+        }
     }
 }

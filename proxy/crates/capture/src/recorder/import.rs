@@ -35,6 +35,10 @@ const MAX_SESSIONS: usize = 50_000;
 /// commands count as unmatched.
 const MAX_PENDING: usize = 100_000;
 
+/// Maximum length in bytes of the name of an application, or of a driver with its version. A client
+/// that has not logged in chooses them, and they are kept for each session.
+const MAX_NAME_BYTES: usize = 512;
+
 /// Maximum size in bytes of a `getMore` that is kept. If the cursor is an exhaust cursor and the
 /// recording lacks its later `getMore`s, the capture repeats the kept `getMore`.
 const MAX_EXHAUST_BYTES: usize = 4096;
@@ -359,11 +363,12 @@ impl Import {
             let document = Elements::find(client, document)?.value.as_document()?;
             Elements::find(document, field)?.value.as_str()
         };
-        state.application = text("application", "name").unwrap_or_default().to_owned();
+        let application = text("application", "name").unwrap_or_default();
+        state.application = shortened(application).to_owned();
         let driver = [text("driver", "name"), text("driver", "version")];
         let driver = driver.into_iter().flatten();
         let driver: Vec<_> = driver.filter(|text| !text.is_empty()).collect();
-        state.driver = driver.join(" ");
+        state.driver = shortened(&driver.join(" ")).to_owned();
     }
 
     fn legacy(&mut self, session: u64, parsed: &Parsed) {
@@ -478,6 +483,12 @@ fn may_be_shown(command: &OpMsg<'_>) -> bool {
         body: command.body,
         sequences: &sequences,
     })
+}
+
+/// The first bytes of a name, at most [`MAX_NAME_BYTES`].
+fn shortened(name: &str) -> &str {
+    let end = name.floor_char_boundary(MAX_NAME_BYTES.min(name.len()));
+    name.get(..end).unwrap_or_default()
 }
 
 fn unacknowledged(operation: u64, at_us: u64) -> Content {

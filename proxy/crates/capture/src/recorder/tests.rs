@@ -128,6 +128,21 @@ fn batch(cursor: i64) -> Document {
     doc! { "cursor": { "firstBatch": [{ "a": 1 }, {}], "id": cursor, "ns": "d.c" }, "ok": 1.0 }
 }
 
+/// A client chooses these names before it has logged in.
+#[test]
+fn long_names_of_applications_and_drivers_are_cut() {
+    let name = "\u{20ac}".repeat(10_000);
+    let hello = doc! { "hello": 1, "$db": "admin", "client": {
+    "application": { "name": &name }, "driver": { "name": &name, "version": &name } } };
+    let (records, _) = import([(1, request(1, &hello)), (1, request(2, &find(1)))]);
+    let Content::ClientBegan(client) = &records[0] else {
+        panic!("{records:?}");
+    };
+    for name in [&client.application, &client.driver] {
+        assert!((500..=512).contains(&name.len()), "{}", name.len());
+    }
+}
+
 /// mongod's traffic recorder writes packets. Their layout depends on the version of mongod, and the
 /// reader detects it from the first packet.
 #[test]
