@@ -649,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn increases_of_idle_cpu_time_and_of_idle_memory_and_of_system_calls_are_reported() {
+    fn a_rise_of_the_cpu_time_or_memory_of_an_idle_process_or_of_system_calls_is_reported() {
         let with = |cpu_percent: f64, bytes_per_client: f64, all: f64| {
             let mut medians = medians(200, 400);
             let windows = [-0.02, -0.01, 0.0, 0.0, 0.01, 0.02];

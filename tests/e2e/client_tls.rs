@@ -190,7 +190,7 @@ pub(crate) const REQUIRED: &str = "listen.tls.client_certificate = \"required\"\
                         listen.tls.client_crl_file = \"DIR/crl.pem\"\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_get_a_certificate_for_their_host_name_with_a_key_type_that_they_support() {
+async fn seawall_presents_the_certificate_for_the_requested_host_name_and_a_supported_key_type() {
     let mut scene = Scene::new();
     let issue = |names: &[&str], algorithm| scene.servers.server(names, algorithm).unwrap();
     let first = issue(&["a.example", "localhost"], &ED25519);

@@ -359,7 +359,7 @@ async fn recorder_shows_the_messages_that_reached_the_server() {
 }
 
 #[tokio::test]
-async fn recorder_can_freeze_delay_cut_and_refuse_connections() {
+async fn the_recorder_can_freeze_or_delay_or_cut_or_refuse_connections() {
     let server = shared_standalone().await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();
     let mut client = RawClient::connect(recorder.address()).await.unwrap();

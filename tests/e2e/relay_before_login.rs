@@ -18,7 +18,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn large_and_compressed_messages_close_a_relayed_client_that_has_not_logged_in() {
+async fn a_relayed_client_that_sends_a_large_or_a_compressed_message_before_its_login_is_closed() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let seawall = relaying(&server.uri(), "").await;
     let insert = doc! {"insert": "c", "documents": [{"pad": "x".repeat(100_000)}], "$db": "d"};

@@ -73,7 +73,7 @@ fn named(command: &[u8]) -> Option<(&'static CommandSpec, RawBsonRef<'_>)> {
     Some((table::find(name.as_str().as_bytes()), value))
 }
 
-/// True if the command may read or write users' keys.
+/// True if the command possibly reads or writes the SCRAM keys of users.
 fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRef<'_>) -> bool {
     let Ok(body) = RawDocument::from_bytes(command.body) else {
         return true;

@@ -184,7 +184,8 @@ impl Search {
         }
     }
 
-    /// Records that the tried limit was kept, with this gain.
+    /// Records that the limit of a trial was kept, because it has gained this much throughput or
+    /// latency.
     pub(crate) fn kept(
         &mut self,
         direction: Direction,

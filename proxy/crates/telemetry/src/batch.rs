@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_become_otlp_sums_with_a_start_time_and_gauges_become_otlp_gauges() {
+    fn otlp_exports_counters_as_sums_with_a_start_time_and_gauges_as_gauges() {
         let mut batch = batch();
         for (name, kind) in [
             ("counter", PointKind::Counter),
