@@ -33,7 +33,7 @@ pub use self::certificates::ServerTlsError;
 use self::{
     certificates::Certificates,
     resumption::{ExpiringSessions, Resumption},
-    verifier::Verifier,
+    verifier::{ChainVerifier, Verifier},
 };
 pub(crate) use self::{
     failure::{FailedHandshake, NotTls},
@@ -74,7 +74,7 @@ enum HandshakeConfig {
     PerHandshake {
         builder: ConfigBuilder<ServerConfig, WantsVerifier>,
         certificates: Arc<Certificates>,
-        verifier: Arc<dyn ClientCertVerifier>,
+        verifier: Arc<ChainVerifier>,
     },
 }
 

@@ -22,6 +22,8 @@ use tokio_rustls::rustls::{
     },
 };
 
+use super::verifier::ChainVerifier;
+
 /// Maximum number of sessions that are kept for clients without support for tickets (TLS 1.2 with
 /// session ids).
 const MAX_SESSIONS: usize = 1_024;
@@ -55,7 +57,7 @@ impl Resumption {
 /// session. So the new sessions of a resumed handshake have the same expiry as the earlier session.
 #[derive(Debug)]
 pub(super) struct ExpiringSessions {
-    verifier: Arc<dyn ClientCertVerifier>,
+    verifier: Arc<ChainVerifier>,
     resumption: Resumption,
     /// The earliest expiry of a certificate in the client's chain, in seconds since the Unix epoch.
     /// [`NEVER`] while no chain is known.
@@ -63,7 +65,7 @@ pub(super) struct ExpiringSessions {
 }
 
 impl ExpiringSessions {
-    pub(super) fn new(verifier: Arc<dyn ClientCertVerifier>, resumption: Resumption) -> Self {
+    pub(super) fn new(verifier: Arc<ChainVerifier>, resumption: Resumption) -> Self {
         Self {
             verifier,
             resumption,
@@ -135,15 +137,15 @@ impl StoresServerSessions for ExpiringSessions {
 
 impl ClientCertVerifier for ExpiringSessions {
     fn offer_client_auth(&self) -> bool {
-        self.verifier.offer_client_auth()
+        self.verifier.without_lists().offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.verifier.client_auth_mandatory()
+        self.verifier.without_lists().client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.verifier.root_hint_subjects()
+        self.verifier.without_lists().root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -152,8 +154,7 @@ impl ClientCertVerifier for ExpiringSessions {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let verifier = &self.verifier;
-        let verified = verifier.verify_client_cert(end_entity, intermediates, now)?;
+        let verified = self.verifier.verify(end_entity, intermediates, now)?;
         let chain = iter::once(end_entity).chain(intermediates);
         // A certificate with an unknown expiry counts as expired, so its session is never resumed.
         let expiries = chain.map(|certificate| not_after(certificate).unwrap_or(i64::MIN));
@@ -167,7 +168,9 @@ impl ClientCertVerifier for ExpiringSessions {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls12_signature(message, cert, dss)
+        self.verifier
+            .without_lists()
+            .verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -176,26 +179,31 @@ impl ClientCertVerifier for ExpiringSessions {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls13_signature(message, cert, dss)
+        self.verifier
+            .without_lists()
+            .verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
+        self.verifier.without_lists().supported_verify_schemes()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::verifier::Verifier;
+    use super::*;
     use rcgen::{
         BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd,
     };
-    use tokio_rustls::rustls::server::NoClientAuth;
-
-    use super::super::verifier::Verifier;
-    use super::*;
 
     fn sessions(resumption: &Resumption, expiry: i64) -> ExpiringSessions {
-        let sessions = ExpiringSessions::new(Arc::new(NoClientAuth), resumption.clone());
+        let authority = params("root", 2_048, IsCa::Ca(BasicConstraints::Unconstrained));
+        let authority = authority
+            .self_signed(&KeyPair::generate().unwrap())
+            .unwrap();
+        let verifier = Verifier::requiring(&authority.pem()).for_handshakes();
+        let sessions = ExpiringSessions::new(verifier, resumption.clone());
         sessions.expiry.store(expiry, Relaxed);
         sessions
     }

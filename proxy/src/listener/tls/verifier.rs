@@ -3,8 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use tokio_rustls::rustls::{
-    self, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
-    client::danger::HandshakeSignatureValid,
+    self, RootCertStore,
     pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime},
     server::{
         VerifierBuilderError, WebPkiClientVerifier,
@@ -33,7 +32,7 @@ pub(crate) struct ClientCertificates<'a> {
 
 /// Verifies clients' certificate chains.
 #[derive(Debug)]
-struct ChainVerifier {
+pub(super) struct ChainVerifier {
     /// One verifier for each set of revocation lists.
     by_lists: Vec<Arc<dyn ClientCertVerifier>>,
     /// A verifier without revocation lists, for everything except chains.
@@ -66,22 +65,14 @@ impl ChainVerifier {
             without_lists: verifier(Vec::new())?,
         })
     }
-}
 
-impl ClientCertVerifier for ChainVerifier {
-    fn offer_client_auth(&self) -> bool {
-        self.without_lists.offer_client_auth()
+    /// The verifier for everything except chains: names of authorities, and signatures.
+    pub(super) fn without_lists(&self) -> &dyn ClientCertVerifier {
+        &*self.without_lists
     }
 
-    fn client_auth_mandatory(&self) -> bool {
-        self.without_lists.client_auth_mandatory()
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.without_lists.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
+    /// Verifies a chain at this time.
+    pub(super) fn verify(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
@@ -91,30 +82,6 @@ impl ClientCertVerifier for ChainVerifier {
             verifier.verify_client_cert(end_entity, intermediates, now)
         })
     }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.without_lists
-            .verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.without_lists
-            .verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.without_lists.supported_verify_schemes()
-    }
 }
 
 /// Verifies clients' certificates. Two verifiers are equal if they accept the same clients.
@@ -122,7 +89,7 @@ pub(super) struct Verifier {
     is_required: bool,
     authorities: Vec<CertificateDer<'static>>,
     revocation_lists: Vec<CertificateRevocationListDer<'static>>,
-    verifier: Arc<dyn ClientCertVerifier>,
+    verifier: Arc<ChainVerifier>,
     expiries: Vec<CertificateExpiry>,
 }
 
@@ -179,7 +146,7 @@ impl Verifier {
     }
 
     /// The verifier for full handshakes.
-    pub(super) fn for_handshakes(&self) -> Arc<dyn ClientCertVerifier> {
+    pub(super) fn for_handshakes(&self) -> Arc<ChainVerifier> {
         Arc::clone(&self.verifier)
     }
 
@@ -204,9 +171,7 @@ impl Verifier {
             None => Ok(()),
             Some((certificate, intermediates)) => {
                 let now = UnixTime::now();
-                let verified = self
-                    .verifier
-                    .verify_client_cert(certificate, intermediates, now);
+                let verified = self.verifier.verify(certificate, intermediates, now);
                 verified.map(drop)
             }
         }
