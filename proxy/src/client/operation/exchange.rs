@@ -74,6 +74,7 @@ impl Operation<'_> {
             &interrupt,
         )
         .await;
+        let sent = sent.unwrap_or_else(|| Err(StreamError::Server(io::ErrorKind::TimedOut.into())));
         match sent {
             Ok(statements) => observation.set_statements(statements),
             Err(error) => return self.not_sent(error, &checkout, generation),
@@ -352,17 +353,15 @@ impl Operation<'_> {
     }
 }
 
-/// Sends a request. Fails if the server counts as hung before the request has been sent.
-async fn unless_interrupted<T>(
-    mut sending: Pin<&mut impl Future<Output = Result<T, StreamError>>>,
+/// Waits for an exchange with a server, or for a part of it. `None` if the server counts as hung
+/// before the exchange has ended.
+pub(super) async fn unless_interrupted<T>(
+    mut exchange: Pin<&mut impl Future<Output = T>>,
     interrupt: &Interrupt,
-) -> Result<T, StreamError> {
-    poll_fn(|cx| {
-        if let Poll::Ready(sent) = sending.as_mut().poll(cx) {
-            return Poll::Ready(sent);
-        }
-        let interrupted = interrupt.poll_raised(cx);
-        interrupted.map(|()| Err(StreamError::Server(io::ErrorKind::TimedOut.into())))
+) -> Option<T> {
+    poll_fn(|cx| match exchange.as_mut().poll(cx) {
+        Poll::Ready(ended) => Poll::Ready(Some(ended)),
+        Poll::Pending => interrupt.poll_raised(cx).map(|()| None),
     })
     .await
 }

@@ -1,18 +1,15 @@
 //! `killCursors` with cursors on several servers: each server gets a command with its own cursors
 //! (a part), and the client gets one merged reply.
 
-use std::{
-    collections::HashMap,
-    future::{Future as _, poll_fn},
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-};
+use std::{collections::HashMap, pin::pin, sync::Arc};
 
 use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, cstr, raw::CStr};
 use tokio::time::Instant;
 
-use super::context::{AttemptEnd, Operation};
+use super::{
+    context::{AttemptEnd, Operation},
+    exchange::unless_interrupted,
+};
 use crate::{
     client::{client_end::ClientEnd, reply::HeldReply},
     observe::Observation,
@@ -133,13 +130,9 @@ impl Operation<'_> {
             let connection = checkout.begin();
             let interrupt = Arc::clone(&connection.interrupt);
             interrupt.reset();
-            let mut running = pin!(connection.run(&part));
-            poll_fn(|cx| match running.as_mut().poll(cx) {
-                Poll::Ready(reply) => Poll::Ready(reply.ok()),
-                Poll::Pending => interrupt.poll_raised(cx).map(|()| None),
-            })
-            .await?
+            unless_interrupted(pin!(connection.run(&part)), &interrupt).await?
         };
+        let reply = reply.ok()?;
         checkout.finish();
         Some(reply)
     }
