@@ -64,7 +64,7 @@ pub struct Reporter {
     /// privileges, and these requests do not count towards the concurrency limit of the server.
     /// Waiting commands are grouped by user and address, and the groups are served in turn.
     turns: Turns<(u64, Sharer)>,
-    /// Counts refused actions, of which one a minute is logged.
+    /// Counts refused actions. At most one a minute is logged.
     refused_actions: OccasionalLog,
 }
 

@@ -287,35 +287,13 @@ pub fn without_repetitions(mut expiries: Vec<CertificateExpiry>) -> Vec<Certific
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{
-        BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
-        KeyIdMethod, KeyPair, KeyUsagePurpose, SerialNumber, date_time_ymd,
-    };
+    use rcgen::{Issuer, KeyPair, SerialNumber, date_time_ymd};
 
     use super::*;
-    use crate::revocation_lists;
-
-    fn params(name: &str) -> CertificateParams {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params
-    }
-
-    /// A revocation list with the number 1, in PEM. It must be replaced at the beginning of the
-    /// year `next_update_year`.
-    fn list(issuer: &Issuer<'static, KeyPair>, next_update_year: i32) -> String {
-        let params = CertificateRevocationListParams {
-            this_update: date_time_ymd(next_update_year - 1, 1, 1),
-            next_update: date_time_ymd(next_update_year, 1, 1),
-            crl_number: SerialNumber::from(1_u64),
-            issuing_distribution_point: None,
-            revoked_certs: Vec::new(),
-            key_identifier_method: KeyIdMethod::Sha256,
-        };
-        params.signed_by(issuer).unwrap().pem().unwrap()
-    }
+    use crate::{
+        revocation::tests::{numbered_list, params},
+        revocation_lists,
+    };
 
     /// The expiry of a certificate with the subject `CN=clients` at the beginning of a year.
     fn expiry(serial: &str, year: i32) -> CertificateExpiry {
@@ -356,7 +334,8 @@ mod tests {
         params.not_after = date_time_ymd(2_032, 1, 1);
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap().pem();
-        let list = list(&Issuer::new(params, key), 2_031);
+        let list = numbered_list(&Issuer::new(params, key), 1, 2_031);
+        let list = list.pem().unwrap();
         let content = format!("{certificate}{list}");
         let mut expiries = Vec::new();
         // Two listeners use the same file.

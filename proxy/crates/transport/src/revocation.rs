@@ -163,7 +163,7 @@ pub fn authorities_without_list(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::path::Path;
 
     use rcgen::{
@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    fn params(name: &str) -> CertificateParams {
+    pub(crate) fn params(name: &str) -> CertificateParams {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -189,7 +189,7 @@ mod tests {
 
     /// A revocation list with this number. It must be replaced at the beginning of the year
     /// `next_update_year`, and is a year old then.
-    fn numbered_list(
+    pub(crate) fn numbered_list(
         issuer: &Issuer<'static, KeyPair>,
         number: u64,
         next_update_year: i32,

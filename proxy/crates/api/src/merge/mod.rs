@@ -184,10 +184,7 @@ fn step_length(requested: f64, longest: f64) -> f64 {
 /// The seconds with data in a step of this length. A shorter step can begin in this step and end in
 /// the next one. It counts only here, so the sum of the seconds can exceed the length.
 fn within_step(seconds: f64, length: f64) -> f64 {
-    match length > 0.0 {
-        true => seconds.min(length),
-        false => seconds,
-    }
+    seconds.min(length)
 }
 
 #[cfg(test)]
