@@ -646,6 +646,7 @@ fn routing(settings: &config::Settings, topology: Arc<Topology>) -> Routing {
         foreign_cursors: OccasionalLog::default(),
         foreign_transactions: OccasionalLog::default(),
         failed_logins: OccasionalLog::default(),
+        local_failures: OccasionalLog::default(),
     }
 }
 

@@ -98,6 +98,8 @@ pub struct Routing {
     pub(crate) foreign_transactions: OccasionalLog,
     /// Logs failed logins of Seawall to servers, unless a server refused the user's keys.
     pub(crate) failed_logins: OccasionalLog,
+    /// Counts connections that Seawall's own host could not open. At most one a minute is logged.
+    pub(crate) local_failures: OccasionalLog,
 }
 
 /// Limits the memory of messages.

@@ -21,8 +21,9 @@ use seawall_wire::Elements;
 /// Pause between two attempts to check out from a paused pool.
 const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
 
-/// Pause between two attempts to check out after a login at a server has failed.
-const PAUSE_AFTER_FAILED_LOGIN: Duration = Duration::from_millis(100);
+/// Pause between two attempts to check out after a connection could not be opened or could not log
+/// in.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// While an operation waits for another router, the time between two checks of the user's identity.
 /// A check finds out whether the user has new keys, and whether the client has to log in again.
@@ -201,7 +202,7 @@ impl Operation<'_> {
                     let topology = &self.shared.routing.topology;
                     topology.report_failure(pool, generation);
                 } else {
-                    self.pause_after_failed_login(&error, deadline).await;
+                    self.pause_after_failure(&error, deadline).await;
                 }
                 match Instant::now() < deadline {
                     true => Ok(()),
@@ -211,15 +212,19 @@ impl Operation<'_> {
         }
     }
 
-    /// Handles the case that a login at a server failed, although the server did not refuse the
-    /// user's keys. Logs the failure. Then waits before the next attempt, because the next login
-    /// will probably fail in the same way.
-    async fn pause_after_failed_login(&self, error: &EstablishError, deadline: Instant) {
-        let now = Instant::now();
-        if let Some(logins) = self.shared.routing.failed_logins.count(now) {
+    /// Handles the case that a connection could not be opened, or that a login failed although the
+    /// server did not refuse the user's keys. Logs the failure. Then waits before the next attempt,
+    /// because it will probably fail in the same way.
+    async fn pause_after_failure(&self, error: &EstablishError, deadline: Instant) {
+        let (now, routing) = (Instant::now(), &self.shared.routing);
+        if error.is_local() {
+            if let Some(attempts) = routing.local_failures.count(now) {
+                tracing::warn!(%error, attempts, "Seawall's host could not open a server connection");
+            }
+        } else if let Some(logins) = routing.failed_logins.count(now) {
             tracing::warn!(%error, logins, "login at a server failed");
         }
-        sleep_until(deadline.min(now + PAUSE_AFTER_FAILED_LOGIN)).await;
+        sleep_until(deadline.min(now + PAUSE_AFTER_FAILURE)).await;
     }
 
     /// Handles a server's refusal of the user's keys. `login_version` is the

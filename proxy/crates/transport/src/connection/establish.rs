@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use tokio::{
     io::AsyncWriteExt as _,
-    net::{TcpStream, UnixStream},
+    net::UnixStream,
     time::{Instant, timeout},
 };
 use zeroize::Zeroizing;
@@ -21,7 +21,9 @@ use zeroize::Zeroizing;
 use super::{
     Connection, ControlError, SecretDocument, ServerAddress, ServerTls, TlsVersion,
     conversation_id, empty_exchange, payload, refuses_login, reply_is_ok, sasl_continue,
-    sasl_start, tls::WithoutCertificate,
+    sasl_start,
+    socket::{OpenError, connect_tcp, is_local_failure},
+    tls::WithoutCertificate,
 };
 use crate::{
     Stream,
@@ -34,6 +36,8 @@ use seawall_wire::Compressor;
 /// A step of establishing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EstablishStep {
+    /// Resolving the host name.
+    Resolve,
     /// Connecting the TCP or unix socket.
     Connect,
     /// The TLS handshake.
@@ -49,6 +53,7 @@ pub enum EstablishStep {
 impl fmt::Display for EstablishStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Resolve => "name resolution",
             Self::Connect => "connection",
             Self::Tls => "TLS handshake",
             Self::Hello => "hello",
@@ -155,13 +160,39 @@ impl EstablishError {
         }
     }
 
+    /// True if the host name could not be resolved, or if Seawall's host could not open the
+    /// connection, for example because no file descriptor was left. Such a failure says nothing
+    /// about the server.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Io { step, source, .. } => match step {
+                EstablishStep::Resolve => true,
+                EstablishStep::Connect => is_local_failure(source),
+                EstablishStep::Tls
+                | EstablishStep::Hello
+                | EstablishStep::Authenticate
+                | EstablishStep::AccessControl => false,
+            },
+            Self::TimedOut { .. }
+            | Self::Exchange { .. }
+            | Self::Refused { .. }
+            | Self::Scram { .. }
+            | Self::NoLogin
+            | Self::RequiresAuthentication { .. } => false,
+        }
+    }
+
     /// True if the server, or the network path to it, failed.
     pub fn blames_server(&self) -> bool {
         match self {
-            Self::Io { .. } | Self::TimedOut { .. } | Self::Exchange { .. } => true,
+            Self::Io { .. } => !self.is_local(),
+            Self::TimedOut { .. } | Self::Exchange { .. } => true,
             Self::Refused { step, .. } => match step {
                 EstablishStep::Hello | EstablishStep::AccessControl => true,
-                EstablishStep::Connect | EstablishStep::Tls | EstablishStep::Authenticate => false,
+                EstablishStep::Resolve
+                | EstablishStep::Connect
+                | EstablishStep::Tls
+                | EstablishStep::Authenticate => false,
             },
             Self::Scram { .. } | Self::NoLogin | Self::RequiresAuthentication { .. } => false,
         }
@@ -579,8 +610,18 @@ impl Connector {
                 Stream::Unix(stream)
             }
             ServerAddress::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await;
-                let stream = stream.map_err(failed)?;
+                let stream = connect_tcp(host, *port).await;
+                let stream = stream.map_err(|error| {
+                    let (step, source) = match error {
+                        OpenError::Resolve(source) => (EstablishStep::Resolve, source),
+                        OpenError::Connect(source) => (EstablishStep::Connect, source),
+                    };
+                    EstablishError::Io {
+                        step,
+                        address: address.clone(),
+                        source,
+                    }
+                })?;
                 stream.set_nodelay(true).map_err(failed)?;
                 keep_server_alive(&stream).map_err(failed)?;
                 Stream::Tcp(stream)
@@ -665,6 +706,8 @@ fn hello() -> RawDocumentBuf {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
 
     fn address() -> ServerAddress {
@@ -677,6 +720,14 @@ mod tests {
             address: address(),
             code,
             message: String::new(),
+        }
+    }
+
+    fn io(step: EstablishStep, errno: Errno) -> EstablishError {
+        EstablishError::Io {
+            step,
+            address: address(),
+            source: errno.into(),
         }
     }
 
@@ -708,6 +759,10 @@ mod tests {
             (scram(ScramError::KeysOutdated), true, false),
             (scram(ScramError::ServerSignatureMismatch), false, false),
             (EstablishError::NoLogin, true, false),
+            (io(EstablishStep::Resolve, Errno::NOENT), false, false),
+            (io(EstablishStep::Connect, Errno::MFILE), false, false),
+            (io(EstablishStep::Connect, Errno::CONNREFUSED), false, true),
+            (io(EstablishStep::Tls, Errno::CONNRESET), false, true),
             (exchange, false, true),
             (open, false, false),
         ] {

@@ -10,6 +10,7 @@ mod control;
 mod establish;
 mod interrupt;
 mod sasl;
+mod socket;
 mod tls;
 
 use std::sync::{
