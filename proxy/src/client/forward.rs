@@ -196,12 +196,13 @@ async fn read_more(
     length: Option<usize>,
 ) -> Result<(), RelayError> {
     match poll_fn(|cx| poll_read_or_gone(cx, client, server, held)).await {
-        Some(Ok(0)) => Err(RelayError::MidReply(io::ErrorKind::UnexpectedEof.into())),
+        // No byte of the reply has been forwarded.
+        Some(Ok(0)) => Err(RelayError::Server(io::ErrorKind::UnexpectedEof.into())),
         Some(Ok(_)) if length.is_some_and(|length| held.len() > length) => {
             Err(RelayError::Foreign("bytes after the reply"))
         }
         Some(Ok(_)) => Ok(()),
-        Some(Err(error)) => Err(RelayError::MidReply(error)),
+        Some(Err(error)) => Err(RelayError::Server(error)),
         None => {
             let rest = length.map(|length| Unread::Rest(length - held.len()));
             let unread = rest.unwrap_or(Unread::InHeader);

@@ -21,10 +21,12 @@ pub(super) const REPLY_HEAD_BYTES: usize = HEADER_BYTES + 4 + 1;
 /// The reason why no complete reply reached the client.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RelayError {
-    /// The server failed before the first byte of its reply. The client can still get an error.
+    /// The server failed before Seawall forwarded a byte of its reply. The client can still get
+    /// another reply.
     #[error("server failed before its reply: {0}")]
     Server(io::Error),
-    /// The server failed after the first byte of its reply. The client can no longer get an error.
+    /// The server failed after Seawall had forwarded a part of its reply, or had begun to drop the
+    /// reply. The client can no longer get another reply.
     #[error("server failed during its reply: {0}")]
     MidReply(io::Error),
     /// The reply belongs to another request, or is malformed.

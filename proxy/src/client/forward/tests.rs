@@ -25,9 +25,21 @@ fn reply(request_id: i32) -> Vec<u8> {
     encode_op_msg_like(0, 1, request_id, rawdoc! { "ok": 1 }.as_bytes())
 }
 
-/// Forwards a reply to a client that leaves after the server has sent only `sent`.
-async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8]) -> RelayError {
-    let (mut client, leaver) = pair();
+/// The end of a connection that closes it in the middle of a reply.
+#[derive(Clone, Copy)]
+enum Closer {
+    Client,
+    Server,
+}
+
+/// Forwards a reply of which the server has sent only `sent` when `closer` closes its connection.
+async fn relay_cut(
+    server: &mut Stream,
+    far: &mut UnixStream,
+    sent: &[u8],
+    closer: Closer,
+) -> RelayError {
+    let (mut client, far_client) = pair();
     let body = rawdoc! { "find": "c", "$db": "d" };
     let input = CommandBytes {
         body: body.as_bytes(),
@@ -63,13 +75,29 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
         &mut observation
     ));
     far.write_all(sent).await.unwrap();
-    // These polls read the sent bytes before the client leaves.
+    // These polls read the sent bytes before the connection is closed.
     for _ in 0..10 {
         assert!(futures_util::poll!(relayed.as_mut()).is_pending());
         tokio::task::yield_now().await;
     }
-    drop(leaver);
-    relayed.await.err().expect("the client has left")
+    match closer {
+        Closer::Client => drop(far_client),
+        Closer::Server => far.shutdown().await.unwrap(),
+    }
+    relayed.await.err().expect("a connection is closed")
+}
+
+/// An operation that failed with [`RelayError::Server`] is repeated or gets an error reply. After
+/// other errors, the client is closed.
+#[tokio::test]
+async fn an_operation_can_be_repeated_if_the_server_closes_within_a_reply_that_is_held() {
+    let whole = reply(REQUEST_ID);
+    for split in 0..whole.len() {
+        let (mut server, mut far) = pair();
+        let sent = &whole[..split];
+        let error = relay_cut(&mut server, &mut far, sent, Closer::Server).await;
+        assert!(matches!(error, RelayError::Server(_)), "{split}: {error}");
+    }
 }
 
 /// To drain a reply is to read and discard its rest, so that the connection can be used again.
@@ -79,7 +107,7 @@ async fn the_reply_to_a_client_that_left_is_drained_if_the_header_was_read_whole
     for split in 0..first.len() {
         let (mut server, mut far) = pair();
         let (sent, rest) = first.split_at(split);
-        let error = relay_to_leaver(&mut server, &mut far, sent).await;
+        let error = relay_cut(&mut server, &mut far, sent, Closer::Client).await;
         let RelayError::ClientGone { unread } = error else {
             panic!("{split}: {error}");
         };
