@@ -520,18 +520,18 @@ impl Inner {
                 let reason = self.limits.perished(c, self.generation, now);
                 reason.or_else(|| has_ended(c).then_some(CloseReason::Ended))
             };
-            let (keep, close): (Vec<_>, Vec<_>) = user
-                .available
-                .drain(..)
+            let available = user.available.drain(..);
+            let (keep, close): (Vec<_>, Vec<_>) = available
                 .map(|mut c| (perished(&mut c), c))
-                .partition(|(r, _)| r.is_none());
-            user.available
-                .extend(keep.into_iter().map(|(_, connection)| connection));
+                .partition(|(reason, _)| reason.is_none());
+            user.available.extend(keep.into_iter().map(|(_, c)| c));
             todo.close.extend(
                 close
                     .into_iter()
                     .filter_map(|(reason, c)| Some((c, reason?))),
             );
+            let idle = user.extract_idle(&self.limits, now);
+            todo.close.extend(idle.map(|c| (c, CloseReason::Idle)));
             self.total -= before - user.available.len();
         }
         self.turns.retain(|id| {
@@ -582,9 +582,6 @@ impl Limits {
         {
             return Some(CloseReason::Expired);
         }
-        let idle = now.saturating_duration_since(connection.last_used_at);
-        self.max_idle_time
-            .is_some_and(|limit| idle >= limit)
-            .then_some(CloseReason::Idle)
+        None
     }
 }

@@ -647,12 +647,40 @@ async fn a_connection_is_not_closed_for_another_user_until_it_is_100_ms_old() {
 #[tokio::test(start_paused = true)]
 async fn minimum_pool_size_is_maintained() {
     let (user, now) = (identity("u"), Instant::now());
+    let later = |seconds| now + Duration::from_secs(seconds);
     let mut inner = inner(Limits {
         min_pool_size: 2,
         ..limits()
     });
+    let held = [0, 1, 2].map(|_| obtain(&mut inner, &user, now));
+    for held in held {
+        inner.give_back(user.id(), held, None, now);
+    }
+    // Of three idle connections, two are kept.
+    for (seconds, closed) in [(60, &[CloseReason::Idle][..]), (61, &[])] {
+        let todo = inner.maintain(later(seconds), |_| false);
+        assert_eq!(reasons(&todo), closed);
+        assert!(todo.establish.is_empty());
+    }
+    let _held = obtain(&mut inner, &user, later(62));
+    let todo = inner.maintain(later(600), |_| false);
+    assert_eq!(reasons(&todo), [CloseReason::Expired]);
+    assert_eq!(todo.establish.len(), 1);
+    inner.check_invariants();
+}
+
+/// An expired connection is too old.
+#[tokio::test(start_paused = true)]
+async fn expired_connections_of_an_idle_user_are_replaced_up_to_the_minimum_pool_size() {
+    let (user, now) = (identity("u"), Instant::now());
+    let mut inner = inner(Limits {
+        min_pool_size: 1,
+        ..limits()
+    });
     use_once(&mut inner, &user, now);
-    assert_eq!(inner.maintain(now, |_| false).establish.len(), 1);
+    let todo = inner.maintain(now + Duration::from_secs(600), |_| false);
+    assert_eq!(reasons(&todo), [CloseReason::Expired]);
+    assert_eq!(todo.establish.len(), 1);
     inner.check_invariants();
 }
 

@@ -161,6 +161,23 @@ impl User {
         !self.available.is_empty() && self.waiters.len_of(need) > 0 && self.may_use(need, limits)
     }
 
+    /// Removes the available connections that have been idle for [`Limits::max_idle_time`], the
+    /// one that was idle longest first. Leaves the user at least [`Limits::min_pool_size`]
+    /// connections.
+    pub(super) fn extract_idle(
+        &mut self,
+        limits: &Limits,
+        now: Instant,
+    ) -> impl Iterator<Item = Box<Connection>> {
+        let idle = |c: &Connection| now.saturating_duration_since(c.last_used_at);
+        let is_idle = |c: &Connection| limits.max_idle_time.is_some_and(|limit| idle(c) >= limit);
+        let surplus = self.total().saturating_sub(limits.min_pool_size);
+        // The connection that was checked in last is at the end.
+        let candidates = self.available.iter().take(surplus);
+        let count = candidates.take_while(|c| is_idle(c)).count();
+        self.available.drain(..count)
+    }
+
     /// True if the pool can remove the user.
     pub(super) fn is_unused(&self, now: Instant) -> bool {
         let is_paused = self.refill_after.is_some_and(|at| now < at);
