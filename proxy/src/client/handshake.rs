@@ -122,7 +122,10 @@ impl Client {
             .filter(|_| self.shared.settings().name_applications)
         {
             let settings = self.shared.settings();
-            self.client_element = client_element(metadata, &settings.host, &self.peer.text);
+            let snapshot = self.shared.routing.topology.snapshot();
+            let max_bytes = snapshot.description.max_client_bytes();
+            self.client_element =
+                client_element(metadata, &settings.host, &self.peer.text, max_bytes);
         }
         if let Some(offered) = hello.compressors {
             self.compressors = offered.among(&self.allowed_compressors);

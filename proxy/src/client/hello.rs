@@ -279,9 +279,15 @@ fn check_metadata(metadata: &RawDocument, is_first: bool) -> Result<RawDocumentB
     Ok(metadata.to_owned())
 }
 
-/// Builds the element `$client` that is added to each of a client's commands. `None` if it is too
-/// large for a server.
-pub(super) fn client_element(metadata: &RawDocument, host: &str, peer: &str) -> Option<Box<[u8]>> {
+/// Builds the element `$client` that is added to each of a client's commands. Its document has at
+/// most `max_bytes` bytes: without room for the part `mongos`, it has only the client's metadata.
+/// `None` if these are too large.
+pub(super) fn client_element(
+    metadata: &RawDocument,
+    host: &str,
+    peer: &str,
+    max_bytes: usize,
+) -> Option<Box<[u8]>> {
     let mut mongos = RawDocumentBuf::new();
     mongos.append(cstr!("host"), host);
     mongos.append(cstr!("client"), peer);
@@ -291,11 +297,10 @@ pub(super) fn client_element(metadata: &RawDocument, host: &str, peer: &str) -> 
     );
     let mut client = metadata.to_owned();
     client.append(cstr!("mongos"), mongos);
-    // A mongod accepts at most 1,024 bytes and refuses a command with a longer element.
-    (client.as_bytes().len() <= 1024).then(|| {
-        let element = [b"\x03$client\0", client.as_bytes()].concat();
-        element.into_boxed_slice()
-    })
+    let fitting = [client.as_bytes(), metadata.as_bytes()]
+        .into_iter()
+        .find(|document| document.len() <= max_bytes)?;
+    Some([b"\x03$client\0", fitting].concat().into_boxed_slice())
 }
 
 /// The facts from which the reply to a hello is built.
@@ -552,21 +557,22 @@ mod tests {
         assert!(!sends(0, false));
     }
 
-    /// Seawall adds the field `$client` to a command, unless this field would exceed 1024 bytes.
+    /// Seawall adds the field `$client` to a command. Servers refuse a command whose field is too
+    /// large.
     #[test]
-    fn a_client_field_contains_the_address_of_the_client_and_is_omitted_above_1024_bytes() {
+    fn a_client_field_contains_the_address_of_the_client_if_the_server_accepts_its_size() {
         let metadata = RawDocumentBuf::try_from(&metadata()).unwrap();
-        let element = client_element(&metadata, "h:1", "p:2").unwrap();
+        let element = client_element(&metadata, "h:1", "p:2", 1024).unwrap();
         assert!(element.starts_with(b"\x03$client\0"));
         let document = RawDocument::from_bytes(&element[9..]).unwrap();
-        assert_eq!(
-            document
-                .get_document("mongos")
-                .unwrap()
-                .get_str("client")
-                .unwrap(),
-            "p:2"
-        );
-        assert!(client_element(&metadata, &"h".repeat(1000), "p").is_none());
+        let mongos = document.get_document("mongos").unwrap();
+        assert_eq!(mongos.get_str("client").unwrap(), "p:2");
+        let whole = document.as_bytes().len();
+        let exact = client_element(&metadata, "h:1", "p:2", whole).unwrap();
+        assert_eq!(exact, element);
+        let shorter = client_element(&metadata, "h:1", "p:2", whole - 1).unwrap();
+        assert_eq!(&shorter[9..], metadata.as_bytes());
+        let bytes = metadata.as_bytes().len();
+        assert!(client_element(&metadata, "h:1", "p:2", bytes - 1).is_none());
     }
 }

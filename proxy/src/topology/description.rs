@@ -215,6 +215,24 @@ impl TopologyDescription {
         self.max_wire_version >= STABLE_API_WIRE_VERSION
     }
 
+    /// Maximum size of the document `$client` in a command. A router accepts 512 bytes, as in a
+    /// `hello`, and other servers accept 1,024. While no server has a known type, the smaller
+    /// maximum applies.
+    pub(crate) fn max_client_bytes(&self) -> usize {
+        let has_room = |server: &ServerDescription| match server.server_type {
+            ServerType::Unknown | ServerType::Router => false,
+            ServerType::Standalone
+            | ServerType::Primary
+            | ServerType::Secondary
+            | ServerType::Arbiter
+            | ServerType::Other => true,
+        };
+        match self.servers.iter().any(has_room) {
+            true => 1024,
+            false => 512,
+        }
+    }
+
     /// True if at least one server supports `getLastError`. Only servers before 5.1 support it.
     pub(crate) fn knows_get_last_error(&self) -> bool {
         self.max_wire_version < NO_GET_LAST_ERROR_WIRE_VERSION
@@ -321,7 +339,22 @@ mod tests {
     }
 
     #[test]
-    fn data_about_users_may_be_outdated_on_a_secondary_and_on_each_of_several_routers() {
+    fn a_command_for_routers_or_for_unknown_servers_has_at_most_512_bytes_of_client_metadata() {
+        for (server_type, bytes) in [
+            (ServerType::Router, 512),
+            (ServerType::Unknown, 512),
+            (ServerType::Standalone, 1024),
+            (ServerType::Primary, 1024),
+            (ServerType::Secondary, 1024),
+        ] {
+            let servers = [server(1, server_type, 1), server(2, ServerType::Unknown, 1)];
+            let deployment = deployment(TopologyType::Unknown, servers);
+            assert_eq!(deployment.max_client_bytes(), bytes, "{server_type:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_primary_or_a_standalone_refuses_no_valid_keys_of_users() {
         let lagging = |description: &TopologyDescription| {
             let servers = description.servers.iter();
             let lagging = servers.map(|server| description.may_lag(&server.address));
