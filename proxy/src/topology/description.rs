@@ -250,10 +250,11 @@ impl TopologyDescription {
             .find_map(|server| server.probe.build_info.as_ref())
     }
 
-    /// True if the data about users may be older on this server than on another server. This is the
-    /// case if the server is a member of a replica set but not its primary, or if it is one of
-    /// several routers. A router caches users for up to 30 s
-    /// (`userCacheInvalidationIntervalSecs`).
+    /// True if this server may refuse a user's keys although they are valid. This is the case if
+    /// the server is a member of a replica set but not its primary, because its data about users
+    /// may be older, or if it is a router. A router caches users for up to 30 s
+    /// (`userCacheInvalidationIntervalSecs`). If it cannot read a user from the config servers, it
+    /// refuses the user's logins with the same code as after a change of the password.
     pub(super) fn may_lag(&self, address: &ServerAddress) -> bool {
         let is_primary = |server: &ServerDescription| {
             server.address == *address && server.server_type == ServerType::Primary
@@ -262,9 +263,16 @@ impl TopologyDescription {
             TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary => {
                 !self.servers.iter().any(is_primary)
             }
-            TopologyType::Sharded => self.servers.len() > 1,
-            TopologyType::Single | TopologyType::Unknown => false,
+            TopologyType::Sharded => true,
+            TopologyType::Single => self.is_router(address),
+            TopologyType::Unknown => false,
         }
+    }
+
+    /// True if the server at this address is a router.
+    pub(super) fn is_router(&self, address: &ServerAddress) -> bool {
+        let mut servers = self.servers.iter();
+        servers.any(|server| server.address == *address && server.server_type == ServerType::Router)
     }
 
     /// Returns the index of the nearest usable router that is not one of `refusing`, the routers
@@ -369,8 +377,10 @@ mod tests {
         let standalone = server(1, ServerType::Standalone, 1);
         let standalone = deployment(TopologyType::Single, [standalone]);
         assert_eq!(lagging(&standalone), [false]);
-        assert_eq!(lagging(&routers(1)), [false]);
+        assert_eq!(lagging(&routers(1)), [true]);
         assert_eq!(lagging(&routers(2)), [true, true]);
+        let direct = deployment(TopologyType::Single, routers(1).servers);
+        assert_eq!(lagging(&direct), [true]);
     }
 
     /// The list contains the routers that have refused a user's SCRAM keys.

@@ -514,9 +514,14 @@ impl Topology {
         });
     }
 
-    /// True if the data about users may be older on this server than on another server.
+    /// True if this server may refuse a user's keys although they are valid.
     pub(crate) fn may_lag(&self, address: &ServerAddress) -> bool {
         self.snapshot().description.may_lag(address)
+    }
+
+    /// True if the server at this address is a router.
+    pub(crate) fn is_router(&self, address: &ServerAddress) -> bool {
+        self.snapshot().description.is_router(address)
     }
 
     /// Selects the nearest usable router that is not one of `refusing`, the routers that have

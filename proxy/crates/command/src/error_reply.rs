@@ -176,8 +176,8 @@ fn code_name(code: i32) -> std::borrow::Cow<'static, str> {
 }
 
 /// The codes for which [`reports_server_failure`] is true, without the state-change codes. The list
-/// also has codes of failures between a mongos and its config servers: a mongos that cannot read a
-/// user from the config servers replies to the login with such a code.
+/// also has codes of failures between a mongos and its config servers. But a mongos that cannot
+/// read a user from the config servers usually refuses the login with 18 (AuthenticationFailed).
 const SERVER_FAILURES: [i32; 29] = [
     1,      // InternalError
     6,      // HostUnreachable

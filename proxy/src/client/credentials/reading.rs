@@ -76,8 +76,7 @@ impl Credentials {
     /// Checks out a connection of a user to the primary or to a router, to read the user's keys. If
     /// a router refuses the user's keys, tries another router, because the data about users on the
     /// first router may be outdated. The error is the [`Reading`] that the caller returns instead
-    /// of the keys. It is [`Reading::RefusedSoFar`] if all usable routers refuse the keys, but a
-    /// router has just failed. That router may still accept the keys.
+    /// of the keys.
     async fn check_out_to_read(&self, identity: &Arc<Identity>) -> Result<Checkout, Reading> {
         let deadline = Instant::now() + QUESTION_LIMIT;
         let preference = ReadPreference::PRIMARY;
@@ -101,8 +100,11 @@ impl Credentials {
             let refusing = refusals.routers();
             pool = match self.topology.router_except(refusing) {
                 Some(other) => other,
-                None if self.topology.expects_router_except(refusing) => {
-                    return Err(Reading::RefusedSoFar(refused_version));
+                None if self.topology.is_router(pool.address()) => {
+                    return Err(Reading::RefusedByRouters {
+                        login_version: refused_version,
+                        is_undecided: self.topology.expects_router_except(refusing),
+                    });
                 }
                 None => return Err(Reading::Refused(refused_version)),
             };

@@ -136,8 +136,14 @@ pub(in crate::client) enum Reading {
     /// The keys of this [`Identity::login_version`] were refused, or the reply has no usable keys.
     Refused(u64),
     /// All usable routers refused a login with the keys of this [`Identity::login_version`]. The
-    /// identity stays usable, because a router that has just failed may accept these keys.
-    RefusedSoFar(u64),
+    /// identity stays usable, because a router also refuses valid keys while it cannot read the
+    /// user from the config servers.
+    RefusedByRouters {
+        /// The [`Identity::login_version`] of the refused keys.
+        login_version: u64,
+        /// True if a router that has just failed may still accept the keys.
+        is_undecided: bool,
+    },
     /// The reading failed, so nothing changes.
     Unavailable,
 }
@@ -461,11 +467,15 @@ impl Store {
             Reading::Refused(version) if version != identity.login_version() => {
                 return Confirmed::default();
             }
-            // If a proof has failed against the cached keys, they may be outdated. They are
-            // removed, so that a server verifies the user's next login.
-            Reading::RefusedSoFar(version) => {
+            // The cached keys may be outdated. They are removed, so that a server verifies the
+            // user's next login. If a router may still accept them, they are removed only if a
+            // proof has failed against them.
+            Reading::RefusedByRouters {
+                login_version,
+                is_undecided,
+            } => {
                 let is_doubted = current.is_some_and(Known::is_doubted);
-                if is_doubted && version == identity.login_version() {
+                if (is_doubted || !is_undecided) && login_version == identity.login_version() {
                     self.known.remove(&hash);
                 }
                 return Confirmed::default();

@@ -128,7 +128,7 @@ mod tests {
         for code in [433, 449, 450, 462, 463, 473] {
             assert!(!refuses_login(code), "{code}");
         }
-        // A mongos could not read the user from the config servers: 90 is CallbackCanceled, 134
+        // A failure between a mongos and its config servers: 90 is CallbackCanceled, 134
         // ReadConcernMajorityNotAvailableYet, 145 PooledConnectionsDropped, 149 NoConfigPrimary,
         // 290 TransactionExceededLifetimeLimitSeconds, 317 ConnectionPoolExpired, 365
         // TemporarilyUnavailable, 402 ResourceExhausted, 407

@@ -129,6 +129,30 @@ async fn clients_stay_logged_in_if_one_router_refuses_their_keys_but_another_has
     assert!(scene.known("u").is_some());
 }
 
+/// A mongos refuses each login while it cannot read users from the config servers. The reason may
+/// also be a new password, so a server must check the next login of the user.
+#[tokio::test]
+async fn if_the_only_router_refuses_the_keys_of_a_user_its_clients_stay_logged_in() {
+    let scene = Scene::behind(
+        CredentialMode::Own,
+        Vec::new(),
+        |address, limits, connector, recorder| {
+            Topology::of_usable_routers([address], limits, connector, recorder)
+        },
+    )
+    .await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    scene.server.server.close_all().await;
+    scene.pool.maintain();
+    scene.server.set_password("u", "changed");
+    scene.read_again(&known).await;
+    assert_eq!(known.identity.status(), IdentityStatus::Good);
+    assert!(scene.known("u").is_none());
+    assert!(refused(scene.log_in("u", "secret").await));
+    let changed = scene.log_in("u", "changed").await.unwrap();
+    assert_eq!(changed.identity.id(), known.identity.id());
+}
+
 #[tokio::test]
 async fn cached_keys_are_removed_after_a_client_proof_did_not_match_and_all_routers_refused_them() {
     let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
