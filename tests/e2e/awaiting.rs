@@ -6,9 +6,9 @@ use std::{sync::Arc, time::Duration};
 use mongodb::bson::{Document, doc};
 use seawall_tests::{
     eventually::eventually,
-    mongod::{Options, ReplicaSet},
+    mongod::{NewUser, Options, ReplicaSet, create_user},
     raw::{OpMsg, RawClient, RawReply},
-    recorder::Recorder,
+    recorder::{Cut, Recorder},
     seawall::{self, Seawall},
 };
 use tokio::{task::JoinSet, time::timeout};
@@ -24,7 +24,13 @@ struct Scene {
 
 impl Scene {
     async fn start(max_pool_size: usize) -> Self {
-        let set = ReplicaSet::start(1, Options::default()).await.unwrap();
+        let toml = format!("pool.max_pool_size = {max_pool_size}\n");
+        Self::start_with(Options::default(), toml).await
+    }
+
+    /// Starts a server with these options, and Seawall with this configuration.
+    async fn start_with(options: Options, toml: String) -> Self {
+        let set = ReplicaSet::start(1, options).await.unwrap();
         let client = set.client().await.unwrap();
         client
             .database(DB)
@@ -34,7 +40,7 @@ impl Scene {
         let recorder = Recorder::start(set.members()[0].address()).await.unwrap();
         let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
         let options = seawall::Options {
-            toml: format!("pool.max_pool_size = {max_pool_size}"),
+            toml,
             ..seawall::Options::default()
         };
         let seawall = Seawall::start_with(&uri, options).await;
@@ -212,4 +218,75 @@ async fn many_change_streams_do_not_block_other_operations() {
             .await,
         0.0
     );
+}
+
+/// A pool of four connections allows one operation at a time to wait for data. If the server fails,
+/// an operation on a tailable cursor waits for `server_selection_timeout_ms`, and one on a change
+/// stream for a second.
+#[tokio::test]
+async fn operations_that_wait_for_a_failed_server_do_not_keep_change_streams_waiting() {
+    let toml = "pool.max_pool_size = 4\ndeployment.server_selection_timeout_ms = 600000\n";
+    let scene = Scene::start_with(Options::default(), toml.to_owned()).await;
+    let database = scene.set.client().await.unwrap().database(DB);
+    let create = doc! {"create": "log", "capped": true, "size": 1 << 20};
+    database.run_command(create).await.unwrap();
+    let log = database.collection::<Document>("log");
+    log.insert_one(doc! {"_id": 1}).await.unwrap();
+    let (mut reader, mut watcher) = (scene.client().await, scene.client().await);
+    let find = doc! {"find": "log", "tailable": true, "awaitData": true};
+    let tail = open(&mut reader, find).await;
+    let stream = watch(&mut watcher, doc! {}).await;
+    scene.recorder.refuse(true);
+    scene.recorder.cut_all(Cut::Reset);
+    let is_cleared = async || scene.seawall.metric("seawall_pool_clears_total", &[]).await > 0.0;
+    eventually(LIMIT, is_cleared).await.unwrap();
+    let wait = doc! {"getMore": tail, "collection": "log", "maxTimeMS": 600_000, "$db": DB};
+    reader.send(&OpMsg::new(wait)).await.unwrap();
+    watcher.set_limit(LIMIT);
+    let lost = watcher.command(DB, more(stream, None)).await.unwrap();
+    assert_eq!(lost.code(), Some(43), "{lost:?}");
+}
+
+/// A pool of four connections allows one operation at a time to wait for data.
+#[tokio::test]
+async fn a_user_whose_connections_are_all_in_use_does_not_delay_change_streams_of_others() {
+    let toml = "pool.max_pool_size = 4\npool.wait_queue_timeout_ms = 600000\n";
+    let scene = Scene::start_with(Options::with_auth(), toml.to_owned()).await;
+    let administrator = scene.set.administrator().await.unwrap();
+    let users =
+        ["busy", "other"].map(|name| NewUser::new("admin", name, "secret").role("readWrite", DB));
+    let logged_in = async |user: &NewUser| {
+        let mut client = scene.client().await;
+        client.set_limit(LIMIT);
+        let outcome = client.login(&user.login()).await.unwrap();
+        assert!(outcome.is_authenticated(), "{outcome:?}");
+        client
+    };
+    for user in &users {
+        create_user(&administrator, user).await.unwrap();
+    }
+    scene.insert(doc! {"_id": 1}).await;
+    let (mut busy, mut other) = (logged_in(&users[0]).await, logged_in(&users[1]).await);
+    let stream_of_busy = watch(&mut busy, doc! {}).await;
+    let stream_of_other = watch(&mut other, doc! {}).await;
+    let mut blocked = Vec::new();
+    for _ in 0..4 {
+        let mut client = logged_in(&users[0]).await;
+        let endless = doc! {"$where": "sleep(600000) || true"};
+        let find = doc! {"find": "things", "filter": endless, "$db": DB};
+        client.send(&OpMsg::new(find)).await.unwrap();
+        blocked.push(client);
+    }
+    let connections = "seawall_server_connections";
+    let in_use = ["state=\"in_use\""];
+    let all_in_use = async || scene.seawall.metric(connections, &in_use).await >= 4.0;
+    eventually(LIMIT, all_in_use).await.unwrap();
+    let mut wait = more(stream_of_busy, Some(600_000));
+    wait.insert("$db", DB);
+    busy.send(&OpMsg::new(wait)).await.unwrap();
+    let waits = async || scene.seawall.metric("seawall_wait_queue_length", &[]).await >= 1.0;
+    eventually(LIMIT, waits).await.unwrap();
+    scene.insert(doc! {"_id": 2}).await;
+    let reply = other.command(DB, more(stream_of_other, Some(600_000)));
+    assert_eq!(batch(&reply.await.unwrap()).len(), 1);
 }

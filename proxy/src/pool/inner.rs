@@ -553,13 +553,13 @@ impl Inner {
                 is_ready
             });
         }
-        self.users.retain(|_, user| !user.is_unused(now));
         let ids: Vec<_> = self.users.keys().copied().collect();
         for id in ids {
             self.list(id);
             self.use_room(id, &mut todo);
             self.refill(id, now, &mut todo);
         }
+        self.users.retain(|_, user| !user.is_unused(now));
         todo
     }
 }

@@ -21,6 +21,7 @@ mod holdings;
 mod inner;
 mod lane;
 mod latency;
+mod lifecycle;
 mod pace;
 mod queue;
 mod reserve;
@@ -49,7 +50,7 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    sync::Notify,
+    sync::{Notify, watch},
     time::{Instant, sleep, timeout_at},
 };
 
@@ -285,6 +286,8 @@ pub struct ServerPool {
     /// Notified when the pool was cleared or closed, so that connections that are being established
     /// are given up.
     emptied: Notify,
+    /// True while the pool is paused.
+    paused: watch::Sender<bool>,
     /// Read operations whose client has disconnected, and which Seawall must end at the server.
     end_queue: EndQueue,
     lane: Lane,
@@ -398,6 +401,7 @@ impl ServerPool {
             pace: Mutex::new(Pace::new(limits.connections_per_second, chance())),
             pace_changed: Notify::new(),
             emptied: Notify::new(),
+            paused: watch::Sender::new(true),
             inner: Mutex::new(Inner::new(limits, has_ended, random(), Instant::now())),
             end_queue: EndQueue::default(),
             connector,
@@ -540,67 +544,6 @@ impl ServerPool {
     /// The current generation of the pool.
     pub(crate) fn generation(&self) -> Generation {
         self.inner.lock().generation()
-    }
-
-    /// Clears the pool after a failure in `generation`. All connections become stale. Waiting
-    /// operations fail, so that they select a server again. Connections that are being established
-    /// are given up, and no connection is established until [`ServerPool::ready`]. Returns true if
-    /// the pool was cleared. Ignores a failure of an earlier generation.
-    pub fn clear(&self, generation: Generation) -> bool {
-        let todo = self.inner.lock().clear(generation, Instant::now());
-        let is_cleared = todo.is_some();
-        if is_cleared {
-            self.metrics.pool_cleared();
-            self.give_up_establishing();
-        }
-        self.perform(todo.unwrap_or_default());
-        is_cleared
-    }
-
-    /// Records that the server is available: a paused pool becomes ready.
-    pub fn ready(&self) {
-        self.inner.lock().ready();
-    }
-
-    /// Records that a connection of `generation` ended during an operation of `identity`. The pool
-    /// then hands out no connection until [`ServerPool::recover`] or [`ServerPool::clear`] is
-    /// called. The caller calls one of them when the result of a probe is known. If the pool was
-    /// suspect shortly before, it continues to hand out connections.
-    pub(crate) fn suspect(&self, generation: Generation, identity: &Identity) -> Suspicion {
-        let has_ended = |connection: &mut Connection| connection.stream.has_ended();
-        let mut inner = self.inner.lock();
-        inner.suspect(generation, identity.id(), Instant::now(), has_ended)
-    }
-
-    /// Records that the server replied to a probe that was sent at `asked_at`. A paused pool
-    /// becomes ready. A suspect pool becomes ready too, unless it became suspect after `asked_at`.
-    pub(crate) fn recover(&self, asked_at: Instant) {
-        let todo = self.inner.lock().recover(asked_at, Instant::now());
-        self.perform(todo);
-    }
-
-    /// Returns how long the server has been suspected of a failure; `None` if it is not suspected.
-    pub(crate) fn suspected_for(&self, now: Instant) -> Option<Duration> {
-        self.inner.lock().suspected_for(now)
-    }
-
-    /// Discards what was learned about the server's concurrency limit, because the server has
-    /// changed its type, for example from secondary to primary.
-    pub(crate) fn reset_limit(&self) {
-        let todo = self.inner.lock().reset_limit(Instant::now());
-        self.perform(todo);
-    }
-
-    /// Closes the pool. Available connections are closed now. Connections in use are closed when
-    /// they are checked in.
-    pub fn close(&self) {
-        let todo = self.inner.lock().close(Instant::now());
-        self.give_up_establishing();
-        self.perform(todo);
-        self.end_queue.close();
-        // The pool is in no later snapshot of the topology, so the gauges are updated here, and
-        // again when the last connection is checked in and the pool is dropped.
-        drop(self.snapshot());
     }
 
     /// Closes the available connections of a user that no longer exists.

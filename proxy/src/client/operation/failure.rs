@@ -62,21 +62,39 @@ pub(super) fn error_reply(command: &FailedCommand<'_>, failure: &Failure) -> Err
             set_name,
             has_primary,
         } => no_server(command, *mode, set_name.as_deref(), *has_primary),
-        Failure::Overload if command.announces_backpressure => {
-            let labels = [
+        Failure::Overload => overloaded(command),
+        Failure::ServerFailed(message) => host_unreachable(command, message),
+    }
+}
+
+/// The error for an operation that got no connection in time.
+fn overloaded(command: &FailedCommand<'_>) -> ErrorReply {
+    let (mut error, labels) = match command.announces_backpressure {
+        true => (
+            ErrorReply::new(
+                INGRESS_RATE_LIMIT_EXCEEDED,
+                "no connection became available in time",
+            ),
+            &[
                 SYSTEM_OVERLOADED_ERROR,
                 RETRYABLE_ERROR,
                 "NoWritesPerformed",
-            ];
-            let message = "no connection became available in time";
-            ErrorReply::new(INGRESS_RATE_LIMIT_EXCEEDED, message).with_labels(&labels)
-        }
-        Failure::Overload => {
-            let message = "Couldn't get a connection within the time limit";
-            ErrorReply::new(NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, message)
-        }
-        Failure::ServerFailed(message) => host_unreachable(command, message),
+            ][..],
+        ),
+        false => (
+            ErrorReply::new(
+                NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
+                "Couldn't get a connection within the time limit",
+            ),
+            &[][..],
+        ),
+    };
+    error = error.with_labels(labels);
+    if command.is_resumable {
+        // Without this label, the driver would end the change stream.
+        error.labels.push(RESUMABLE_CHANGE_STREAM_ERROR);
     }
+    error
 }
 
 fn no_server(
@@ -214,6 +232,7 @@ mod tests {
             (FIND, Failure::LoginRefused, (18, vec![])),
             (FIND, Failure::Overload, (202, vec![])),
             (MODERN, Failure::Overload, (462, overloaded)),
+            (CHANGE_STREAM, Failure::Overload, (202, resumable.clone())),
             (FIND, failed.clone(), (6, vec![])),
             (WRITE, failed.clone(), (6, retry.clone())),
             (UPDATE_MANY, failed.clone(), (6, vec![])),

@@ -76,12 +76,7 @@ impl Operation<'_> {
             let checkout = end.unless_gone(checkout);
             let reply = match checkout.await {
                 None => return AttemptEnd::Gone,
-                Some(Err(error)) => {
-                    if let CheckOutError::Overload(overload) = error {
-                        self.shared.recorder.shed(overload.as_str());
-                    }
-                    Err(list_without_server(&error))
-                }
+                Some(Err(error)) => Err(list_without_server(&error)),
                 Some(Ok(checkout)) => {
                     observation.enter(Phase::Server, Instant::now());
                     let asked = end.unless_gone(pin!(self.kill(checkout, &cursors))).await;

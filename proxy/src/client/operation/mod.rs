@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A server's lane limits how many connections to the server are used by operations that wait for
-//! data ([`LanePermit`]). `context` has the values that all steps use, `admission` what precedes
+//! data (see [`slices`]). `context` has the values that all steps use, `admission` what precedes
 //! them, `delivery` sends whole replies, `refusal` ends an operation without a server, and
 //! `failure` maps a failure to its error reply.
 
@@ -32,14 +32,14 @@ use tokio::time::Instant;
 
 use self::{
     context::{Attempt, AttemptEnd, Operation},
-    slices::{Slice, Wait},
+    slices::Wait,
 };
 pub(super) use self::{
     context::{input, sequences},
     notes::note_retry,
 };
 use super::{Client, End, client_end::ClientEnd, own_reply::ReplyTo, reply::HeldReply};
-use crate::{limits::Heavy, observe::Observation, pool::LanePermit};
+use crate::{limits::Heavy, observe::Observation};
 use seawall_auth::Identity;
 use seawall_command::{Class, Command, ErrorReply};
 use seawall_stats::{Outcome, Phase};
@@ -154,12 +154,12 @@ impl Operation<'_> {
         if let Some(parts) = self.parts(observation.began()) {
             return Box::pin(self.kill_in_parts(parts, end, observation)).await;
         }
-        let error = match self.send_once(end, observation, None).await {
+        let error = match self.send_once(end, observation).await {
             Attempt::Again(error) if self.may_be_repeated() => error,
             ended => return end_of_attempt(ended),
         };
         observation.mark_repeated(Instant::now());
-        let second = self.send_once(end, observation, None).await;
+        let second = self.send_once(end, observation).await;
         match self.command.only_reads() {
             true => end_of_attempt(second),
             false => end_of_both_attempts(error, second),
@@ -175,12 +175,16 @@ impl Operation<'_> {
         observation: &mut Observation<'_>,
     ) -> AttemptEnd {
         loop {
-            observation.enter(Phase::Permit, Instant::now());
-            let next = end.unless_gone(pin!(self.next_slice(wait))).await;
-            let Some((slice, permit)) = next else {
-                return AttemptEnd::Gone;
+            let next = {
+                let next = pin!(self.next_slice(wait, observation));
+                end.unless_gone(next).await
             };
-            let attempt = self.send_once(end, observation, Some((slice, permit)));
+            let (slice, checkout) = match next {
+                Some(Ok(next)) => next,
+                Some(Err(failure)) => return self.refuse(end, failure, observation).await,
+                None => return AttemptEnd::Gone,
+            };
+            let attempt = self.attempt(end, checkout, observation, Some(slice));
             let ended = end_of_attempt(attempt.await);
             if !self.should_continue(wait, slice, &ended) {
                 return ended;
@@ -188,28 +192,20 @@ impl Operation<'_> {
         }
     }
 
-    /// Checks out a connection and sends the command over it. `slice` is set if this attempt is one
-    /// slice of a wait for data (see [`slices`]). The permit of the slice is held as long as the
-    /// connection is in use.
+    /// Checks out a connection and sends the command over it.
     async fn send_once(
         &self,
         end: &mut ClientEnd<'_>,
         observation: &mut Observation<'_>,
-        slice: Option<(Slice, LanePermit)>,
     ) -> Attempt {
-        observation.enter(Phase::Checkout, Instant::now());
+        let began = Instant::now();
+        observation.enter(Phase::Checkout, began);
         let checked_out = {
-            let checkout = pin!(self.check_out(observation, slice.is_some()));
+            let checkout = pin!(self.check_out(observation, began, false));
             end.unless_gone(checkout).await
         };
         match checked_out {
-            Some(Ok(mut checkout)) => {
-                let slice = slice.map(|(slice, permit)| {
-                    checkout.keep_permit(permit);
-                    slice
-                });
-                self.attempt(end, checkout, observation, slice).await
-            }
+            Some(Ok(checkout)) => self.attempt(end, checkout, observation, None).await,
             Some(Err(error)) => Attempt::Ended(self.refuse(end, error, observation).await),
             None => Attempt::Ended(AttemptEnd::Gone),
         }

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::context::Operation;
 use crate::{
@@ -61,26 +61,18 @@ struct CheckOutAttempt {
 
 impl Operation<'_> {
     /// Selects a server and checks out a connection to it. After a failure, tries again until the
-    /// time limit, as long as another attempt can succeed. Seawall splits the wait of a `getMore`
-    /// for data into slices (see [`super::slices`]). `is_slice` is true if the connection is for
-    /// one slice. Such a slice already has a [`crate::pool::LanePermit`].
+    /// time limit, as long as another attempt can succeed. The wait began at `began`. Seawall
+    /// splits the wait of a `getMore` for data into slices (see [`super::slices`]). `is_slice` is
+    /// true if the connection is for one slice. Such a slice already has a
+    /// [`crate::pool::LanePermit`].
     pub(super) async fn check_out(
         &self,
         observation: &Observation<'_>,
+        began: Instant,
         is_slice: bool,
     ) -> Result<Checkout, CheckOutFailure> {
-        let began = observation.phase_began();
-        let (mut limit, wait_queue_timeout) = {
-            let settings = self.shared.settings();
-            (
-                settings.server_selection_timeout,
-                settings.wait_queue_timeout,
-            )
-        };
-        if self.is_resumable() {
-            limit = limit.min(RESUMABLE_WAIT);
-        }
-        let deadline = self.within_time_limit(observation, began + limit);
+        let wait_queue_timeout = self.shared.settings().wait_queue_timeout;
+        let deadline = self.selection_deadline(observation, began);
         // The pool limits the wait for a connection to `wait_queue_timeout`. This wait may begin as
         // late as `deadline`, when server selection ends.
         let attempt = CheckOutAttempt {
@@ -107,6 +99,19 @@ impl Operation<'_> {
                 Box::pin(self.check_out_after(failed, observation, attempt)).await
             }
         }
+    }
+
+    /// The time until which an operation that began to wait at `began` waits for a suitable server.
+    pub(super) fn selection_deadline(
+        &self,
+        observation: &Observation<'_>,
+        began: Instant,
+    ) -> Instant {
+        let mut limit = self.shared.settings().server_selection_timeout;
+        if self.is_resumable() {
+            limit = limit.min(RESUMABLE_WAIT);
+        }
+        self.within_time_limit(observation, began + limit)
     }
 
     async fn check_out_after(
@@ -163,15 +168,19 @@ impl Operation<'_> {
                 if self.may_change_router(observation) {
                     self.unpin_transaction();
                 }
-                let is_pinned = || self.pinned_server(observation).is_some();
-                let has_left = matches!(error, CheckOutError::Closed) && is_pinned();
+                let is_pinned = self.pinned_server(observation).is_some();
+                let has_left = matches!(error, CheckOutError::Closed) && is_pinned;
                 if has_left || Instant::now() >= deadline {
                     return Err(CheckOutFailure::NoServer);
                 }
-                // The next snapshot of the topology shows that the pool is paused or removed, so
-                // another server is selected. A pinned operation needs the server of this pool, so
-                // it tries the same pool again.
-                sleep(PAUSE_WHILE_PAUSED).await;
+                if is_pinned {
+                    // The operation needs the server of this pool.
+                    drop(timeout_at(deadline, pool.until_open()).await);
+                } else {
+                    // The next snapshot of the topology shows that the pool is paused or removed,
+                    // so another server is selected.
+                    sleep(PAUSE_WHILE_PAUSED).await;
+                }
                 Ok(())
             }
             CheckOutError::Overload(overload) => Err(CheckOutFailure::Overload(overload)),

@@ -6,15 +6,24 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::context::{AttemptEnd, Operation};
-use crate::pool::{LanePermit, ServerPool};
+use super::{
+    context::{AttemptEnd, Operation},
+    routing::CheckOutFailure,
+};
+use crate::{
+    observe::Observation,
+    pool::{Checkout, LanePermit, ServerPool},
+};
 use seawall_command::Class;
-use seawall_stats::Outcome;
+use seawall_stats::{Outcome, Phase};
 
 /// How long a server waits for data if the client sets no `maxTimeMS`.
 const DEFAULT_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a slice that has a permit waits for a connection before it gives the permit back.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A wait for data at the server that has the operation's cursor.
 #[derive(Clone, Debug)]
@@ -63,13 +72,57 @@ impl Operation<'_> {
         })
     }
 
-    /// Waits for a [`LanePermit`]. The number of permits limits how many connections to the server
-    /// are used by operations that wait for data. Returns the next slice and the permit. Cancel
-    /// safe.
-    pub(super) async fn next_slice(&self, wait: &Wait) -> (Slice, LanePermit) {
+    /// Waits for a [`LanePermit`] and then for a connection. The number of permits limits how many
+    /// connections to the server are used by operations that wait for data. Returns the next slice
+    /// and the connection, which keeps the permit. Cancel safe.
+    ///
+    /// While the operation waits for a connection or for the server, it gives the permit back after
+    /// [`PATIENCE`]. Otherwise operations that cannot get a connection, for example because their
+    /// user uses all of its connections, could hold all permits.
+    ///
+    /// # Errors
+    /// See [`CheckOutFailure`].
+    pub(super) async fn next_slice(
+        &self,
+        wait: &Wait,
+        observation: &mut Observation<'_>,
+    ) -> Result<(Slice, Checkout), CheckOutFailure> {
+        let mut began = None;
+        loop {
+            observation.enter(Phase::Permit, Instant::now());
+            let permit = self.lane_permit(wait, observation).await?;
+            let now = Instant::now();
+            observation.enter(Phase::Checkout, now);
+            let began = *began.get_or_insert(now);
+            let checking_out = self.check_out(observation, began, true);
+            if let Ok(checked_out) = timeout(PATIENCE, checking_out).await {
+                let mut checkout = checked_out?;
+                let slice = wait.slice(permit.slice, Instant::now());
+                checkout.keep_permit(permit);
+                return Ok((slice, checkout));
+            }
+        }
+    }
+
+    /// Waits for a permit of the server's lane, and before that until the server's pool is not
+    /// paused. Fails if the pool is paused for too long.
+    async fn lane_permit(
+        &self,
+        wait: &Wait,
+        observation: &Observation<'_>,
+    ) -> Result<LanePermit, CheckOutFailure> {
         let from = (self.identity.id().as_u64(), self.sharer);
-        let permit = wait.pool.lane().enter(from).await;
-        (wait.slice(permit.slice, Instant::now()), permit)
+        loop {
+            if wait.pool.is_paused() {
+                let deadline = self.selection_deadline(observation, Instant::now());
+                let opened = timeout_at(deadline, wait.pool.until_open()).await;
+                opened.map_err(|_| CheckOutFailure::NoServer)?;
+            }
+            tokio::select! {
+                permit = wait.pool.lane().enter(from) => return Ok(permit),
+                () = wait.pool.until_paused() => {}
+            }
+        }
     }
 
     /// True if Seawall sends another slice after `slice`, whose result is `ended`. This is so if

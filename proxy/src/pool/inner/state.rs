@@ -119,6 +119,11 @@ impl Inner {
         todo
     }
 
+    /// True if the pool is paused.
+    pub(in super::super) fn is_paused(&self) -> bool {
+        self.state == PoolState::Paused
+    }
+
     /// Returns how long the pool has been suspect; `None` if it is not suspect.
     pub(in super::super) fn suspected_for(&self, now: Instant) -> Option<Duration> {
         match self.state {
