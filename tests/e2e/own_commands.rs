@@ -5,8 +5,8 @@ use rustix::process::Signal;
 use seawall_api::Topic;
 use seawall_tests::{
     mongod::{
-        NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, create_user, shared_standalone,
-        unique_name,
+        FailTimes, NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, create_user, fail_command,
+        shared_standalone, unique_name,
     },
     raw::{Login, RawClient, RawReply},
     seawall::Seawall,
@@ -199,6 +199,21 @@ async fn the_command_seawall_is_forwarded_if_the_key_admin_commands_is_false() {
     seawall.reload("admin.commands = false\n").await.unwrap();
     let unknown = ask(&mut root, doc! { "seawall": "status" }).await;
     assert_eq!(unknown.code(), Some(COMMAND_NOT_FOUND));
+}
+
+/// 11600 is InterruptedAtShutdown. A driver would treat Seawall like a member that shuts down.
+#[tokio::test]
+async fn the_command_seawall_replaces_a_state_change_error_of_a_server_by_code_6() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    let mut root = logged_in(seawall.address(), ROOT, ROOT_PASSWORD).await;
+    let failure = doc! { "failCommands": ["connectionStatus"], "errorCode": 11600 };
+    let administrator = server.administrator().await.unwrap();
+    fail_command(&administrator, FailTimes::Count(1), failure)
+        .await
+        .unwrap();
+    let reply = ask(&mut root, doc! { "seawall": "status" }).await;
+    assert_eq!(reply.code(), Some(6), "{reply:?}");
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ use seawall_api::Topic;
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_command::{
     API_STRICT_ERROR, BAD_VALUE, Command, ErrorReply, HOST_UNREACHABLE, INVALID_BSON,
-    ReadPreference, TYPE_MISMATCH, Target, UNAUTHORIZED,
+    ReadPreference, TYPE_MISMATCH, Target, UNAUTHORIZED, is_state_change,
 };
 use seawall_transport::{Sharer, connection::reply_is_ok};
 
@@ -196,6 +196,11 @@ impl Client {
             checkout.finish();
             match reply_is_ok(&reply) {
                 Ok(()) => Ok(reply),
+                // A client's driver would treat Seawall like a member that changed its state.
+                Err((code, message)) if is_state_change(code) => {
+                    topology.report_state_change(checkout.pool(), code);
+                    Err(failed(message))
+                }
                 Err((code, message)) => Err(ErrorReply::new(code, message)),
             }
         };
