@@ -215,12 +215,10 @@ section! {
     certificate_key_file: Option<ReadFile> = key("deployment.tls.certificate_key_file",
         KeyKind::ReadableFile, Live, example "/etc/seawall/client.pem");
     /// PEM files with the certificate revocation lists of the servers' authorities, separated by
-    /// commas. The official driver, which monitors servers and runs the commands of the service
-    /// account, does not check these lists.
+    /// commas. The official driver, which only monitors servers, does not check these lists.
     crl_files: Option<Vec<ReadFile>> = key("deployment.tls.crl_file",
         KeyKind::ReadableFiles, Live, example "/etc/seawall/server-crl.pem");
     /// Insecure: accept a server's certificate for any host name. Its authority is still verified.
-    /// Not possible with a service account.
     allow_invalid_hostnames: bool = key("deployment.tls.allow_invalid_hostnames",
         KeyKind::Boolean, Live, default false);
 }

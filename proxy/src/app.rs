@@ -10,6 +10,7 @@ mod limited_thread;
 mod listeners;
 mod own_commands;
 mod peers;
+mod reachability;
 mod reload;
 mod reload_problems;
 mod server_tls;
@@ -58,6 +59,7 @@ use self::{
 pub(crate) use self::{
     limited_thread::LimitedThread,
     peers::peer_problem,
+    reachability::reach_deployment,
     server_tls::{ServerTlsFiles, UnreadDirectory},
     telemetry::telemetry_problems,
     tls::{tls_problems, tls_warnings},
@@ -582,8 +584,6 @@ async fn wire(
     );
     let (server_tls, deployment, tls) =
         RunningServerTls::start(deployment.await?, &settings.deployment)?;
-    let control = planes.control.handle().clone();
-    let feed = insight::Feed::open(settings, &deployment, exporter, control)?;
     let has_service_account = deployment.has_credentials();
     let credential_settings =
         convert::credential_settings(&settings.auth, &settings.limits, has_service_account)?;
@@ -596,6 +596,8 @@ async fn wire(
         planes.data.handle().clone(),
         planes.control.handle().clone(),
     );
+    let control = planes.control.handle().clone();
+    let feed = insight::Feed::open(settings, topology.service_account(), exporter, control)?;
     let credentials = Credentials::start(
         credential_settings,
         Arc::clone(&topology),

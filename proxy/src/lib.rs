@@ -19,6 +19,7 @@
 //! | [`captures`] | captures of all traffic of the selected clients |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
 //! | [`pulse`] | samples of each server's `serverStatus` |
+//! | `service_account` | the user in the connection string: its login and its commands |
 //! | [`runtime`] | the threads: two runtimes, periodic tasks, the limit of file descriptors |
 
 pub mod admin;
@@ -35,4 +36,5 @@ pub mod pulse;
 pub mod runtime;
 #[cfg(test)]
 mod scripted;
+mod service_account;
 pub mod topology;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use futures_util::future::join_all;
-use seawall_api::{AdminClient, Reload, Status};
+use seawall_api::{AdminClient, Reload, Stalls, Status};
 use seawall_tests::{
     eventually::eventually,
     mongod::{
@@ -126,9 +126,8 @@ async fn a_failed_login_of_the_service_account_closes_no_pooled_connection() {
     let account = uri["mongodb://".len()..].split(':').next().unwrap();
     let change = doc! { "updateUser": account, "pwd": "changed" };
     root().await.run("admin", change).await.unwrap();
-    // Seawall looks up users through the Rust driver, whose open connections stay logged in as the
-    // service account. So the test causes several lookups at the same time, until the driver opens
-    // a new connection, whose login fails.
+    // Seawall's open connections stay logged in as the service account. So the test causes several
+    // lookups at the same time, until Seawall opens a new connection, whose login fails.
     let has_lookup_failed = async || {
         let logins = (0..8).map(async |_| {
             let unknown = NewUser::new("admin", &unique_name("unknown"), "p");
@@ -141,6 +140,18 @@ async fn a_failed_login_of_the_service_account_closes_no_pooled_connection() {
     assert!(find(&mut client, &user.name).await.is_ok());
     let name = "seawall_server_connections_closed_total";
     assert_eq!(seawall.metric(name, &["reason=\"stale\""]).await, 0.0);
+}
+
+/// The samples are replies to `serverStatus`.
+#[tokio::test]
+async fn the_servers_are_sampled_through_the_service_account() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let seawall = seawall_at(&server.root_uri(), "pulse.interval_ms = 100\n").await;
+    let has_samples = async || {
+        let stalls: Stalls = seawall.api("/api/v1/stalls").await;
+        stalls.pulse.answered.unwrap_or(0) > 1
+    };
+    eventually(LIMIT, has_samples).await.unwrap();
 }
 
 /// A user's SCRAM keys, as TOML tables for the configuration file.
@@ -318,8 +329,8 @@ async fn a_reload_adopts_the_new_password_of_the_service_account_and_refuses_a_w
         .map(|change| (&*change.key, change.needs_restart))
         .collect();
     assert_eq!(changes, [("deployment.uri", false)]);
-    // Seawall's driver client has logged in with the old password. Seawall replaces it by a new
-    // driver client, which must be able to look up users.
+    // Seawall has logged in with the old password. To look up users, it must log in with the new
+    // one.
     let user = writer().await;
     let is_served = async || {
         let address = process.address().parse().unwrap();

@@ -5,13 +5,13 @@ use std::{fs, sync::Arc, time::Duration};
 
 use bson::doc;
 use futures_util::future::join_all;
-use seawall_api::{AdminClient, Reload, Status};
+use seawall_api::{AdminClient, Reload, Stalls, Status};
 use seawall_locks::Mutex;
 use seawall_tests::{
     authority::{Authority, ECDSA, Identity, YEAR},
     certificates::Certificates,
     eventually::eventually,
-    mongod::{self, ROOT, ROOT_PASSWORD, Standalone},
+    mongod::{self, NewUser, ROOT, ROOT_PASSWORD, RunCommand, Standalone, create_user},
     process::Process,
     raw::{Login, RawClient},
     scratch::Scratch,
@@ -283,6 +283,65 @@ async fn a_server_with_a_revoked_certificate_is_not_used() {
     eventually(LIMIT, is_served).await.unwrap();
 }
 
+/// Number of SCRAM-SHA-256 logins that a server has received.
+async fn received_logins(administrator: &impl RunCommand) -> i64 {
+    let status = administrator.run("admin", doc! { "serverStatus": 1 });
+    let status = status.await.unwrap();
+    let mut found = &status;
+    for name in [
+        "security",
+        "authentication",
+        "mechanisms",
+        "SCRAM-SHA-256",
+        "authenticate",
+    ] {
+        found = found.get_document(name).unwrap();
+    }
+    found.get_i64("received").unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_service_account_does_not_log_in_at_a_server_with_a_revoked_certificate() {
+    let scene = Scene::new().await;
+    let administrator = scene.server.administrator().await.unwrap();
+    let account = NewUser::new("admin", "service", "secret").role("root", "admin");
+    create_user(&administrator, &account).await.unwrap();
+    let before = received_logins(&administrator).await;
+    scene.write_list(&[scene.certificates().server()]);
+    let seawall = scene.start("service:secret@127.0.0.1", FILES).await;
+    // The pulse tries once a second to log in as the service account.
+    let has_tried = async || {
+        let stalls: Stalls = seawall.api("/api/v1/stalls").await;
+        stalls.pulse.unanswered.unwrap_or(0) > 1
+    };
+    eventually(LIMIT, has_tried).await.unwrap();
+    assert!(logged_in(&seawall).await.is_none());
+    assert_eq!(received_logins(&administrator).await, before);
+    scene.write_list(&[]);
+    seawall.reload(&scene.toml(FILES)).await.unwrap();
+    let connected = async || logged_in(&seawall).await;
+    let mut client = eventually(LIMIT, connected).await.unwrap();
+    assert!(find(&mut client).await);
+    assert!(received_logins(&administrator).await > before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_account_can_log_in_with_its_certificate() {
+    let scene = Scene::new().await;
+    let administrator = scene.server.administrator().await.unwrap();
+    let command = doc! {
+        "createUser": "CN=seawall", "roles": [{ "role": "root", "db": "admin" }],
+    };
+    administrator.run("$external", command).await.unwrap();
+    let options = "tls=true&authMechanism=MONGODB-X509";
+    // In this mode, a client can log in only if the service account can read its keys.
+    let toml = format!("{FILES}auth.credentials = \"lookup\"\n");
+    let process = scene.serve_with(options, &toml).await;
+    let connected = async || logged_in_at(process.address()).await;
+    let mut client = eventually(LIMIT, connected).await.unwrap();
+    assert!(find(&mut client).await);
+}
+
 /// A server that presents a certificate. It closes each connection after the first bytes that
 /// follow the TLS handshake.
 struct Presenter {
@@ -450,6 +509,10 @@ async fn host_names_of_servers_are_verified_unless_allow_invalid_hostnames_is_tr
     assert!(logged_in(&seawall).await.is_none());
     let any_name = "deployment.tls.allow_invalid_hostnames = true\n";
     let seawall = scene.start(OTHER_NAME, &format!("{FILES}{any_name}")).await;
+    assert!(find(&mut logged_in(&seawall).await.unwrap()).await);
+    // The same is true for the connections of a service account.
+    let account = format!("{ROOT}:{ROOT_PASSWORD}@{OTHER_NAME}");
+    let seawall = scene.start(&account, &format!("{FILES}{any_name}")).await;
     assert!(find(&mut logged_in(&seawall).await.unwrap()).await);
     // Seawall still verifies the authority of the server's certificate.
     let foreign = Authority::generate("foreign").unwrap();

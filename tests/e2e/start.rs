@@ -511,22 +511,13 @@ async fn process_with(toml: &str) -> Process {
 #[tokio::test]
 async fn each_start_warns_about_server_certificates_that_are_not_fully_verified() {
     let scratch = Scratch::create().unwrap();
-    let certificates = Certificates::generate().unwrap();
-    let list = certificates.authority().revocation_list(&[]).unwrap();
-    let list = scratch.write("crl.pem", list).unwrap();
     let any_name = "deployment.tls.allow_invalid_hostnames = true\n";
-    let with_list = format!(
-        "deployment.tls.ca_file = {:?}\ndeployment.tls.crl_file = {list:?}\n",
-        certificates.ca_file()
-    );
     let unverified = "server certificates are not verified";
     let unverified_name = "host names in servers' certificates are not verified";
-    let unchecked_list = "connections of the service account do not check revocation lists";
-    for (user, options, toml, expected) in [
-        ("", "&tlsAllowInvalidCertificates=true", "", unverified),
-        ("", "&tlsInsecure=true", "", unverified),
-        ("", "", any_name, unverified_name),
-        ("account:secret@", "", with_list.as_str(), unchecked_list),
+    for (options, toml, expected) in [
+        ("&tlsAllowInvalidCertificates=true", "", unverified),
+        ("&tlsInsecure=true", "", unverified),
+        ("", any_name, unverified_name),
     ] {
         let toml = format!(
             "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
@@ -534,7 +525,7 @@ async fn each_start_warns_about_server_certificates_that_are_not_fully_verified(
         );
         let file = scratch.write("seawall.toml", toml).unwrap();
         let process = Process::serve(&file).await;
-        for warning in [unverified, unverified_name, unchecked_list] {
+        for warning in [unverified, unverified_name] {
             let line = process.said(warning);
             let level = line.as_ref().and_then(|line| line["level"].as_str());
             let expected = (warning == expected).then_some("WARN");

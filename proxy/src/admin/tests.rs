@@ -17,7 +17,6 @@ use axum::{
 };
 use bson::doc;
 use futures_util::FutureExt as _;
-use mongodb::options::ClientOptions;
 use serde_json::Value;
 use tower::ServiceExt as _;
 
@@ -27,6 +26,7 @@ use crate::{
     observe::{self, Observer, outcome_of},
     pool::{ConcurrencySnapshot, Snapshot, UserSnapshot, tests::limits},
     pulse,
+    service_account::ServiceAccount,
     topology::{TopologyDescription, TopologyType},
 };
 use seawall_auth::NonceSource;
@@ -248,6 +248,7 @@ pub(super) fn state() -> AdminState {
     let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
     let recorder = Arc::clone(&observer.recorder);
     let address = SERVER.parse().unwrap();
+    let account = Arc::new(ServiceAccount::new(connector.clone()));
     let pulse = pulse::PulseSettings {
         interval: Duration::from_secs(1),
         timeout: Duration::from_secs(1),
@@ -258,11 +259,7 @@ pub(super) fn state() -> AdminState {
         clients: observer.clients,
         captures: Arc::new(Captures::new(None, Box::new(Vec::new))),
         insight: Arc::new(insight),
-        pulse: Ok(Arc::new(Pulse::new(
-            ClientOptions::default(),
-            pulse,
-            runtime,
-        ))),
+        pulse: Ok(Arc::new(Pulse::new(account, pulse, runtime))),
         topology: Topology::of_standalone(address, limits(), connector, recorder),
         draining: watch::channel(None).1,
         drain: CancellationToken::new(),

@@ -22,7 +22,8 @@ use crate::{
     client::Shared,
     observe::{self, Exporter, HistoryLosses, Memory, Observer, SlowLog, SlowLogSettings},
     pulse::{self, Pulse},
-    topology::{DeploymentOptions, ServerType, Topology},
+    service_account::ServiceAccount,
+    topology::{ServerType, Topology},
 };
 use seawall_insight::{Annotation, AnnotationKind, Clock, Insight, Second, StormChange};
 use seawall_shape::NameKey;
@@ -33,10 +34,13 @@ const AFTER_THE_SECOND: Duration = Duration::from_millis(10);
 
 /// Creates the observer.
 pub(super) fn observer(settings: &config::Settings) -> Result<Observer, StartError> {
-    Ok(Observer::new(
-        observe_settings(settings),
-        slow_log(settings)?,
-    )?)
+    let slow_log = slow_log(settings)?;
+    Ok(Observer::new(observe_settings(settings), slow_log)?)
+}
+
+/// Statistics that are exported nowhere and write no slow log.
+pub(super) fn unexported_observer(settings: &config::Settings) -> Result<Observer, StartError> {
+    Ok(Observer::new(observe_settings(settings), None)?)
 }
 
 /// Checks that the slow log's file can be opened, without creating it.
@@ -100,11 +104,11 @@ impl Feed {
     /// it is on. The tasks of the pulse run on `runtime`.
     pub(super) fn open(
         settings: &config::Settings,
-        deployment: &DeploymentOptions,
+        service_account: Option<&Arc<ServiceAccount>>,
         exporter: Arc<Exporter>,
         runtime: Handle,
     ) -> Result<Arc<Self>, StartError> {
-        let pulse = pulse(settings, deployment, runtime);
+        let pulse = pulse(settings, service_account, runtime);
         let history = &settings.history;
         let settings = seawall_insight::InsightSettings {
             is_on: history.enabled,
@@ -218,19 +222,18 @@ impl Feed {
 /// Creates the pulse, which samples the servers, or returns the reason why servers are not sampled.
 fn pulse(
     settings: &config::Settings,
-    deployment: &DeploymentOptions,
+    service_account: Option<&Arc<ServiceAccount>>,
     runtime: Handle,
 ) -> Result<Arc<Pulse>, &'static str> {
     if !settings.history.enabled {
         Err("off: history.enabled is false")
     } else if !settings.pulse.enabled {
         Err("off: pulse.enabled is false")
-    } else if !deployment.has_credentials() {
-        Err("off: no service account")
-    } else {
-        let options = deployment.client_options();
+    } else if let Some(account) = service_account {
         let settings = pulse_settings(&settings.pulse);
-        Ok(Arc::new(Pulse::new(options, settings, runtime)))
+        Ok(Arc::new(Pulse::new(Arc::clone(account), settings, runtime)))
+    } else {
+        Err("off: no service account")
     }
 }
 

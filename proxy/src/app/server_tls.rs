@@ -4,18 +4,23 @@
 use std::{env, ffi::OsStr, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use futures_util::future::select_ok;
-use mongodb::{bson::doc, error::ErrorKind, options::ClientOptions};
 use openssl_probe::{ENV_CERT_DIR, ENV_CERT_FILE, ProbeResult};
 use seawall_config::{self as config, ReadFile};
 use seawall_locks::Mutex;
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 
 use super::{App, reload_problems::Found, tls::pem};
-use crate::topology::{DeploymentOptions, DriverTls, Password, ServerType};
+use crate::topology::{DeploymentOptions, DriverTls, ServerType};
 use seawall_auth::NonceSource;
+use seawall_command::ReadPreference;
 use seawall_transport::{
     CertificateExpiry,
-    connection::{Authorities, Connector, ServerTls, TlsError, TlsSettings, Verification},
+    connection::{
+        Authorities, Connector, Password, ServerTls, TlsError, TlsSettings, Verification,
+    },
 };
 
 /// Time limit for trying new TLS files, or a new password, at the servers.
@@ -27,12 +32,6 @@ pub enum DeploymentTlsError {
     /// The configuration has TLS options, but TLS is off.
     #[error("deployment.tls: TLS is off; add tls=true to the connection string")]
     Off,
-    /// The official driver, which connects with the service account, cannot verify a certificate
-    /// without verifying its host name.
-    #[error(
-        "deployment.tls.allow_invalid_hostnames: must be false if the connection string has a user"
-    )]
-    HostNames,
     /// A file cannot be read.
     #[error("TLS to servers: {path}: {source}")]
     Unreadable {
@@ -85,9 +84,6 @@ impl ServerTlsFiles {
             };
         };
         let allows_any_name = tls.is_some_and(|tls| tls.allow_invalid_hostnames);
-        if allows_any_name && deployment.has_credentials() {
-            return Err(DeploymentTlsError::HostNames);
-        }
         let read = |path: PathBuf| {
             let read = ReadFile::read(path);
             read.map_err(|(path, source)| DeploymentTlsError::Unreadable { path, source })
@@ -133,8 +129,7 @@ impl ServerTlsFiles {
 
     /// The TLS options of the official driver. The driver verifies the whole certificate or
     /// nothing, so with `allow_invalid_hostnames` it verifies nothing. That puts no password at
-    /// risk: Seawall refuses this option if the connection string has a user, so the driver only
-    /// monitors servers and does not log in.
+    /// risk, because the driver only monitors servers and does not log in.
     pub(crate) fn driver_tls(&self) -> DriverTls {
         let ca = self.authorities.as_ref();
         let ca = ca.or(self.system_authorities.as_ref());
@@ -181,11 +176,10 @@ impl ServerTlsFiles {
         Some(UnreadDirectory { directory, trusted })
     }
 
-    /// Logs warnings about the verification of servers. There is one warning if certificates or
-    /// host names are not verified, one if a directory of authorities is not read, and one if the
-    /// connections of the service account do not check the configured revocation lists. Called at
-    /// the start and after each change.
-    pub(super) fn warn(&self, has_service_account: bool) {
+    /// Logs warnings about the verification of servers: one if certificates or host names are not
+    /// verified, and one if a directory of authorities is not read. Called at the start and after
+    /// each change.
+    pub(super) fn warn(&self) {
         match self.verification {
             Verification::Full => {}
             Verification::AnyHostName => {
@@ -199,9 +193,6 @@ impl ServerTlsFiles {
                 trusted,
                 "Seawall trusts only authorities in a file, not those in the directory"
             );
-        }
-        if has_service_account && !self.revocation_lists.is_empty() {
-            tracing::warn!("connections of the service account do not check revocation lists");
         }
     }
 }
@@ -241,9 +232,8 @@ fn is_hashed_name(name: &OsStr) -> bool {
 
 /// The part of a running Seawall that manages TLS towards servers.
 pub(super) struct RunningServerTls {
-    /// The options of the connection string, with the current password. The options in
-    /// `[deployment.tls]` are not applied to them.
-    deployment: Mutex<DeploymentOptions>,
+    /// The options of the connection string, without those in `[deployment.tls]`.
+    deployment: DeploymentOptions,
     /// The files in use; `None` if TLS is off.
     files: Mutex<Option<ServerTlsFiles>>,
     pub(super) expiries: watch::Sender<Vec<CertificateExpiry>>,
@@ -278,12 +268,12 @@ impl RunningServerTls {
         let tls = files.as_ref().map(ServerTlsFiles::build).transpose()?;
         let mut combined = deployment.clone();
         if let Some(files) = &files {
-            files.warn(deployment.has_credentials());
+            files.warn();
             combined.set_driver_tls(&files.driver_tls());
         }
         let expiries = tls.as_ref().map(|tls| tls.expiries().to_vec());
         let running = Self {
-            deployment: Mutex::new(deployment),
+            deployment,
             files: Mutex::new(files),
             expiries: watch::Sender::new(expiries.unwrap_or_default()),
         };
@@ -295,22 +285,7 @@ impl RunningServerTls {
         &self,
         settings: &config::Deployment,
     ) -> Result<Option<ServerTlsFiles>, DeploymentTlsError> {
-        // Clone the options instead of holding the lock, because the read may hang.
-        let deployment = self.deployment.lock().clone();
-        ServerTlsFiles::read(&deployment, settings.tls.as_ref())
-    }
-
-    /// The options with which the official driver connects as the service account. If `password` is
-    /// set, it replaces the current password.
-    fn driver_options(&self, password: Option<&Password>) -> ClientOptions {
-        let mut deployment = self.deployment.lock().clone();
-        if let Some(files) = &*self.files.lock() {
-            deployment.set_driver_tls(&files.driver_tls());
-        }
-        if let Some(password) = password {
-            deployment.set_password(password);
-        }
-        deployment.client_options()
+        ServerTlsFiles::read(&self.deployment, settings.tls.as_ref())
     }
 
     /// Builds the TLS configuration from the files in `read`. `None` if these files equal the files
@@ -425,19 +400,23 @@ impl App {
         let Some(password) = parsed.password() else {
             return Ok(None);
         };
-        let mut options = self.server_tls.driver_options(Some(&password));
-        options.server_selection_timeout = Some(TRIAL_LIMIT);
+        let Some(account) = parsed.service_account() else {
+            return Ok(None);
+        };
         let trial = async {
-            let client = mongodb::Client::with_options(options)?;
-            client
-                .database("admin")
-                .run_command(doc! { "ping": 1 })
+            let deadline = Instant::now() + TRIAL_LIMIT;
+            let preference = ReadPreference::PRIMARY;
+            let pool = self.topology().select(&preference, deadline).await.ok()?;
+            let connector = self.topology().connector();
+            connector
+                .establish_account(pool.address(), &account)
                 .await
+                .err()
         };
         match timeout(TRIAL_LIMIT, trial).await {
-            Ok(Err(error)) if matches!(*error.kind, ErrorKind::Authentication { .. }) => Err(
-                format!("deployment.uri: a server refuses the new password: {error}"),
-            ),
+            Ok(Some(error)) if error.is_refused_login() => Err(format!(
+                "deployment.uri: a server refuses the new password: {error}"
+            )),
             _ => Ok(Some(password)),
         }
     }
@@ -473,26 +452,18 @@ impl App {
     pub(super) fn use_server_tls(&self, new: NewServerTls) -> (Arc<ServerTls>, DriverTls) {
         let NewServerTls { files, tls } = new;
         let running = &self.server_tls;
-        let has_service_account = running.deployment.lock().has_credentials();
-        files.warn(has_service_account);
+        files.warn();
         super::tls::log_replaced(tls.expiries(), &running.expiries.borrow());
         running.expiries.send_replace(tls.expiries().to_vec());
         let driver_tls = files.driver_tls();
         *running.files.lock() = Some(files);
-        self.update_pulse();
         (tls, driver_tls)
     }
 
     /// Puts a new password of the service account into use.
     pub(super) fn use_password(&self, password: Password) {
-        self.server_tls.deployment.lock().set_password(&password);
-        self.update_pulse();
-        self.topology().set_password(password);
-    }
-
-    fn update_pulse(&self) {
-        if let Ok(pulse) = &self.feed.pulse {
-            pulse.set_options(self.server_tls.driver_options(None));
+        if let Some(account) = self.topology().service_account() {
+            account.set_password(password);
         }
     }
 }

@@ -4,20 +4,19 @@
 use std::time::Duration;
 
 use clap::Args;
-use mongodb::{Client, bson::doc, error::ErrorKind, options::ClientOptions};
 use seawall_config::Settings;
 
 use super::ConfigArguments;
 use crate::{
     app::{
-        ServerTlsFiles, UnreadDirectory, peer_problem, telemetry_problems, tls_problems,
-        tls_warnings,
+        ServerTlsFiles, UnreadDirectory, peer_problem, reach_deployment, telemetry_problems,
+        tls_problems, tls_warnings,
     },
-    topology::{DeploymentError, DeploymentOptions},
+    topology::DeploymentOptions,
 };
 use seawall_console::{Exit, complain, say};
 
-/// Time limit of `--connect` for reaching the deployment.
+/// Time limit of `--connect` for each step: to connect, to find the primary, and to log in.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
@@ -49,7 +48,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         complain(&format!("warning: {warning}"), Exit::Success);
     }
     if arguments.connect {
-        if let Err(error) = connect(&settings).await {
+        if let Err(error) = reach_deployment(&settings, CONNECT_LIMIT).await {
             return complain(&format!("deployment.uri: {error}"), Exit::Unavailable);
         }
         say("the deployment is reachable");
@@ -117,30 +116,4 @@ fn server_tls_warning(deployment: &DeploymentOptions, settings: &Settings) -> Op
         "deployment.tls.ca_file: not set, and Seawall does not read the directory {directory}; it \
          trusts {trusted}"
     ))
-}
-
-/// Tries to reach the deployment with the same TLS files as a running Seawall. These files include
-/// the certificate authorities of the operating system and the files of `[deployment.tls]`.
-async fn connect(settings: &Settings) -> Result<(), String> {
-    let of_driver = |error: mongodb::error::Error| error.to_string();
-    let section = &settings.deployment;
-    let deployment = DeploymentOptions::parse(section.uri.expose(), section.heartbeat_frequency);
-    let mut deployment = deployment.await.map_err(|error| error.to_string())?;
-    let files = ServerTlsFiles::read(&deployment, section.tls.as_ref());
-    if let Some(files) = files.map_err(|error| error.to_string())? {
-        deployment.set_driver_tls(&files.driver_tls());
-    }
-    let parsed = ClientOptions::parse(section.uri.expose()).await;
-    // If the connection string is invalid, the driver's message may contain the password.
-    // `DeploymentError::Uri` hides this message.
-    let mut options = parsed.map_err(|error| match *error.kind {
-        ErrorKind::DnsResolve { .. } => error.to_string(),
-        _ => DeploymentError::Uri(Box::new(error)).to_string(),
-    })?;
-    options.tls = deployment.client_options().tls;
-    options.server_selection_timeout = Some(CONNECT_LIMIT);
-    let client = Client::with_options(options).map_err(of_driver)?;
-    let admin = client.database("admin");
-    let hello = admin.run_command(doc! { "hello": 1 }).await;
-    hello.map(drop).map_err(of_driver)
 }

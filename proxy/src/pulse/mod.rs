@@ -15,12 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use bson::{Document, doc};
-use mongodb::{
-    Client,
-    error::ErrorKind,
-    options::{ClientOptions, ServerAddress, ServerMonitoringMode},
-};
+use bson::{Document, RawDocumentBuf, cstr, raw::CStr, rawdoc};
 use tokio::{
     runtime::Handle,
     task::AbortHandle,
@@ -28,8 +23,11 @@ use tokio::{
 };
 
 use self::counters::Reading;
+use crate::service_account::{ServiceAccount, ServiceConnection, ServiceError};
+use seawall_command::UNAUTHORIZED;
 use seawall_locks::Mutex;
 use seawall_stats::{Counters, ServerSample};
+use seawall_transport::connection::{ServerAddress, reply_is_ok};
 
 /// Maximum number of samples kept per server until [`Pulse::take_samples`] removes them: one minute
 /// at the shortest interval. A sample is about 400 bytes.
@@ -41,7 +39,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// How servers are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PulseSettings {
+pub(crate) struct PulseSettings {
     /// Time between two samples of a server.
     pub interval: Duration,
     /// Maximum wait for a reply before the first sample without a reply is recorded.
@@ -68,7 +66,7 @@ pub struct Cost {
 
 /// Samples the servers of a deployment. Dropping the value stops the sampling.
 pub struct Pulse {
-    options: Mutex<ClientOptions>,
+    account: Arc<ServiceAccount>,
     settings: Mutex<PulseSettings>,
     runtime: Handle,
     servers: Mutex<HashMap<String, Sampler>>,
@@ -84,24 +82,19 @@ impl std::fmt::Debug for Pulse {
 }
 
 impl Pulse {
-    /// Creates a `Pulse` that samples no server yet. `options` are the client options for the
-    /// deployment, with the credentials of the service account. The sampling tasks run on
-    /// `runtime`.
-    pub fn new(options: ClientOptions, settings: PulseSettings, runtime: Handle) -> Self {
+    /// Creates a `Pulse` that samples no server yet. The sampling tasks run on `runtime`.
+    pub(crate) fn new(
+        account: Arc<ServiceAccount>,
+        settings: PulseSettings,
+        runtime: Handle,
+    ) -> Self {
         Self {
-            options: Mutex::new(options),
+            account,
             settings: Mutex::new(settings),
             runtime,
             servers: Mutex::default(),
             cost: Arc::default(),
         }
-    }
-
-    /// Replaces the client options and stops the sampling of all servers. The next call of
-    /// [`Self::set_servers`] starts it again with the new options.
-    pub(crate) fn set_options(&self, options: ClientOptions) {
-        *self.options.lock() = options;
-        self.servers.lock().clear();
     }
 
     /// Replaces the interval and the timeout. If one of them changes, the sampling of all servers
@@ -125,7 +118,7 @@ impl Pulse {
         drop(cost);
         for address in addresses {
             if !servers.contains_key(address)
-                && let Ok(parsed) = ServerAddress::parse(address)
+                && let Ok(parsed) = address.parse()
             {
                 servers.insert(address.clone(), self.sampler(address, parsed));
             }
@@ -157,8 +150,12 @@ impl Pulse {
             samples: Arc::clone(&samples),
             cost: Arc::clone(&self.cost),
         };
-        let options = options_for(self.options.lock().clone(), parsed, settings.timeout);
-        let task = self.runtime.spawn(server.sample(options)).abort_handle();
+        let sampled = Sampled {
+            account: Arc::clone(&self.account),
+            address: parsed,
+            connection: None,
+        };
+        let task = self.runtime.spawn(server.sample(sampled)).abort_handle();
         Sampler { samples, task }
     }
 }
@@ -183,64 +180,96 @@ struct Server {
     cost: Arc<Mutex<Cost>>,
 }
 
-impl Server {
-    async fn sample(self, options: ClientOptions) {
-        let client = match Client::with_options(options) {
-            Ok(client) => client,
-            Err(error) => {
-                tracing::warn!(server = %self.address, %error, "could not create a client to read serverStatus");
-                return;
-            }
+/// The connection on which a server is sampled.
+struct Sampled {
+    account: Arc<ServiceAccount>,
+    address: ServerAddress,
+    /// `None` before the first sample, and after a command got no reply.
+    connection: Option<ServiceConnection>,
+}
+
+/// The result of a `serverStatus` command.
+enum Status {
+    /// The reply and its round-trip time.
+    Counters(Document, Duration),
+    /// The server refused the command with this code and this name of the code.
+    Refused(i32, String),
+}
+
+impl Sampled {
+    /// Sends the command and returns the result. Establishes a connection if there is none, or if
+    /// its login or its TLS configuration is outdated.
+    ///
+    /// If the future is dropped, the connection is closed.
+    async fn status(&mut self, command: &RawDocumentBuf) -> Result<Status, ServiceError> {
+        let current = (self.connection).take_if(|kept| self.account.is_current(kept));
+        self.connection = None;
+        let mut connection = match current {
+            Some(current) => current,
+            None => self.account.establish(&self.address).await?,
         };
-        let admin = client.database("admin");
+        let sent_at = Instant::now();
+        let reply = connection.run(command).await?;
+        let round_trip = sent_at.elapsed();
+        self.connection = Some(connection);
+        Ok(match reply_is_ok(&reply) {
+            Ok(()) => Status::Counters(Document::try_from(&*reply).unwrap_or_default(), round_trip),
+            Err((code, _)) => {
+                let name = reply.get_str("codeName").unwrap_or("error");
+                Status::Refused(code, name.to_owned())
+            }
+        })
+    }
+}
+
+impl Server {
+    async fn sample(self, mut sampled: Sampled) {
         let mut ticks = interval(self.settings.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut before: Option<(Reading, Instant)> = None;
-        let mut command = server_status_command();
+        let mut command = server_status_command(true);
+        let mut excludes_parts = true;
         loop {
             ticks.tick().await;
             let sent_at = Instant::now();
-            let reply = admin.run_command(command.clone()).into_future();
+            let reply = Box::pin(sampled.status(&command));
             match self.wait_for_reply(reply, sent_at).await {
-                Some(Ok(status)) => {
+                Some(Ok(Status::Counters(status, round_trip))) => {
                     let now = Instant::now();
                     let reading = Reading::of(&status);
                     let earlier = before.as_ref();
                     let values = reading
                         .values(earlier.map(|(reading, at)| (reading, now.duration_since(*at))));
-                    let round_trip = now.duration_since(sent_at);
                     self.record_reply(values, round_trip);
                     before = Some((reading, now));
                     // After a slow reply, the next tick may be due at once. Wait a whole interval
                     // instead, because a rate over a very short time is not meaningful.
-                    if round_trip > self.settings.interval / 2 {
+                    if sent_at.elapsed() > self.settings.interval / 2 {
                         ticks.reset();
                     }
                 }
-                Some(Err(error)) => match *error.kind {
-                    // Some server versions cannot exclude parts of a section and refuse the
-                    // command. From the next command on, ask for the whole section `metrics`.
-                    ErrorKind::Command(ref refusal)
-                        if refusal.code != UNAUTHORIZED
-                            && !SHUTDOWN_CODES.contains(&refusal.code)
-                            && command.get_document(METRICS).is_ok() =>
-                    {
-                        command.insert(METRICS, 1);
-                    }
-                    // Record only the name and code of the error, because its message contains the
-                    // command.
-                    ErrorKind::Command(ref refusal) => {
-                        self.record_refusal(format!("{} ({})", refusal.code_name, refusal.code));
-                    }
-                    ErrorKind::Authentication { ref message, .. } => {
-                        self.record_refusal(message.clone())
-                    }
-                    // The server is down or not reachable, or the connection ended.
-                    _ if sent_at.elapsed() < self.settings.timeout => self.record_no_reply(),
-                    // `wait_for_reply` has already recorded a sample without a reply.
-                    _ => {}
-                },
-                None => {}
+                // Some server versions cannot exclude parts of a section and refuse the command.
+                // From the next command on, ask for the whole section `metrics`.
+                Some(Ok(Status::Refused(code, _)))
+                    if code != UNAUTHORIZED
+                        && !SHUTDOWN_CODES.contains(&code)
+                        && excludes_parts =>
+                {
+                    excludes_parts = false;
+                    command = server_status_command(false);
+                }
+                // Record only the name and code of the error, because its message contains the
+                // command.
+                Some(Ok(Status::Refused(code, name))) => {
+                    self.record_refusal(format!("{name} ({code})"));
+                }
+                Some(Err(error)) if error.is_refused_login() => {
+                    self.record_refusal(error.to_string());
+                }
+                // The server is down or not reachable, or the connection ended.
+                Some(Err(_)) if sent_at.elapsed() < self.settings.timeout => self.record_no_reply(),
+                // `wait_for_reply` has already recorded a sample without a reply.
+                Some(Err(_)) | None => {}
             }
         }
     }
@@ -314,130 +343,104 @@ impl Samples {
     }
 }
 
-/// The options of a client that connects to one server only, derived from the deployment's options.
-fn options_for(
-    mut options: ClientOptions,
-    server: ServerAddress,
-    timeout: Duration,
-) -> ClientOptions {
-    options.hosts = vec![server];
-    options.direct_connection = Some(true);
-    options.app_name = Some("seawall-pulse".to_owned());
-    options.max_pool_size = Some(1);
-    options.min_pool_size = Some(0);
-    options.max_connecting = Some(1);
-    // Without the streaming protocol, the driver's monitoring uses one connection per server, not
-    // two.
-    options.server_monitoring_mode = Some(ServerMonitoringMode::Poll);
-    // The timeout is short, so that Seawall tries an unavailable server again at the next interval.
-    options.server_selection_timeout = Some(timeout / 2);
-    // A typical reply has 27 KB. Compressing it would cost the server more CPU time than the saved
-    // bandwidth is worth.
-    options.compressors = None;
-    options.sdam_event_handler = None;
-    options.cmap_event_handler = None;
-    options.command_event_handler = None;
-    options
-}
-
-/// `serverStatus` without the sections that Seawall does not use. mongod 6.0.5 returns 27 KB in
-/// 0.36 ms, instead of 62 KB in 0.83 ms. A server ignores unknown section names.
-fn server_status_command() -> Document {
-    let mut command = doc! { "serverStatus": 1 };
+/// `serverStatus` without the sections that Seawall does not use. With `excludes_parts`, also
+/// without the parts of the section `metrics` that Seawall does not use. mongod 6.0.5 returns 27 KB
+/// in 0.36 ms, instead of 62 KB in 0.83 ms. A server ignores unknown section names.
+fn server_status_command(excludes_parts: bool) -> RawDocumentBuf {
+    let mut command = rawdoc! { "serverStatus": 1 };
     for section in UNREAD_SECTIONS {
-        command.insert(*section, 0);
+        command.append(section, 0);
     }
-    let unread: Document = UNREAD_METRICS
-        .iter()
-        .map(|name| ((*name).to_owned(), false.into()))
-        .collect();
-    command.insert(METRICS, unread);
+    if excludes_parts {
+        let mut unread = RawDocumentBuf::new();
+        UNREAD_METRICS
+            .iter()
+            .for_each(|name| unread.append(name, false));
+        command.append(cstr!("metrics"), unread);
+    } else {
+        command.append(cstr!("metrics"), 1);
+    }
+    command.append(cstr!("$db"), "admin");
     command
 }
-
-/// The section `metrics`. Seawall uses only a part of this section and excludes [`UNREAD_METRICS`].
-const METRICS: &str = "metrics";
 
 /// Error codes of a server that shuts down or changes its role: `ShutdownInProgress`,
 /// `InterruptedAtShutdown` and `InterruptedDueToReplStateChange`.
 const SHUTDOWN_CODES: [i32; 3] = [91, 11_600, 11_602];
 
-/// The server's error code `Unauthorized`: the user lacks a privilege.
-const UNAUTHORIZED: i32 = 13;
-
 /// Sections of `serverStatus` that servers from 4.4 to 8.0 return by default, and that Seawall does
 /// not use.
-const UNREAD_SECTIONS: &[&str] = &[
-    "activeIndexBuilds",
-    "asserts",
-    "batchedDeletes",
-    "bucketCatalog",
-    "catalogStats",
-    "changeStreamPreImages",
-    "collectionCatalog",
-    "defaultRWConcern",
-    "electionMetrics",
-    "featureCompatibilityVersion",
-    "flowControl",
-    "freeMonitoring",
-    "hedgingMetrics",
-    "indexBuilds",
-    "indexBulkBuilder",
-    "indexStats",
-    "latchAnalysis",
-    "locks",
-    "logicalSessionRecordCache",
-    "mem",
-    "mirroredReads",
-    "opLatencies",
-    "opReadConcernCounters",
-    "opWriteConcernCounters",
-    "opcountersRepl",
-    "oplogTruncation",
-    "planCache",
-    "profiler",
-    "queryAnalyzers",
-    "querySettings",
-    "queryStats",
-    "readConcernCounters",
-    "readPreferenceCounters",
-    "repl",
-    "scramCache",
-    "security",
-    "sharding",
-    "shardingStatistics",
-    "spillWiredTiger",
-    "storageEngine",
-    "tcmalloc",
-    "tenantMigrations",
-    "timeseriesCatalog",
-    "trafficRecording",
-    "transactions",
-    "transportSecurity",
-    "twoPhaseCommitCoordinator",
-    "watchdog",
+const UNREAD_SECTIONS: &[&CStr] = &[
+    cstr!("activeIndexBuilds"),
+    cstr!("asserts"),
+    cstr!("batchedDeletes"),
+    cstr!("bucketCatalog"),
+    cstr!("catalogStats"),
+    cstr!("changeStreamPreImages"),
+    cstr!("collectionCatalog"),
+    cstr!("defaultRWConcern"),
+    cstr!("electionMetrics"),
+    cstr!("featureCompatibilityVersion"),
+    cstr!("flowControl"),
+    cstr!("freeMonitoring"),
+    cstr!("hedgingMetrics"),
+    cstr!("indexBuilds"),
+    cstr!("indexBulkBuilder"),
+    cstr!("indexStats"),
+    cstr!("latchAnalysis"),
+    cstr!("locks"),
+    cstr!("logicalSessionRecordCache"),
+    cstr!("mem"),
+    cstr!("mirroredReads"),
+    cstr!("opLatencies"),
+    cstr!("opReadConcernCounters"),
+    cstr!("opWriteConcernCounters"),
+    cstr!("opcountersRepl"),
+    cstr!("oplogTruncation"),
+    cstr!("planCache"),
+    cstr!("profiler"),
+    cstr!("queryAnalyzers"),
+    cstr!("querySettings"),
+    cstr!("queryStats"),
+    cstr!("readConcernCounters"),
+    cstr!("readPreferenceCounters"),
+    cstr!("repl"),
+    cstr!("scramCache"),
+    cstr!("security"),
+    cstr!("sharding"),
+    cstr!("shardingStatistics"),
+    cstr!("spillWiredTiger"),
+    cstr!("storageEngine"),
+    cstr!("tcmalloc"),
+    cstr!("tenantMigrations"),
+    cstr!("timeseriesCatalog"),
+    cstr!("trafficRecording"),
+    cstr!("transactions"),
+    cstr!("transportSecurity"),
+    cstr!("twoPhaseCommitCoordinator"),
+    cstr!("watchdog"),
 ];
 
-/// Parts of the section `metrics` that Seawall does not use. Seawall uses only the part `document`.
-const UNREAD_METRICS: &[&str] = &[
-    "aggStageCounters",
-    "apiVersions",
-    "changeStreams",
-    "commands",
-    "cursor",
-    "dotsAndDollarsFields",
-    "getLastError",
-    "mongos",
-    "network",
-    "operation",
-    "operatorCounters",
-    "query",
-    "queryExecutor",
-    "queryStats",
-    "record",
-    "repl",
-    "storage",
-    "ttl",
+/// Parts of the section `metrics` that Seawall does not use. It uses only the part `document`.
+const UNREAD_METRICS: &[&CStr] = &[
+    cstr!("aggStageCounters"),
+    cstr!("apiVersions"),
+    cstr!("changeStreams"),
+    cstr!("commands"),
+    cstr!("cursor"),
+    cstr!("dotsAndDollarsFields"),
+    cstr!("getLastError"),
+    cstr!("mongos"),
+    cstr!("network"),
+    cstr!("operation"),
+    cstr!("operatorCounters"),
+    cstr!("query"),
+    cstr!("queryExecutor"),
+    cstr!("queryStats"),
+    cstr!("record"),
+    cstr!("repl"),
+    cstr!("storage"),
+    cstr!("ttl"),
 ];
 
 #[cfg(test)]

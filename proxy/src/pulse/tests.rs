@@ -1,5 +1,8 @@
 use std::{future::pending, net::Ipv4Addr, sync::mpsc, thread};
 
+use bson::doc;
+use seawall_auth::NonceSource;
+use seawall_transport::connection::Connector;
 use tokio::{sync::oneshot, time::sleep_until};
 
 use super::*;
@@ -16,6 +19,17 @@ fn server() -> Server {
         samples: Arc::default(),
         cost: Arc::default(),
     }
+}
+
+/// A service account whose connection string is not resolved yet.
+fn account() -> Arc<ServiceAccount> {
+    let nonces = Arc::new(NonceSource::new().unwrap());
+    Arc::new(ServiceAccount::new(Connector::new(
+        None,
+        Vec::new(),
+        SECOND,
+        nonces,
+    )))
 }
 
 fn answers(server: &Server) -> Vec<bool> {
@@ -104,7 +118,7 @@ async fn set_servers_starts_and_stops_samplers() {
         interval: SECOND,
         timeout: SECOND,
     };
-    let pulse = Pulse::new(ClientOptions::default(), settings, Handle::current());
+    let pulse = Pulse::new(account(), settings, Handle::current());
     // Nothing listens on these addresses; the test does not wait for replies.
     let address = |port: u16| format!("{}:{port}", Ipv4Addr::LOCALHOST);
     pulse.set_servers(&[address(1), address(2), "no address:x".to_owned()]);
@@ -139,9 +153,13 @@ async fn set_servers_starts_and_stops_samplers() {
 
 #[test]
 fn server_status_command_excludes_unused_sections() {
-    let command = server_status_command();
-    assert_eq!(command.keys().next().unwrap(), "serverStatus");
-    assert_eq!(command.get_i32("locks").unwrap(), 0);
+    let command = |excludes_parts| {
+        let command = server_status_command(excludes_parts);
+        Document::try_from(&*command).unwrap()
+    };
+    let excluding = command(true);
+    assert_eq!(excluding.keys().next().unwrap(), "serverStatus");
+    assert_eq!(excluding.get_i32("locks").unwrap(), 0);
     for read in [
         "wiredTiger",
         "queues",
@@ -149,33 +167,18 @@ fn server_status_command_excludes_unused_sections() {
         "network",
         "extra_info",
     ] {
-        assert!(!command.contains_key(read), "{read}");
+        assert!(!excluding.contains_key(read), "{read}");
     }
-    let metrics = command.get_document(METRICS).unwrap();
+    let metrics = excluding.get_document("metrics").unwrap();
     assert!(!metrics.get_bool("commands").unwrap());
     assert!(!metrics.contains_key("document"));
-}
-
-#[test]
-fn sampler_uses_one_direct_connection_to_its_server() {
-    let mut options = ClientOptions::default();
-    options.max_pool_size = Some(100);
-    options.hosts = vec![
-        ServerAddress::parse("a:1").unwrap(),
-        ServerAddress::parse("b:2").unwrap(),
-    ];
-    let options = options_for(options, ServerAddress::parse("b:2").unwrap(), SECOND);
-    assert_eq!(options.hosts.len(), 1);
-    assert_eq!(options.direct_connection, Some(true));
-    assert_eq!(options.max_pool_size, Some(1));
-    assert_eq!(options.app_name.as_deref(), Some("seawall-pulse"));
+    assert_eq!(command(false).get_i32("metrics").unwrap(), 1);
 }
 
 #[tokio::test]
 async fn calls_of_configure_and_set_servers_at_the_same_time_do_not_block_each_other() {
     const ROUNDS: u64 = 5_000;
-    let options = ClientOptions::parse("mongodb://127.0.0.1:1").await.unwrap();
-    let pulse = Arc::new(Pulse::new(options, server().settings, Handle::current()));
+    let pulse = Arc::new(Pulse::new(account(), server().settings, Handle::current()));
     let (configured, other) = (Arc::clone(&pulse), Arc::clone(&pulse));
     let (done, ended) = mpsc::channel();
     let also_done = done.clone();

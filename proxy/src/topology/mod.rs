@@ -38,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     observe::Recorder,
     pool::{Checkout, Limits, Renewal, ServerPool, Suspicion},
+    service_account::ServiceAccount,
 };
 use seawall_command::{
     INTERRUPTED_AT_SHUTDOWN, INTERRUPTED_DUE_TO_REPL_STATE_CHANGE, NOT_PRIMARY_OR_SECONDARY,
@@ -46,13 +47,12 @@ use seawall_command::{
 use seawall_locks::Mutex;
 use seawall_transport::connection::{Connector, Generation, ServerAddress, ServerTls};
 
-pub(crate) use self::monitor::Password;
+use self::published::Published;
 pub use self::{
     cluster_time::ClusterTime,
     description::{Probe, ServerDescription, ServerType, TopologyDescription, TopologyType},
     monitor::{DeploymentError, DeploymentOptions, DriverTls},
 };
-use self::{monitor::DriverOptions, published::Published};
 
 /// Settings of the whole deployment.
 #[derive(Clone, Debug)]
@@ -140,10 +140,11 @@ pub struct Topology {
     rotation: AtomicUsize,
     /// The official driver's client that monitors the deployment.
     monitoring_client: Mutex<Option<mongodb::Client>>,
-    /// The official driver's client that runs the service account's commands.
-    control_client: Mutex<Option<mongodb::Client>>,
-    /// Options of the official driver. A change makes the driver connect again.
-    driver_options: watch::Sender<DriverOptions>,
+    /// `None` if the connection string has no user.
+    service_account: Option<Arc<ServiceAccount>>,
+    /// The TLS options of the official driver. Each new value makes the driver connect again, also
+    /// if it equals the earlier value, because the contents of the files may have changed.
+    driver_tls: watch::Sender<DriverTls>,
     /// The server that was last chosen for all relays; `None` if none has been chosen yet. A relay
     /// forwards all bytes of a client unchanged (see [`relay`]).
     relay_choice: Mutex<Option<ServerAddress>>,
@@ -172,20 +173,15 @@ impl Topology {
         data_plane: Handle,
         control_plane: Handle,
     ) -> Arc<Self> {
-        let topology = Arc::new(Self::unwatched(
-            settings,
-            connector,
-            recorder,
-            data_plane,
-            control_plane,
-        ));
+        let service_account = ServiceAccount::new(connector.clone());
+        let mut topology =
+            Self::unwatched(settings, connector, recorder, data_plane, control_plane);
+        topology.service_account = options.has_credentials().then(|| Arc::new(service_account));
+        let topology = Arc::new(topology);
         let stop = topology.stop.clone();
-        topology.driver_options.send_replace(DriverOptions {
-            tls: options.tls().unwrap_or_default(),
-            ..DriverOptions::default()
-        });
-        let changeable = topology.driver_options.subscribe();
-        let watching = monitor::watch(Arc::downgrade(&topology), options, changeable);
+        (topology.driver_tls).send_replace(options.tls().unwrap_or_default());
+        let tls = topology.driver_tls.subscribe();
+        let watching = monitor::watch(Arc::downgrade(&topology), options, tls);
         let control_plane = &topology.control_plane;
         control_plane.spawn(stop.run_until_cancelled_owned(watching));
         topology
@@ -210,8 +206,8 @@ impl Topology {
             stop: CancellationToken::new(),
             rotation: AtomicUsize::new(0),
             monitoring_client: Mutex::new(None),
-            control_client: Mutex::new(None),
-            driver_options: watch::Sender::new(DriverOptions::default()),
+            service_account: None,
+            driver_tls: watch::Sender::new(DriverTls::default()),
             relay_choice: Mutex::new(None),
         }
     }
@@ -343,14 +339,13 @@ impl Topology {
         self.connector.set_limit(connect_timeout);
         pool.renewal = match tls {
             Some((tls, driver_tls)) => {
-                self.driver_options.send_modify(|options| {
-                    options.tls = driver_tls;
-                    options.tls_changes += 1;
-                });
-                Some(Renewal {
-                    version: self.connector.set_tls(tls),
-                    began: Instant::now(),
-                })
+                self.driver_tls.send_replace(driver_tls);
+                let version = self.connector.set_tls(tls);
+                if let Some(account) = &self.service_account {
+                    account.close_outdated();
+                }
+                let began = Instant::now();
+                Some(Renewal { version, began })
             }
             None => self.settings.load().pool.renewal,
         };
@@ -368,13 +363,6 @@ impl Topology {
         pools.iter().for_each(|server| server.set_limits(&pool));
     }
 
-    /// Sets the password of the service account. The official driver's client that runs the service
-    /// account's commands is replaced by a client with the new password.
-    pub(crate) fn set_password(&self, password: Password) {
-        self.driver_options
-            .send_modify(|options| options.password = Some(password));
-    }
-
     /// The latest snapshot of the deployment.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.published.current())
@@ -385,11 +373,9 @@ impl Topology {
         self.published.subscribe()
     }
 
-    /// The official driver's client that runs Seawall's own commands. It is logged in as the
-    /// service account. `None` if there is no service account, or if the deployment's connection
-    /// string has not been resolved yet.
-    pub(crate) fn control_client(&self) -> Option<mongodb::Client> {
-        self.control_client.lock().clone()
+    /// The service account; `None` if the deployment's connection string has no user.
+    pub(crate) fn service_account(&self) -> Option<&Arc<ServiceAccount>> {
+        self.service_account.as_ref()
     }
 
     /// The connector of the pools. It can also establish connections that belong to no pool.

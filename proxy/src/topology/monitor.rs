@@ -15,7 +15,10 @@ use mongodb::{
         EventHandler,
         sdam::{SdamEvent, TopologyDescription},
     },
-    options::{ClientOptions, Compressor, ServerMonitoringMode, Tls, TlsOptions},
+    options::{
+        AuthMechanism, ClientOptions, Compressor, ServerAddress as DriverAddress,
+        ServerMonitoringMode, Tls, TlsOptions,
+    },
 };
 use tokio::{
     sync::{Notify, watch},
@@ -29,8 +32,12 @@ use super::{
     probe,
 };
 use crate::pool::ServerPool;
+use seawall_auth::Mechanism;
 use seawall_locks::Mutex;
-use seawall_transport::connection::ServerAddress;
+use seawall_transport::connection::{Account, LoginMethod, Password, ServerAddress};
+
+/// The port of a server whose address contains no port.
+const DEFAULT_PORT: u16 = 27017;
 
 /// Pause between two attempts to resolve the DNS name of a connection string.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -128,34 +135,35 @@ impl DriverTls {
     }
 }
 
-/// The options of the official driver that a reload can change.
-#[derive(Clone, Default)]
-pub(crate) struct DriverOptions {
-    pub(crate) tls: DriverTls,
-    /// Number of changes of the TLS settings or of the contents of the TLS files since the start.
-    /// If only the contents of a file change, `tls` stays the same.
-    pub(crate) tls_changes: u64,
-    /// The password of the service account; `None` if it has not changed since the start.
-    pub(crate) password: Option<Password>,
+/// The service account that the connection string describes; `None` if it has no user.
+///
+/// # Errors
+/// [`DeploymentError::Unsupported`] for a mechanism that Seawall does not support.
+fn service_account_in(options: &ClientOptions) -> Result<Option<Account>, DeploymentError> {
+    let Some(credential) = &options.credential else {
+        return Ok(None);
+    };
+    let mechanism = credential.mechanism.as_ref();
+    let password = Password::new(credential.password.clone().unwrap_or_default());
+    let scram = |mechanism| LoginMethod::Scram {
+        mechanism,
+        password: password.clone(),
+    };
+    let (method, default_source) = match mechanism {
+        None => (scram(None), "admin"),
+        Some(AuthMechanism::ScramSha1) => (scram(Some(Mechanism::ScramSha1)), "admin"),
+        Some(AuthMechanism::ScramSha256) => (scram(Some(Mechanism::ScramSha256)), "admin"),
+        Some(AuthMechanism::Plain) => (LoginMethod::Plain { password }, EXTERNAL),
+        Some(AuthMechanism::MongoDbX509) => (LoginMethod::Certificate, EXTERNAL),
+        Some(_) => return Err(DeploymentError::Unsupported("this value of authMechanism")),
+    };
+    let source = credential.source.as_deref().unwrap_or(default_source);
+    let name = credential.username.as_deref().unwrap_or_default();
+    Ok(Some(Account::new(name, source, method)))
 }
 
-/// The password of the service account.
-pub(crate) type Password = Zeroizing<String>;
-
-impl DriverOptions {
-    fn apply(&self, options: &mut ClientOptions) {
-        self.tls.apply(options);
-        if let Some(password) = &self.password {
-            set_password(options, password);
-        }
-    }
-}
-
-fn set_password(options: &mut ClientOptions, password: &Password) {
-    if let Some(credential) = &mut options.credential {
-        credential.password = Some(String::clone(password));
-    }
-}
+/// The database of users that another system than MongoDB defines.
+const EXTERNAL: &str = "$external";
 
 impl fmt::Debug for DeploymentOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -193,6 +201,7 @@ impl DeploymentOptions {
         if written.load_balanced == Some(true) {
             return Err(DeploymentError::Unsupported("loadBalanced=true"));
         }
+        service_account_in(&written)?;
         Ok(Self {
             uri: Zeroizing::new(uri.to_owned()),
             heartbeat_frequency,
@@ -201,10 +210,15 @@ impl DeploymentOptions {
         })
     }
 
-    /// The options in the connection string, for clients of the official driver that log in as the
-    /// service account.
-    pub(crate) fn client_options(&self) -> ClientOptions {
-        (*self.written).clone()
+    /// The service account; `None` if the connection string has no user.
+    pub(crate) fn service_account(&self) -> Option<Account> {
+        service_account_in(&self.written).ok().flatten()
+    }
+
+    /// The hosts of the connection string; `None` if its DNS name could not be resolved.
+    pub(crate) fn hosts(&self) -> Option<Vec<ServerAddress>> {
+        let hosts = self.options.as_ref()?.hosts.iter();
+        Some(hosts.filter_map(own_address).collect())
     }
 
     /// Sets the TLS options that the official driver uses.
@@ -212,14 +226,6 @@ impl DeploymentOptions {
         tls.apply(&mut self.written);
         if let Some(options) = &mut self.options {
             tls.apply(options);
-        }
-    }
-
-    /// Sets the password of the service account.
-    pub(crate) fn set_password(&mut self, password: &Password) {
-        set_password(&mut self.written, password);
-        if let Some(options) = &mut self.options {
-            set_password(options, password);
         }
     }
 
@@ -262,16 +268,22 @@ impl DeploymentOptions {
     }
 }
 
-/// Monitors the deployment until the future is dropped. Every change of `changeable` replaces the
-/// client of the service account. A change of TLS also replaces the monitoring client. A change of
-/// the password does not, because the monitoring client uses no password.
+/// Monitors the deployment until the future is dropped. Each new value of `tls` replaces the
+/// monitoring client, because the contents of the TLS files have changed.
 pub(super) async fn watch(
     topology: Weak<Topology>,
     deployment: DeploymentOptions,
-    mut changeable: watch::Receiver<DriverOptions>,
+    mut tls: watch::Receiver<DriverTls>,
 ) {
     let heartbeat_frequency = deployment.heartbeat_frequency;
-    let mut options = driver_options(resolved(deployment).await, heartbeat_frequency);
+    let resolved = resolved(deployment).await;
+    if let Some(topology) = topology.upgrade()
+        && let Some(service_account) = &topology.service_account
+        && let Ok(Some(account)) = service_account_in(&resolved)
+    {
+        service_account.set_account(account);
+    }
+    let mut options = driver_options(resolved, heartbeat_frequency);
     let source = Arc::new(Source {
         topology,
         events: Mutex::default(),
@@ -279,34 +291,31 @@ pub(super) async fn watch(
     });
     // A client of the driver stops monitoring when it is dropped. So the current client is kept
     // here.
-    let mut current: Option<(Client, u64)> = None;
+    let mut current: Option<Client> = None;
     for number in 0_u64.. {
-        let changed = changeable.borrow_and_update().clone();
-        changed.apply(&mut options);
-        source.set_control_client(&options);
-        let is_current = |(_, tls_changes): &(Client, u64)| *tls_changes == changed.tls_changes;
-        if !current.as_ref().is_some_and(is_current) {
-            match Client::with_options(monitoring_options(&options, &source, number)) {
-                Ok(new) => {
-                    if current.is_some() {
-                        source.catch_up_in_time().await;
-                    }
-                    source.select(number, &new);
-                    current = Some((new, changed.tls_changes));
+        tls.borrow_and_update().apply(&mut options);
+        match Client::with_options(with_events(&options, &source, number)) {
+            Ok(new) => {
+                if current.is_some() {
+                    source.catch_up_in_time().await;
                 }
-                Err(error) => tracing::error!(%error, "could not start to monitor the deployment"),
+                source.select(number, &new);
+                current = Some(new);
             }
+            Err(error) => tracing::error!(%error, "could not start to monitor the deployment"),
         }
-        if changeable.changed().await.is_err() {
+        if tls.changed().await.is_err() {
             return;
         }
     }
     drop(current);
 }
 
-/// The options that both clients of the driver share: the monitoring client and the client of the
-/// service account.
+/// The options of the driver's client, which only monitors the deployment. It has no credential:
+/// otherwise, if the login of the service account failed, the driver would consider the server
+/// unavailable, and Seawall would clear the pools of all users.
 fn driver_options(mut options: ClientOptions, heartbeat_frequency: Duration) -> ClientOptions {
+    options.credential = None;
     options.app_name = Some("seawall".to_owned());
     options.heartbeat_freq = Some(heartbeat_frequency);
     // By default, the driver polls if the environment looks like that of a serverless function. It
@@ -314,21 +323,16 @@ fn driver_options(mut options: ClientOptions, heartbeat_frequency: Duration) -> 
     options
         .server_monitoring_mode
         .get_or_insert(ServerMonitoringMode::Stream);
-    // Each of the driver's two clients needs only few connections: one client runs the commands of
-    // the service account, and the other only monitors. The operations of Seawall's clients use
-    // Seawall's own pools.
+    // The client runs no operations, except the checks of servers that the prober starts.
     options.max_pool_size = Some(4);
     options.min_pool_size = Some(0);
     options
 }
 
-/// The options of the client that monitors the deployment; `number` identifies this client in
-/// [`Source`]. The client has no credential. Otherwise, if the login of the service account failed,
-/// the driver would consider the server unavailable, and Seawall would clear the pools of all
-/// users.
-fn monitoring_options(options: &ClientOptions, source: &Arc<Source>, number: u64) -> ClientOptions {
+/// `options` with a handler that passes the driver's events to `source`. `number` identifies the
+/// client in [`Source`].
+fn with_events(options: &ClientOptions, source: &Arc<Source>, number: u64) -> ClientOptions {
     let mut options = options.clone();
-    options.credential = None;
     let events = Arc::clone(source);
     options.sdam_event_handler = Some(EventHandler::callback(move |event| {
         if let SdamEvent::TopologyDescriptionChanged(event) = event {
@@ -336,6 +340,21 @@ fn monitoring_options(options: &ClientOptions, source: &Arc<Source>, number: u64
         }
     }));
     options
+}
+
+/// Converts an address from the driver. `None` for a kind of address that Seawall does not know.
+fn own_address(address: &DriverAddress) -> Option<ServerAddress> {
+    match address {
+        DriverAddress::Tcp { host, port } => Some(ServerAddress::Tcp {
+            host: host.to_ascii_lowercase(),
+            port: port.unwrap_or(DEFAULT_PORT),
+        }),
+        DriverAddress::Unix { path } => Some(ServerAddress::Unix(path.clone())),
+        other => {
+            tracing::warn!(server = %other, "a server is not used, because its address is of an unknown kind");
+            None
+        }
+    }
 }
 
 /// Waits until the DNS name of the connection string has been resolved, and returns all options.
@@ -375,27 +394,6 @@ struct Events {
 }
 
 impl Source {
-    /// Replaces the client that runs the service account's commands. Does nothing without a service
-    /// account.
-    fn set_control_client(&self, options: &ClientOptions) {
-        let Some(topology) = self.topology.upgrade() else {
-            return;
-        };
-        if options.credential.is_none() {
-            return;
-        }
-        let mut options = options.clone();
-        // Without the streaming protocol, the driver's monitoring uses one connection per server,
-        // not two.
-        options.server_monitoring_mode = Some(ServerMonitoringMode::Poll);
-        match Client::with_options(options) {
-            Ok(client) => *topology.control_client.lock() = Some(client),
-            Err(error) => {
-                tracing::error!(%error, "could not create the client of the service account")
-            }
-        }
-    }
-
     fn receive(&self, number: u64, description: TopologyDescription) {
         let mut events = self.events.lock();
         if number == events.selected {
@@ -434,7 +432,7 @@ impl Source {
         let servers = next.servers();
         let found = servers.iter().filter_map(|(address, server)| {
             let is_known = server.server_type() != DriverServerType::Unknown;
-            is_known.then(|| address.to_string().parse().ok()).flatten()
+            is_known.then(|| own_address(address)).flatten()
         });
         let found: Vec<ServerAddress> = found.collect();
         let state = topology.state.lock();
@@ -473,7 +471,7 @@ impl Topology {
         let servers = new.servers();
         let named: HashMap<ServerAddress, _> = servers
             .into_iter()
-            .filter_map(|(address, server)| Some((address.to_string().parse().ok()?, server)))
+            .filter_map(|(address, server)| Some((own_address(address)?, server)))
             .collect();
         let removed = state
             .members
@@ -579,6 +577,23 @@ mod tests {
             !text.contains("secret") && !text.contains("account"),
             "{text}"
         );
+    }
+
+    #[tokio::test]
+    async fn all_kinds_of_hosts_in_a_connection_string_are_used() {
+        let uri = "mongodb://[::1]:27018,[fd00::5],DB1,db2:1,10.0.0.1,%2Ftmp%2Fmongodb-1.sock/";
+        let options = DeploymentOptions::parse(uri, Duration::from_secs(10)).await;
+        let hosts = options.unwrap().hosts().unwrap();
+        let hosts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+        let expected = [
+            "[::1]:27018",
+            "[fd00::5]:27017",
+            "db1:27017",
+            "db2:1",
+            "10.0.0.1:27017",
+            "/tmp/mongodb-1.sock",
+        ];
+        assert_eq!(hosts, expected);
     }
 
     #[tokio::test]

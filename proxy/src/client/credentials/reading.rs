@@ -3,10 +3,8 @@
 
 use std::sync::Arc;
 
-use bson::{Bson, Document, RawDocumentBuf, cstr};
-use mongodb::error::ErrorKind;
+use bson::{RawDocumentBuf, cstr};
 use tokio::time::{Instant, timeout_at};
-use zeroize::Zeroize as _;
 
 use super::{
     CredentialError, CredentialMode, Credentials, Known, QUESTION_LIMIT, Reading, UserName,
@@ -15,6 +13,8 @@ use crate::{
     client::refusals::Refusals,
     observe::CloseReason,
     pool::{CheckOutError, Checkout, Demand},
+    service_account::ServiceError,
+    topology::SelectError,
 };
 use seawall_auth::{Identity, Mechanism, UsersInfoError, parse_users_info, users_info_command};
 use seawall_command::{ReadPreference, UNAUTHORIZED, is_state_change};
@@ -169,49 +169,94 @@ impl Credentials {
         }
     }
 
-    /// Reads a user's keys through the service account. The driver may learn of an election only
-    /// from the error of a command. After such an error, or if the connection fails, the command is
-    /// sent a second time. The error is `None` if the driver got no reply or an error reply.
+    /// Reads a user's keys through the service account, on the primary or on a router. If the
+    /// server has failed or is no longer the primary, asks again once. The error is `None` if no
+    /// server replied.
     async fn read_as_service(
         &self,
         user: &UserName,
     ) -> Result<seawall_auth::Credentials, Option<UsersInfoError>> {
-        let client = self.topology.control_client().ok_or(None)?;
-        let command = users_info_command(&user.name, &user.source);
-        let command = Document::try_from(command).map_err(|_| None)?;
-        let admin = client.database("admin");
-        let mut reply = admin.run_command(command.clone()).await;
-        if let Err(error) = &reply
-            && may_succeed_elsewhere(error)
+        let deadline = Instant::now() + QUESTION_LIMIT;
+        let mut read = self.ask_as_service(user, deadline).await;
+        if let Err(error) = &read
+            && error.may_succeed_elsewhere()
         {
             tracing::debug!(%error, "could not read a user's keys; the command is repeated once");
-            reply = admin.run_command(command).await;
+            read = self.ask_as_service(user, deadline).await;
         }
-        let reply = SecretFields(reply.map_err(|error| {
-            tracing::warn!(%error, "service account could not read a user's keys");
-            None
-        })?);
-        let reply = RawDocumentBuf::try_from(&reply.0).map_err(|_| None)?;
-        let reply = SecretDocument::from(reply);
-        parse_users_info(&reply, &user.name, &user.source).map_err(|error| {
-            tracing::debug!(user = %user.name, source = %user.source, %error, "could not use the user's keys");
-            Some(error)
+        read.map_err(|error| match error {
+            AskError::Reply(error) if !matches!(error, UsersInfoError::CommandFailed { .. }) => {
+                tracing::debug!(user = %user.name, source = %user.source, %error, "could not use the user's keys");
+                Some(error)
+            }
+            error => {
+                tracing::warn!(%error, "service account could not read a user's keys");
+                error.into_reply()
+            }
         })
     }
-}
 
-/// True if a command may succeed at the server that the driver selects next, because the state of
-/// the first server has changed or the connection to it has failed.
-fn may_succeed_elsewhere(error: &mongodb::error::Error) -> bool {
-    match &*error.kind {
-        ErrorKind::Command(error) => is_state_change(error.code),
-        ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => true,
-        _ => false,
+    /// Sends one query for a user's keys through the service account.
+    async fn ask_as_service(
+        &self,
+        user: &UserName,
+        deadline: Instant,
+    ) -> Result<seawall_auth::Credentials, AskError> {
+        let account = self.topology.service_account();
+        let account = account.ok_or(AskError::NoAccount)?;
+        let preference = ReadPreference::PRIMARY;
+        let pool = self.topology.select(&preference, deadline).await?;
+        let command = keys_command(user);
+        let reply = account.run(pool.address(), pool.generation(), &command);
+        let reply = timeout_at(deadline, reply).await;
+        let reply = reply.map_err(|_| AskError::TimedOut)??;
+        let parsed = parse_users_info(&reply, &user.name, &user.source);
+        if let Err(UsersInfoError::CommandFailed { code }) = &parsed
+            && is_state_change(*code)
+        {
+            self.topology.report_state_change(&pool, *code);
+        }
+        Ok(parsed?)
     }
 }
 
-/// The result of reading a user's keys if the service account got no keys. `error` is `None` if the
-/// driver got no reply or an error reply.
+/// The reason why a query of the service account for a user's keys returned no keys.
+#[derive(Debug, thiserror::Error)]
+enum AskError {
+    #[error("there is no service account")]
+    NoAccount,
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    #[error("no reply arrived within {} s", QUESTION_LIMIT.as_secs())]
+    TimedOut,
+    #[error(transparent)]
+    Reply(#[from] UsersInfoError),
+}
+
+impl AskError {
+    /// True if the query may succeed at the server that is selected next, because the state of the
+    /// first server has changed or the connection to it has failed.
+    fn may_succeed_elsewhere(&self) -> bool {
+        match self {
+            Self::Service(error) => !error.is_refused_login(),
+            Self::Reply(UsersInfoError::CommandFailed { code }) => is_state_change(*code),
+            Self::NoAccount | Self::Select(_) | Self::TimedOut | Self::Reply(_) => false,
+        }
+    }
+
+    /// The error in the reply; `None` if no reply arrived.
+    fn into_reply(self) -> Option<UsersInfoError> {
+        match self {
+            Self::Reply(error) => Some(error),
+            Self::NoAccount | Self::Select(_) | Self::Service(_) | Self::TimedOut => None,
+        }
+    }
+}
+
+/// The result of reading a user's keys if the service account got no keys. `error` is `None` if
+/// no reply arrived.
 fn reading_without_keys(error: Option<&UsersInfoError>, login_version: u64) -> Reading {
     match error {
         None | Some(UsersInfoError::CommandFailed { .. }) => Reading::Unavailable,
@@ -231,8 +276,7 @@ pub(super) async fn ask_own_keys(
     connection: &mut Connection,
     user: &UserName,
 ) -> Result<seawall_auth::Credentials, Option<UsersInfoError>> {
-    let mut command = users_info_command(&user.name, &user.source);
-    command.append(cstr!("$db"), "admin");
+    let command = keys_command(user);
     let reply = connection.run(&command).await.map_err(|_| None)?;
     let reply = SecretDocument::from(reply);
     parse_users_info(&reply, &user.name, &user.source).map_err(Some)
@@ -243,33 +287,15 @@ pub(super) fn shown_error(error: Option<&UsersInfoError>) -> String {
     error.map_or_else(|| "no reply arrived".to_owned(), ToString::to_string)
 }
 
-/// A decoded document that contains keys, zeroed on drop.
-struct SecretFields(Document);
-
-impl Drop for SecretFields {
-    fn drop(&mut self) {
-        wipe(&mut self.0);
-    }
-}
-
-/// Zeroes all strings in a document, and in its nested documents and arrays.
-fn wipe(document: &mut Document) {
-    document.iter_mut().for_each(|(_, value)| wipe_value(value));
-}
-
-fn wipe_value(value: &mut Bson) {
-    match value {
-        Bson::String(text) => text.zeroize(),
-        Bson::Document(inside) => wipe(inside),
-        Bson::Array(values) => values.iter_mut().for_each(wipe_value),
-        _ => {}
-    }
+fn keys_command(user: &UserName) -> RawDocumentBuf {
+    let mut command = users_info_command(&user.name, &user.source);
+    command.append(cstr!("$db"), "admin");
+    command
 }
 
 #[cfg(test)]
 mod tests {
-    use bson::doc;
-    use mongodb::error::CommandError;
+    use seawall_transport::connection::{EstablishError, EstablishStep};
 
     use super::*;
 
@@ -299,30 +325,34 @@ mod tests {
     }
 
     #[test]
-    fn scram_keys_are_read_again_only_after_a_connection_failure_or_a_state_change_error() {
+    fn a_query_of_the_service_account_is_repeated_only_if_another_server_may_have_the_keys() {
         let closed = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-        assert!(may_succeed_elsewhere(&closed.into()));
-        // 10107 is NotWritablePrimary, 13 Unauthorized.
-        for (code, is_repeated) in [(10_107, true), (13, false)] {
-            let reply = serde_json::json!({ "code": code });
-            let reply: CommandError = serde_json::from_value(reply).unwrap();
-            let refused = mongodb::error::Error::from(ErrorKind::Command(reply));
-            assert_eq!(may_succeed_elsewhere(&refused), is_repeated, "{code}");
+        let failed = |code| AskError::Reply(UsersInfoError::CommandFailed { code });
+        let refused = |code| {
+            let error = EstablishError::Refused {
+                step: EstablishStep::Authenticate,
+                address: "h:1".parse().unwrap(),
+                code,
+                message: String::new(),
+            };
+            AskError::Service(ServiceError::Establish(error))
+        };
+        // 10107 is NotWritablePrimary, 13 Unauthorized, 11600 InterruptedAtShutdown and 18
+        // AuthenticationFailed.
+        for (error, is_repeated) in [
+            (
+                AskError::Service(ServiceError::Exchange(closed.into())),
+                true,
+            ),
+            (failed(10_107), true),
+            (failed(13), false),
+            (refused(11_600), true),
+            (refused(18), false),
+            (AskError::NoAccount, false),
+            (AskError::TimedOut, false),
+            (AskError::Reply(UsersInfoError::NoSuchUser), false),
+        ] {
+            assert_eq!(error.may_succeed_elsewhere(), is_repeated, "{error}");
         }
-        let ours = mongodb::error::Error::custom("x");
-        assert!(!may_succeed_elsewhere(&ours));
-    }
-
-    #[test]
-    fn wipe_replaces_each_string_in_a_document_by_an_empty_string() {
-        let key = "JqXOO0TnCLQVo7Q/oInBisrQvto=";
-        let mut reply = doc! {
-            "users": [{ "credentials": { "SCRAM-SHA-1": { "storedKey": key } } }], "ok": 1.0,
-        };
-        wipe(&mut reply);
-        let wiped = doc! {
-            "users": [{ "credentials": { "SCRAM-SHA-1": { "storedKey": "" } } }], "ok": 1.0,
-        };
-        assert_eq!(reply, wiped);
     }
 }

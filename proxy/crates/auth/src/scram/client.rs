@@ -6,7 +6,7 @@ use super::{ClientKey, DerivedKeys, Mechanism, ScramError, ScramKeys, derive_fro
 
 /// A conversation that Seawall has begun. The next message has the server's nonce, salt and
 /// iteration count.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ClientConversation {
     mechanism: Mechanism,
     user: String,

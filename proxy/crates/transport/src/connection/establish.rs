@@ -44,7 +44,7 @@ pub enum EstablishStep {
     Tls,
     /// Sending `hello` and reading its reply.
     Hello,
-    /// Logging in with SCRAM.
+    /// Logging in.
     Authenticate,
     /// Asking if the server requires a login.
     AccessControl,
@@ -143,6 +143,12 @@ impl EstablishError {
             | Self::TimedOut { .. }
             | Self::Exchange { .. } => false,
         }
+    }
+
+    /// True if the server refuses the login, or if Seawall ended the SCRAM conversation. A new
+    /// attempt with the same password would fail too.
+    pub fn is_refused_login(&self) -> bool {
+        self.refuses_keys() || matches!(self, Self::Scram { .. })
     }
 
     /// True if the SCRAM conversation with the server began and did not succeed. False after a
@@ -320,6 +326,11 @@ impl Connector {
         Duration::from_nanos(self.limit.load(Ordering::Relaxed))
     }
 
+    /// A nonce for a SCRAM conversation.
+    pub(super) fn nonce(&self) -> String {
+        self.nonces.nonce()
+    }
+
     /// Connects and sends `hello`, but does not authenticate. Seawall uses the connection for
     /// commands that need no user, and for introductions: the first login of a user, which Seawall
     /// forwards to the server.
@@ -462,7 +473,7 @@ impl Connector {
             .await
     }
 
-    async fn within_limit<T>(
+    pub(super) async fn within_limit<T>(
         &self,
         address: &ServerAddress,
         steps: impl Future<Output = Result<T, EstablishError>>,
@@ -484,7 +495,7 @@ impl Connector {
             return Err(EstablishError::NoLogin);
         };
         let (conversation, client_first) =
-            ClientConversation::start(keys.mechanism(), identity.name(), &self.nonces.nonce());
+            ClientConversation::start(keys.mechanism(), identity.name(), &self.nonce());
         let start = |field| {
             let source = (field, identity.source());
             sasl_start(keys.mechanism().name(), source, &client_first)
@@ -516,7 +527,7 @@ impl Connector {
         Ok(connection)
     }
 
-    async fn connect_with_hello(
+    pub(super) async fn connect_with_hello(
         &self,
         address: &ServerAddress,
         hello: RawDocumentBuf,
@@ -666,7 +677,7 @@ async fn may_require_authentication(
     }
 }
 
-async fn run_step(
+pub(super) async fn run_step(
     connection: &mut Connection,
     address: &ServerAddress,
     step: EstablishStep,
@@ -692,7 +703,7 @@ async fn run_step(
 /// The `hello` of Seawall's own connections. Its metadata names Seawall; the clients' metadata is
 /// sent with each operation. The command has the legacy name `isMaster`, because servers before
 /// 4.4.2 do not know `hello`.
-fn hello() -> RawDocumentBuf {
+pub(super) fn hello() -> RawDocumentBuf {
     rawdoc! {
         "isMaster": 1,
         "helloOk": true,

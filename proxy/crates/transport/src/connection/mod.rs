@@ -5,6 +5,7 @@
 //! connection is unusable. It does not know pools: its callers decide how long a connection is
 //! kept.
 
+mod account;
 mod address;
 mod control;
 mod establish;
@@ -24,6 +25,7 @@ use crate::Stream;
 use seawall_wire::Compressor;
 
 pub use self::{
+    account::{Account, LoginMethod, Password},
     address::{AddressError, ServerAddress},
     control::{ControlError, reply_is_ok},
     establish::{Connector, EstablishError, EstablishStep},

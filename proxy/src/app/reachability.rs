@@ -1,0 +1,68 @@
+//! Tries to reach the deployment of a configuration, in the same way as a running Seawall.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::select_ok;
+use seawall_config as config;
+use tokio::{runtime::Handle, time::Instant};
+
+use super::{convert, insight, server_tls::RunningServerTls};
+use crate::topology::{DeploymentOptions, Topology};
+use seawall_auth::NonceSource;
+use seawall_command::ReadPreference;
+use seawall_transport::connection::{Connector, ServerAddress};
+
+/// Connects to a host of the connection string, selects the primary or a router, and logs in there
+/// as the service account, if there is one. Each of these steps may take `limit`.
+///
+/// # Errors
+/// A text that describes the problem.
+pub(crate) async fn reach_deployment(
+    settings: &config::Settings,
+    limit: Duration,
+) -> Result<(), String> {
+    let section = &settings.deployment;
+    let parsed = DeploymentOptions::parse(section.uri.expose(), section.heartbeat_frequency);
+    let parsed = parsed.await.map_err(|error| error.to_string())?;
+    let (_, deployment, tls) =
+        RunningServerTls::start(parsed, section).map_err(|error| error.to_string())?;
+    let hosts = deployment.hosts();
+    let hosts = hosts.ok_or("could not resolve the DNS name of the connection string")?;
+    let nonces = Arc::new(NonceSource::new().map_err(|error| error.to_string())?);
+    let connector = convert::connector(settings, &deployment, tls, &nonces);
+    connector.set_limit(limit);
+    connect_to_any(&connector, &hosts).await?;
+    let account = deployment.service_account();
+    let observer = insight::unexported_observer(settings).map_err(|error| error.to_string())?;
+    let topology = Topology::start(
+        deployment,
+        convert::topology_settings(settings),
+        connector.clone(),
+        observer.recorder,
+        Handle::current(),
+        Handle::current(),
+    );
+    let preference = ReadPreference::PRIMARY;
+    let selected = topology.select(&preference, Instant::now() + limit);
+    let Ok(pool) = selected.await else {
+        return Err("found no primary, no router and no standalone server".to_owned());
+    };
+    if let Some(account) = account {
+        let login = connector.establish_account(pool.address(), &account);
+        login.await.map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// Connects to one of `hosts`.
+async fn connect_to_any(connector: &Connector, hosts: &[ServerAddress]) -> Result<(), String> {
+    let attempts: Vec<_> = hosts
+        .iter()
+        .map(|host| Box::pin(connector.connect(host)))
+        .collect();
+    if attempts.is_empty() {
+        return Err("the connection string has no usable host".to_owned());
+    }
+    let connected = select_ok(attempts).await;
+    connected.map(drop).map_err(|error| error.to_string())
+}

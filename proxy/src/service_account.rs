@@ -1,0 +1,357 @@
+//! The service account: the user in the deployment's connection string. It reads the keys of users
+//! (`lookup`) and the `serverStatus` of servers, but it never runs operations of clients.
+//!
+//! Its connections are in no pool and do not count towards a pool's limits, so operations of
+//! clients cannot keep it from reading the keys of the next client. They use the TLS configuration
+//! of the pools.
+
+use std::{sync::Arc, time::Duration};
+
+use bson::RawDocument;
+use tokio::{sync::Semaphore, time::timeout};
+
+use seawall_locks::Mutex;
+use seawall_transport::connection::{
+    Account, Connection, Connector, ControlError, EstablishError, Generation, Password,
+    SecretDocument, ServerAddress,
+};
+
+/// Maximum number of connections of [`ServiceAccount::run`].
+const MAX_CONNECTIONS: usize = 4;
+
+/// The reason why a command of the service account got no reply.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServiceError {
+    /// The host names in the connection string have not been resolved yet.
+    #[error("the DNS name of the deployment's connection string is not resolved yet")]
+    Unresolved,
+    /// A connection could not be established or could not log in.
+    #[error(transparent)]
+    Establish(#[from] EstablishError),
+    /// The command got no valid reply.
+    #[error("the command of the service account failed: {0}")]
+    Exchange(#[from] ControlError),
+    /// The reply did not arrive in time.
+    #[error("no reply arrived within {} ms", .0.as_millis())]
+    TimedOut(Duration),
+}
+
+impl ServiceError {
+    /// True if a new attempt with the same password would fail too.
+    pub(crate) fn is_refused_login(&self) -> bool {
+        match self {
+            Self::Establish(error) => error.is_refused_login(),
+            Self::Unresolved | Self::Exchange(_) | Self::TimedOut(_) => false,
+        }
+    }
+}
+
+/// Logs in as the service account, and runs its commands.
+#[derive(Debug)]
+pub(crate) struct ServiceAccount {
+    connector: Connector,
+    login: Mutex<CurrentLogin>,
+    permits: Semaphore,
+    /// Unused connections of [`Self::run`], the one that was used last at the end.
+    unused: Mutex<Vec<ServiceConnection>>,
+}
+
+#[derive(Debug, Default)]
+struct CurrentLogin {
+    /// `None` until the connection string has been resolved.
+    account: Option<Arc<Account>>,
+    /// The password that a reload has set; `None` for the password of the connection string.
+    password: Option<Password>,
+}
+
+/// A connection that is logged in as the service account.
+#[derive(Debug)]
+pub(crate) struct ServiceConnection {
+    server: ServerAddress,
+    account: Arc<Account>,
+    connection: Connection,
+}
+
+impl ServiceConnection {
+    /// Sends a command, which must contain `$db`, and returns the reply. A reply with `ok: 0` is
+    /// not an error here.
+    ///
+    /// Not cancel safe: if the future is dropped before it ends, the caller must close the
+    /// connection.
+    pub(crate) async fn run(
+        &mut self,
+        command: &RawDocument,
+    ) -> Result<SecretDocument, ControlError> {
+        self.connection.run(command).await.map(SecretDocument::from)
+    }
+}
+
+impl ServiceAccount {
+    /// Creates a service account that cannot log in before [`Self::set_account`] is called.
+    pub(crate) fn new(connector: Connector) -> Self {
+        Self {
+            connector,
+            login: Mutex::default(),
+            permits: Semaphore::new(MAX_CONNECTIONS),
+            unused: Mutex::default(),
+        }
+    }
+
+    /// Sets the account. If [`Self::set_password`] was called before, that password replaces the
+    /// password of `account`.
+    pub(crate) fn set_account(&self, account: Account) {
+        let mut login = self.login.lock();
+        let account = match &login.password {
+            Some(password) => account.with_password(password),
+            None => account,
+        };
+        login.account = Some(Arc::new(account));
+    }
+
+    /// Changes the password. Connections with the earlier password are not used again.
+    pub(crate) fn set_password(&self, password: Password) {
+        let mut login = self.login.lock();
+        if let Some(account) = &mut login.account {
+            *account = Arc::new(account.with_password(&password));
+        }
+        login.password = Some(password);
+        drop(login);
+        self.close_outdated();
+    }
+
+    /// Closes the unused connections that have another login or TLS configuration than new
+    /// connections.
+    pub(crate) fn close_outdated(&self) {
+        let mut unused = self.unused.lock();
+        let closed = unused.extract_if(.., |kept| !self.is_current(kept));
+        let closed: Vec<_> = closed.collect();
+        drop(unused);
+        drop(closed);
+    }
+
+    /// True if the server has not closed the connection, and a new connection would have the same
+    /// login and the same TLS configuration.
+    pub(crate) fn is_current(&self, kept: &mut ServiceConnection) -> bool {
+        let current = self.login.lock().account.clone();
+        current.is_some_and(|current| Arc::ptr_eq(&current, &kept.account))
+            && kept.connection.tls_version == self.connector.tls_version()
+            && !kept.connection.stream.has_ended()
+    }
+
+    /// Establishes a connection that is logged in as the service account.
+    ///
+    /// # Errors
+    /// [`ServiceError::Unresolved`] or [`ServiceError::Establish`].
+    pub(crate) async fn establish(
+        &self,
+        server: &ServerAddress,
+    ) -> Result<ServiceConnection, ServiceError> {
+        let account = self.login.lock().account.clone();
+        let account = account.ok_or(ServiceError::Unresolved)?;
+        let connection = self.connector.establish_account(server, &account).await?;
+        Ok(ServiceConnection {
+            server: server.clone(),
+            account,
+            connection,
+        })
+    }
+
+    /// Runs a command, which must contain `$db`, at a server. `generation` is the current
+    /// generation of the server's pool: connections of an earlier generation are not used. If a
+    /// kept connection fails, the command is sent again on a new connection, so it must be a
+    /// command that may run twice. A reply with `ok: 0` is not an error here.
+    ///
+    /// Cancel safe: if the future is dropped, its connection is closed.
+    ///
+    /// # Errors
+    /// See [`ServiceError`].
+    pub(crate) async fn run(
+        &self,
+        server: &ServerAddress,
+        generation: Generation,
+        command: &RawDocument,
+    ) -> Result<SecretDocument, ServiceError> {
+        let _permit = self.permits.acquire().await;
+        if let Some(mut kept) = self.take(server, generation) {
+            match self.run_on(&mut kept, command).await {
+                Ok(reply) => {
+                    self.unused.lock().push(kept);
+                    return Ok(reply);
+                }
+                Err(error) => {
+                    tracing::debug!(%server, %error, "idle connection of the service account failed");
+                }
+            }
+        }
+        let mut new = self.establish(server).await?;
+        new.connection.generation = generation;
+        let reply = self.run_on(&mut new, command).await?;
+        self.unused.lock().push(new);
+        Ok(reply)
+    }
+
+    async fn run_on(
+        &self,
+        connection: &mut ServiceConnection,
+        command: &RawDocument,
+    ) -> Result<SecretDocument, ServiceError> {
+        let limit = self.connector.limit();
+        let reply = timeout(limit, connection.run(command)).await;
+        Ok(reply.map_err(|_| ServiceError::TimedOut(limit))??)
+    }
+
+    /// Removes a usable connection to `server` from the unused connections. Also closes unused
+    /// connections that are no longer usable. Without a usable connection, closes another unused
+    /// connection if a new one would exceed [`MAX_CONNECTIONS`]. The caller holds a permit.
+    fn take(&self, server: &ServerAddress, generation: Generation) -> Option<ServiceConnection> {
+        let mut unused = self.unused.lock();
+        let is_outdated = |kept: &mut ServiceConnection| {
+            !self.is_current(kept)
+                || kept.server == *server && kept.connection.generation != generation
+        };
+        let mut closed: Vec<_> = unused.extract_if(.., is_outdated).collect();
+        let found = unused.iter().rposition(|kept| kept.server == *server);
+        let found = found.map(|index| unused.remove(index));
+        let in_use = MAX_CONNECTIONS - self.permits.available_permits();
+        if found.is_none() && unused.len() + in_use > MAX_CONNECTIONS {
+            closed.push(unused.remove(0));
+        }
+        drop(unused);
+        drop(closed);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{RawDocumentBuf, rawdoc};
+    use futures_util::future::join_all;
+    use seawall_auth::NonceSource;
+    use seawall_transport::connection::LoginMethod;
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::scripted::{Response, ScriptedServer};
+
+    fn account(password: &str) -> Account {
+        let password = Password::new(password.to_owned());
+        Account::new("service", "$external", LoginMethod::Plain { password })
+    }
+
+    fn service_account() -> ServiceAccount {
+        let nonces = Arc::new(NonceSource::new().unwrap());
+        let limit = Duration::from_secs(30);
+        let service_account = ServiceAccount::new(Connector::new(None, Vec::new(), limit, nonces));
+        service_account.set_account(account("secret"));
+        service_account
+    }
+
+    /// A server that accepts every login and replies to `usersInfo` with `reply`.
+    async fn server(reply: impl Fn() -> Response + Clone + Send + 'static) -> ScriptedServer {
+        let script = move || {
+            let reply = reply.clone();
+            move |command: &RawDocument| match command.iter().next().unwrap().unwrap().0.as_str() {
+                "usersInfo" => reply(),
+                _ => Response::Reply(ok()),
+            }
+        };
+        ScriptedServer::start(script).await
+    }
+
+    fn ok() -> RawDocumentBuf {
+        rawdoc! { "ok": 1 }
+    }
+
+    async fn ask(
+        service_account: &ServiceAccount,
+        server: &ScriptedServer,
+        generation: Generation,
+    ) -> Result<SecretDocument, ServiceError> {
+        let command = rawdoc! { "usersInfo": 1, "$db": "admin" };
+        let asked = service_account.run(server.address(), generation, &command);
+        asked.await
+    }
+
+    #[tokio::test]
+    async fn without_a_resolved_connection_string_the_service_account_sends_nothing() {
+        let server = server(|| Response::Reply(ok())).await;
+        let service_account = service_account();
+        service_account.login.lock().account = None;
+        let asked = ask(&service_account, &server, Generation::default()).await;
+        assert!(matches!(asked, Err(ServiceError::Unresolved)));
+        assert_eq!(server.accepted(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_used_again_until_it_or_its_login_or_its_generation_is_outdated() {
+        let server = server(|| Response::Reply(ok())).await;
+        let service_account = service_account();
+        let first = Generation::default();
+        for (change, generation, accepted) in [
+            ("none", first, 1),
+            ("none", first, 1),
+            ("generation", first.next(), 2),
+            ("password", first.next(), 3),
+        ] {
+            if change == "password" {
+                service_account.set_password(Password::new("new".to_owned()));
+                assert!(service_account.unused.lock().is_empty());
+            }
+            ask(&service_account, &server, generation).await.unwrap();
+            assert_eq!(server.accepted(), accepted, "{change}");
+        }
+        server.close_all().await;
+        ask(&service_account, &server, first.next()).await.unwrap();
+        assert_eq!(server.accepted(), 1);
+    }
+
+    /// The server may close a connection while the command is on its way.
+    #[tokio::test]
+    async fn a_command_is_repeated_once_on_a_new_connection_if_a_kept_connection_fails() {
+        let replies = Arc::new(Mutex::new(vec![
+            Response::Close,
+            Response::Reply(ok()),
+            Response::Close,
+            Response::Reply(ok()),
+        ]));
+        let server = server(move || replies.lock().pop().unwrap()).await;
+        let service_account = service_account();
+        let generation = Generation::default();
+        ask(&service_account, &server, generation).await.unwrap();
+        // The kept connection fails, and then the new one succeeds.
+        ask(&service_account, &server, generation).await.unwrap();
+        assert_eq!(server.accepted(), 2);
+        service_account.unused.lock().clear();
+        // A new connection fails, and the command is not repeated.
+        let failed = ask(&service_account, &server, generation).await;
+        assert!(matches!(failed, Err(ServiceError::Exchange(_))));
+        assert_eq!(server.accepted(), 3);
+    }
+
+    #[tokio::test]
+    async fn the_service_account_has_at_most_four_connections_for_readings_of_keys() {
+        let release = Arc::new(Notify::new());
+        let held = Arc::clone(&release);
+        let slow = server(move || Response::ReplyAfter(Arc::clone(&held), ok())).await;
+        let other = server(|| Response::Reply(ok())).await;
+        let service_account = service_account();
+        let generation = Generation::default();
+        let asking = join_all((0..10).map(|_| ask(&service_account, &slow, generation)));
+        let releasing = async {
+            loop {
+                release.notify_one();
+                tokio::task::yield_now().await;
+            }
+        };
+        let replies = tokio::select! {
+            replies = asking => replies,
+            () = releasing => unreachable!("the loop does not end"),
+        };
+        assert!(replies.iter().all(Result::is_ok));
+        assert_eq!(slow.accepted(), MAX_CONNECTIONS);
+        assert_eq!(service_account.unused.lock().len(), MAX_CONNECTIONS);
+        // A connection to another server replaces an unused one.
+        ask(&service_account, &other, generation).await.unwrap();
+        assert_eq!(service_account.unused.lock().len(), MAX_CONNECTIONS);
+    }
+}
