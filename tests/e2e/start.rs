@@ -23,8 +23,8 @@ use seawall_tests::{
     seawall::{self, Seawall},
 };
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpSocket, TcpStream},
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
+    net::{TcpListener, TcpSocket, TcpStream},
     process::Command,
     sync::Notify,
     task::JoinSet,
@@ -487,6 +487,27 @@ async fn in_a_step_down_under_load_no_retryable_operation_fails_and_no_client_is
 }
 
 #[tokio::test]
+async fn a_server_with_an_ipv6_address_is_used() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let target = server.address();
+    let listener = TcpListener::bind("[::1]:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (mut near, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut far = TcpStream::connect(target).await.unwrap();
+                drop(copy_bidirectional(&mut near, &mut far).await);
+            });
+        }
+    });
+    let seawall = Seawall::start(&format!("mongodb://[::1]:{port}/")).await;
+    let mut client = connect(&seawall).await;
+    let found = client.command("c", doc! {"find": "c"}).await.unwrap();
+    assert!(found.is_ok(), "{found:?}");
+}
+
+#[tokio::test]
 async fn clients_that_connect_before_seawall_is_ready_get_no_access_if_a_login_is_required() {
     let set = shared_replica_set().await.unwrap();
     let seawall = Seawall::launch(&set.uri(), with("")).await.unwrap();
@@ -521,7 +542,7 @@ async fn each_start_warns_about_server_certificates_that_are_not_fully_verified(
     ] {
         let toml = format!(
             "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
-             deployment.uri = \"mongodb://{user}127.0.0.1:1/?tls=true{options}\"\n{toml}"
+             deployment.uri = \"mongodb://127.0.0.1:1/?tls=true{options}\"\n{toml}"
         );
         let file = scratch.write("seawall.toml", toml).unwrap();
         let process = Process::serve(&file).await;
