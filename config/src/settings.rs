@@ -306,12 +306,16 @@ section! {
     max_exempt_operations: Option<NonZeroU32> = key("pool.max_exempt_operations",
         KeyKind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "operations");
     // After a peak, closing idle connections frees resources of the servers.
-    /// Idle time after which a server connection is closed; 0 for never. One connection of each
-    /// user with connected clients is kept, because Seawall reads the user's keys over it.
+    /// Idle time after which a server connection is closed; 0 for never. In the credential modes
+    /// `self` and `users`, Seawall reads the keys of each user with connected clients again after
+    /// half of `auth.max_stale_ms`, over a connection of this user. So this connection usually
+    /// stays open if the idle time is longer.
     max_idle_time: Option<Duration> = key("pool.max_idle_time_ms",
         TIME_OR_0, Live, default 600000, unit "ms");
     // The connection that replaces an old one can reach a server or an address that is new.
-    /// Age at which an idle server connection is closed; 0 for never.
+    /// Age at which a server connection is closed, as soon as no operation uses it; 0 for never.
+    /// Connections are closed up to a fifth earlier, at different ages, so that they are not all
+    /// replaced at the same time.
     max_life_time: Option<Duration> = key("pool.max_life_time_ms",
         TIME_OR_0, Live, default 1800000, unit "ms");
     /// How long an operation may wait until Seawall refuses it with an error. An operation can
@@ -370,13 +374,16 @@ section! {
     /// Maximum number of users whose credentials are cached.
     max_users: NonZeroUsize = key("limits.max_users",
         ENTRIES, Live, default 10000, unit "users");
-    /// Maximum number of users' first logins that exchange messages with servers at the same time.
+    /// Maximum number of first logins, and of lookups of new users by the service account, that
+    /// exchange messages with servers at the same time. Queries about users' mechanisms have a
+    /// separate limit of the same size.
     introductions: NonZeroUsize = key("limits.introductions",
         KeyKind::Integer { min: 1, max: 1_000 }, Live, default 8, unit "logins");
     // Clients that never send their proofs must not block the first logins of other clients.
     /// Maximum number of first logins that wait for the client's proof, each on its own server
-    /// connection; at the limit, Seawall ends the oldest of these logins from the client address
-    /// that has most of them.
+    /// connection; at the limit, further logins wait. If an address has at least two of these
+    /// logins more than the address of a waiting login, Seawall ends the oldest login of the
+    /// address with the most, but not before it is 500 ms old.
     introduction_conversations: NonZeroUsize = key("limits.introduction_conversations",
         CONNECTIONS, Live, default 64, unit "connections");
     // If very many clients connect at once, the limit bounds the memory and the CPU time of their
@@ -401,8 +408,8 @@ section! {
     connections_per_second_per_address: Option<u32> = key(
         "limits.connections_per_second_per_address",
         KeyKind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "per second");
-    /// Maximum number of logins per second of one user; further ones are delayed by at most 10 s; 0
-    /// for no limit.
+    /// Maximum number of logins per second of one user from one address (IPv6: /64), for successful
+    /// and refused logins separately; further ones are delayed by at most 10 s; 0 for no limit.
     logins_per_second_per_user: Option<u32> = key("limits.logins_per_second_per_user",
         KeyKind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "per second");
     /// IP addresses or ranges (such as 10.0.0.0/8) of load balancers, separated by commas; after
@@ -419,8 +426,9 @@ section! {
     enabled: bool = key("shapes.enabled",
         KeyKind::Boolean, Live, default true);
     // The limit protects the memory from applications that create a new shape with each operation.
-    /// Maximum number of rows of the shape table; further shapes are counted in group rows, which
-    /// are at most a tenth of all rows.
+    /// Maximum number of rows of the shape table; at most a tenth of them are rows for groups of
+    /// similar shapes. A shape without a row of its own is counted in the row of its group, or in
+    /// the row `rest` of its namespace, which does not count towards the maximum.
     max_shapes: NonZeroUsize = key("shapes.max_shapes",
         ENTRIES, Live, default 10000, unit "shapes");
     /// Maximum number of combinations of a command and a namespace that appear in the labels of
@@ -571,11 +579,12 @@ section! {
     /// `error_code` or `close` is set.
     "fault" => Fault;
 
-    /// Name of the command that gets the fault; without a name, all commands get the fault.
+    /// Name of the command that gets the fault; without a name, the fault is not limited to a
+    /// command.
     command: Option<String> = key("fault.command",
         KeyKind::Text, Live, example "find");
-    /// Database or database.collection whose operations get the fault; without a namespace, all
-    /// operations get the fault.
+    /// Database or database.collection whose operations get the fault; without a namespace, the
+    /// fault is not limited to a namespace.
     namespace: Option<String> = key("fault.namespace",
         KeyKind::Text, Live, example "shop.orders");
     /// Percentage of the matching operations that get the fault.
@@ -638,7 +647,8 @@ section! {
     tokens: Vec<SecretFile> = key("admin.token_file",
         KeyKind::SecretFiles, Live, example "/run/secrets/admin-token");
     /// Files with further tokens, separated by commas. Requests with these tokens may only read:
-    /// they cannot reload, drain or profile.
+    /// they cannot reload, drain, profile or annotate. They can list captures, but not start, stop,
+    /// download or delete them.
     read_tokens: Vec<SecretFile> = key("admin.read_token_file",
         KeyKind::SecretFiles, Live, example "/run/secrets/monitoring-token");
     /// Host names, separated by commas, under which requests without a token are accepted; IP
@@ -649,7 +659,8 @@ section! {
     /// command is forwarded to a server, which does not know it.
     commands: bool = key("admin.commands",
         KeyKind::Boolean, Live, default true);
-    /// Serve the dashboard, a page for browsers, at `/`.
+    /// Serve the dashboard, a page for browsers, at `/`, and the endpoints `/api/v1/live` and
+    /// `/api/v1/session`.
     dashboard: bool = key("admin.dashboard",
         KeyKind::Boolean, Live, default true);
     // Off by default, because profiles show the names of Seawall's functions and cost CPU time.

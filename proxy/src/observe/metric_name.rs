@@ -157,7 +157,7 @@ metrics! {
     FingerprintFoldedTotal: Counter = "seawall_fingerprint_folded_total", "Operations of shapes without a row of their own, by the level of the row that counts them.";
     /// Rows that were evicted from the shape table, for example because the operations of another
     /// shape took more time than those of the evicted shape.
-    FingerprintEvictedTotal: Counter = "seawall_fingerprint_evicted_total", "Shape rows evicted for heavier shapes.";
+    FingerprintEvictedTotal: Counter = "seawall_fingerprint_evicted_total", "Rows evicted from the shape table, for example for heavier shapes.";
     /// Prefixes of field paths. Below each of them, Seawall has seen too many different field
     /// names. So it now treats these names as data (for example as ids), not as part of a shape.
     FingerprintNamesLearnedTotal: Counter = "seawall_fingerprint_names_learned_total", "Prefixes of field paths below which all names now count as data.";
