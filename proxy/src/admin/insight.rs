@@ -110,7 +110,7 @@ pub(super) fn heaviest_shapes(state: &AdminState, limit: usize) -> seawall_api::
 
 /// All stored stalls.
 pub(super) fn all_stalls(state: &AdminState) -> seawall_api::Stalls {
-    stalls::stalls_since(state, None)
+    stalls::stalls_in(state, None)
 }
 
 /// The shapes with their figures since the start of Seawall, sorted by the key `sort`. `None` if

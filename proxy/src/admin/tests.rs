@@ -689,3 +689,34 @@ async fn heat_map_area_lists_only_shapes_with_operations_in_the_area() {
     assert!(of_server.all_servers);
     assert_eq!((of_server.count, of_server.shapes.len()), (20 * 600, 1));
 }
+
+#[tokio::test]
+async fn stalls_and_reports_of_a_past_period_have_only_the_figures_of_that_period() {
+    let state = Arc::new(state());
+    let all: seawall_api::Stalls = get(&state, "/api/v1/stalls").await;
+    // The latest stall comes first. There is a stall in each minute of the second half.
+    let first = all.episodes.last().unwrap().started_at;
+    let until = first + 30.0;
+    let path = format!("/api/v1/stalls?from={}&until={until}", first - 30.0);
+    let past: seawall_api::Stalls = get(&state, &path).await;
+    assert!(past.episodes.len() < all.episodes.len());
+    let starts = past.episodes.iter().map(|of| of.started_at);
+    assert_eq!(starts.collect::<Vec<_>>(), [first]);
+    let path = format!("/api/v1/stalls?from={START}&until={}", START + 600);
+    let before: seawall_api::Stalls = get(&state, &path).await;
+    assert_eq!((before.episodes.len(), before.recurring.len()), (0, 0));
+
+    let path = format!("/api/v1/report?from={START}&until={}", START + 600);
+    let report: seawall_api::Report = get(&state, &path).await;
+    assert_eq!(
+        (report.made_at, report.since_seconds),
+        (float(START + 600), 600.0)
+    );
+    let counts = report.timeline.steps.iter().map(|step| step.count);
+    assert_eq!(counts.sum::<u64>(), 20 * 600);
+    assert_eq!(report.stalls.episodes.len(), 0);
+    let request = Request::get("/api/v1/report?from=9&since=1m");
+    let request = request.body(Body::empty()).unwrap();
+    let response = router(state).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+}

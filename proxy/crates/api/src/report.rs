@@ -33,7 +33,7 @@ pub struct Report {
     pub made_at: f64,
     /// The figures of all shapes that are not listed, together.
     pub other: Other,
-    /// The connection pool of each server at the end of the period.
+    /// The connection pool of each server when the report was requested.
     pub pools: Vec<Pool>,
     /// The version of the format: [`Report::VERSION`].
     pub seawall_report: u64,
@@ -46,7 +46,7 @@ pub struct Report {
     pub since_seconds: f64,
     /// The stalls of the period.
     pub stalls: Stalls,
-    /// The state of the proxy at the end of the period.
+    /// The state of the proxy when the report was requested.
     pub status: Status,
     /// The latest reconnect storms that the proxy keeps, including storms outside the period.
     pub storms: Storms,

@@ -1,5 +1,6 @@
 //! Computes the two periods of a comparison. The earlier period is the baseline. The user gives the
-//! end of the baseline as a name (such as `yesterday`), as a duration before now, or as a time.
+//! end of the baseline as a name (such as `yesterday`), as a duration before the end of the later
+//! period, or as a time.
 //!
 //! The history stores the figures of each step. A step has a length of 1 s for the last 10 minutes,
 //! and is longer (up to 10 minutes) for older times. A baseline consists of whole steps. This
@@ -30,7 +31,7 @@ pub enum BaselineWindow {
 /// The reason why the two periods of a comparison cannot be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpanError {
-    /// The baseline ends now or in the future.
+    /// The baseline ends with the later period, or after it.
     #[error("the baseline has not ended yet")]
     NotOver,
     /// The later period would begin before the baseline ended.
@@ -38,7 +39,7 @@ pub enum SpanError {
     Overlap {
         /// Length of the later period.
         window_seconds: u64,
-        /// Time since the end of the baseline.
+        /// Time from the end of the baseline to the end of the later period.
         ago_seconds: u64,
     },
     /// The baseline begins before the history begins.
@@ -60,18 +61,20 @@ pub(super) struct Spans {
     pub(super) now: (u64, u64),
 }
 
-/// Computes the two periods to compare.
+/// Computes the two periods to compare. The later period ends at `end`, which is not after `now`.
 pub(super) fn spans(
     against: Against,
     window: BaselineWindow,
+    end: SystemTime,
     now: SystemTime,
 ) -> Result<Spans, SpanError> {
-    let now = super::seconds(now);
+    let (end, now) = (super::seconds(end), super::seconds(now));
+    let age = now.saturating_sub(end);
     let ago = match against {
         Against::Yesterday => DAY.as_secs(),
         Against::LastWeek => WEEK.as_secs(),
         Against::Ago(ago) => ago.as_secs(),
-        Against::Before(moment) => now.saturating_sub(super::seconds(moment)),
+        Against::Before(moment) => end.saturating_sub(super::seconds(moment)),
     };
     if ago == 0 {
         return Err(SpanError::NotOver);
@@ -79,7 +82,10 @@ pub(super) fn spans(
     let kept = TIERS.iter().map(|(_, kept)| *kept).max().unwrap_or(0);
     let length = match window {
         BaselineWindow::Exactly(length) => length.as_secs(),
-        BaselineWindow::AtMost(length) => length.as_secs().min(ago).min(kept.saturating_sub(ago)),
+        BaselineWindow::AtMost(length) => {
+            let left = kept.saturating_sub(age + ago);
+            length.as_secs().min(ago).min(left)
+        }
     };
     if length > ago {
         return Err(SpanError::Overlap {
@@ -87,22 +93,23 @@ pub(super) fn spans(
             ago_seconds: ago,
         });
     }
-    if length == 0 || ago + length > kept {
+    let began = age + ago + length;
+    if length == 0 || began > kept {
         return Err(SpanError::NotKept {
-            ago_seconds: ago + length,
+            ago_seconds: began,
             kept_seconds: kept,
         });
     }
     // The baseline has at least two steps, so it can be longer than the window. Rates stay
     // comparable, because each rate is computed with the length of its own period.
-    let reaches = |(step, kept): &&(u64, u64)| ago + length.max(step * 2) <= *kept;
+    let reaches = |(step, kept): &&(u64, u64)| age + ago + length.max(step * 2) <= *kept;
     let step = TIERS.iter().find(reaches).or(TIERS.last());
     let step = step.map_or(1, |(step, _)| *step);
-    let ended = (now - ago) - (now - ago) % step;
+    let ended = (end - ago) - (end - ago) % step;
     let before = length.max(step * 2).next_multiple_of(step);
     Ok(Spans {
         before: (ended.saturating_sub(before), ended),
-        now: (now - length, now),
+        now: (end - length, end),
     })
 }
 
@@ -120,7 +127,7 @@ mod tests {
     const NOW: u64 = 1_795_283_430;
 
     fn spans(against: &str, window: BaselineWindow) -> Result<Spans, SpanError> {
-        super::spans(against.parse().unwrap(), window, at(NOW))
+        super::spans(against.parse().unwrap(), window, at(NOW), at(NOW))
     }
 
     const MINUTE: Duration = Duration::from_secs(60);
@@ -144,6 +151,20 @@ mod tests {
         assert_eq!(exact.before, (NOW - 420, NOW - 300));
         let hours = spans("2h", BaselineWindow::Exactly(10 * MINUTE)).unwrap();
         assert_eq!(hours.before, (NOW - 30 - 7_200 - 600, NOW - 30 - 7_200));
+    }
+
+    #[test]
+    fn the_baseline_of_a_past_period_has_the_steps_that_the_history_keeps_for_its_age() {
+        let minutes = BaselineWindow::AtMost(5 * MINUTE);
+        let compared = |age| {
+            let against = Against::Ago(5 * MINUTE);
+            super::spans(against, minutes, at(NOW - age), at(NOW)).unwrap()
+        };
+        assert_eq!(compared(0).before, (NOW - 600, NOW - 300));
+        let past = compared(7_200);
+        assert_eq!(past.now, (NOW - 7_500, NOW - 7_200));
+        let to = (NOW - 7_500) - (NOW - 7_500) % 60;
+        assert_eq!(past.before, (to - 300, to));
     }
 
     #[test]

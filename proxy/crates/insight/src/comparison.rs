@@ -1,5 +1,5 @@
-//! The comparison of the current period with an earlier period (the baseline), and the reasons why
-//! the two periods may not be comparable.
+//! The comparison of a period with an earlier period (the baseline), and the reasons why the two
+//! periods may not be comparable.
 
 use std::fmt;
 

@@ -355,7 +355,8 @@ impl Insight {
     /// minutes. Takes several hundred milliseconds.
     pub fn annotate_changes(&self) {
         let length = Duration::from_secs(CHANGE_INTERVAL_SECONDS);
-        let compared = self.changes(Against::Ago(length), BaselineWindow::AtMost(length));
+        let window = BaselineWindow::AtMost(length);
+        let compared = self.changes(Against::Ago(length), window, self.now());
         // `changes` fails only if a period is invalid, and these two periods are always valid.
         // Without enough data, there are no changes.
         let Ok(compared) = compared else { return };
@@ -469,12 +470,17 @@ impl Insight {
         self.history.lock().select(from, to, step.as_secs())
     }
 
-    /// Compares the current period with an earlier period (the baseline).
+    /// Compares the period that ends at `end` with an earlier period (the baseline).
     ///
     /// # Errors
     /// If the two periods cannot be determined.
-    pub fn changes(&self, against: Against, window: BaselineWindow) -> Result<Changes, SpanError> {
-        let spans = spans(against, window, self.now())?;
+    pub fn changes(
+        &self,
+        against: Against,
+        window: BaselineWindow,
+        end: SystemTime,
+    ) -> Result<Changes, SpanError> {
+        let spans = spans(against, window, end, self.now())?;
         let compared = |(from, to)| {
             let selection = self.history.lock().select(from, to, 1);
             let period = selection.period();
@@ -494,10 +500,14 @@ impl Insight {
         })
     }
 
-    /// All kept stalls that ended after `since`, the latest first, and the recurring stalls among
-    /// them. Without `since`, all kept stalls.
-    pub fn stalls(&self, since: Option<SystemTime>) -> (Vec<Stall>, Vec<RecurringStall>) {
-        self.stalls.lock().list(self.now(), since)
+    /// All kept stalls that overlap with the period from the first until the second time, the
+    /// latest first, and the recurring stalls that overlap with it. Without a period, all kept
+    /// stalls.
+    pub fn stalls(
+        &self,
+        period: Option<(SystemTime, SystemTime)>,
+    ) -> (Vec<Stall>, Vec<RecurringStall>) {
+        self.stalls.lock().list(self.now(), period)
     }
 
     /// The number of servers whose stalls recur now. The whole deployment counts as one server if

@@ -127,7 +127,12 @@ fn slower(changes: &Changes) -> Vec<&str> {
 fn shapes_that_became_slower_are_found_with_each_kind_of_baseline() {
     let insight = after(8);
     let window = BaselineWindow::AtMost(Duration::from_secs(600));
-    let changes = |against: &str| insight.changes(against.parse().unwrap(), window).unwrap();
+    let changes = |against: &str| {
+        let end = insight.now();
+        insight
+            .changes(against.parse().unwrap(), window, end)
+            .unwrap()
+    };
     let yesterday = changes("yesterday");
     assert_eq!(slower(&yesterday), ["slow_since_6h"]);
     assert_eq!((yesterday.now.from, yesterday.now.to), (NOW - 600, NOW));
@@ -148,7 +153,9 @@ fn shapes_that_became_slower_are_found_with_each_kind_of_baseline() {
     // One day is the longest period that can be compared with last week, because the history is
     // kept for eight days.
     let day = BaselineWindow::Exactly(Duration::from_secs(DAY));
-    let widest = insight.changes(Against::LastWeek, day).unwrap();
+    let widest = insight
+        .changes(Against::LastWeek, day, insight.now())
+        .unwrap();
     assert_eq!(widest.before.to - widest.before.from, DAY);
     assert_eq!(widest.incomparable, None);
 }
@@ -157,7 +164,9 @@ fn shapes_that_became_slower_are_found_with_each_kind_of_baseline() {
 fn an_earlier_period_without_data_is_reported_as_unknown() {
     let insight = after(1);
     let window = BaselineWindow::AtMost(Duration::from_secs(600));
-    let missing = insight.changes(Against::LastWeek, window).unwrap();
+    let missing = insight
+        .changes(Against::LastWeek, window, insight.now())
+        .unwrap();
     let nothing = Some(Incomparable::Unknown(Side::Baseline));
     assert_eq!((missing.incomparable, missing.changes.len()), (nothing, 0));
 }

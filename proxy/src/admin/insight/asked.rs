@@ -45,7 +45,7 @@ pub(in crate::admin) struct Parameters {
 }
 
 impl Parameters {
-    pub(super) fn since(&self) -> Result<Option<Duration>, Refused> {
+    fn since(&self) -> Result<Option<Duration>, Refused> {
         time(self.since.as_deref())
     }
 

@@ -30,7 +30,7 @@ pub(in crate::admin) async fn changes(
     let (against, text) = parameters.against()?;
     let is_full = parameters.has_distributions();
     let changes = move |state: &AdminState| {
-        let changes = state.insight.changes(against, length);
+        let changes = state.insight.changes(against, length, state.insight.now());
         let changes = changes.map_err(|error| bad_request(error.to_string()))?;
         Ok(reply_on(&changes, text, is_full))
     };

@@ -9,13 +9,14 @@ use axum::{
 
 use super::{
     super::{AdminState, Refused, json, pools_of, reply, status_of, storms_of},
-    DEFAULT_SINCE, Parameters, Past, ago, annotations_of,
+    Parameters, Past, Range, annotations_of,
     changes::{reply_on, reply_to_refusal},
     need_history, shapes_of,
-    stalls::stalls_since,
+    stalls::stalls_in,
     step_for, steps,
 };
 
+use seawall_insight::BaselineWindow;
 use seawall_stats::{Against, Label, Period, float};
 
 /// How long the history keeps steps of one second.
@@ -30,33 +31,33 @@ pub(in crate::admin) async fn report(
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
     need_history(&state.insight)?;
-    let since = parameters.since()?.unwrap_or(DEFAULT_SINCE);
+    let range = parameters.range(state.insight.now())?;
     let (against, text) = parameters.against()?;
     let is_full = parameters.has_distributions();
-    let report = move |state: &AdminState| Ok(report_on(state, since, (against, text), is_full));
+    let report = move |state: &AdminState| Ok(report_on(state, range, (against, text), is_full));
     reply(&state, report).await
 }
 
-/// The report on the last `since` (a duration), with the changes against an earlier period,
-/// `against`. `text` is `against` as written in the request. `is_full` adds the distributions that
-/// a merged report needs.
+/// The report on a period, with the changes against an earlier period, `against`. `text` is
+/// `against` as written in the request. `is_full` adds the distributions that a merged report
+/// needs.
 fn report_on(
     state: &AdminState,
-    since: Duration,
+    range: Range,
     (against, text): (Against, String),
     is_full: bool,
 ) -> seawall_api::Report {
     let insight = &state.insight;
-    let now = insight.now();
-    let from = ago(now, since);
-    let past = Past::new(&insight.select(from, now));
+    let Range { from, to } = range;
+    let length = range.length();
+    let past = Past::new(&insight.select(from, to));
     // Stalls last some seconds, so steps of ten seconds would hide them.
-    let step = match since <= FINE_STEP_RETENTION {
+    let step = match length <= FINE_STEP_RETENTION {
         true => Duration::from_secs(1),
-        false => step_for(since),
+        false => step_for(length),
     };
-    let timeline = insight.timeline(from, now, step, &|label| *label == Label::Whole);
-    let changes = match insight.changes(against, seawall_insight::BaselineWindow::AtMost(since)) {
+    let timeline = insight.timeline(from, to, step, &|label| *label == Label::Whole);
+    let changes = match insight.changes(against, BaselineWindow::AtMost(length), to) {
         Ok(changes) => reply_on(&changes, text, is_full),
         Err(refusal) => reply_to_refusal(refusal, text),
     };
@@ -64,17 +65,17 @@ fn report_on(
     let shapes = shapes_of(&past, known, "total_time", REPORTED_SHAPES, true);
     let seawall_api::Shapes { other, shapes, .. } = shapes.unwrap_or_default();
     seawall_api::Report {
-        annotations: annotations_of(state, from, now),
+        annotations: annotations_of(state, from, to),
         changes,
         instances: Vec::new(),
-        made_at: json::since_epoch(now),
+        made_at: json::since_epoch(to),
         other,
         pools: pools_of(state).pools,
         seawall_report: seawall_api::Report::VERSION,
         servers: servers(&past.period, is_full),
         shapes,
         since_seconds: float(past.period.length.as_secs()),
-        stalls: stalls_since(state, Some(from)),
+        stalls: stalls_in(state, Some(range)),
         status: status_of(state),
         storms: storms_of(state),
         timeline: seawall_api::Timeline {

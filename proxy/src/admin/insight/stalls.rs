@@ -1,9 +1,6 @@
 //! Serves stalls as JSON. A stall is a period in which operations took far longer than usual.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::sync::Arc;
 
 use axum::{
     extract::{Query, State},
@@ -12,7 +9,7 @@ use axum::{
 
 use super::{
     super::{AdminState, Refused, json, reply},
-    Parameters, ago, need_history,
+    Parameters, Range, need_history,
 };
 use crate::topology::TopologyType;
 use seawall_api::millis;
@@ -28,17 +25,17 @@ pub(in crate::admin) async fn stalls(
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
     need_history(&state.insight)?;
-    let since: Option<Duration> = parameters.since()?;
-    let stalls = move |state: &AdminState| {
-        let since = since.map(|since| ago(state.insight.now(), since));
-        Ok(stalls_since(state, since))
-    };
-    reply(&state, stalls).await
+    let range = parameters.range_if_any(state.insight.now())?;
+    reply(&state, move |state: &AdminState| {
+        Ok(stalls_in(state, range))
+    })
+    .await
 }
 
-/// The stalls after the time `since`; all stored stalls if `since` is `None`.
-pub(super) fn stalls_since(state: &AdminState, since: Option<SystemTime>) -> seawall_api::Stalls {
-    let (episodes, recurring) = state.insight.stalls(since);
+/// The stalls of a period; all stored stalls if `range` is `None`.
+pub(super) fn stalls_in(state: &AdminState, range: Option<Range>) -> seawall_api::Stalls {
+    let period = range.map(|range| (range.from, range.to));
+    let (episodes, recurring) = state.insight.stalls(period);
     let topology = state.topology.snapshot();
     let has_routers = topology.description.topology_type == TopologyType::Sharded;
     seawall_api::Stalls {

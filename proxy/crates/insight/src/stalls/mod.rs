@@ -151,12 +151,12 @@ impl Stalls {
         self.samples = Samples::default();
     }
 
-    /// All kept stalls that ended after `since`, the latest first, and the recurring stalls among
-    /// them. Without `since`, all kept stalls.
+    /// All kept stalls that overlap with the period from `from` until `to`, the latest first, and
+    /// the recurring stalls that overlap with it. Without a period, all kept stalls.
     pub(super) fn list(
         &self,
         now: SystemTime,
-        since: Option<SystemTime>,
+        period: Option<(SystemTime, SystemTime)>,
     ) -> (Vec<Stall>, Vec<RecurringStall>) {
         let (mut stalls, mut recurring) = (Vec::new(), Vec::new());
         for (address, watched) in &self.servers {
@@ -174,9 +174,14 @@ impl Stalls {
             recurring.extend(all.filter(|all| all.recurrence.is_current || is_only));
         }
         stalls.extend(everywhere);
-        if let Some(since) = since.map(float_seconds) {
-            stalls.retain(|stall| span(&stall.episode).1 >= since);
-            recurring.retain(|of| of.recurrence.last_end() >= since);
+        if let Some((from, to)) = period {
+            let (from, to) = (float_seconds(from), float_seconds(to));
+            let is_within = |start: f64, end: f64| start < to && end >= from;
+            stalls.retain(|stall| {
+                let (start, end) = span(&stall.episode);
+                is_within(start, end)
+            });
+            recurring.retain(|of| is_within(of.recurrence.first_at, of.recurrence.last_end()));
         }
         stalls.sort_by(|a, b| b.episode.started_at.total_cmp(&a.episode.started_at));
         recurring.sort_by(|a, b| {
@@ -370,8 +375,12 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    fn listed(stalls: &Stalls, now: u64, since: Option<u64>) -> Vec<(Option<Box<str>>, f64)> {
-        let (listed, _) = stalls.list(at(now), since.map(at));
+    fn listed(
+        stalls: &Stalls,
+        now: u64,
+        period: Option<(u64, u64)>,
+    ) -> Vec<(Option<Box<str>>, f64)> {
+        let (listed, _) = stalls.list(at(now), period.map(|(from, to)| (at(from), at(to))));
         let listed = listed.into_iter();
         listed
             .map(|stall| (stall.server, stall.episode.started_at))
@@ -399,16 +408,24 @@ mod tests {
     }
 
     #[test]
-    fn stalls_since_a_time_include_all_stalls_that_ended_after_that_time() {
+    fn stalls_of_a_period_are_all_stalls_that_overlap_with_it() {
         let all = stalls(&[("a", &[(100.0, 3), (200.0, 3), (300.0, 3)])], &[]);
         assert_eq!(listed(&all, 310, None).len(), 3);
-        let since = listed(&all, 310, Some(202));
-        assert_eq!(
-            since,
-            [(Some("a".into()), 300.0), (Some("a".into()), 200.0)]
-        );
-        let recurring = |since| all.list(at(310), since).1.len();
-        assert_eq!((recurring(None), recurring(Some(at(304)))), (1, 0));
+        for (period, starts, recurring) in [
+            ((202, 310), &[300.0, 200.0][..], 1),
+            ((102, 201), &[200.0, 100.0], 1),
+            ((104, 200), &[], 1),
+            ((304, 310), &[], 0),
+            ((0, 100), &[], 0),
+        ] {
+            let found = listed(&all, 310, Some(period)).into_iter();
+            let found: Vec<_> = found.map(|(_, start)| start).collect();
+            assert_eq!(found, starts, "{period:?}");
+            let (from, to) = period;
+            let (_, found) = all.list(at(310), Some((at(from), at(to))));
+            assert_eq!(found.len(), recurring, "{period:?}");
+        }
+        assert_eq!(all.list(at(310), None).1.len(), 1);
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct Recurrence {
     pub length: Duration,
     /// Number of episodes in the series.
     pub times: usize,
+    /// Start of the first episode, in seconds since the epoch.
+    pub first_at: f64,
     /// Start of the last episode, in seconds since the epoch.
     pub last_at: f64,
     /// The most frequent phase of these episodes. The phase of an episode is the one in which its
@@ -269,6 +271,9 @@ impl Chain {
             period: seconds(self.period),
             length: seconds(rank(&self.lengths(episodes), 1, 2)),
             times: members.len(),
+            first_at: members
+                .first()
+                .map_or(self.origin, |first| first.started_at),
             last_at: members.last().map_or(self.origin, |last| last.started_at),
             phase: phase.map_or(Phase::Permit, |(phase, _)| phase),
             is_current: self.is_current(episodes, now),
@@ -323,7 +328,7 @@ mod tests {
         let found = recurrence(&at(&[0.0, 60.3, 119.9])).unwrap();
         assert!((found.period.as_secs_f64() - 60.0).abs() < 0.5);
         assert_eq!((found.times, found.phase), (3, Phase::Server));
-        assert!((found.last_at - 119.9).abs() < 1e-9);
+        assert_eq!((found.first_at, found.last_at), (0.0, 119.9));
     }
 
     #[test]
