@@ -417,16 +417,25 @@ impl<'a> Comparison<'a> {
     /// True if a shape seems new or gone, but only its text changed. When Seawall learns that some
     /// field names are data, such as the user names in `points.bob` and `points.alice`, it replaces
     /// them by `*`. The shapes that differed only in these names then become one shape with a new
-    /// text.
+    /// text. A restart forgets the learned names. The one shape then becomes several shapes again,
+    /// until the names have been learned again.
     fn is_renamed(&self, pair: &Pair<'_>) -> bool {
-        let is_new = |pair: &Pair<'_>| pair.before.count == 0;
-        let is_gone = |pair: &Pair<'_>| pair.now.count == 0;
-        let mut others = self.pairs.iter();
-        if is_new(pair) {
-            others.any(|other| is_gone(other) && covers(pair.label, other.label))
-        } else {
-            is_gone(pair) && others.any(|other| is_new(other) && covers(other.label, pair.label))
+        let is_new = pair.before.count == 0;
+        if !is_new && pair.now.count > 0 {
+            return false;
         }
+        let mut others = self.pairs.iter();
+        others.any(|other| {
+            let (without, with) = match is_new {
+                true => (other.before.count, other.now.count),
+                false => (other.now.count, other.before.count),
+            };
+            // A shape with `*` may also occur in both periods, because learning the names takes
+            // some time.
+            let replaced = || covers(other.label, pair.label);
+            let replaces = || with == 0 && covers(pair.label, other.label);
+            without > 0 && (replaced() || replaces())
+        })
     }
 
     fn weights(&self, pair: &Pair<'_>) -> [Option<(ChangeKind, f64)>; 3] {

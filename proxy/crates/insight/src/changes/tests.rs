@@ -365,30 +365,59 @@ fn change_kinds_have_the_names_used_in_the_api() {
     }
 }
 
+fn update(text: &str) -> Arc<Label> {
+    Arc::new(Label::Shape {
+        level: Level::Fine,
+        id: text.into(),
+        command: "update".into(),
+        db: "d".into(),
+        collection: "games".into(),
+        text: text.into(),
+    })
+}
+
+/// One minute of operations of four shapes and of the update with this text.
+fn minute_with(text: &str) -> Period {
+    let mut period = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
+    period.series.insert(update(text), alike(500, 1.0));
+    period
+}
+
+const BOB: &str = "{updates:[{update:{$set:{scores.bob:?}}}]}";
+
+/// The text of [`BOB`] after Seawall has learned that the names below `scores` are data.
+const LEARNED: &str = "{updates:[{update:{$set:{scores.*:?}}}]}";
+
+const OTHER: &str = "{updates:[{update:{$set:{points.*:?}}}]}";
+
 /// Seawall replaces field names that are data, such as the user name in `scores.bob`, by `*`.
 #[test]
 fn a_shape_whose_field_names_are_replaced_by_a_star_is_neither_new_nor_gone() {
-    let named = |text: &str| {
-        Arc::new(Label::Shape {
-            level: Level::Fine,
-            id: text.into(),
-            command: "update".into(),
-            db: "d".into(),
-            collection: "games".into(),
-            text: text.into(),
-        })
-    };
-    let with = |text: &str| {
-        let mut period = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
-        period.series.insert(named(text), alike(500, 1.0));
-        period
-    };
-    let before = with("{updates:[{update:{$set:{scores.bob:?}}}]}");
-    let learned = with("{updates:[{update:{$set:{scores.*:?}}}]}");
+    let (before, learned) = (minute_with(BOB), minute_with(LEARNED));
     assert_eq!(compare(&before, &learned), []);
     assert_eq!(compare(&before, &before), []);
-    let other = with("{updates:[{update:{$set:{points.*:?}}}]}");
-    assert_eq!(compare(&before, &other).len(), 2);
+    assert_eq!(compare(&before, &minute_with(OTHER)).len(), 2);
+    // The names were learned in the middle of the earlier period.
+    let mut both = before;
+    both.series.insert(update(LEARNED), alike(500, 1.0));
+    assert_eq!(compare(&both, &learned), []);
+}
+
+/// A restart forgets which field names are data, until Seawall has learned them again.
+#[test]
+fn a_shape_whose_star_is_a_name_again_after_a_restart_is_neither_new_nor_gone() {
+    let (learned, restarted) = (minute_with(LEARNED), minute_with(BOB));
+    assert_eq!(compare(&learned, &restarted), []);
+    assert_eq!(compare(&minute_with(OTHER), &restarted).len(), 2);
+    // The names were learned again in the later period.
+    let mut both = restarted;
+    both.series.insert(update(LEARNED), alike(500, 1.0));
+    assert_eq!(compare(&learned, &both), []);
+    // A field that is not below the learned prefix makes a new shape.
+    let new = update("{updates:[{update:{$set:{name:?}}}]}");
+    both.series.insert(Arc::clone(&new), alike(500, 1.0));
+    let expected = [(new, ChangeKind::New)];
+    assert_eq!(kinds(&compare(&learned, &both)), expected);
 }
 
 /// A group row of the shape table counts several shapes of a namespace together.
