@@ -59,6 +59,11 @@ const WRITE_INTERVAL_SECONDS: u64 = 10;
 /// for example), the missed seconds stay unknown.
 const MAX_GAP_SECONDS: u64 = 60;
 
+/// If the clock is set back by at most this time, the figures of the seconds that it shows again
+/// are added to the next second. If it is set back further, the steps of the history after the new
+/// time are dropped: otherwise one second would get the figures of many seconds.
+const MAX_REPEATED_SECONDS: u64 = 2;
+
 /// Interval at which periods are compared to annotate changes, and the length of these periods.
 const CHANGE_INTERVAL_SECONDS: u64 = 600;
 
@@ -246,7 +251,7 @@ impl Insight {
         let first = match added.last {
             // The clock was set back a little: this second or a later one was already added. The
             // figures are kept, to be added to the next second.
-            Some(last) if last >= over && last - over <= MAX_GAP_SECONDS => {
+            Some(last) if last >= over && last - over < MAX_REPEATED_SECONDS => {
                 added.left = Some(second);
                 return;
             }

@@ -250,6 +250,28 @@ fn if_the_clock_shows_a_second_again_the_new_figures_are_added_to_the_next_secon
 }
 
 #[test]
+fn after_the_clock_was_set_back_each_second_has_only_its_own_figures() {
+    for set_back in [3, 30, 60] {
+        let clock = TestClock::at(NOW);
+        let insight = insight(&clock);
+        for at in (1..=100).chain(101 - set_back..=120) {
+            clock.0.store(NOW + at, Ordering::Relaxed);
+            let measured = Second {
+                series: second(NOW),
+                ..Second::default()
+            };
+            insight.add(measured, insight.now());
+        }
+        let step = Duration::from_secs(1);
+        let is_whole = |label: &Label| *label == Label::Whole;
+        let timeline = insight.timeline(UNIX_EPOCH, insight.now(), step, &is_whole);
+        let counts = timeline.steps.iter();
+        let counts: Vec<_> = counts.map(|(_, period)| whole(period).count).collect();
+        assert_eq!(counts, [16; 120], "set back by {set_back} s");
+    }
+}
+
+#[test]
 fn a_restart_within_one_second_does_not_lose_the_figures_of_that_second() {
     let directory = format!("seawall-insight-restart-{}", std::process::id());
     let directory = std::env::temp_dir().join(directory);
