@@ -37,6 +37,7 @@ use seawall_stats::{Against, Gauges, Label, Names, Period};
 
 use self::{
     annotations::Annotations, baseline::spans, cadence::Cadence, stalls::Stalls, storms::Storms,
+    tiers::MAX_GAP_SECONDS,
 };
 pub use self::{
     annotations::{Annotation, AnnotationKind, MAX_ANNOTATION_BYTES},
@@ -53,11 +54,6 @@ pub use self::{
 
 /// Interval at which the history file is written.
 const WRITE_INTERVAL_SECONDS: u64 = 10;
-
-/// The figures of each second are added to the history. After a pause of at most this length, the
-/// missed seconds are added as seconds without operations. After a longer pause (the machine slept,
-/// for example), the missed seconds stay unknown.
-const MAX_GAP_SECONDS: u64 = 60;
 
 /// If the clock is set back by at most this time, the figures of the seconds that it shows again
 /// are added to the next second. If it is set back further, the steps of the history after the new

@@ -22,6 +22,15 @@ use seawall_stats::{Figures, Gauges, Label, Period};
 /// a week ago, which began more than a week ago.
 pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 8 * 86_400)];
 
+/// The figures of each second are added to the history. After a pause of at most this length, the
+/// missed seconds are added as seconds without operations. After a longer pause (the machine slept,
+/// for example, or the clock was set forward), the missed seconds stay unknown.
+pub(super) const MAX_GAP_SECONDS: u64 = 60;
+
+/// After missed seconds that stay unknown, no step expires for this time. So the history is not
+/// erased if the clock was wrong, and is set back soon.
+const UNSURE_SECONDS: u64 = 300;
+
 /// One step of a tier, packed into few bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -123,6 +132,8 @@ pub struct History {
     label_bytes: usize,
     next_label: u32,
     dropped_early: u64,
+    /// No step expires before this time (see [`UNSURE_SECONDS`]).
+    expires_from: u64,
     delta: Delta,
 }
 
@@ -139,6 +150,7 @@ impl History {
             label_bytes: 0,
             next_label: 0,
             dropped_early: 0,
+            expires_from: 0,
             delta: Delta::default(),
         }
     }
@@ -156,10 +168,18 @@ impl History {
             length: Duration::from_secs(1),
             series: self.choose(second),
         };
+        self.check_gap(start);
         self.close_step(0, start, Sums { period, gauges });
         self.close_steps(start);
         self.expire(start);
         self.keep_within_bytes();
+    }
+
+    /// Delays the expiry of steps if many seconds are missing before `now`.
+    fn check_gap(&mut self, now: u64) {
+        if now.saturating_sub(self.covered_to(0)) > MAX_GAP_SECONDS {
+            self.expires_from = now + UNSURE_SECONDS;
+        }
     }
 
     /// Closes the steps that have ended at `now`. Usually a step is closed when data of the next
@@ -180,6 +200,7 @@ impl History {
     /// Drops all steps that end after `now`, so that new seconds can be added after the clock was
     /// set back to `now`.
     pub(crate) fn rewind(&mut self, now: u64) {
+        self.expires_from = self.expires_from.min(now);
         for (tier, (length, _)) in TIERS.iter().enumerate() {
             while let Some(place) = self.tiers.get_mut(tier) {
                 place.open = None;
@@ -294,6 +315,9 @@ impl History {
     }
 
     fn expire(&mut self, now: u64) {
+        if now < self.expires_from {
+            return;
+        }
         for (tier, (length, kept)) in TIERS.iter().enumerate() {
             while self.tiers.get(tier).is_some_and(|tier| {
                 let first = tier.frames.front();
@@ -395,6 +419,7 @@ impl History {
             .into_iter()
             .for_each(|number| self.remove_label(number));
         self.reopen();
+        self.check_gap(now);
         self.close_steps(now);
         self.expire(now);
         self.keep_within_bytes();

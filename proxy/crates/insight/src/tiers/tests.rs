@@ -108,6 +108,34 @@ fn seconds_can_be_added_after_the_clock_was_set_back() {
     assert_eq!(period.length, Duration::from_secs(700));
 }
 
+#[test]
+fn a_wrong_time_that_is_soon_corrected_erases_no_steps() {
+    const YEAR: u64 = 365 * 86_400;
+    let add = |history: &mut History, at: u64| {
+        let of = [(Arc::new(Label::Whole), 1, f64::INFINITY)];
+        history.add(at, second(&of), Gauges::default());
+    };
+    let mut history = filled(1_000);
+    let before = history.period(START, START + 1_000);
+    assert_eq!(before.length, Duration::from_secs(1_000));
+    for at in 1_000..1_000 + UNSURE_SECONDS {
+        add(&mut history, START + YEAR + at);
+    }
+    assert_eq!(history.period(START, START + 1_000), before);
+    history.rewind(START + 1_200);
+    add(&mut history, START + 1_200);
+    let all = history.period(START, START + 2 * YEAR);
+    assert_eq!(all.length, Duration::from_secs(1_001));
+    // A time that lasts is taken as correct.
+    for at in 1_300..1_300 + UNSURE_SECONDS {
+        add(&mut history, START + YEAR + at);
+    }
+    assert_eq!(history.period(START, START + 1_000), before);
+    add(&mut history, START + YEAR + 1_300 + UNSURE_SECONDS);
+    let expired = history.period(START, START + 1_000);
+    assert_eq!(expired.length, Duration::ZERO);
+}
+
 /// The history has four *tiers*. Their steps have a length of 1 s, 10 s, 60 s and 600 s.
 #[test]
 fn no_step_is_counted_twice_after_a_frame_of_the_history_file_was_lost() {
