@@ -23,7 +23,8 @@ pub struct Storm {
     pub started_at: SystemTime,
     /// When the storm ended; `None` for the current storm.
     pub ended_at: Option<SystemTime>,
-    /// Maximum number of connections accepted in one second.
+    /// Maximum number of connections accepted in one second. If several seconds were counted
+    /// together, their mean.
     pub peak_arrivals: u64,
     /// Number of short-lived connections per second that was normal before the storm.
     pub usual: f64,
@@ -60,31 +61,36 @@ pub(super) struct Storms {
     /// The traffic of the last consecutive seconds with high churn (many short-lived connections).
     /// Used only while there is no storm.
     suspicious: Traffic,
-    /// Maximum number of connections accepted in one second of `suspicious`.
+    /// Maximum number of connections accepted in one second of `suspicious` (see
+    /// [`Storm::peak_arrivals`]).
     peak_arrivals: u64,
     current: Option<Storm>,
     past: VecDeque<Storm>,
+    /// The time of the previous call of [`Storms::second`].
+    last: Option<SystemTime>,
 }
 
 impl Storms {
-    /// Updates the detector with the traffic of the second that ends at `now`. If a storm began or
-    /// ended in this second, returns the change and the storm.
+    /// Updates the detector with the traffic since the previous call, which was usually a second
+    /// ago. If a storm began or ended in this time, returns the change and the storm.
     pub(super) fn second(
         &mut self,
         traffic: &Traffic,
         now: SystemTime,
     ) -> Option<(StormChange, Storm)> {
+        let seconds = whole_seconds(self.last.replace(now), now);
+        let arrivals = traffic.arrivals.div_ceil(seconds);
         let usual = self.detector.normal();
         let change = self.detector.second(Churn {
-            arrivals: traffic.arrivals,
-            short_lived: traffic.short_lived(),
+            arrivals,
+            short_lived: traffic.short_lived().div_ceil(seconds),
         });
         let (sums, peak_arrivals) = match &mut self.current {
             Some(storm) => (&mut storm.traffic, &mut storm.peak_arrivals),
             None => (&mut self.suspicious, &mut self.peak_arrivals),
         };
         sums.merge(traffic);
-        *peak_arrivals = traffic.arrivals.max(*peak_arrivals);
+        *peak_arrivals = arrivals.max(*peak_arrivals);
         match change {
             Some(change @ StormChange::Began) => {
                 let lasted = Duration::from_secs(StormDetector::BEGINS_AFTER.into());
@@ -126,6 +132,14 @@ impl Storms {
     pub(super) fn list(&self) -> Vec<Storm> {
         self.current.iter().chain(&self.past).cloned().collect()
     }
+}
+
+/// The time from `last` until `now` in whole seconds, rounded, because calls are early or late by
+/// some milliseconds. The result is at least 1, also if the clock was set back.
+fn whole_seconds(last: Option<SystemTime>, now: SystemTime) -> u64 {
+    let time = last.and_then(|last| now.duration_since(last).ok());
+    let rounded = time.unwrap_or_default() + Duration::from_millis(500);
+    rounded.as_secs().max(1)
 }
 
 #[cfg(test)]
@@ -216,6 +230,31 @@ mod tests {
         );
         assert_eq!(absorbed, (495, 500));
         assert_eq!(scene.storms.list().len(), 1);
+    }
+
+    /// A late call has the traffic of several seconds.
+    #[test]
+    fn rates_of_a_storm_are_per_second_even_if_the_traffic_of_some_seconds_arrives_together() {
+        let mut scene = Scene::new();
+        scene.seconds(30, &traffic(4, &CLIENT));
+        // Nine connections per second are too few for a storm.
+        for _ in 0..5 {
+            scene.now += Duration::from_millis(2_990);
+            scene.seconds(1, &traffic(36, &CLIENT));
+        }
+        assert!(scene.changes.is_empty(), "{:?}", scene.changes);
+        for _ in 0..5 {
+            scene.now += Duration::from_millis(3_010);
+            scene.seconds(1, &traffic(400, &CLIENT));
+        }
+        let [(_, StormChange::Began, began)] = &*scene.changes else {
+            panic!("{:?}", scene.changes);
+        };
+        assert_eq!((began.peak_arrivals, began.traffic.arrivals), (100, 1_200));
+        // The clock is set back.
+        scene.now -= Duration::from_secs(10);
+        scene.seconds(1, &traffic(70, &CLIENT));
+        assert_eq!(scene.storms.list()[0].peak_arrivals, 100);
     }
 
     #[test]
