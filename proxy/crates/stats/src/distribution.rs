@@ -186,7 +186,7 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
 
     /// The quantile `q` (0 to 1) of the recorded durations, by nearest rank; zero if nothing was
     /// recorded. The result is the geometric middle of a bucket, so its error is at most half a
-    /// bucket.
+    /// bucket. The last bucket has no end, so its result is the maximum.
     #[expect(
         clippy::as_conversions,
         reason = "ranks are below 2^53, and the definition rounds them up"
@@ -200,7 +200,7 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         let mut seen = 0;
         for (bucket, in_bucket) in self.buckets() {
             seen += in_bucket;
-            if seen >= rank {
+            if seen >= rank && bucket + 1 < Self::BUCKETS {
                 return Duration::from_nanos(middle_ns::<PER_OCTAVE>(bucket).min(self.max_ns));
             }
         }
@@ -463,6 +463,16 @@ mod tests {
             let guess = (octave * FINEST + steps[part]).saturating_sub(BUCKETS_BELOW);
             assert!(guess.abs_diff(finest_bucket_of(ns)) <= 2, "{ns}");
         }
+    }
+
+    #[test]
+    fn quantile_of_durations_that_exceed_all_bounds_is_the_maximum() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let hours = of::<8>(&[1_000_000, HOUR, 3 * HOUR]);
+        let quantiles = [0.3, 0.5, 0.99].map(|q| hours.quantile(q).as_secs());
+        assert_eq!(quantiles, [0, 3 * 3_600, 3 * 3_600]);
+        let hour = of::<32>(&[HOUR]);
+        assert_eq!(hour.quantile(0.5), Duration::from_secs(3_600));
     }
 
     #[test]
