@@ -31,8 +31,8 @@ use seawall_locks::Mutex;
 use seawall_shape::{Collection, Description, Fingerprint, LearnedNames, NameKey, ShapeId};
 use seawall_stats::Phase;
 
-/// Maximum number of server rows. No deployment has this many servers: the limit protects memory if
-/// the addresses of members keep changing.
+/// Maximum number of server rows, and of values of the label `server`. No deployment has this many
+/// servers: the limit protects memory if the addresses of members keep changing.
 const MAX_SERVERS: usize = 1_000;
 
 /// If a command has more bytes than this, the text of its shape is written before the registry's
@@ -315,17 +315,19 @@ impl Recorder {
 
     /// Registers handles on the metrics of a server.
     pub fn server(&self, address: &str) -> ServerMetrics {
+        let (index, name) = self.server_row(address);
         ServerMetrics::new(
             Arc::clone(&self.metrics),
             Arc::clone(&self.logins),
             Arc::clone(&self.shards),
-            address,
-            self.server_index(address),
+            &name,
+            index,
         )
     }
 
-    /// The row index of a server. Servers beyond `MAX_SERVERS` share the last row.
-    fn server_index(&self, address: &str) -> ServerIndex {
+    /// The row of a server: its index and its name, which is the address. Servers beyond
+    /// `MAX_SERVERS` share the last row, whose name is [`OTHER`].
+    fn server_row(&self, address: &str) -> (ServerIndex, Arc<str>) {
         let mut servers = self.servers.lock();
         let known = servers.iter().position(|known| **known == *address);
         let index = known.unwrap_or_else(|| {
@@ -336,7 +338,10 @@ impl Recorder {
             }
             servers.len() - 1
         });
-        ServerIndex(index)
+        let name = servers
+            .get(index)
+            .map_or_else(|| address.into(), Arc::clone);
+        (ServerIndex(index), name)
     }
 }
 
@@ -386,6 +391,49 @@ mod tests {
     use super::*;
     use crate::observe::Observer;
     use seawall_stats::Outcome;
+
+    #[test]
+    fn servers_beyond_the_limit_share_counters_but_have_no_gauges() {
+        let settings = ObserverSettings {
+            counts_shapes: false,
+            max_shapes: 1,
+            name_key: None,
+            max_namespaces: 1,
+            keeps_seconds: false,
+        };
+        let observer = Observer::new(settings, None).unwrap();
+        let servers = (0..=MAX_SERVERS).map(|number| {
+            let server = observer.recorder.server(&format!("s{number}:1"));
+            server.show(1, 2, 3, 4);
+            server.show_concurrency(Some(5), 1, 2, 3, 4);
+            server.relayed()
+        });
+        let servers: Vec<_> = servers.collect();
+        let text = observer.exporter.render();
+        let values = |metric: &str, server: &str| {
+            let start = format!("{metric}{{server=\"{server}\"");
+            let lines = text.lines().filter_map(|line| line.strip_prefix(&start));
+            let values = lines.filter_map(|line| line.split(' ').next_back());
+            values.collect::<Vec<_>>()
+        };
+        let last_named = format!("s{}:1", MAX_SERVERS - 2);
+        let created = "seawall_server_connections_created_total";
+        assert_eq!(values(created, &last_named), ["1"]);
+        assert_eq!(values(created, OTHER), ["2"]);
+        assert_eq!(values("seawall_relayed_connections", OTHER), ["2"]);
+        for gauge in ["seawall_wait_queue_length", "seawall_concurrency_limit"] {
+            assert_eq!(values(gauge, &last_named).len(), 1, "{gauge}");
+            assert_eq!(values(gauge, OTHER), [""; 0], "{gauge}");
+        }
+        assert_eq!(values("seawall_server_connections", OTHER), [""; 0]);
+        for number in [MAX_SERVERS - 1, MAX_SERVERS] {
+            assert!(!text.contains(&format!("\"s{number}:1\"")), "{number}");
+        }
+        let [.., one, other] = &*servers else {
+            panic!("{servers:?}");
+        };
+        assert_eq!(one.index(), other.index());
+    }
 
     #[test]
     fn commands_before_a_login_are_counted_together_and_not_by_collection() {

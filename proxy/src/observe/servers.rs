@@ -10,8 +10,8 @@ use std::{
 use metrics::{Counter, Gauge, Label};
 
 use super::{
-    logins::Logins, metric_handles::Metrics, metric_name::MetricName, shards::Shards,
-    sums::ServerIndex,
+    logins::Logins, metric_handles::Metrics, metric_name::MetricName, registry::OTHER,
+    shards::Shards, sums::ServerIndex,
 };
 use seawall_stats::float;
 
@@ -120,11 +120,7 @@ impl ServerMetrics {
         index: ServerIndex,
     ) -> Self {
         let labels = || vec![Label::new("server", server.to_owned())];
-        let in_state = |name, state: &'static str| {
-            let mut labels = labels();
-            labels.push(Label::new("state", state));
-            metrics.gauge(name, labels)
-        };
+        let in_state = |name, state| gauge(&metrics, name, server, Some(state));
         let connections = |state| in_state(MetricName::ServerConnections, state);
         let awaiting = |state| in_state(MetricName::AwaitingOperations, state);
         let operations = |state| in_state(MetricName::ConcurrencyOperations, state);
@@ -145,7 +141,7 @@ impl ServerMetrics {
             pending: connections("pending"),
             available: connections("available"),
             in_use: connections("in_use"),
-            wait_queue: metrics.gauge(MetricName::WaitQueueLength, labels()),
+            wait_queue: gauge(&metrics, MetricName::WaitQueueLength, server, None),
             metrics,
         }
     }
@@ -239,8 +235,8 @@ impl ServerMetrics {
         }
         if let Some(limit) = limit {
             let gauge = self.concurrency_limit.get_or_init(|| {
-                let labels = vec![Label::new("server", self.server.clone())];
-                self.metrics.gauge(MetricName::ConcurrencyLimit, labels)
+                let name = MetricName::ConcurrencyLimit;
+                gauge(&self.metrics, name, &self.server, None)
             });
             gauge.set(f64::from(limit));
         }
@@ -282,6 +278,17 @@ impl ServerMetrics {
         all.extend(labels.iter().map(|(key, value)| Label::new(*key, *value)));
         self.metrics.counter(name, all).increment(1);
     }
+}
+
+/// A gauge whose value is set. It is not exported if the server shares its row with others, because
+/// each of them would overwrite the value.
+fn gauge(metrics: &Metrics, name: MetricName, server: &str, state: Option<&'static str>) -> Gauge {
+    if server == OTHER {
+        return Gauge::noop();
+    }
+    let mut labels = vec![Label::new("server", server.to_owned())];
+    labels.extend(state.map(|state| Label::new("state", state)));
+    metrics.gauge(name, labels)
 }
 
 fn count(number: usize) -> f64 {
