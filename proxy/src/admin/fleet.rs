@@ -33,7 +33,7 @@ use tokio::{
 
 use self::endpoints::{Endpoint, endpoint};
 pub(super) use self::live::run;
-use super::{AdminState, work};
+use super::{AdminState, insight::NO_SUCH, work};
 
 /// Time limit for a peer's reply. It includes the wait while [`MAX_IN_FLIGHT`] other requests are
 /// in flight.
@@ -103,8 +103,9 @@ struct Reply {
     _memory: Option<OwnedSemaphorePermit>,
 }
 
-/// An instance's address, and its reply or the reason why there is none.
-type InstanceReply = (String, Result<Reply, String>);
+/// An instance's address, and its reply or the reason why its figures are missing. The reply is
+/// `None` if the instance has no operations of the requested shape or namespace.
+type InstanceReply = (String, Result<Option<Reply>, String>);
 
 impl Default for Fleet {
     fn default() -> Self {
@@ -153,7 +154,7 @@ impl Fleet {
         named.collect()
     }
 
-    async fn ask_one(&self, peer: &Peer, path: &str) -> Result<Reply, String> {
+    async fn ask_one(&self, peer: &Peer, path: &str) -> Result<Option<Reply>, String> {
         if let Some((until, error)) = &peer.state.lock().pause
             && Instant::now() < *until
         {
@@ -174,22 +175,27 @@ impl Fleet {
             // an earlier request got the HTTP status 421, this status came from an HTTP proxy.
             state.is_own = false;
         }
-        reply.map_err(|error| {
-            let text = match &error {
-                ClientError::Unauthorized => {
-                    "the peer does not accept the token of admin.peer_token_file".to_owned()
-                }
-                error => error.to_string(),
-            };
-            match error {
-                ClientError::Refused { status: 421, .. } => state.is_own = true,
-                // The peer replied, and refused only this request. So Seawall continues to send
-                // requests to the peer.
-                ClientError::Refused { .. } => {}
-                _ => state.pause = Some((Instant::now() + PAUSE, text.clone())),
+        let error = match reply {
+            Ok(reply) => return Ok(Some(reply)),
+            Err(error) => error,
+        };
+        let text = match &error {
+            ClientError::Unauthorized => {
+                "the peer does not accept the token of admin.peer_token_file".to_owned()
             }
-            text
-        })
+            error => error.to_string(),
+        };
+        match error {
+            ClientError::Refused { status: 421, .. } => state.is_own = true,
+            ClientError::Refused {
+                status: 404, said, ..
+            } if said.starts_with(NO_SUCH) => return Ok(None),
+            // The peer replied, and refused only this request. So Seawall continues to send
+            // requests to the peer.
+            ClientError::Refused { .. } => {}
+            _ => state.pause = Some((Instant::now() + PAUSE, text.clone())),
+        }
+        Err(text)
     }
 
     async fn fetch(&self, peer: &Peer, path: &str) -> Result<Reply, ClientError> {
@@ -299,11 +305,12 @@ async fn respond_for_all(
         Err(error) => return failed(&error.to_string()),
     };
     let own = match head.status {
-        StatusCode::OK => Ok(Reply {
+        StatusCode::OK => Ok(Some(Reply {
             bytes: body.to_vec(),
             _memory: None,
-        }),
+        })),
         // This instance does not have the requested shape or history, but a peer may have it.
+        StatusCode::NOT_FOUND if body.starts_with(NO_SUCH.as_bytes()) => Ok(None),
         StatusCode::NOT_FOUND => Err(String::from_utf8_lossy(&body).trim().to_owned()),
         _ => return (head, body).into_response(),
     };

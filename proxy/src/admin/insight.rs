@@ -68,8 +68,12 @@ pub(super) fn annotations_of(
     annotations.collect()
 }
 
+/// How the text of a response with the status 404 begins if the requested shape or namespace has no
+/// operations. Other texts with this status say that the history is off.
+pub(super) const NO_SUCH: &str = "no such ";
+
 fn not_found(what: &str) -> Refused {
-    (StatusCode::NOT_FOUND, format!("no such {what}\n"))
+    (StatusCode::NOT_FOUND, format!("{NO_SUCH}{what}\n"))
 }
 
 fn ago(now: SystemTime, time: Duration) -> SystemTime {

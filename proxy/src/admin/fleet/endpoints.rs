@@ -116,7 +116,8 @@ fn is_one(topic: &str) -> bool {
 }
 
 /// Merges the replies. For an instance without a valid reply, the merged reply contains only the
-/// address and the error. Returns `None` if no instance has sent a valid reply.
+/// address and the error, or only the address if the instance has no operations of the requested
+/// shape or namespace. Returns `None` if no instance has sent a valid reply.
 fn merged<T: Adapt>(replies: Vec<InstanceReply>, asked: &Asked) -> Result<Option<Vec<u8>>, String> {
     let mut sum: Option<T> = None;
     let mut instances = Vec::new();
@@ -124,6 +125,9 @@ fn merged<T: Adapt>(replies: Vec<InstanceReply>, asked: &Asked) -> Result<Option
     let mut is_any_complete = false;
     for (address, reply) in replies {
         let added = reply.and_then(|reply| {
+            let Some(reply) = reply else {
+                return Ok(None);
+            };
             let reply: T = parsed(&reply.bytes)?;
             let omission = reply.omission();
             add_reply(&mut sum, &address, reply)?;

@@ -40,7 +40,7 @@ async fn merged(state: &Arc<AdminState>) -> Option<Bytes> {
         bytes: own,
         _memory: None,
     };
-    let mut replies: Vec<InstanceReply> = vec![(OWN.to_owned(), Ok(own))];
+    let mut replies: Vec<InstanceReply> = vec![(OWN.to_owned(), Ok(Some(own)))];
     replies.extend(fleet.ask(&path_of(TICK, &endpoint.parameters)).await);
     let merged = fleet.merge(state, endpoint, replies).await.ok()??;
     event(&merged)

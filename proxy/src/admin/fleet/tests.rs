@@ -7,9 +7,12 @@ use crate::admin::{router, tests::state};
 
 fn instance_replies(replies: &[(&str, Result<Value, &str>)]) -> Vec<InstanceReply> {
     let named = replies.iter().map(|(address, reply)| {
-        let reply = reply.as_ref().map(|value| Reply {
-            bytes: value.to_string().into_bytes(),
-            _memory: None,
+        let reply = reply.as_ref().map(|value| {
+            let reply = Reply {
+                bytes: value.to_string().into_bytes(),
+                _memory: None,
+            };
+            Some(reply)
         });
         let reply = reply.map_err(|error| (*error).to_owned());
         ((*address).to_owned(), reply)
@@ -98,6 +101,24 @@ fn errors_of_instances_are_reported_and_the_figures_of_the_other_instances_are_s
     assert_eq!(errors, [false, true, false, true, true]);
     let none = [(OWN, Err("no such shape")), ("http://b:1", Err("dead"))];
     assert_eq!(merged("/api/v1/shapes/00", &[], &none), Value::Null);
+}
+
+#[test]
+fn an_instance_without_operations_of_the_requested_shape_is_not_an_error() {
+    let endpoint = endpoint("/api/v1/shapes/00", Vec::new()).unwrap();
+    let bucket = json!({ "count": 3, "gt_seconds": 0.001, "le_seconds": 0.00109 });
+    let shape = json!({ "id": "00", "count": 3, "distribution": [bucket] });
+    let mut replies = instance_replies(&[("http://b:1", Ok(shape)), ("http://c:1", Err("dead"))]);
+    replies.insert(0, (OWN.to_owned(), Ok(None)));
+    let merged = (endpoint.merge)(replies, &endpoint.asked).unwrap().unwrap();
+    let reply: Value = serde_json::from_slice(&merged).unwrap();
+    assert_eq!(reply["count"], json!(3));
+    let instances = reply["instances"].as_array().unwrap();
+    let errors: Vec<_> = instances.iter().map(|of| of.get("error")).collect();
+    assert_eq!(errors, [None, None, Some(&json!("dead"))]);
+    let none = vec![(OWN.to_owned(), Ok(None))];
+    let merged = (endpoint.merge)(none, &endpoint.asked).unwrap();
+    assert_eq!(merged, None);
 }
 
 #[test]
