@@ -182,8 +182,17 @@ export function serversView(page) {
 const HOLDERS = 8;
 
 /**
- * Lists the shapes whose operations hold the most server connections. An operation holds a
- * connection from the checkout to the end of the server's reply.
+ * The time in milliseconds for which the operations of a shape held server connections. An
+ * operation holds a connection from the checkout to the end of the server's reply. The phases of
+ * `getMore`s are not known, so their whole time is counted, which is an upper bound.
+ * @param {import("./types.js").Shape} shape
+ */
+function heldTime({ phases_ms: of, more }) {
+  return of.forward + of.server + of.receive + more.total_time_ms;
+}
+
+/**
+ * Lists the shapes whose operations hold the most server connections.
  * @param {Page} page
  * @param {HTMLElement} into
  */
@@ -199,20 +208,19 @@ function loadHolders(page, into) {
         fill(into, note("There is no history of the last five minutes."));
         return;
       }
-      const held = (/** @type {import("./types.js").Shape} */ { phases_ms: of }) =>
-        (of.forward + of.server + of.receive) / 1e3 / seconds;
       const rows = reply.shapes
-        .sort((one, other) => held(other) - held(one))
+        .map((of) => ({ of, held: heldTime(of), operations: of.count + of.more.count }))
+        .sort((one, other) => other.held - one.held)
         .slice(0, HOLDERS)
-        .map((of) => [
+        .map(({ of, held, operations }) => [
           shapeLink(shapeAddress(page), { ...of, text: of.shape }),
-          number(held(of)),
-          duration((held(of) * seconds * 1e3) / (of.count || 1)),
-          number(of.count / seconds),
+          number(held / 1e3 / seconds),
+          duration(held / (operations || 1)),
+          number(operations / seconds),
         ]);
       fill(
         into,
-        h("p", { class: "hint" }, "On average over the last five minutes."),
+        h("p", { class: "hint" }, "On average over the last five minutes, with getMores."),
         rows.length > 0
           ? table(
               "Shapes that hold connections",

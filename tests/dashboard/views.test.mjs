@@ -293,6 +293,24 @@ test("clients, servers and the configuration are those of the API", async () => 
   });
 });
 
+test("connections that getMores hold are counted for their shape", async () => {
+  const { page, errors, close } = await open(browser);
+  const { shapes, other } = manyShapes(2);
+  shapes[1].count = 2;
+  shapes[1].more = { count: 8, total_time_ms: 600_000 };
+  const json = { shapes, other, since_seconds: 300 };
+  await page.route("**/api/v1/shapes?**", (route) => route.fulfill({ json }));
+  await page.goto(`${ADMIN}/?view=servers`);
+  const table = page.getByRole("table", { name: "Shapes that hold connections" });
+  const row = table.locator("tbody tr").first();
+  await row.waitFor();
+  const [name, ...figures] = await row.locator("td, th").allTextContents();
+  assert.match(name ?? "", /field1:/);
+  assert.deepEqual(figures, ["2.00", "60.0 s", "0.03"]);
+  assert.deepEqual(errors, []);
+  await close();
+});
+
 test("a reload must be confirmed by typing a word", async () => {
   await view("/?view=config", async (page) => {
     await page.getByRole("button", { name: "Reload the configuration" }).click();
