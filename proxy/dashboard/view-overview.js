@@ -451,14 +451,18 @@ function changeFindings(page, { against }, worse) {
 function problems(status, storms, stalls, topology, link) {
   /** @type {(HTMLElement | string)[]} */
   const found = [];
-  const storm = storms.storms[0];
-  if (storms.active && storm)
+  // If the figures are those of all instances, each of them may have a current storm.
+  const current = storms.storms.filter((of) => of.ended_at === null);
+  if (current.length > 0) {
+    const began = Math.min(...current.map((of) => of.started_at));
+    const arrivals = current.reduce((sum, of) => sum + of.arrivals, 0);
     found.push(
       link(
         "storms",
-        `A reconnect storm since ${moment(storm.started_at)}: ${integer(storm.arrivals)} clients connected.`,
+        `A reconnect storm since ${moment(began)}: ${integer(arrivals)} clients connected.`,
       ),
     );
+  }
   for (const of of stalls?.recurring.filter((one) => one.current) ?? []) {
     const cause = of.counter ? `; ${words(of.counter)} moves` : "";
     found.push(

@@ -1,4 +1,5 @@
-// A reply of the API with ten thousand shapes. Some seconds of real traffic cannot cause so many.
+// Replies of the API that some seconds of real traffic cannot cause: ten thousand shapes, and storms
+// of several instances.
 
 const latency = (/** @type {number} */ p50) => ({
   p50,
@@ -38,4 +39,36 @@ export function manyShapes(count) {
   }));
   const other = { ...shapes[0], count: 0, load_ms: 0 };
   return { shapes, other, since_seconds: 3600 };
+}
+
+/**
+ * Storms of several instances: one that has ended, and two earlier ones that have not.
+ * @param {number} now in seconds since the epoch
+ */
+export function currentStorms(now) {
+  /** @param {number} started_at @param {number | null} ended_at @param {number} arrivals */
+  const storm = (started_at, ended_at, arrivals) => ({
+    applications: [],
+    arrivals,
+    client_authentications: 0,
+    departures: {},
+    drivers: [],
+    ended_at,
+    gave_up_in: {},
+    networks: [],
+    peak_arrivals_per_second: 100,
+    server_authentications: 0,
+    server_authentications_absorbed: 0,
+    server_connections_absorbed: 0,
+    server_connections_created: 0,
+    started_at,
+    users: [],
+    usual_short_lived_per_second: 1,
+  });
+  const storms = [
+    storm(now - 60, now - 30, 7),
+    storm(now - 90, null, 1_000),
+    storm(now - 95, null, 234),
+  ];
+  return { active: true, learning: false, storms };
 }

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { api, launch, open, screenshot, seriousFindings, variable } from "./browser.mjs";
-import { manyShapes } from "./fabricated.mjs";
+import { currentStorms, manyShapes } from "./fabricated.mjs";
 
 /** The address of the Seawall whose operations have ended, so that its numbers do not change. */
 const ADMIN = variable("SEAWALL_ADMIN");
@@ -307,6 +307,16 @@ test("connections that getMores hold are counted for their shape", async () => {
   const [name, ...figures] = await row.locator("td, th").allTextContents();
   assert.match(name ?? "", /field1:/);
   assert.deepEqual(figures, ["2.00", "60.0 s", "0.03"]);
+  assert.deepEqual(errors, []);
+  await close();
+});
+
+test("a storm that has ended is not found as the current storm of another instance", async () => {
+  const { page, errors, close } = await open(browser);
+  const json = currentStorms(Date.now() / 1000);
+  await page.route("**/api/v1/storms**", (route) => route.fulfill({ json }));
+  await page.goto(`${ADMIN}/`);
+  await page.getByText(/A reconnect storm since .+: 1,234 clients connected\./).waitFor();
   assert.deepEqual(errors, []);
   await close();
 });
