@@ -35,6 +35,11 @@ const SHAPE = ["shape", "Shape", "", shapeView];
 /** Views whose figures do not depend on a range. */
 const WITHOUT_RANGE = ["storms", "changes", "clients", "servers", "config"];
 
+/** True if the figures of the current view do not depend on a range. */
+function hasNoRange() {
+  return WITHOUT_RANGE.includes(state.view);
+}
+
 let state = parse(location.search);
 /** @type {import("./types.js").Session | null} */
 let session = null;
@@ -89,7 +94,7 @@ const page = {
   onLeave(end) {
     ends.push(end);
   },
-  poll(load, shown, { seconds = 0, into, failed } = {}) {
+  poll(load, shown, { seconds = 0, into, failed, isPresent = hasNoRange() } = {}) {
     const end = repeat(
       async (signal) => {
         try {
@@ -109,7 +114,7 @@ const page = {
           }
         }
       },
-      period(state).isFixed && !WITHOUT_RANGE.includes(state.view) ? 0 : seconds,
+      period(state).isFixed && !isPresent ? 0 : seconds,
     );
     ends.push(end);
     return end;

@@ -437,4 +437,9 @@ export interface PollOptions {
   seconds?: number;
   failed?: (problem: Error) => void;
   into?: HTMLElement;
+  /**
+   * True if the figures describe the present. They are then loaded again even if the user has
+   * chosen a fixed period. Without this member, true for views without a range.
+   */
+  isPresent?: boolean;
 }

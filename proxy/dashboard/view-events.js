@@ -164,7 +164,7 @@ export function stallsView(page) {
         ),
       );
     },
-    { seconds: 10, into: body },
+    { seconds: 10, into: body, isPresent: true },
   );
 }
 

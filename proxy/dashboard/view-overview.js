@@ -285,6 +285,9 @@ function loadHeaviest(page, into) {
   );
 }
 
+/** The period of the recurring stalls in the findings, if the user has chosen a fixed period. */
+const PRESENT = "since=1h";
+
 /**
  * Lists the current problems and the events of the period.
  * @param {Page} page
@@ -294,19 +297,23 @@ function loadHeaviest(page, into) {
 function loadEvents(page, findings, events) {
   const link = (/** @type {string} */ view, /** @type {string} */ text) =>
     h("a", { href: address(opened(page.state, { view })) }, text);
+  const { isFixed } = period(page.state);
+  const stallsOf = (/** @type {string} */ query, /** @type {AbortSignal} */ signal) =>
+    /** @type {Promise<import("./types.js").Stalls | null>} */ (
+      getIfKnown(`stalls?${query}`, signal)
+    );
   page.poll(
     async (signal) =>
       Promise.all([
         /** @type {Promise<import("./types.js").Status>} */ (get("status", signal)),
         /** @type {Promise<import("./types.js").Storms>} */ (get("storms", signal)),
-        /** @type {Promise<import("./types.js").Stalls | null>} */ (
-          getIfKnown(`stalls?${range(page.state)}`, signal)
-        ),
+        stallsOf(range(page.state), signal),
+        isFixed ? stallsOf(PRESENT, signal) : null,
         /** @type {Promise<import("./types.js").Topology>} */ (get("topology", signal)),
         latestChanges(signal),
       ]),
-    ([status, storms, stalls, topology, changes]) => {
-      const found = problems(status, storms, stalls, topology, link);
+    ([status, storms, stalls, presentStalls, topology, changes]) => {
+      const found = problems(status, storms, presentStalls ?? stalls, topology, link);
       const worse = changes?.comparable
         ? changes.changes.filter((of) => ["new", "slower"].includes(of.kind))
         : [];
@@ -327,6 +334,8 @@ function loadEvents(page, findings, events) {
       const recent = storms.storms.filter(
         (of) => (of.ended_at ?? until) >= from && of.started_at <= until,
       );
+      // The changes of the present are not events of a fixed period.
+      const latest = isFixed ? [] : worse;
       /** @type {[number, import("./dom.js").Child[]][]} */
       const rows = [
         ...recent.map(
@@ -351,7 +360,7 @@ function loadEvents(page, findings, events) {
               ],
             ]),
         ),
-        ...worse
+        ...latest
           .slice(0, 10)
           .map(
             (of) =>
@@ -377,7 +386,7 @@ function loadEvents(page, findings, events) {
           : note("No storm, stall or change in this period."),
       );
     },
-    { seconds: 10, into: findings },
+    { seconds: 10, into: findings, isPresent: true },
   );
 }
 

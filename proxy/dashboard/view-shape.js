@@ -332,7 +332,7 @@ function compare(page, into) {
         sideBySide(now, before, changes),
       );
     },
-    { seconds: 30, into },
+    { seconds: 30, into, isPresent: true },
   );
 }
 
@@ -438,6 +438,6 @@ function loadSlow(page, into) {
           : note("None of the last slow operations has this shape."),
       );
     },
-    { seconds: 10, into },
+    { seconds: 10, into, isPresent: true },
   );
 }

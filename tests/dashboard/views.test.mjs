@@ -321,6 +321,24 @@ test("a storm that has ended is not found as the current storm of another instan
   await close();
 });
 
+test("problems that begin while a fixed period is shown are found", async () => {
+  const { page, errors, close } = await open(browser);
+  const now = Math.floor(Date.now() / 1000);
+  let json = { active: false, learning: false, storms: [] };
+  await page.route("**/api/v1/storms**", (route) => route.fulfill({ json }));
+  await page.goto(`${ADMIN}/?from=${now - 7200}&until=${now - 3600}`);
+  const events = page.getByText("No storm, stall or change in this period");
+  await events.waitFor();
+  const finding = page.getByText("A reconnect storm since");
+  assert.equal(await finding.count(), 0);
+  json = currentStorms(now);
+  await finding.waitFor({ timeout: 60_000 });
+  // The storm is not an event of the period.
+  await events.waitFor();
+  assert.deepEqual(errors, []);
+  await close();
+});
+
 test("a reload must be confirmed by typing a word", async () => {
   await view("/?view=config", async (page) => {
     await page.getByRole("button", { name: "Reload the configuration" }).click();
