@@ -2,6 +2,12 @@
 
 /** @typedef {import("./types.js").InstanceState} InstanceState */
 
+/**
+ * Time limit for a reply. Without a limit, a request whose connection was lost without notice would
+ * never end, and would never be repeated.
+ */
+const REPLY_LIMIT_MS = 30_000;
+
 /** A request that did not succeed. */
 export class Problem extends Error {
   /**
@@ -49,7 +55,7 @@ export function mergeInstances(isOn, report) {
 
 /** @param {Response} response */
 async function problem(response) {
-  const text = (await response.text()).trim();
+  const text = (await response.text().catch(() => "")).trim();
   return new Problem(response.status, text || `Seawall replied with status ${response.status}.`);
 }
 
@@ -62,7 +68,9 @@ async function problem(response) {
 export async function get(path, signal) {
   const { isOn, report } = merging;
   const all = isOn && path !== "session" ? `${path.includes("?") ? "&" : "?"}instances=all` : "";
-  const response = await send(`/api/v1/${path}${all}`, { signal });
+  const limit = AbortSignal.timeout(REPLY_LIMIT_MS);
+  const either = signal ? AbortSignal.any([signal, limit]) : limit;
+  const response = await send(`/api/v1/${path}${all}`, { signal: either });
   if (!response.ok) throw await problem(response);
   /** @type {any} */
   let reply;
@@ -93,6 +101,7 @@ export async function getIfKnown(path, signal) {
 }
 
 /**
+ * An action has no time limit, because a reload may wait for servers.
  * @param {"POST" | "DELETE"} method
  * @param {string} path
  * @param {unknown} [body]
@@ -109,7 +118,8 @@ export async function act(method, path, body) {
 /**
  * Repeats a task while the page is visible. The pause is at least 50 times as long as the task. So
  * the requests of one page use at most 2 % of a connection's time, even if there are many shapes.
- * @param {(signal: AbortSignal) => Promise<void>} task
+ * Without a reply, the pause is at least as long as the task.
+ * @param {(signal: AbortSignal) => Promise<boolean>} task returns false if there was no reply
  * @param {number} interval seconds between two runs; 0 for a single run
  * @returns {() => void} ends the repetition
  */
@@ -123,10 +133,10 @@ export function repeat(task, interval) {
       return;
     }
     const began = performance.now();
-    await task(ended.signal);
+    const hasReply = await task(ended.signal);
     const took = performance.now() - began;
     if (interval > 0 && !ended.signal.aborted) {
-      timer = setTimeout(run, Math.max(interval * 1000, took * 50));
+      timer = setTimeout(run, Math.max(interval * 1000, took * (hasReply ? 50 : 1)));
     }
   };
   run();

@@ -99,11 +99,12 @@ const page = {
       async (signal) => {
         try {
           const result = await load(signal);
-          if (signal.aborted) return;
+          if (signal.aborted) return true;
           if (problems.delete(load)) warn();
           shown(result);
+          return true;
         } catch (error) {
-          if (signal.aborted) return;
+          if (signal.aborted) return true;
           if (error instanceof Problem && error.status === 401) showLogin();
           else if (failed) failed(/** @type {Error} */ (error));
           else if (!(error instanceof Problem)) throw error;
@@ -112,6 +113,7 @@ const page = {
             problems.set(load, error.message);
             warn();
           }
+          return !(error instanceof Problem && error.status === 0);
         }
       },
       period(state).isFixed && !isPresent ? 0 : seconds,

@@ -8,6 +8,9 @@ const KEPT = 600;
 /** Time until a stream that the server refused is opened again. */
 const RETRY_MS = 5_000;
 
+/** Time without an update until the stream is opened again. There is one update per second. */
+const MAX_SILENCE_MS = 5_000;
+
 let address = "/api/v1/live";
 /** @type {Tick[]} */
 const recent = [];
@@ -19,19 +22,33 @@ const watchers = new Set();
 let source = null;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let retry;
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let silence;
 
 /** @param {string} state */
 function report(state) {
   watchers.forEach((watch) => watch(state));
 }
 
+/** Opens the stream again if it is silent from now on, although its connection is not closed. */
+function limitSilence() {
+  clearTimeout(silence);
+  silence = setTimeout(() => {
+    report("updates stopped");
+    open();
+  }, MAX_SILENCE_MS);
+}
+
 function open() {
   clearTimeout(retry);
+  clearTimeout(silence);
   source?.close();
   source = null;
   if (document.hidden) return;
   source = new EventSource(address);
+  limitSilence();
   source.addEventListener("tick", (event) => {
+    limitSilence();
     /** @type {Tick} */
     const tick = JSON.parse(event.data);
     recent.push(tick);
@@ -41,7 +58,11 @@ function open() {
   });
   source.addEventListener("error", () => {
     report("reconnecting");
-    if (source?.readyState === EventSource.CLOSED) retry = setTimeout(open, RETRY_MS);
+    limitSilence();
+    if (source?.readyState === EventSource.CLOSED) {
+      clearTimeout(silence);
+      retry = setTimeout(open, RETRY_MS);
+    }
   });
 }
 

@@ -339,6 +339,35 @@ test("problems that begin while a fixed period is shown are found", async () => 
   await close();
 });
 
+test("updates that stop although the connection stays open are reported and requested again", async () => {
+  const { page, close } = await open(browser);
+  let isSilent = true;
+  await page.route("**/api/v1/live**", (route) => (isSilent ? undefined : route.continue()));
+  await page.goto(`${ADMIN}/`);
+  await page.getByText("updates stopped", { exact: true }).waitFor();
+  isSilent = false;
+  await page.getByText("live", { exact: true }).waitFor();
+  await close();
+});
+
+test("a request whose reply never arrives is given up and repeated", async () => {
+  const { page, close } = await open(browser);
+  // The limit is shorter than on a real page, so that this test is fast.
+  await page.addInitScript(() => {
+    const timeout = AbortSignal.timeout.bind(AbortSignal);
+    AbortSignal.timeout = () => timeout(1_000);
+  });
+  let requests = 0;
+  await page.route("**/api/v1/clients?**", (route) => {
+    requests += 1;
+    return requests === 1 ? undefined : route.continue();
+  });
+  await page.goto(`${ADMIN}/?view=clients`);
+  await page.getByText("Seawall does not reply.").waitFor();
+  await page.getByText(/^\d+ clients?/).waitFor();
+  await close();
+});
+
 test("a reload must be confirmed by typing a word", async () => {
   await view("/?view=config", async (page) => {
     await page.getByRole("button", { name: "Reload the configuration" }).click();
