@@ -134,6 +134,18 @@ export function tick(at, interval) {
   return clock(at, interval);
 }
 
+/**
+ * The end of a sentence that says that there was no storm or no stall. Seawall forgets storms and
+ * stalls when it restarts.
+ * @param {number | null} startedAt when Seawall started; `null` for several instances
+ * @param {number} from the start of the period
+ * @param {(at: number) => string} [format]
+ */
+export function sinceStart(startedAt, from, format = moment) {
+  if (startedAt === null) return " since the start of each instance";
+  return from < startedAt ? ` since Seawall started at ${format(startedAt)}` : "";
+}
+
 /** @param {string} name a name of the API, such as `more_frequent` */
 export function words(name) {
   return name.replaceAll("_", " ");

@@ -12,6 +12,7 @@ import {
   namespace,
   number,
   percent,
+  sinceStart,
   span,
 } from "./format.js";
 import { Heatmap } from "./heatmap.js";
@@ -69,6 +70,7 @@ function foot() {
 function showReport(page) {
   const { report, from, until } = page;
   const { status } = report;
+  const since = sinceStart(page.started_at, from, dateAndTime);
   const covered = until - from - page.known_seconds > 2 * report.timeline.step_seconds + 2;
   const known = covered ? `, data for ${span(page.known_seconds)}` : "";
   const heaviest = report.shapes.slice(0, SHOWN_SHAPES);
@@ -91,8 +93,11 @@ function showReport(page) {
       charts(page),
       section("Heat map", ...heatmap(page)),
       section("Shapes", ...shapes(page, heaviest)),
-      section("Storms", ...orNote(report.storms.storms.map(storm), "No storm was detected.")),
-      section("Stalls", ...stalls(report.stalls, href)),
+      section(
+        "Storms",
+        ...orNote(report.storms.storms.map(storm), `No storm was detected${since}.`),
+      ),
+      section("Stalls", ...stalls(report.stalls, href, since)),
       section(
         `Changes against ${baselineText(report.changes.against)}`,
         ...changesShown(report.changes, href),
@@ -296,8 +301,9 @@ function details(shape, open) {
 /**
  * @param {import("./types.js").Stalls} stalls
  * @param {(id: string) => string | null} href
+ * @param {string} since the end of the sentence that says that there was no stall
  */
-function stalls({ episodes, recurring, pulse }, href) {
+function stalls({ episodes, recurring, pulse }, href, since) {
   return [
     h(
       "p",
@@ -307,7 +313,7 @@ function stalls({ episodes, recurring, pulse }, href) {
     recurring.length > 0 && recurringTable(recurring),
     ...orNote(
       episodes.map((of) => episode(of, pulse, href)),
-      "No stall in this period.",
+      `No stall in this period${since}.`,
     ),
   ];
 }

@@ -58,6 +58,7 @@ export interface Certificate {
   subject: string;
 }
 export interface Status {
+  instances?: InstanceState[];
   certificates: Certificate[];
   clients: number;
   credentials: string;
@@ -389,6 +390,7 @@ export interface ReportPage {
   operations_per_second: number;
   report: Report;
   shape_operations: number;
+  started_at: number;
   until: number;
   warnings: string[];
 }

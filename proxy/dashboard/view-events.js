@@ -10,10 +10,11 @@ import {
   moment,
   namespace,
   number,
+  sinceStart,
   span,
   words,
 } from "./format.js";
-import { address, opened, range } from "./state.js";
+import { address, opened, period, range } from "./state.js";
 import { baselineOptions } from "./view-shape.js";
 
 /** @typedef {import("./types.js").Page} Page */
@@ -47,6 +48,15 @@ export function shapeLink(href, of) {
   return to === null ? h("span", {}, ...names) : h("a", { href: to }, ...names);
 }
 
+/**
+ * When Seawall started, in seconds since the epoch. `null` for the merged status of several
+ * instances, which has only the longest time since a start.
+ * @param {import("./types.js").Status} status
+ */
+export function startOf({ uptime_seconds, instances }) {
+  return instances ? null : Date.now() / 1000 - uptime_seconds;
+}
+
 /** @param {Named[]} names */
 function ranking(names) {
   if (names.length === 0) return "–";
@@ -72,15 +82,19 @@ export function stormsView(page) {
     body,
   );
   page.poll(
-    (signal) => /** @type {Promise<import("./types.js").Storms>} */ (get("storms", signal)),
-    ({ storms, learning }) => {
+    (signal) =>
+      Promise.all([
+        /** @type {Promise<import("./types.js").Storms>} */ (get("storms", signal)),
+        /** @type {Promise<import("./types.js").Status>} */ (get("status", signal)),
+      ]),
+    ([{ storms, learning }, status]) => {
       fill(
         body,
         learning &&
           note(
             "Seawall has not run long enough to know the usual traffic, so it detects no storm yet.",
           ),
-        storms.length === 0 && note("No storm was detected."),
+        storms.length === 0 && note(`No storm was detected${sinceStart(startOf(status), 0)}.`),
         ...storms.map(storm),
       );
     },
@@ -145,10 +159,14 @@ export function stallsView(page) {
   );
   page.poll(
     (signal) =>
-      /** @type {Promise<import("./types.js").Stalls>} */ (
-        get(`stalls?${range(page.state)}`, signal)
-      ),
-    ({ episodes, recurring, pulse }) => {
+      Promise.all([
+        /** @type {Promise<import("./types.js").Stalls>} */ (
+          get(`stalls?${range(page.state)}`, signal)
+        ),
+        /** @type {Promise<import("./types.js").Status>} */ (get("status", signal)),
+      ]),
+    ([{ episodes, recurring, pulse }, status]) => {
+      const since = sinceStart(startOf(status), period(page.state).from);
       fill(
         body,
         h(
@@ -159,7 +177,7 @@ export function stallsView(page) {
         recurring.length > 0 && section("Recurring", recurringTable(recurring)),
         section(
           "Episodes",
-          episodes.length === 0 && note("No stall in this period."),
+          episodes.length === 0 && note(`No stall in this period${since}.`),
           ...episodes.map((of) => episode(of, pulse, shapeAddress(page), around(page, of))),
         ),
       );

@@ -13,10 +13,12 @@ import {
   namespace,
   number,
   percent,
+  sinceStart,
   span,
   words,
 } from "./format.js";
 import { address, opened, period, range, stepFor, stepText } from "./state.js";
+import { startOf } from "./view-events.js";
 import { baselineName } from "./view-shape.js";
 
 /** @typedef {import("./types.js").Page} Page */
@@ -383,7 +385,7 @@ function loadEvents(page, findings, events) {
               ["Time", "Kind", "Text"],
               rows.slice(0, 12).map(([, cells]) => cells),
             )
-          : note("No storm, stall or change in this period."),
+          : note(`No storm, stall or change in this period${sinceStart(startOf(status), from)}.`),
       );
     },
     { seconds: 10, into: findings, isPresent: true },

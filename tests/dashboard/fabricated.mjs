@@ -1,5 +1,5 @@
-// Replies of the API that some seconds of real traffic cannot cause: ten thousand shapes, and storms
-// of several instances.
+// Replies of the API that some seconds of real traffic cannot cause: ten thousand shapes, and the
+// storms of several instances.
 
 const latency = (/** @type {number} */ p50) => ({
   p50,

@@ -368,6 +368,23 @@ test("a request whose reply never arrives is given up and repeated", async () =>
   await close();
 });
 
+test("storms and stalls are said to be known only since the start", async () => {
+  const { page, errors, close } = await open(browser);
+  const storms = { active: false, learning: false, storms: [] };
+  const stalls = { episodes: [], recurring: [], pulse: { state: "on" } };
+  await page.route("**/api/v1/storms**", (route) => route.fulfill({ json: storms }));
+  await page.route("**/api/v1/stalls**", (route) => route.fulfill({ json: stalls }));
+  await page.goto(`${ADMIN}/?view=storms`);
+  await page.getByText(/^No storm was detected since Seawall started at .+\.$/).waitFor();
+  await page.goto(`${ADMIN}/?view=stalls&since=7d`);
+  await page.getByText(/^No stall in this period since Seawall started at .+\.$/).waitFor();
+  const now = Math.floor(Date.now() / 1000);
+  await page.goto(`${ADMIN}/?view=stalls&from=${now - 2}&until=${now - 1}`);
+  await page.getByText("No stall in this period.", { exact: true }).waitFor();
+  assert.deepEqual(errors, []);
+  await close();
+});
+
 test("a reload must be confirmed by typing a word", async () => {
   await view("/?view=config", async (page) => {
     await page.getByRole("button", { name: "Reload the configuration" }).click();

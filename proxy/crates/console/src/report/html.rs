@@ -34,6 +34,9 @@ struct ReportPage<'a> {
     report: &'a Report,
     /// Number of operations of all shapes, without `getMore`s.
     shape_operations: u64,
+    /// The start of Seawall, in seconds since the epoch. Storms and stalls before this time are not
+    /// known.
+    started_at: f64,
     /// The end of the period, in seconds since the epoch.
     until: f64,
     warnings: Vec<String>,
@@ -55,6 +58,7 @@ pub(super) fn report(report: &Report) -> serde_json::Result<String> {
         operations_per_second: operations_per_second(report),
         report,
         shape_operations: report.operations(),
+        started_at: text::started_at(report),
         until,
         warnings: text::warnings(report),
     };

@@ -23,8 +23,9 @@ pub(super) fn report(report: &Report) -> String {
     section(&mut lines, "Timeline", timeline(report));
     section(&mut lines, "Shapes", shapes(report));
     section(&mut lines, "Servers", servers(report));
-    section(&mut lines, "Stalls", panes::stalls(&report.stalls));
-    section(&mut lines, "Storms", panes::storms(&report.storms));
+    let since = since_start(report);
+    section(&mut lines, "Stalls", panes::stalls(&report.stalls, &since));
+    section(&mut lines, "Storms", panes::storms(&report.storms, &since));
     section(
         &mut lines,
         "Changes",
@@ -45,6 +46,24 @@ pub(super) fn ends(report: &Report) -> (f64, f64) {
     let to = report.made_at;
     let first = report.timeline.steps.first().map(|step| step.at);
     (first.unwrap_or(to - covered).min(to - covered), to)
+}
+
+/// The start of Seawall in seconds since the epoch; of several instances, the latest start. Storms
+/// and stalls before this time are not known.
+pub(super) fn started_at(report: &Report) -> f64 {
+    let reached = report.instances.iter().filter(|i| !i.version.is_empty());
+    let uptimes = reached.map(|instance| instance.uptime_seconds);
+    report.made_at - uptimes.fold(report.status.uptime_seconds, f64::min)
+}
+
+/// The end of the line that says that there is no storm or no stall. It is empty if Seawall ran
+/// during the whole period.
+fn since_start(report: &Report) -> String {
+    let started_at = started_at(report);
+    match ends(report).0 < started_at {
+        true => format!(" since Seawall started at {} UTC", moment(started_at)),
+        false => String::new(),
+    }
 }
 
 /// The start, the end and the length of the report's period.
@@ -297,7 +316,7 @@ fn servers(report: &Report) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::{super::tests::report as example, *};
-    use seawall_api::{Changes, More, Other};
+    use seawall_api::{Changes, More, Other, Stalls, Storms};
 
     #[test]
     fn text_has_every_section_and_no_control_characters() {
@@ -340,6 +359,29 @@ mod tests {
         young.timeline.steps.clear();
         assert_eq!(period(&young), "2026-11-21 17:49:35 to 17:51:05 UTC (90 s)");
         assert!(report(&young).contains("no step"));
+    }
+
+    /// The history is kept across restarts, but storms and stalls are not.
+    #[test]
+    fn a_period_without_stalls_that_began_before_the_start_has_none_since_the_start() {
+        let mut quiet = example();
+        quiet.stalls = Stalls::default();
+        quiet.storms = Storms::default();
+        let text = report(&quiet);
+        assert!(text.contains("\nno stall\n") && text.contains("\nno storm\n"));
+        quiet.status.uptime_seconds = 90.0;
+        let started = "since Seawall started at 2026-11-21 17:49:35 UTC\n";
+        let text = report(&quiet);
+        assert!(text.contains(&format!("no stall {started}")), "{text}");
+        assert!(text.contains(&format!("no storm {started}")), "{text}");
+        let instance = |uptime_seconds| Instance {
+            version: "0.1.0".to_owned(),
+            uptime_seconds,
+            ..Instance::default()
+        };
+        quiet.instances = vec![instance(90.0), instance(30.0), Instance::default()];
+        let text = report(&quiet);
+        assert!(text.contains("no stall since Seawall started at 2026-11-21 17:50:35 UTC"));
     }
 
     #[test]

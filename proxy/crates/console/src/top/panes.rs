@@ -13,13 +13,18 @@ use seawall_api::{
 /// tables of storms and stalls.
 const SHOWN_NAMES: usize = 3;
 
-pub(crate) fn storms(storms: &Storms) -> Vec<String> {
+/// The end of the line that says that there is no storm or no stall. Seawall forgets storms and
+/// stalls when it restarts.
+pub(crate) const SINCE_START: &str = " since the start";
+
+/// A table of storms. Without a storm, a line that says so and ends with `since`.
+pub(crate) fn storms(storms: &Storms, since: &str) -> Vec<String> {
     if storms.storms.is_empty() {
-        let text = match storms.learning {
-            true => "no storm; still learning the usual rate",
-            false => "no storm",
+        let learning = match storms.learning {
+            true => "; still learning the usual rate",
+            false => "",
         };
-        return vec![text.to_owned()];
+        return vec![format!("no storm{since}{learning}")];
     }
     let row = |storm: &Storm| {
         let length = match storm.ended_at {
@@ -89,13 +94,15 @@ pub(crate) fn names(names: &[Named]) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-pub(crate) fn stalls(stalls: &Stalls) -> Vec<String> {
+/// The state of the pulse, recurring stalls, and a table of stalls. Without a stall, a line that
+/// says so and ends with `since`.
+pub(crate) fn stalls(stalls: &Stalls, since: &str) -> Vec<String> {
     let mut lines = vec![format!(
         "pulse (samples of serverStatus): {}",
         pulse(&stalls.pulse)
     )];
     if stalls.episodes.is_empty() && stalls.recurring.is_empty() {
-        lines.push("no stall".to_owned());
+        lines.push(format!("no stall{since}"));
         return lines;
     }
     let again = stalls.recurring.iter();
@@ -403,7 +410,7 @@ mod tests {
     #[test]
     fn recurring_stall_shows_its_period_its_slow_phase_and_the_server_counter_that_changed() {
         let model = model();
-        let lines = stalls(&model.stalls);
+        let lines = stalls(&model.stalls, SINCE_START);
         assert_eq!(
             lines[1],
             "recurs every 60 s for 3 s on db1.example.net:27017, 9 times, in phase server, \
@@ -426,14 +433,18 @@ mod tests {
         use seawall_api::Merge;
 
         let mut model = model();
-        let alone = [storms(&model.storms), stalls(&model.stalls)].concat();
+        let alone = [
+            storms(&model.storms, SINCE_START),
+            stalls(&model.stalls, SINCE_START),
+        ]
+        .concat();
         assert!(!alone.concat().contains("reported by"));
         let instance = "http://10.0.0.1:9909";
         model.storms.set_instance(instance);
         model.stalls.set_instance(instance);
-        let lines = storms(&model.storms);
+        let lines = storms(&model.storms, SINCE_START);
         assert!(lines[0].ends_with("reported by") && lines[1].ends_with(instance));
-        let lines = stalls(&model.stalls);
+        let lines = stalls(&model.stalls, SINCE_START);
         assert!(lines[1].ends_with(", reported by http://10.0.0.1:9909"));
         assert!(lines[2].ends_with("reported by") && lines[3].ends_with(instance));
     }
@@ -505,8 +516,9 @@ mod tests {
 
     #[test]
     fn empty_panes_say_that_there_is_nothing_to_show() {
-        assert_eq!(storms(&Storms::default()), ["no storm"]);
-        assert!(stalls(&Stalls::default()).contains(&"no stall".to_owned()));
+        let no_storm = storms(&Storms::default(), SINCE_START);
+        assert_eq!(no_storm, ["no storm since the start"]);
+        assert!(stalls(&Stalls::default(), "").contains(&"no stall".to_owned()));
         assert!(changes(&Changes::default(), "1h").contains(&"nothing changed".to_owned()));
         assert_eq!(pools(&[]), ["no pool"]);
     }

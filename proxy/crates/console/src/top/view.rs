@@ -26,12 +26,18 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     match model.choice.tab {
         Tab::Shapes if model.choice.is_open => detail::draw(frame, pane, model),
         Tab::Shapes => draw_shapes(frame, pane, model),
-        Tab::Storms => draw_lines(frame, pane, model, panes::storms(&model.storms)),
+        Tab::Storms => {
+            let lines = panes::storms(&model.storms, panes::SINCE_START);
+            draw_lines(frame, pane, model, lines);
+        }
         Tab::Stalls | Tab::Changes | Tab::HeatMap if !model.has_history() => {
             let off = vec!["the history is off: set history.enabled = true".to_owned()];
             draw_lines(frame, pane, model, off);
         }
-        Tab::Stalls => draw_lines(frame, pane, model, panes::stalls(&model.stalls)),
+        Tab::Stalls => {
+            let lines = panes::stalls(&model.stalls, panes::SINCE_START);
+            draw_lines(frame, pane, model, lines);
+        }
         Tab::Changes => {
             let against = model.choice.against.as_str();
             draw_lines(frame, pane, model, panes::changes(&model.changes, against));
