@@ -306,6 +306,23 @@ mod tests {
     }
 
     #[test]
+    fn changed_hosts_need_a_restart_even_if_the_options_contain_an_at_sign() {
+        let settings = |uri: &str| Settings::default_for(uri).unwrap();
+        let running = settings("mongodb://user:old@one?appName=a@b");
+        for (newer, expected) in [
+            ("mongodb://user:new@one?appName=a@b", Change::Live),
+            ("mongodb://user:old@two?appName=a@b", Change::Restart),
+        ] {
+            let newer = settings(newer);
+            let [changed]: [Changed; 1] = newer.changes_since(&running).try_into().unwrap();
+            assert_eq!(changed.change, expected);
+            let uri = running.with_live_values_of(&newer).deployment.uri;
+            let is_new = uri == newer.deployment.uri;
+            assert_eq!(is_new, expected == Change::Live);
+        }
+    }
+
+    #[test]
     fn users_stay_the_same_until_a_restart_if_the_credential_source_changes() {
         let other = |word: &str| format!("auth.credentials = \"{word}\"\n");
         for (running, newer) in [

@@ -59,11 +59,12 @@ pub(crate) fn read(deployment: &mut Part<'_>) -> Option<Secret> {
 
 /// Splits a connection string around its password: returns the text before the password (scheme and
 /// user) and the text after it (hosts and options). `None` if the string has no password. In a
-/// password, `@`, `:` and `/` are always escaped (Connection String specification).
+/// password, `@`, `:`, `/` and `?` are always escaped (Connection String specification). The `/`
+/// between hosts and options may be absent.
 pub(crate) fn without_password(uri: &str) -> Option<(&str, &str)> {
     let authority = uri.find("://")? + "://".len();
     let end = uri[authority..]
-        .find('/')
+        .find(['/', '?'])
         .map_or(uri.len(), |end| authority + end);
     let at = authority + uri[authority..end].rfind('@')?;
     let colon = authority + uri[authority..at].find(':')?;
@@ -99,10 +100,15 @@ mod tests {
             found("mongodb+srv://u:p@h"),
             Some(("mongodb+srv://u", "@h"))
         );
+        assert_eq!(
+            found("mongodb://u:p@h?appName=a:b@c"),
+            Some(("mongodb://u", "@h?appName=a:b@c"))
+        );
         for uri in [
             "mongodb://a,b:1/",
             "mongodb://user@a/",
             "mongodb://a/?x=u:p@b",
+            "mongodb://a?x=u:p@b",
             "other",
         ] {
             assert_eq!(found(uri), None, "{uri}");
