@@ -46,7 +46,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Reads the value of a key of this section, or its default. `None` if a problem was reported.
+    /// Reads the value of a key of this section, or its default. `None` only after a problem. After
+    /// some problems, the result is a part of the value, so that reading can continue.
     pub(crate) fn value<T: Setting>(&mut self, key: &Key) -> Option<T> {
         let path = self.path.child(key.name()).shown;
         let default = || key.default.map(|default| key.kind.parse(default));
@@ -120,7 +121,7 @@ impl<'a> Part<'a> {
 /// A type that the value of a key can have.
 pub(crate) trait Setting: Sized {
     /// Reads a value that the check against the schema (module `check`) has already accepted.
-    /// `None` if a problem was reported.
+    /// `None` only after a problem.
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self>;
 
     /// The value of an absent key without a default; `None` if the key is required.
@@ -174,20 +175,18 @@ impl Given<'_> {
         Some(SecretFile { path, secret })
     }
 
-    /// Reads several files, whose paths are separated by commas.
+    /// Reads several files, whose paths are separated by commas. The result does not contain files
+    /// with problems.
     fn files<T>(
         &mut self,
         value: &Value,
         mut read: impl FnMut(&mut Self, &str) -> Option<T>,
     ) -> Option<Vec<T>> {
         let text = self.text(value)?;
-        // All files are read, so that all problems are reported.
-        let files: Vec<_> = parts(text).map(|path| read(self, path)).collect();
-        if files.is_empty() {
+        if parts(text).next().is_none() {
             self.add(text, "must name at least one file");
-            return None;
         }
-        files.into_iter().collect()
+        Some(parts(text).filter_map(|path| read(self, path)).collect())
     }
 
     pub(crate) fn text<'v>(&mut self, value: &'v Value) -> Option<&'v str> {

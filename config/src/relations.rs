@@ -75,7 +75,10 @@ fn proxies_have_networks(listener: &Listener, problems: &mut Problems) {
 /// the other settings of the section.
 fn certificates_fit(section: &str, tls: &Tls, problems: &mut Problems) {
     let (certificates, keys) = (tls.certificate_files.len(), tls.key_files.len());
-    if certificates != keys {
+    let has_problem = ["certificate_file", "key_file"]
+        .iter()
+        .any(|key| problems.has(&format!("{section}.{key}")));
+    if certificates != keys && !has_problem {
         problems.add(Problem::new(
             &format!("{section}.key_file"),
             &format!("({keys} files)"),
@@ -322,6 +325,36 @@ mod tests {
         assert!(not_logged_in <= listen.max_client_connections.get());
         let bytes = limits.pre_auth_message_bytes * unauthenticated;
         assert!(bytes < limits.message_memory_bytes);
+    }
+
+    #[test]
+    fn an_unreadable_file_hides_no_problems_of_later_sections_and_of_related_settings() {
+        let problems = Settings::from_toml(
+            "deployment.uri = \"mongodb://server/\"\n\
+             [listen.tls]\ncertificate_file = \"/no/a.pem\"\n\
+             key_file = \"/no/a.key, /no/b.key\"\n\
+             client_certificate = \"required\"\n\
+             [pool]\nmin_pool_size = 500\n\
+             [admin]\naddress = \"10.0.0.1:9909\"\ntoken_file = \"/no/token\"\n\
+             peers = \"a:1,b:1,c:1\"\npeer_token_file = \"/no/one, Cargo.toml\"\n\
+             [telemetry]\nca_file = \"/no/ca.pem\"\nresource_attributes = \"team\"\n",
+        );
+        let problems = problems.unwrap_err();
+        let keys: Vec<_> = problems.iter().map(|problem| &*problem.key).collect();
+        assert_eq!(
+            keys,
+            [
+                "listen.tls.certificate_file",
+                "listen.tls.key_file",
+                "listen.tls.key_file",
+                "admin.token_file",
+                "admin.peer_token_file",
+                "telemetry.ca_file",
+                "telemetry.resource_attributes",
+                "listen.tls.client_ca_file",
+                "pool.min_pool_size",
+            ]
+        );
     }
 
     /// A capture with `redact = "ordered"` replaces values by pseudonyms that depend on a secret

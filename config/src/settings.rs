@@ -86,9 +86,10 @@ impl Settings {
         }
     }
 
-    /// Reads all sections, and adds their problems to the problems of `file`. `None` if a problem
-    /// makes a section unreadable. After other problems, the result is `Some`, but is not a valid
-    /// configuration.
+    /// Reads all sections, and adds their problems to the problems of `file`. After problems, the
+    /// result is not a valid configuration, but the caller can still check the relations between
+    /// the settings. `None` only if a value does not have its key's type, which is a bug in
+    /// Seawall.
     pub(crate) fn read(file: &mut Part<'_>) -> Option<Self> {
         Some(Self {
             listen: file.section("listen")?,

@@ -78,7 +78,7 @@ impl Setting for Attributes {
                  commas",
             );
         }
-        pairs.map(Self)
+        Some(Self(pairs.unwrap_or_default()))
     }
 
     fn absent() -> Option<Self> {
