@@ -138,10 +138,16 @@ pub fn configuration_hash(values: &[EffectiveValue]) -> String {
         .collect()
 }
 
+/// The text of a value. One address and a list of one address have the same meaning, so they have
+/// the same text.
 fn text(key: &Key, value: &Value) -> String {
     match value {
         _ if key.kind.is_secret() => HIDDEN.to_owned(),
-        Value::Array(_) | Value::Table(_) => value.to_string(),
+        Value::Array(elements) => match elements.as_slice() {
+            [only] => text(key, only),
+            _ => value.to_string(),
+        },
+        Value::Table(_) => value.to_string(),
         _ => shown(value),
     }
 }

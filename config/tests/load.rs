@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use seawall_config::{
     AdminAddress, Concurrency, Credentials, ListenAddress, LogFormat, LogLevel, Mode, Overrides,
-    Problems, Secret, Settings, Sources, UserCredential, load,
+    Problems, Secret, Settings, Sources, UserCredential, configuration_hash, load,
+    load_with_values,
 };
 
 #[test]
@@ -124,6 +125,36 @@ fn precedence_is_command_line_then_environment_then_file_then_default() {
     );
     assert_eq!(of_flags.pool.max_pool_size.get(), 2);
     assert_eq!(of_flags.pool.wait_queue_size.get(), 20_000);
+}
+
+#[test]
+fn equal_listen_addresses_have_equal_configuration_hashes_whatever_their_source() {
+    let scratch = Scratch::new("hash");
+    let hash = |toml: &str, variables: &[(&str, &str)], listen: &[&str]| {
+        let loaded = load_with_values(&Sources {
+            file: Some(scratch.file("seawall.toml", &format!("{DEPLOYMENT}{toml}"))),
+            environment: environment(variables),
+            overrides: Overrides {
+                listen: listen.iter().map(|address| (*address).to_owned()).collect(),
+                ..Overrides::default()
+            },
+        });
+        configuration_hash(&loaded.unwrap().values)
+    };
+    let one = hash("[listen]\naddress = \"0.0.0.0:1\"\n", &[], &[]);
+    let two = hash("", &[], &["0.0.0.0:1", "[::]:1"]);
+    assert_ne!(one, two);
+    for (addresses, expected) in [(vec!["0.0.0.0:1"], one), (vec!["0.0.0.0:1", "[::]:1"], two)] {
+        let joined = addresses.join(", ");
+        let variable = ("SEAWALL_LISTEN__ADDRESS", joined.as_str());
+        let list = format!("[listen]\naddress = {addresses:?}\n");
+        let of_flag = hash("", &[], &addresses);
+        let of_variable = hash("", &[variable], &[]);
+        let of_list = hash(&list, &[], &[]);
+        for hash in [of_flag, of_variable, of_list] {
+            assert_eq!(hash, expected, "{addresses:?}");
+        }
+    }
 }
 
 #[test]

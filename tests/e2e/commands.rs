@@ -95,7 +95,7 @@ async fn the_configuration_shows_the_source_of_each_value_and_the_value_in_effec
     ];
     let process = Process::launch(&launcher, &file).await;
     for (key, value, origin, in_effect) in [
-        ("listen.address", r#"["127.0.0.1:0"]"#, "flag", None),
+        ("listen.address", r#""127.0.0.1:0""#, "flag", None),
         ("pool.min_pool_size", "2", "environment", None),
         ("pool.max_pool_size", "7", "file", None),
         ("pool.max_connecting", "2", "default", None),
