@@ -3,12 +3,20 @@
 use std::io::{self, Read};
 
 use bytes::{Buf as _, Bytes};
-use prost::Message as _;
+use prost::Message;
 
 use crate::{
     block::{HEAD_BYTES, Head, MAGIC, MAX_BLOCK_BYTES, VERSION},
     record::{Content, Header, Record},
 };
+
+/// The maximum size of a record with a header. It limits the memory of a decoded header, which is
+/// many times as large as its bytes if the header has many short entries.
+const MAX_HEADER_BYTES: usize = 1 << 20;
+
+/// The maximum number of servers, namespaces, users and applications in a header, all together. A
+/// program may look up the address of each server.
+const MAX_HEADER_ENTRIES: usize = 10_000;
 
 /// The reason why a part cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
@@ -136,12 +144,29 @@ impl<R: Read> Reader<R> {
                 return Ok(None);
             }
         }
-        let record = Record::decode_length_delimited(&mut self.block)
-            .map_err(|_| self.damaged("its content is not a record"))?;
-        let content = record.content;
-        content
-            .map(Some)
-            .ok_or_else(|| self.damaged("it contains a record of an unknown type"))
+        let length = prost::decode_length_delimiter(&mut self.block).ok();
+        let Some(length) = length.filter(|length| *length <= self.block.len()) else {
+            return Err(self.damaged(NOT_A_RECORD));
+        };
+        let record = self.block.split_to(length);
+        if record.len() > MAX_HEADER_BYTES && self.has_header(&record)? {
+            return Err(self.damaged("a header is larger than 1 MiB"));
+        }
+        let record = Record::decode(record).map_err(|_| self.damaged(NOT_A_RECORD))?;
+        match record.content {
+            Some(Content::Header(header)) if entries(&header) > MAX_HEADER_ENTRIES => {
+                Err(self.damaged("a header has more than 10,000 servers and names"))
+            }
+            None => Err(self.damaged("it contains a record of an unknown type")),
+            content => Ok(content),
+        }
+    }
+
+    /// True if the record has a header, which is not decoded.
+    fn has_header(&self, record: &Bytes) -> Result<bool, ReadError> {
+        let skipped = Skipped::decode(record.clone());
+        let skipped = skipped.map_err(|_| self.damaged(NOT_A_RECORD))?;
+        Ok(skipped.header.is_some())
     }
 
     /// Reads the next block; false at the end of the file.
@@ -195,6 +220,25 @@ impl<R: Read> Reader<R> {
             problem,
         }
     }
+}
+
+/// The reason for an error if a record cannot be decoded.
+const NOT_A_RECORD: &str = "its content is not a record";
+
+/// A record whose contents are skipped, so that its decoding needs no memory.
+#[derive(Clone, PartialEq, Message)]
+struct Skipped {
+    /// `Some` if the record has a header.
+    #[prost(message, optional, tag = "1")]
+    header: Option<()>,
+}
+
+/// The number of servers and names in a header.
+fn entries(header: &Header) -> usize {
+    let names = header.selection.as_ref().map_or(0, |selection| {
+        selection.namespaces.len() + selection.users.len() + selection.applications.len()
+    });
+    header.servers.len() + names
 }
 
 /// Reads until `buffer` is full or the source ends. Returns the number of bytes read.

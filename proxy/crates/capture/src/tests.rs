@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::{
     ReadError, Reader, WriteError, Writer,
     block::{BLOCK_BYTES, MAX_BLOCK_BYTES},
-    record::{Command, Content, End, Event, Header, Reply},
+    record::{Command, Content, End, Event, Header, Reply, Selection, Server},
 };
 
 fn header() -> Header {
@@ -96,6 +96,44 @@ fn a_record_over_the_size_limit_is_refused_and_not_written() {
     assert!(matches!(error, WriteError::RecordTooLarge { .. }));
     let part = writer.finish(End::default()).unwrap();
     assert_eq!(read(&part).0, [Content::End(End::default())]);
+}
+
+/// A small file can contain a header with millions of empty entries, which would need gigabytes of
+/// memory.
+#[test]
+fn a_header_over_1_mib_or_with_over_10_000_servers_and_names_is_refused() {
+    let with_servers = |count| Header {
+        servers: vec![Server::default(); count],
+        ..header()
+    };
+    let with_names = |count| Header {
+        servers: vec![Server::default(); 5_000],
+        selection: Some(Selection {
+            users: vec![String::new(); count],
+            ..Selection::default()
+        }),
+        ..header()
+    };
+    for (header, expected) in [
+        (with_servers(10_000), None),
+        (with_servers(10_001), Some("more than 10,000 servers")),
+        (with_names(5_000), None),
+        (with_names(5_001), Some("more than 10,000 servers")),
+        (with_servers(600_000), Some("larger than 1 MiB")),
+    ] {
+        let first = Writer::new(Vec::new(), header.clone()).unwrap();
+        let (_, error) = read(&first.finish(End::default()).unwrap());
+        let (_, of_second) = read(&part(&[Content::Header(header)]));
+        let of_second = of_second.unwrap().to_string();
+        match expected {
+            None => assert!(error.is_none()),
+            Some(expected) => {
+                let error = error.unwrap().to_string();
+                assert!(error.contains(expected), "{error}");
+                assert!(of_second.contains(expected), "{of_second}");
+            }
+        }
+    }
 }
 
 #[test]
