@@ -1,11 +1,16 @@
 //! The commands for a running proxy (for example `seawall status`), with the real binary.
 
-use std::{process::Output, time::Duration};
+use std::{
+    fs::File,
+    io,
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
 
 use seawall_api::{Clients, Configuration, Pools, Status};
 use seawall_tests::{
     eventually::eventually,
-    process::{Process, run},
+    process::{Process, binary, run},
     raw::RawClient,
     scratch::Scratch,
     seawall::{Options, Seawall, http},
@@ -119,6 +124,31 @@ async fn the_configuration_shows_the_source_of_each_value_and_the_value_in_effec
     );
     let shown = run(&["config", "--admin", process.admin()]).await;
     assert!(text(&shown).contains(r#""info" (in effect: seawall=info)"#));
+}
+
+/// Runs a command that prints a long text on `output`.
+fn print_to(output: impl Into<Stdio>, arguments: &[&str]) -> Output {
+    let mut command = Command::new(binary());
+    command.args(arguments).stdout(output);
+    command.output().unwrap()
+}
+
+#[test]
+fn a_command_whose_output_cannot_be_written_exits_with_69_unless_the_reader_closed_the_pipe() {
+    for arguments in [&["completions", "bash"], &["config", "schema"]] {
+        // A write to this file fails like a write to a full disk.
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = print_to(full, arguments);
+        assert_eq!(output.status.code(), Some(69), "{arguments:?}");
+        let message = stderr(&output);
+        let expected = "seawall: cannot write to standard output: No space left on device";
+        assert!(message.starts_with(expected), "{message}");
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let output = print_to(writer, arguments);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(stderr(&output), "", "{arguments:?}");
+    }
 }
 
 #[tokio::test]

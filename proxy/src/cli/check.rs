@@ -14,7 +14,7 @@ use crate::{
     },
     topology::DeploymentOptions,
 };
-use seawall_console::{Exit, complain, say};
+use seawall_console::{Exit, complain, print_line, say};
 
 /// Time limit of `--connect` for each step: to connect, to find the primary, and to log in.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -53,8 +53,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         }
         say("the deployment is reachable");
     }
-    say("the configuration is valid");
-    Exit::Success
+    print_line("the configuration is valid")
 }
 
 /// Problems that the configuration parser cannot find, for example in the connection string and in

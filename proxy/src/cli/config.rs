@@ -4,7 +4,7 @@
 use clap::{Args, Subcommand};
 use seawall_config::json_schema;
 
-use seawall_console::{Exit, control, say};
+use seawall_console::{Exit, control, print_line};
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -23,10 +23,7 @@ enum Command {
 
 pub(super) async fn run(arguments: Arguments) -> Exit {
     match arguments.command {
-        Some(Command::Schema) => {
-            say(&format!("{:#}", json_schema()));
-            Exit::Success
-        }
+        Some(Command::Schema) => print_line(&format!("{:#}", json_schema())),
         None => control::config(arguments.show).await,
     }
 }

@@ -14,7 +14,7 @@ use seawall_capture::{
     record::{Content, End, EndReason, Header, Redaction},
     recorder::{self, Export, ExportError, Layout, RecorderError, RecorderWriter},
 };
-use seawall_console::{Exit, complain, say};
+use seawall_console::{Exit, complain, print_line};
 use seawall_redact::{Records, Redactor};
 use seawall_replay::SourceError;
 
@@ -84,8 +84,8 @@ struct Converted {
 pub(super) fn run(arguments: &Convert) -> Exit {
     match convert(arguments) {
         Ok(converted) => {
-            say(&converted.summary);
-            converted.cut_off.map_or(Exit::Success, |error| {
+            let printed = print_line(&converted.summary);
+            converted.cut_off.map_or(printed, |error| {
                 let message = format!("{error}; everything before this error was converted");
                 complain(&message, Exit::Unavailable)
             })

@@ -12,7 +12,7 @@ use mongodb::{
     options::ClientOptions,
     results::{CollectionSpecification, CollectionType},
 };
-use seawall_console::{Exit, complain, say};
+use seawall_console::{Exit, complain, print_line, say};
 use seawall_load::Target;
 use seawall_redact::{Mode, RedactError, Redactor};
 use seawall_wire::{OpMsg, encode_request};
@@ -87,14 +87,14 @@ impl CopyError {
 pub(super) async fn run(arguments: &Copy) -> Exit {
     tokio::select! {
         copied = copy(arguments) => match copied {
-            Ok(()) => Exit::Success,
+            Ok(exit) => exit,
             Err(error) => complain(&error.to_string(), error.exit()),
         },
         _ = tokio::signal::ctrl_c() => Exit::Interrupted,
     }
 }
 
-async fn copy(arguments: &Copy) -> Result<(), CopyError> {
+async fn copy(arguments: &Copy) -> Result<Exit, CopyError> {
     let redactor = Redactor::new(&read_key(&arguments.redact_key)?, Mode::Ordered);
     let target = Target::parse(&arguments.to).await;
     let target = target.map_err(|error| CopyError::Uri(error.to_string()))?;
@@ -115,8 +115,8 @@ async fn copy(arguments: &Copy) -> Result<(), CopyError> {
         };
         copier.collection(specification).await?;
     }
-    say(&format!("{} collections copied", selected.len()));
-    Ok(())
+    let summary = format!("{} collections copied", selected.len());
+    Ok(print_line(&summary))
 }
 
 async fn connect(uri: &str) -> Result<Client, CopyError> {

@@ -10,7 +10,7 @@ use super::{
     replay,
     values::{check_descriptors, positive},
 };
-use seawall_console::{Exit, complain, say};
+use seawall_console::{Exit, complain, print_line};
 use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
 
 #[derive(Debug, Subcommand)]
@@ -187,19 +187,19 @@ pub(super) async fn run(load: Load) -> Exit {
 }
 
 fn print_report(report: &Report, common: &Common) -> Exit {
-    match common.format {
-        Format::Text => say(&report.to_string()),
+    let printed = match common.format {
+        Format::Text => print_line(&report.to_string()),
         Format::Json => match serde_json::to_string(report) {
-            Ok(text) => say(&text),
+            Ok(text) => print_line(&text),
             Err(error) => return complain(&error.to_string(), Exit::Internal),
         },
-    }
+    };
     let missed = report.missed(Objectives {
         goodput: common.expect_goodput,
         p99_ms: common.expect_p99_ms,
     });
     match missed.is_empty() {
-        true => Exit::Success,
+        true => printed,
         false => complain(
             &format!("objectives missed: {}", missed.join("; ")),
             Exit::Missed,

@@ -11,12 +11,12 @@ mod replay;
 mod serve;
 mod values;
 
-use std::{ffi::OsString, io, path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use seawall_config::{Overrides, Problems, Secret, Settings, Sources};
-use seawall_console::{Exit, capture, complain, control, report, top};
+use seawall_console::{Exit, capture, complain, control, print, report, top};
 use tokio::runtime::Builder;
 
 /// A transparent MongoDB wire-protocol proxy.
@@ -143,14 +143,17 @@ pub fn run(cli: Cli) -> Exit {
         Command::Load(load) => runtime.block_on(load::run(load)),
         Command::Top(arguments) => runtime.block_on(top::run(arguments)),
         Command::Report(arguments) => runtime.block_on(report::run(arguments)),
-        Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "seawall", &mut io::stdout());
-            Exit::Success
-        }
+        Command::Completions { shell } => completions(shell),
     };
     // Limit the wait, because a thread that reads a file may hang.
     runtime.shutdown_timeout(EXIT_LIMIT);
     exit
+}
+
+fn completions(shell: Shell) -> Exit {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "seawall", &mut script);
+    print(&String::from_utf8_lossy(&script))
 }
 
 /// Maximum time for which an exit waits for threads that read or write files.

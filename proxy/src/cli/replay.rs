@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::Args;
 
 use super::values::{check_descriptors, positive};
-use seawall_console::{Exit, complain, replays, say};
+use seawall_console::{Exit, complain, print_line, replays};
 use seawall_load::Target;
 use seawall_replay::{Choice, Pace, Replay, Report, ShapeId, Source, dry_run};
 
@@ -161,7 +161,7 @@ fn finish(report: &Report, arguments: &Arguments) -> Exit {
             return complain(&message, Exit::Unavailable);
         }
     }
-    say(replays::summary(report).trim_end());
+    let printed = print_line(replays::summary(report).trim_end());
     match (report.stopped.as_deref(), report.incomplete.as_deref()) {
         (Some(INTERRUPTED), _) => Exit::Interrupted,
         (Some(reason), _) => complain(&format!("the replay was stopped: {reason}"), Exit::Missed),
@@ -169,6 +169,6 @@ fn finish(report: &Report, arguments: &Arguments) -> Exit {
             &format!("the capture was not read to its end: {error}"),
             Exit::Unavailable,
         ),
-        (None, None) => Exit::Success,
+        (None, None) => printed,
     }
 }

@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{
     admin_client::{self, Endpoint},
-    exit::{Exit, complain, say},
+    exit::{Exit, complain, print_line},
     figures,
 };
 use seawall_api::{AdminClient, Capture, Captures, ClientError, NewCapture};
@@ -190,22 +190,24 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
     let capture: Capture = client.post_json(CAPTURES, &new).await?;
     let id = capture.id;
     if output.is_none() && !arguments.wait {
-        say(&id);
-        return Ok(Exit::Success);
+        return Ok(print_line(&id));
     }
     match output {
         Some(mut output) => copy(&client, &id, &mut *output).await?,
         None => wait(&client, &id).await?,
     }
     let ended = ended(&client, &id).await?;
-    // If the capture was written to standard output, the summary goes to standard error.
-    let print = |line: &str| match is_on_standard_output {
-        true => drop(writeln!(io::stderr().lock(), "{line}")),
-        false => say(line),
+    let summary = summary(&ended).join("\n");
+    let printed = match is_on_standard_output {
+        // The capture was written to standard output, so the summary goes to standard error.
+        true => {
+            drop(writeln!(io::stderr().lock(), "{summary}"));
+            Exit::Success
+        }
+        false => print_line(&summary),
     };
-    summary(&ended).iter().for_each(|line| print(line));
     Ok(match ended.end.as_deref() {
-        Some("duration" | "stopped") => Exit::Success,
+        Some("duration" | "stopped") => printed,
         _ => Exit::Unavailable,
     })
 }
@@ -285,26 +287,21 @@ async fn list(arguments: &List) -> Result<Exit, Failure> {
     let client = client_of(&arguments.admin)?;
     if arguments.json {
         let json = client.ask_for_json(CAPTURES).await?;
-        say(&format!("{json:#}"));
-        return Ok(Exit::Success);
+        return Ok(print_line(&format!("{json:#}")));
     }
     let captures: Captures = client.ask(CAPTURES).await?;
-    rows(&captures).iter().for_each(|line| say(line));
+    let mut lines = rows(&captures);
     if let Some(why) = &captures.unavailable {
-        say(&format!(
-            "no capture can start: {}",
-            figures::printable(why)
-        ));
+        lines.push(format!("no capture can start: {}", figures::printable(why)));
     }
-    Ok(Exit::Success)
+    Ok(print_line(&lines.join("\n")))
 }
 
 async fn stop(of: &OfOne) -> Result<Exit, Failure> {
     let client = client_of(&of.admin)?;
     client.act(&format!("{}/stop", path_of(&of.id))).await?;
     let capture = find(&client, &of.id).await?;
-    summary(&capture).iter().for_each(|line| say(line));
-    Ok(Exit::Success)
+    Ok(print_line(&summary(&capture).join("\n")))
 }
 
 async fn delete(of: &OfOne) -> Result<Exit, Failure> {

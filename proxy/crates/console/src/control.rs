@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
     admin_client::{self, Endpoint},
-    exit::{Exit, complain, say},
+    exit::{Exit, complain, print_line},
     figures,
 };
 use seawall_api::{AdminClient, ClientError, Clients, Configuration, Pools, Reload, Status};
@@ -117,18 +117,17 @@ pub async fn reload(arguments: ReloadArguments) -> Exit {
     };
     if arguments.show.json {
         return match serde_json::to_string_pretty(&reload) {
-            Ok(text) => {
-                say(&text);
-                exit_of(&reload)
-            }
+            Ok(text) => match print_line(&text) {
+                Exit::Success => exit_of(&reload),
+                failed => failed,
+            },
             Err(error) => complain(&error.to_string(), Exit::Internal),
         };
     }
     if !reload.problems.is_empty() {
         return complain(&reload.problems.join("\n"), Exit::Usage);
     }
-    reload_rows(&reload).iter().for_each(|line| say(line));
-    Exit::Success
+    print_line(&reload_rows(&reload).join("\n"))
 }
 
 fn exit_of(reload: &Reload) -> Exit {
@@ -145,10 +144,10 @@ pub async fn drain(arguments: Drain) -> Exit {
         Err(exit) => return exit,
     };
     let exit = ended(client.act(DRAIN).await);
-    if arguments.json && exit == Exit::Success {
-        say(r#"{ "draining": true }"#);
+    match arguments.json && exit == Exit::Success {
+        true => print_line(r#"{ "draining": true }"#),
+        false => exit,
     }
-    exit
 }
 
 /// `seawall health`: checks that the proxy runs or can serve operations.
@@ -234,10 +233,7 @@ impl Show {
             false => client.ask(path).await.map(|reply| lines(&reply)),
         };
         match printed {
-            Ok(lines) => {
-                lines.iter().for_each(|line| say(line));
-                Exit::Success
-            }
+            Ok(lines) => print_line(&lines.join("\n")),
             Err(error) => failed(&error),
         }
     }

@@ -43,8 +43,32 @@ pub fn complain(message: &str, exit: Exit) -> Exit {
     exit
 }
 
-/// Prints a line on standard output.
+/// Prints a line about the progress of a command on standard output. The results of a command are
+/// printed with [`print`] and [`print_line`].
 pub fn say(line: &str) {
-    // Ignore an error: a reader that closed the pipe needs no more output.
+    // Ignore an error, because the command can continue without this line.
     drop(writeln!(io::stdout().lock(), "{line}"));
+}
+
+/// Prints the result of a command on standard output. Returns the exit status: if the result cannot
+/// be written, for example because the disk is full, an error message is printed and the status is
+/// [`Exit::Unavailable`].
+#[must_use]
+pub fn print(result: &str) -> Exit {
+    let mut output = io::stdout().lock();
+    let written = output.write_all(result.as_bytes());
+    match written.and_then(|()| output.flush()) {
+        // Ignore a closed pipe, because its reader needs no more output.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => complain(
+            &format!("cannot write to standard output: {error}"),
+            Exit::Unavailable,
+        ),
+        _ => Exit::Success,
+    }
+}
+
+/// Like [`print`], and adds a line break.
+#[must_use]
+pub fn print_line(result: &str) -> Exit {
+    print(&format!("{result}\n"))
 }

@@ -15,4 +15,4 @@ mod exit;
 mod figures;
 mod fleet;
 
-pub use self::exit::{Exit, complain, say};
+pub use self::exit::{Exit, complain, print, print_line, say};

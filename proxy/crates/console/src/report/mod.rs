@@ -7,10 +7,7 @@ mod merged;
 mod page;
 mod text;
 
-use std::{
-    io::{self, Write},
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -19,7 +16,7 @@ use serde_json::Value;
 use self::compare::Comparison;
 use crate::{
     admin_client,
-    exit::{Exit, complain},
+    exit::{Exit, complain, print},
     fleet::{Endpoints, Fleet},
     replays,
 };
@@ -287,20 +284,12 @@ fn pretty(document: &impl Serialize) -> serde_json::Result<String> {
 
 impl Output {
     fn write(&self, document: &str) -> Exit {
-        let written = match &self.output {
-            Some(file) => std::fs::write(file, document)
-                .map_err(|error| format!("{}: {error}", file.display())),
-            None => match io::stdout().lock().write_all(document.as_bytes()) {
-                // Ignore a closed pipe, because its reader needs no more output.
-                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                    Err(format!("cannot write to standard output: {error}"))
-                }
-                _ => Ok(()),
-            },
+        let Some(file) = &self.output else {
+            return print(document);
         };
-        match written {
+        match std::fs::write(file, document) {
             Ok(()) => Exit::Success,
-            Err(message) => complain(&message, Exit::Unavailable),
+            Err(error) => complain(&format!("{}: {error}", file.display()), Exit::Unavailable),
         }
     }
 }

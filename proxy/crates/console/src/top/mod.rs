@@ -40,7 +40,7 @@ use self::{
 };
 use crate::{
     admin_client,
-    exit::{Exit, complain, say},
+    exit::{Exit, complain, print_line},
     fleet::{Endpoints, Fleet},
 };
 use seawall_api::{AdminClient, Annotations, ClientError, Heatmap, Status, with_distributions};
@@ -102,12 +102,13 @@ pub async fn run(arguments: Arguments) -> Exit {
 fn print_once(model: &Model) -> Exit {
     // If the requests to only some of the instances failed, print the figures of the other
     // instances.
-    if model.error.is_none() || model.has_figures {
-        plain::lines(model).iter().for_each(|line| say(line));
-    }
+    let printed = match model.error.is_none() || model.has_figures {
+        true => print_line(&plain::lines(model).join("\n")),
+        false => Exit::Success,
+    };
     match &model.error {
         Some(error) => complain(error, Exit::Unavailable),
-        None => Exit::Success,
+        None => printed,
     }
 }
 
