@@ -32,7 +32,7 @@ use super::scene;
 
 /// Starts Seawall with a directory for captures in `scratch`. `keys` are additional keys of the
 /// section `[capture]`.
-async fn capturing(scratch: &Scratch, keys: &str) -> Seawall {
+pub(super) async fn capturing(scratch: &Scratch, keys: &str) -> Seawall {
     scene::seawall(&section(scratch, keys)).await
 }
 
@@ -123,7 +123,7 @@ impl Read {
         omitted.sum()
     }
 
-    fn end(&self) -> EndReason {
+    pub(super) fn end(&self) -> EndReason {
         match self.records.last() {
             Some(Content::End(end)) => EndReason::try_from(end.reason).unwrap(),
             last => panic!("{last:?}"),

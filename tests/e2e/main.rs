@@ -11,6 +11,7 @@ mod awaiting;
 mod basics;
 mod cancelled;
 mod capture;
+mod capture_command;
 mod changes;
 mod client_tls;
 mod commands;

@@ -10,7 +10,7 @@ use std::{
 
 use clap::{Args, Subcommand, ValueEnum};
 use tokio::{
-    signal::ctrl_c,
+    signal::unix::{Signal, SignalKind, signal},
     time::{Instant, sleep},
 };
 
@@ -90,10 +90,11 @@ struct Start {
     )]
     redact: Option<Redact>,
     /// Copy the capture to this file while it runs; "-" for standard output. Ctrl-C stops the
-    /// capture.
+    /// capture, and a second Ctrl-C also ends this command.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Wait until the capture has ended. Ctrl-C stops the capture.
+    /// Wait until the capture has ended. Ctrl-C stops the capture, and a second Ctrl-C also ends
+    /// this command.
     #[arg(long)]
     wait: bool,
 }
@@ -145,7 +146,8 @@ pub async fn run(arguments: Arguments) -> Exit {
     match ended {
         Ok(exit) => exit,
         Err(Failure::Arguments(why)) => complain(&why, Exit::Usage),
-        Err(Failure::Output(error)) => complain(&error.to_string(), Exit::Unavailable),
+        Err(Failure::Io(error)) => complain(&error.to_string(), Exit::Unavailable),
+        Err(Failure::Interrupted) => Exit::Interrupted,
         Err(Failure::Client(error)) => {
             complain(&admin_client::message(&error), admin_client::exit(&error))
         }
@@ -156,8 +158,11 @@ pub async fn run(arguments: Arguments) -> Exit {
 #[derive(Debug)]
 enum Failure {
     Arguments(String),
-    Output(io::Error),
+    /// The output cannot be opened or written, or Ctrl-C cannot be handled.
+    Io(io::Error),
     Client(ClientError),
+    /// Ctrl-C was pressed again after the capture was stopped.
+    Interrupted,
 }
 
 impl From<ClientError> for Failure {
@@ -170,7 +175,7 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
     let client = client_of(&arguments.admin)?;
     // Open the file first, so that no capture starts if the file cannot be opened.
     let output = arguments.output.as_deref().map(open).transpose();
-    let output = output.map_err(Failure::Output)?;
+    let output = output.map_err(Failure::Io)?;
     let is_on_standard_output = arguments.output.as_deref() == Some(Path::new(STANDARD_OUTPUT));
     let new = NewCapture {
         applications: arguments.application,
@@ -192,11 +197,12 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
     if output.is_none() && !arguments.wait {
         return Ok(print_line(&id));
     }
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::Io)?;
     match output {
-        Some(mut output) => copy(&client, &id, &mut *output).await?,
-        None => wait(&client, &id).await?,
+        Some(mut output) => copy(&client, &id, &mut *output, &mut interrupts).await?,
+        None => wait(&client, &id, &mut interrupts).await?,
     }
-    let ended = ended(&client, &id).await?;
+    let ended = until_interrupted(&mut interrupts, Box::pin(ended(&client, &id))).await?;
     let summary = summary(&ended).join("\n");
     let printed = match is_on_standard_output {
         // The capture was written to standard output, so the summary goes to standard error.
@@ -213,11 +219,12 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
 }
 
 /// Copies a running capture to `output` until the capture has ended. Ctrl-C stops the capture; its
-/// last bytes are copied too.
+/// last bytes are copied too. A second Ctrl-C ends the copy.
 async fn copy(
     client: &AdminClient,
     id: &str,
     output: &mut (dyn Write + Send),
+    interrupts: &mut Signal,
 ) -> Result<(), Failure> {
     let path = format!("{CAPTURES}/{id}/content");
     let mut failed = None;
@@ -231,10 +238,13 @@ async fn copy(
     let copied = {
         let mut copying = Box::pin(client.download(&path, &mut write));
         tokio::select! {
-            copied = &mut copying => copied,
-            _ = ctrl_c() => {
-                client.act(&format!("{CAPTURES}/{id}/stop")).await?;
-                copying.await
+            copied = &mut copying => copied.map_err(Failure::Client),
+            _ = interrupts.recv() => {
+                let rest = Box::pin(async {
+                    stop_if_running(client, id).await?;
+                    copying.await
+                });
+                until_interrupted(interrupts, rest).await
             }
         }
     };
@@ -242,25 +252,43 @@ async fn copy(
     if let Some(error) = failed.or(flushed) {
         // Stop the capture, because the output has failed and nothing reads the rest of the
         // capture.
-        drop(client.act(&format!("{CAPTURES}/{id}/stop")).await);
-        return Err(Failure::Output(error));
+        drop(stop_if_running(client, id).await);
+        return Err(Failure::Io(error));
     }
-    copied.map_err(Failure::Client)
+    copied
 }
 
-/// Waits until a capture has ended. Ctrl-C stops the capture.
-async fn wait(client: &AdminClient, id: &str) -> Result<(), Failure> {
-    let mut stops = Box::pin(ctrl_c());
+/// Waits until a capture has ended. Ctrl-C stops the capture. A second Ctrl-C ends the wait.
+async fn wait(client: &AdminClient, id: &str, interrupts: &mut Signal) -> Result<(), Failure> {
     while find(client, id).await?.running {
         tokio::select! {
             () = sleep(CHECK_INTERVAL) => {}
-            _ = &mut stops => {
-                client.act(&format!("{CAPTURES}/{id}/stop")).await?;
-                return Ok(());
+            _ = interrupts.recv() => {
+                let stopping = Box::pin(stop_if_running(client, id));
+                return until_interrupted(interrupts, stopping).await;
             }
         }
     }
     Ok(())
+}
+
+/// Stops a capture. It is no error if the capture has already ended.
+async fn stop_if_running(client: &AdminClient, id: &str) -> Result<(), ClientError> {
+    match client.act(&format!("{CAPTURES}/{id}/stop")).await {
+        Err(ClientError::Refused { status: 404, .. }) => Ok(()),
+        stopped => stopped,
+    }
+}
+
+/// Runs `work` until it ends or Ctrl-C is pressed.
+async fn until_interrupted<T, E: Into<Failure>>(
+    interrupts: &mut Signal,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        done = work => done.map_err(Into::into),
+        _ = interrupts.recv() => Err(Failure::Interrupted),
+    }
 }
 
 /// Waits until a capture has ended, but not longer than `END_LIMIT`. Returns the description of the

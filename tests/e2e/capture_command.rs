@@ -1,0 +1,110 @@
+//! The command `seawall capture` with interruptions: Ctrl-C, and slow connections to Seawall.
+
+use std::{fs, path::Path, process::Stdio, time::Duration};
+
+use rustix::process::{Pid, Signal, kill_process};
+use seawall_api::Captures;
+use seawall_capture::record::EndReason;
+use seawall_tests::{
+    eventually::eventually, process::binary, recorder::Recorder, scratch::Scratch, seawall::Seawall,
+};
+use tokio::{
+    process::{Child, Command},
+    time::timeout,
+};
+
+use super::{
+    capture::{Read, capturing},
+    scene,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A running `seawall capture --output FILE`. The recorder forwards the bytes between this command
+/// and Seawall.
+struct Copying {
+    child: Child,
+    recorder: Recorder,
+    /// The id of the capture.
+    id: String,
+}
+
+impl Copying {
+    /// Starts the command. Returns when the first bytes of the capture are in the file.
+    async fn start(seawall: &Seawall, file: &Path) -> Self {
+        let admin = seawall.app.admin_address().unwrap().parse().unwrap();
+        let recorder = Recorder::start(admin).await.unwrap();
+        let url = format!("http://{}", recorder.address());
+        let mut command = Command::new(binary());
+        command.args(["capture", "--duration", "1h", "--admin", &url, "--output"]);
+        command.arg(file).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.kill_on_drop(true).spawn().unwrap();
+        let running = async || {
+            let captures: Captures = seawall.api("/api/v1/captures").await;
+            let mut captures = captures.captures.into_iter();
+            captures.find(|capture| capture.running)
+        };
+        let capture = eventually(LIMIT, running).await.unwrap();
+        let user = scene::writer().await;
+        let mut client = scene::logged_in(seawall, &user.login()).await;
+        scene::find(&mut client, &user.name).await;
+        let has_begun = async || fs::metadata(file).is_ok_and(|file| file.len() > 0);
+        eventually(LIMIT, has_begun).await.unwrap();
+        Self {
+            child,
+            recorder,
+            id: capture.id,
+        }
+    }
+
+    fn interrupt(&self) {
+        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::INT).unwrap();
+    }
+
+    /// Interrupts the command. Returns when the command has sent its request to stop the capture.
+    async fn interrupt_and_wait(&self) {
+        self.interrupt();
+        let is_sent = async || {
+            let connections = self.recorder.connections();
+            let mut sent = connections
+                .iter()
+                .map(|connection| String::from_utf8_lossy(&connection.from_client));
+            sent.any(|text| text.contains("/stop"))
+        };
+        eventually(LIMIT, is_sent).await.unwrap();
+    }
+
+    /// Waits until the command has ended, and returns its exit status.
+    async fn ended(&mut self) -> Option<i32> {
+        let ended = timeout(LIMIT, self.child.wait()).await;
+        ended.unwrap().unwrap().code()
+    }
+}
+
+#[tokio::test]
+async fn after_ctrl_c_a_capture_that_has_already_ended_is_copied_to_its_end() {
+    let scratch = Scratch::create().unwrap();
+    let seawall = capturing(&scratch, "").await;
+    let file = scratch.join("copy.swc");
+    let mut copying = Copying::start(&seawall, &file).await;
+    // The capture ends, but its last bytes reach the command only after Ctrl-C.
+    copying.recorder.hold_replies(true);
+    seawall.stop_capture(&copying.id).await;
+    copying.interrupt_and_wait().await;
+    copying.recorder.hold_replies(false);
+    assert_eq!(copying.ended().await, Some(0));
+    let copied = Read::from_bytes(&fs::read(&file).unwrap());
+    assert_eq!(copied.end(), EndReason::Stopped);
+}
+
+#[tokio::test]
+async fn a_second_ctrl_c_ends_the_copy_of_a_capture() {
+    let scratch = Scratch::create().unwrap();
+    let seawall = capturing(&scratch, "").await;
+    let mut copying = Copying::start(&seawall, &scratch.join("copy.swc")).await;
+    copying.recorder.hold_replies(true);
+    copying.interrupt_and_wait().await;
+    copying.interrupt();
+    assert_eq!(copying.ended().await, Some(130));
+}
