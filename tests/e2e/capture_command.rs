@@ -1,4 +1,4 @@
-//! The command `seawall capture` with interruptions: Ctrl-C, and slow connections to Seawall.
+//! The command `seawall capture` if it is interrupted or refused.
 
 use std::{fs, path::Path, process::Stdio, time::Duration};
 
@@ -6,7 +6,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use seawall_api::Captures;
 use seawall_capture::record::EndReason;
 use seawall_tests::{
-    eventually::eventually, process::binary, recorder::Recorder, scratch::Scratch, seawall::Seawall,
+    eventually::eventually,
+    process::{binary, run},
+    recorder::Recorder,
+    scratch::Scratch,
+    seawall::Seawall,
 };
 use tokio::{
     process::{Child, Command},
@@ -80,6 +84,20 @@ impl Copying {
         let ended = timeout(LIMIT, self.child.wait()).await;
         ended.unwrap().unwrap().code()
     }
+}
+
+#[tokio::test]
+async fn if_the_start_of_a_capture_is_refused_no_output_file_remains() {
+    let scratch = Scratch::create().unwrap();
+    let seawall = capturing(&scratch, "").await;
+    // Another capture runs, so Seawall refuses the start.
+    seawall.start_capture("").await;
+    let file = scratch.join("copy.swc");
+    let admin = seawall.app.admin_address().unwrap();
+    let arguments = ["capture", "--admin", admin, "--output"];
+    let refused = run(&[&arguments[..], &[file.to_str().unwrap()]].concat()).await;
+    assert_eq!(refused.status.code(), Some(69), "{refused:?}");
+    assert!(!file.exists());
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! `seawall capture`: starts, watches, stops, lists and deletes captures of a running proxy.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
@@ -192,8 +192,16 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
         sample: Some(arguments.sample),
         users: arguments.user,
     };
-    let capture: Capture = client.post_json(CAPTURES, &new).await?;
-    let id = capture.id;
+    let started: Result<Capture, ClientError> = client.post_json(CAPTURES, &new).await;
+    if started.is_err()
+        && !is_on_standard_output
+        && let Some(file) = &arguments.output
+    {
+        // Remove the empty file. Otherwise the same command would be refused, because the file
+        // exists already.
+        drop(fs::remove_file(file));
+    }
+    let id = started?.id;
     if output.is_none() && !arguments.wait {
         return Ok(print_line(&id));
     }
