@@ -16,6 +16,7 @@ use std::{
 };
 
 use bson::doc;
+use rustix::process::{Pid, Signal, kill_process};
 use seawall_api::Shapes;
 use seawall_tests::{
     eventually::eventually,
@@ -313,6 +314,28 @@ async fn seawall_top_continues_while_the_proxy_is_unreachable_and_ends_on_interr
     terminal.shows("refused").await;
     terminal.press(&["C-c"]);
     terminal.shows("ended with 130").await;
+}
+
+#[tokio::test]
+#[ignore = "needs tmux; run by .ci/run"]
+async fn seawall_top_restores_the_terminal_if_another_program_interrupts_it() {
+    let program = binary().display().to_string();
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    shop(&seawall).await;
+    let admin = seawall.app.admin_address().unwrap();
+    let scratch = Scratch::create().unwrap();
+    let file = scratch.join("pid");
+    let terminal = Terminal::start(&format!(
+        "sh -c 'echo $$ > {}; exec {program} top --admin http://{admin}'",
+        file.display()
+    ));
+    terminal.shows("shop.orders").await;
+    let pid = std::fs::read_to_string(file).unwrap();
+    let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    terminal.shows("ended with 130").await;
+    terminal.shows_no("shop.orders").await;
 }
 
 #[tokio::test]

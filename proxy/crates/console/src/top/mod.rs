@@ -315,12 +315,14 @@ fn known_or<T>(response: Result<T, ClientError>, first_error: &mut Option<String
         .ok()
 }
 
-/// The signals that stop the program: SIGTERM and SIGHUP.
-struct StopSignals([Signal; 2]);
+/// The signals that stop the program: SIGINT, SIGTERM and SIGHUP. The terminal sends no SIGINT for
+/// Ctrl-C, which is a key of the view, but another program may send this signal.
+struct StopSignals([Signal; 3]);
 
 impl StopSignals {
     fn new() -> io::Result<Self> {
         Ok(Self([
+            signal(SignalKind::interrupt())?,
             signal(SignalKind::terminate())?,
             signal(SignalKind::hangup())?,
         ]))
@@ -328,8 +330,9 @@ impl StopSignals {
 
     /// Waits for the first signal. Cancel safe.
     async fn received(&mut self) {
-        let Self([terminate, hangup]) = self;
+        let Self([interrupt, terminate, hangup]) = self;
         tokio::select! {
+            _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
             _ = hangup.recv() => {}
         }
