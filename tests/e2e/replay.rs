@@ -615,3 +615,48 @@ async fn seawall_refuses_a_replay_on_the_captured_deployment_and_reports_slower_
         "{text}"
     );
 }
+
+#[tokio::test]
+async fn an_output_file_that_cannot_be_opened_ends_a_replay_before_it_starts() {
+    let scratch = Scratch::create().unwrap();
+    let capture = empty_capture(&scratch);
+    // If the replay started, it would fail, because no server listens at this address.
+    let target = ["--target", "mongodb://127.0.0.1:1/"];
+    let file = ["--output", "/nowhere/results.json"];
+    let arguments = ["load", "replay", &capture];
+    let (code, text) = output(&[&arguments[..], &target, &file].concat()).await;
+    assert_eq!(code, Some(69), "{text}");
+    assert!(
+        text.starts_with("seawall: /nowhere/results.json: "),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn the_summary_of_a_replay_is_printed_even_if_its_results_cannot_be_written() {
+    let scratch = Scratch::create().unwrap();
+    let capture = empty_capture(&scratch);
+    // A write to this file fails like a write to a full disk.
+    let arguments = [
+        "load",
+        "replay",
+        &capture,
+        "--dry-run",
+        "--output",
+        "/dev/full",
+    ];
+    let (code, text) = output(&arguments).await;
+    assert_eq!(code, Some(69), "{text}");
+    assert!(text.contains("would send 0 commands"), "{text}");
+    assert!(text.contains("seawall: /dev/full: "), "{text}");
+}
+
+/// The path of a capture without commands.
+fn empty_capture(scratch: &Scratch) -> String {
+    let writer = Writer::new(Vec::new(), Header::default()).unwrap();
+    let mut end = End::default();
+    end.set_reason(EndReason::Stopped);
+    let part = writer.finish(end).unwrap();
+    let file = scratch.write("empty.swc", part).unwrap();
+    file.display().to_string()
+}

@@ -1,6 +1,11 @@
 //! `seawall load replay`: replays a capture on the command line.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 
@@ -84,8 +89,13 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         Ok(source) => source,
         Err(error) => return complain(&error.to_string(), Exit::Usage),
     };
+    // Open the file first, so that no results are lost if it cannot be opened.
+    let output = match arguments.output.as_deref().map(Output::open).transpose() {
+        Ok(output) => output,
+        Err(message) => return complain(&message, Exit::Unavailable),
+    };
     if arguments.dry_run {
-        return finish(&dry_run(source, &arguments.choice()), &arguments);
+        return finish(&dry_run(source, &arguments.choice()), output);
     }
     let target = match Target::parse(arguments.target.as_deref().unwrap_or_default()).await {
         Ok(target) => target,
@@ -124,7 +134,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     };
     let replaying = Box::pin(seawall_replay::run(replay, source, progress, interrupted));
     match replaying.await {
-        Ok(report) => finish(&report, &arguments),
+        Ok(report) => finish(&report, output),
         Err(error) => complain(&error.to_string(), Exit::Unavailable),
     }
 }
@@ -151,17 +161,12 @@ impl Arguments {
 
 /// Writes and prints the results. The exit status is 0 only if the replay ended normally and the
 /// capture was read to its end.
-fn finish(report: &Report, arguments: &Arguments) -> Exit {
-    if let Some(file) = &arguments.output {
-        let written = replays::json(report).map_err(|error| error.to_string());
-        let written =
-            written.and_then(|json| std::fs::write(file, json).map_err(|error| error.to_string()));
-        if let Err(error) = written {
-            let message = format!("{}: {error}", file.display());
-            return complain(&message, Exit::Unavailable);
-        }
-    }
+fn finish(report: &Report, output: Option<Output<'_>>) -> Exit {
+    let written = output.map_or(Ok(()), |output| output.write(report));
     let printed = print_line(replays::summary(report).trim_end());
+    if let Err(message) = written {
+        return complain(&message, Exit::Unavailable);
+    }
     match (report.stopped.as_deref(), report.incomplete.as_deref()) {
         (Some(INTERRUPTED), _) => Exit::Interrupted,
         (Some(reason), _) => complain(&format!("the replay was stopped: {reason}"), Exit::Missed),
@@ -170,5 +175,39 @@ fn finish(report: &Report, arguments: &Arguments) -> Exit {
             Exit::Unavailable,
         ),
         (None, None) => printed,
+    }
+}
+
+/// The file for the results.
+struct Output<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> Output<'a> {
+    /// Opens the file. The file keeps its content until there are results.
+    fn open(path: &'a Path) -> Result<Self, String> {
+        let mut options = File::options();
+        let opened = options.write(true).create(true).truncate(false).open(path);
+        match opened {
+            Ok(file) => Ok(Self { path, file }),
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        }
+    }
+
+    /// Replaces the content of the file by the results.
+    fn write(mut self, report: &Report) -> Result<(), String> {
+        let written = replays::json(report)
+            .map_err(io::Error::from)
+            .and_then(|json| self.replace(&json));
+        written.map_err(|error| format!("{}: {error}", self.path.display()))
+    }
+
+    fn replace(&mut self, content: &str) -> io::Result<()> {
+        // Only regular files can be truncated, but the results may go to a pipe.
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        self.file.write_all(content.as_bytes())
     }
 }
