@@ -8,7 +8,7 @@ use super::{
     convert::{self, Convert},
     copy::{self, Copy},
     replay,
-    values::{check_descriptors, positive},
+    values::{check_descriptors, duration_s, payload_bytes, rate},
 };
 use seawall_console::{Exit, complain, print_line};
 use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
@@ -35,7 +35,7 @@ struct Common {
     /// hosts.
     uri: String,
     /// Duration of the load in seconds.
-    #[arg(long, default_value_t = 10.0, value_parser = positive)]
+    #[arg(long, default_value_t = 10.0, value_parser = duration_s)]
     duration_s: f64,
     /// Database to use.
     #[arg(long, default_value = "load")]
@@ -47,7 +47,7 @@ struct Common {
     #[arg(long, default_value_t = 1000)]
     documents: u32,
     /// Bytes of text in each document.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = payload_bytes)]
     payload_bytes: usize,
     /// Shares of find, insert and update, such as find=90,insert=5,update=5.
     #[arg(long, default_value = "find=1")]
@@ -83,10 +83,10 @@ pub(super) struct Storm {
     timeouts_ms: RangeInclusive<u64>,
     /// Number of connections to start per second, even if earlier connections have not ended;
     /// without this option, a client reconnects as soon as its connection has ended.
-    #[arg(long, value_parser = positive, conflicts_with = "keep")]
+    #[arg(long, value_parser = rate, conflicts_with = "keep")]
     arrivals: Option<f64>,
     /// Keep the connections and send this many operations per second over all clients.
-    #[arg(long, value_name = "RATE", value_parser = positive)]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
     keep: Option<f64>,
 }
 
@@ -99,7 +99,7 @@ pub(super) struct Steady {
     connections: usize,
     /// Operations per second over all connections; without this option, each connection sends its
     /// next operation as soon as it has a reply.
-    #[arg(long, value_parser = positive)]
+    #[arg(long, value_parser = rate)]
     rate: Option<f64>,
     /// Timeout of each step in milliseconds.
     #[arg(long, default_value_t = 10_000)]

@@ -9,7 +9,7 @@ use std::{
 
 use clap::Args;
 
-use super::values::{check_descriptors, positive};
+use super::values::{check_descriptors, positive, rate};
 use seawall_console::{Exit, complain, print_line, replays};
 use seawall_load::Target;
 use seawall_replay::{Choice, Pace, Replay, Report, ShapeId, Source, dry_run};
@@ -26,7 +26,7 @@ pub(super) struct Arguments {
     #[arg(long, default_value_t = 1.0, value_parser = positive)]
     speed: f64,
     /// Send this many commands per second, at equal intervals.
-    #[arg(long, value_name = "PER_SECOND", value_parser = positive, conflicts_with = "speed")]
+    #[arg(long, value_name = "PER_SECOND", value_parser = rate, conflicts_with = "speed")]
     rate: Option<f64>,
     /// Send commands as fast as the target replies.
     #[arg(long, conflicts_with_all = ["speed", "rate"])]

@@ -112,8 +112,7 @@ impl Client {
     /// Keeps one connection, and sends operations on a schedule. `rate` is the number of operations
     /// per second that are due for all clients together.
     pub(super) async fn run_at_rate(mut self, rate: f64) {
-        let clients = u32::try_from(self.shared.plan.clients).unwrap_or(u32::MAX);
-        let interval = Duration::from_secs_f64((f64::from(clients) / rate).min(3600.0));
+        let interval = interval(self.shared.plan.clients, rate);
         let mut next = NextOperation {
             shared: Arc::clone(&self.shared),
             due: Instant::now() + interval.mul_f64(self.random.random()),
@@ -196,6 +195,14 @@ impl Client {
     }
 }
 
+/// The time between two operations of a client, from 1 ns to 1 h. `rate` is the number of
+/// operations per second that are due for all clients together.
+fn interval(clients: usize, rate: f64) -> Duration {
+    let clients = u32::try_from(clients).unwrap_or(u32::MAX);
+    let seconds = (f64::from(clients) / rate).clamp(1e-9, 3600.0);
+    Duration::from_secs_f64(seconds)
+}
+
 /// Logs in once, so that later logins need no key derivation, and inserts the documents.
 pub(super) async fn prepare(
     plan: &Plan,
@@ -271,6 +278,17 @@ mod tests {
             record: seawall_locks::Mutex::new(Record::new(now)),
             ends_at: now + DURATION,
         })
+    }
+
+    #[test]
+    fn the_interval_between_operations_is_at_least_1_ns_and_at_most_1_h() {
+        for (clients, rate, expected) in [
+            (10, 100.0, Duration::from_millis(100)),
+            (1, 1e12, Duration::from_nanos(1)),
+            (1, 1e-300, Duration::from_secs(3600)),
+        ] {
+            assert_eq!(interval(clients, rate), expected);
+        }
     }
 
     #[tokio::test(start_paused = true)]

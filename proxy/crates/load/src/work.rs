@@ -121,11 +121,15 @@ impl Work {
         command
     }
 
-    /// Returns a command that inserts at most [`SEEDED_AT_A_TIME`] documents, beginning with the
-    /// `_id` `first`. Documents that already exist stay unchanged. Also returns the first `_id` of
-    /// the next command.
+    /// Returns a command that inserts at most [`SEEDED_AT_A_TIME`] documents with at most about
+    /// [`SEEDED_BYTES`] of text, but at least one document, beginning with the `_id` `first`.
+    /// Documents that already exist stay unchanged. Also returns the first `_id` of the next
+    /// command.
     pub(super) fn seed(&self, first: u32) -> (RawDocumentBuf, u32) {
-        let end = self.documents.min(first + SEEDED_AT_A_TIME);
+        let fitting = SEEDED_BYTES / self.payload_bytes.max(1);
+        let count = u32::try_from(fitting).unwrap_or(u32::MAX);
+        let count = count.clamp(1, SEEDED_AT_A_TIME);
+        let end = self.documents.min(first.saturating_add(count));
         let mut updates = bson::RawArrayBuf::new();
         for id in first..end {
             updates.push(rawdoc! {
@@ -147,6 +151,10 @@ impl Work {
 }
 
 const SEEDED_AT_A_TIME: u32 = 500;
+
+/// Bytes of text in one command, so that it does not exceed the largest message that a server
+/// accepts.
+const SEEDED_BYTES: usize = 16 << 20;
 
 /// Checks that a reply matches `ask`. If a find returns a document with another `_id`, the reply
 /// may belong to the command of another client.
@@ -224,6 +232,22 @@ mod tests {
             (first, commands) = (end, commands + 1);
         }
         assert_eq!(commands, 3);
+    }
+
+    #[test]
+    fn seeding_sends_few_large_documents_at_a_time_but_at_least_one() {
+        for (payload_bytes, expected) in [(6 << 20, 2), (20 << 20, 1)] {
+            let work = Work {
+                payload_bytes,
+                ..work("find=1")
+            };
+            let (command, end) = work.seed(7);
+            let updates = command.get_array("updates").unwrap().into_iter().count();
+            assert_eq!(
+                (updates, end),
+                (expected, 7 + u32::try_from(expected).unwrap())
+            );
+        }
     }
 
     #[test]
