@@ -17,7 +17,10 @@ use seawall_load::Target;
 use seawall_redact::{Mode, RedactError, Redactor};
 use seawall_wire::{OpMsg, encode_request};
 
-use super::redaction::{KeyError, read_key};
+use super::{
+    redaction::{KeyError, read_key},
+    values::connection_string,
+};
 use crate::topology::DeploymentError;
 
 /// Maximum number of documents in one batch, which is written with one `insert_many`.
@@ -32,11 +35,12 @@ const OWN_DATABASES: [&str; 3] = ["admin", "config", "local"];
 
 #[derive(Debug, Args)]
 pub(super) struct Copy {
-    /// Connection string of the deployment to read.
-    #[arg(long, value_name = "URI")]
+    /// Connection string of the deployment to read, or @FILE for a file that contains it.
+    #[arg(long, value_name = "URI", value_parser = connection_string)]
     from: String,
-    /// Connection string of the deployment to write. Its collections must be empty.
-    #[arg(long, value_name = "URI")]
+    /// Connection string of the deployment to write, or @FILE for a file that contains it. Its
+    /// collections must be empty.
+    #[arg(long, value_name = "URI", value_parser = connection_string)]
     to: String,
     /// File with the key of the pseudonyms. Use the key with which the capture is redacted.
     #[arg(long, value_name = "FILE")]

@@ -8,7 +8,7 @@ use super::{
     convert::{self, Convert},
     copy::{self, Copy},
     replay,
-    values::{check_descriptors, duration_s, payload_bytes, rate},
+    values::{check_descriptors, connection_string, duration_s, payload_bytes, rate},
 };
 use seawall_console::{Exit, complain, print_line};
 use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
@@ -31,8 +31,9 @@ pub(super) enum Load {
 /// The options that all loads share.
 #[derive(Debug, Args)]
 struct Common {
-    /// Connection string of the endpoint, with the user to log in as; clients are spread over its
-    /// hosts.
+    /// Connection string of the endpoint, with the user to log in as, or @FILE for a file that
+    /// contains it; clients are spread over its hosts.
+    #[arg(value_parser = connection_string)]
     uri: String,
     /// Duration of the load in seconds.
     #[arg(long, default_value_t = 10.0, value_parser = duration_s)]

@@ -9,7 +9,7 @@ use std::{
 
 use clap::Args;
 
-use super::values::{check_descriptors, positive, rate};
+use super::values::{check_descriptors, connection_string, positive, rate};
 use seawall_console::{Exit, complain, print_line, replays};
 use seawall_load::Target;
 use seawall_replay::{Choice, Pace, Replay, Report, ShapeId, Source, dry_run};
@@ -18,9 +18,13 @@ use seawall_replay::{Choice, Pace, Replay, Report, ShapeId, Source, dry_run};
 pub(super) struct Arguments {
     /// Directory or file of a capture, or a file of mongod's traffic recorder; - is standard input.
     source: PathBuf,
-    /// Connection string of the target, with the user to log in as. The captured deployment is
-    /// refused as a target: its servers are recognized by their addresses and process ids.
-    #[arg(long, value_name = "URI", required_unless_present = "dry_run")]
+    /// Connection string of the target, with the user to log in as, or @FILE for a file that
+    /// contains it. The captured deployment is refused as a target: its servers are recognized by
+    /// their addresses and process ids.
+    #[arg(
+        long, value_name = "URI", required_unless_present = "dry_run",
+        value_parser = connection_string
+    )]
     target: Option<String>,
     /// Send commands this many times as fast as they were captured.
     #[arg(long, default_value_t = 1.0, value_parser = positive)]

@@ -1,5 +1,7 @@
 //! Parsers and checks of values that several commands use.
 
+use std::fs;
+
 use crate::runtime::raise_descriptor_limit;
 
 /// Number of file descriptors that a load or a replay needs in addition to its connections.
@@ -13,6 +15,16 @@ const MAX_RATE: f64 = 1_000_000.0;
 
 /// Maximum size of the text in a document, in bytes. A server refuses documents over 16 MiB.
 const MAX_PAYLOAD_BYTES: usize = 15 << 20;
+
+/// Parses a connection string, or `@FILE` with a file that contains the connection string. All
+/// users of the machine can read the arguments of a process, so a password should be in a file.
+pub(super) fn connection_string(text: &str) -> Result<String, String> {
+    let Some(path) = text.strip_prefix('@') else {
+        return Ok(text.to_owned());
+    };
+    let content = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    Ok(content.trim().to_owned())
+}
 
 /// Parses a number above 0.
 pub(super) fn positive(text: &str) -> Result<f64, String> {
@@ -65,6 +77,19 @@ pub(super) fn check_descriptors(clients: usize) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_string_can_be_read_from_a_file() {
+        let uri = "mongodb://user:word@server/";
+        assert_eq!(connection_string(uri).as_deref(), Ok(uri));
+        let path = std::env::temp_dir().join(format!("seawall-uri-{}", std::process::id()));
+        fs::write(&path, format!("{uri}\n")).unwrap();
+        let read = connection_string(&format!("@{}", path.display()));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(read.as_deref(), Ok(uri));
+        let missing = connection_string("@/nowhere/uri").unwrap_err();
+        assert!(missing.starts_with("/nowhere/uri: "), "{missing}");
+    }
 
     #[test]
     fn durations_and_rates_and_sizes_that_are_too_large_are_refused() {
