@@ -9,7 +9,7 @@ use mongodb::{
 };
 use seawall_redact::{Mode, Redactor};
 use seawall_tests::{
-    mongod::{Options, RunCommand as _, Standalone},
+    mongod::{Options, ReplicaSet, RunCommand as _, Standalone},
     process::run,
     scratch::Scratch,
 };
@@ -138,6 +138,25 @@ async fn seawall_load_copy_to_another_machine_needs_the_option_yes_i_own_this() 
     assert_eq!(output.status.code(), Some(64));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains("--yes-i-own-this"), "{message}");
+}
+
+/// The driver discovers the members of the set, all of which are on this machine.
+#[tokio::test]
+async fn seawall_load_copy_writes_to_a_replica_set_on_this_machine_without_further_options() {
+    let scratch = Scratch::create().unwrap();
+    let key = scratch.write("key", KEY).unwrap();
+    let from = Standalone::start(Options::default()).await.unwrap();
+    fill(&from).await;
+    let to = ReplicaSet::start(2, Options::default()).await.unwrap();
+    for member in to.members() {
+        let uri = format!("mongodb://{}/", member.address());
+        let output = copy_between([&from.root_uri(), &uri], &key, &["--namespace", "shop"]).await;
+        assert!(output.status.success(), "{output:?}");
+        let orders = to.client().await.unwrap().database("shop");
+        let orders = orders.collection::<Document>("orders");
+        assert_eq!(orders.count_documents(doc! {}).await.unwrap(), 200);
+        orders.drop().await.unwrap();
+    }
 }
 
 /// Inserts orders, and creates a unique and a partial index.

@@ -13,7 +13,7 @@ use mongodb::{
     results::{CollectionSpecification, CollectionType},
 };
 use seawall_console::{Exit, complain, print_line, say};
-use seawall_load::Target;
+use seawall_load::{Address, Target};
 use seawall_redact::{Mode, RedactError, Redactor};
 use seawall_wire::{OpMsg, encode_request};
 
@@ -63,6 +63,11 @@ enum CopyError {
     Uri(String),
     #[error("the target is not on this machine; use --yes-i-own-this to allow it")]
     NotLoopback,
+    #[error(
+        "the member {0} of the target's replica set is not on this machine; use --yes-i-own-this \
+         to allow it, or directConnection=true to write only to the given server"
+    )]
+    RemoteMember(String),
     #[error("the collection {0} has documents in the target; it must be empty there")]
     NotEmpty(String),
     #[error("the collection {0} does not exist in the source deployment")]
@@ -82,7 +87,7 @@ impl CopyError {
     fn exit(&self) -> Exit {
         match self {
             Self::Key(_) | Self::Uri(_) | Self::NotLoopback | Self::NotEmpty(_) => Exit::Usage,
-            Self::NoCollection(_) => Exit::Usage,
+            Self::NoCollection(_) | Self::RemoteMember(_) => Exit::Usage,
             Self::Redact { .. } | Self::Driver(_) | Self::Bson(_) => Exit::Unavailable,
         }
     }
@@ -105,10 +110,17 @@ async fn copy(arguments: &Copy) -> Result<Exit, CopyError> {
     if !arguments.yes_i_own_this && !target.is_loopback().await {
         return Err(CopyError::NotLoopback);
     }
-    let (from, to) = (
-        connect(&arguments.from).await?,
-        connect(&arguments.to).await?,
-    );
+    let from = Client::with_options(options(&arguments.from).await?)?;
+    let options = options(&arguments.to).await?;
+    let discovers_members = options.direct_connection != Some(true);
+    let to = Client::with_options(options)?;
+    if !arguments.yes_i_own_this && discovers_members {
+        let admin = to.database("admin");
+        let hello = admin.run_command(doc! { "hello": 1 }).await?;
+        if let Some(member) = remote_member(&hello).await {
+            return Err(CopyError::RemoteMember(member));
+        }
+    }
     let selected = select(&from, &arguments.namespace).await?;
     for (database, specification) in &selected {
         let copier = Copier {
@@ -123,7 +135,7 @@ async fn copy(arguments: &Copy) -> Result<Exit, CopyError> {
     Ok(print_line(&summary))
 }
 
-async fn connect(uri: &str) -> Result<Client, CopyError> {
+async fn options(uri: &str) -> Result<ClientOptions, CopyError> {
     // If the connection string is invalid, the driver's message may contain the password.
     // `DeploymentError::Uri` hides this message.
     let parsed = ClientOptions::parse(uri).await;
@@ -134,7 +146,22 @@ async fn connect(uri: &str) -> Result<Client, CopyError> {
     options
         .app_name
         .get_or_insert_with(|| "seawall load copy".to_owned());
-    Ok(Client::with_options(options)?)
+    Ok(options)
+}
+
+/// Finds a member of the target's replica set that is not on this machine. `hello` is the reply of
+/// the target. The driver replaces the addresses in the connection string by the members of the
+/// set, and writes to the primary.
+async fn remote_member(hello: &Document) -> Option<String> {
+    for list in ["hosts", "passives"] {
+        for member in hello.get_array(list).into_iter().flatten() {
+            let member = member.as_str().unwrap_or_default().to_owned();
+            if !Address::Tcp(member.clone()).is_loopback().await {
+                return Some(member);
+            }
+        }
+    }
+    None
 }
 
 /// The collections to copy, each with its database. Views, time series and the collections
@@ -314,5 +341,29 @@ impl Copier<'_> {
         let parsed =
             OpMsg::parse(&message).map_err(|_| self.not_redacted(RedactError::Malformed))?;
         Ok(RawDocumentBuf::from_bytes(parsed.body.to_vec())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_member_of_a_replica_set_on_another_machine_is_found() {
+        for (hello, expected) in [
+            (doc! { "msg": "isdbgrid" }, None),
+            (doc! { "hosts": ["127.0.0.1:1", "[::1]:2"] }, None),
+            (
+                doc! { "hosts": ["127.0.0.1:1", "192.0.2.1:2"] },
+                Some("192.0.2.1:2"),
+            ),
+            (
+                doc! { "hosts": ["127.0.0.1:1"], "passives": ["192.0.2.1:3"] },
+                Some("192.0.2.1:3"),
+            ),
+        ] {
+            let found = remote_member(&hello).await;
+            assert_eq!(found.as_deref(), expected, "{hello}");
+        }
     }
 }

@@ -48,6 +48,19 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+impl Address {
+    /// True for a Unix domain socket, and for a host that resolves only to loopback addresses.
+    pub async fn is_loopback(&self) -> bool {
+        let Self::Tcp(address) = self else {
+            return true;
+        };
+        match lookup_host(address).await {
+            Ok(mut resolved) => resolved.all(|address| address.ip().is_loopback()),
+            Err(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -139,16 +152,10 @@ impl Target {
         })
     }
 
-    /// True if every address is a Unix domain socket or resolves only to loopback addresses.
+    /// True if every address is a loopback address ([`Address::is_loopback`]).
     pub async fn is_loopback(&self) -> bool {
         for address in self.addresses() {
-            let Address::Tcp(address) = address else {
-                continue;
-            };
-            let Ok(mut resolved) = lookup_host(address).await else {
-                return false;
-            };
-            if !resolved.all(|address| address.ip().is_loopback()) {
+            if !address.is_loopback().await {
                 return false;
             }
         }
