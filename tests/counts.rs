@@ -18,7 +18,6 @@
 
 use std::{
     collections::BTreeMap,
-    io,
     net::SocketAddr,
     process::Command,
     sync::{
@@ -152,10 +151,10 @@ fn the_instructions_of_a_find_are_near_the_recorded_number() {
 const CALLS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/find.callgrind");
 
 /// Runs a test of this file under valgrind, and counts the instructions of the task that serves the
-/// test's client. `None` if the machine is not x86-64 or has no valgrind.
+/// test's client. `None` if the machine is not x86-64.
 #[expect(
     clippy::print_stdout,
-    reason = "prints why no instructions are counted"
+    reason = "prints that no instructions are counted"
 )]
 fn instructions(test: &str) -> Option<u64> {
     if !cfg!(target_arch = "x86_64") {
@@ -169,14 +168,8 @@ fn instructions(test: &str) -> Option<u64> {
     ]);
     valgrind.arg(format!("--callgrind-out-file={CALLS}"));
     valgrind.arg(std::env::current_exe().unwrap());
-    let output = match valgrind.args(["--exact", test]).output() {
-        Ok(output) => output,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            println!("instructions are not counted: valgrind is not installed");
-            return None;
-        }
-        Err(error) => panic!("valgrind: {error}"),
-    };
+    let output = valgrind.args(["--exact", test]).output();
+    let output = output.expect("valgrind is installed (tests/drivers/install benches)");
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stderr).unwrap();
     let counted = text.split("Collected : ").nth(1).unwrap();
