@@ -631,24 +631,31 @@ async fn the_command_line_can_start_copy_list_and_delete_captures() {
         let all = [&["capture"], arguments, &["--admin", &admin]].concat();
         process::run(&all).await
     };
-    let copied = async { run(&["--duration", "3s", "--replies", "whole", "--output", "-"]).await };
+    let copied = async { run(&["--duration", "1h", "--replies", "whole", "--output", "-"]).await };
     let worked = async {
         let is_running = || async { !fs_entries(&scratch.join("captures")).is_empty() };
         seawall_tests::eventually::eventually(Duration::from_secs(20), is_running)
             .await
             .unwrap();
         insert_through(&process, &user, doc! { "a": 1 }).await;
+        let listed = run(&["list", "--json"]).await;
+        let captures: Captures = serde_json::from_slice(&listed.stdout).unwrap();
+        let stopped = run(&["stop", &captures.captures[0].id]).await;
+        assert!(stopped.status.success(), "{stopped:?}");
     };
     let (copied, ()) = tokio::join!(copied, worked);
     assert!(copied.status.success(), "{copied:?}");
     let read = Read::from_bytes(&copied.stdout);
-    assert_eq!(read.end(), EndReason::Duration);
+    assert_eq!(read.end(), EndReason::Stopped);
     let inserts = read
         .commands()
         .into_iter()
         .filter(|c| body(&c.message).contains_key("insert"));
     assert_eq!(inserts.count(), 1);
-    assert!(String::from_utf8_lossy(&copied.stderr).contains("ended (duration)"));
+    assert!(String::from_utf8_lossy(&copied.stderr).contains("ended (stopped)"));
+    let waited = run(&["--duration", "10ms", "--wait"]).await;
+    assert!(waited.status.success(), "{waited:?}");
+    assert!(String::from_utf8_lossy(&waited.stdout).contains("ended (duration)"));
 
     let started = run(&["start", "--duration", "1h"]).await;
     let id = String::from_utf8(started.stdout).unwrap().trim().to_owned();
@@ -664,7 +671,7 @@ async fn the_command_line_can_start_copy_list_and_delete_captures() {
     assert_eq!(second.status.code(), Some(69));
     let listed = run(&["list", "--json"]).await;
     let captures: Captures = serde_json::from_slice(&listed.stdout).unwrap();
-    assert_eq!(captures.captures.len(), 1);
+    assert_eq!(captures.captures.len(), 2);
     assert!(process.said("capture started").is_some());
     assert!(process.said("admin action").is_some());
 }

@@ -4,6 +4,7 @@
 use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
 
 use bson::doc;
+use futures_util::future::join_all;
 use seawall_tests::{
     authority::{Authority, ECDSA, Identity, YEAR},
     eventually::eventually,
@@ -15,7 +16,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
     process::Command,
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::client_tls::{REQUIRED, Scene};
@@ -398,13 +399,19 @@ async fn a_tls_session_is_not_resumed_if_its_client_certificate_is_no_longer_tru
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tls_session_is_not_resumed_after_its_client_certificate_has_expired() {
-    let scene = Scene::start(REQUIRED).await;
-    let renewed = scene.client("brief");
-    for options in RESUMPTIONS {
-        let valid_for = Duration::from_secs(4);
+    // All certificates expire at the same time, so that the test does not wait for each of them.
+    let clients = RESUMPTIONS.map(async |options| {
+        let scene = Scene::start(REQUIRED).await;
+        let renewed = scene.client("brief");
+        // A busy machine may need seconds for the first connection.
+        let valid_for = Duration::from_secs(10);
+        let expires_at = Instant::now() + valid_for;
         let identity = scene.clients.client("brief", valid_for).unwrap();
         let sessions = Sessions::new(&scene, options, Some(&identity));
         assert!(sessions.begin().await.is_served());
+        eventually(LIMIT, async || Instant::now() >= expires_at)
+            .await
+            .unwrap();
         let expired = async || {
             let probe = sessions.resume().await;
             match probe.is_resumed() || probe.is_served() {
@@ -417,5 +424,6 @@ async fn a_tls_session_is_not_resumed_after_its_client_certificate_has_expired()
         let sessions = Sessions::new(&scene, options, Some(&renewed));
         let probe = sessions.resume().await;
         assert!(probe.is_served() && !probe.is_resumed(), "{}", probe.0);
-    }
+    });
+    join_all(clients).await;
 }

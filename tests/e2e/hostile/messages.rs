@@ -127,15 +127,30 @@ async fn one_closed_server_connection_does_not_clear_the_pool() {
     let mut other = connect(&seawall).await;
     let mut client = connect(&seawall).await;
     let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
+    let pool = async || {
+        let pools: Pools = seawall.api("/api/v1/pools").await;
+        pools.pools.into_iter().next().unwrap()
+    };
+    let driver = server.client().unwrap();
+    let hold_finds = async |mode: &str| {
+        let hold = doc! {"configureFailPoint": "waitInFindBeforeMakingBatch", "mode": mode};
+        driver.database("admin").run_command(hold).await.unwrap();
+    };
+    assert!(other.command("test", insert(1)).await.unwrap().is_ok());
     // While this find uses the first server connection, the insert of `client` opens a second one,
     // which must stay in the pool.
-    let slow = doc! {"find": "c", "filter": {"$where": "sleep(200) || true"}, "$db": "test"};
-    assert!(other.command("test", insert(1)).await.unwrap().is_ok());
-    other.send(&OpMsg::new(slow)).await.unwrap();
+    hold_finds("alwaysOn").await;
+    let find = doc! {"find": "c", "$db": "test"};
+    other.send(&OpMsg::new(find)).await.unwrap();
+    eventually(LIMIT, async || pool().await.in_use == 1)
+        .await
+        .unwrap();
     assert!(client.command("test", insert(2)).await.unwrap().is_ok());
+    hold_finds("off").await;
     assert!(other.read_reply().await.unwrap().is_ok());
+    let both = pool().await;
+    assert_eq!(both.available + both.in_use, 2, "{both:?}");
     let close = doc! {"failCommands": ["insert"], "closeConnection": true};
-    let driver = server.client().unwrap();
     fail_command(&driver, FailTimes::Count(1), close)
         .await
         .unwrap();
@@ -148,8 +163,8 @@ async fn one_closed_server_connection_does_not_clear_the_pool() {
         }
     }
     assert_eq!(pools_cleared(&seawall).await, 0.0);
-    let pools: Pools = seawall.api("/api/v1/pools").await;
-    assert_eq!(pools.pools[0].state, "ready", "{pools:?}");
+    let pool = pool().await;
+    assert_eq!(pool.state, "ready", "{pool:?}");
 }
 
 #[tokio::test]

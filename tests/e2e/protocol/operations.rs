@@ -283,9 +283,9 @@ async fn current_op_shows_the_name_of_the_application_and_the_version_of_seawall
     );
     let slow = doc! {"insert": "slow", "documents": [{"_id": 1}]};
     assert!(direct.command(&db, slow).await.unwrap().is_ok());
-    let find =
-        OpMsg::new(doc! {"find": "slow", "filter": {"$where": "sleep(5000) || true"}, "$db": &db});
-    through.send(&find).await.unwrap();
+    // The find runs until `killOp` ends it.
+    let find = doc! {"find": "slow", "filter": {"$where": "sleep(30000) || true"}, "$db": &db};
+    through.send(&OpMsg::new(find)).await.unwrap();
     let attempt = async || {
         let mut direct = rig.direct().await;
         let pipeline = vec![
@@ -305,9 +305,10 @@ async fn current_op_shows_the_name_of_the_application_and_the_version_of_seawall
         Some((
             operation.get_str("appName").ok()?.to_owned(),
             operation.get_document("clientMetadata").ok()?.clone(),
+            operation.get("opid")?.clone(),
         ))
     };
-    let (name, metadata) = eventually(LIMIT, attempt).await.unwrap();
+    let (name, metadata, id) = eventually(LIMIT, attempt).await.unwrap();
     assert_eq!(name, "billing");
     assert!(
         metadata
@@ -317,7 +318,9 @@ async fn current_op_shows_the_name_of_the_application_and_the_version_of_seawall
             .unwrap()
             .contains("seawall")
     );
-    assert!(through.read_reply().await.unwrap().is_ok());
+    let kill = doc! {"killOp": 1, "op": id};
+    assert!(direct.command("admin", kill).await.unwrap().is_ok());
+    assert!(!through.read_reply().await.unwrap().is_ok());
 }
 
 #[tokio::test]
