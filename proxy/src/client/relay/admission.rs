@@ -81,6 +81,11 @@ impl<'a> Admission<'a> {
         self.eviction.mark_activity();
     }
 
+    /// The client, for limits that clients share.
+    pub(super) fn sharer(&self) -> Sharer {
+        self.sharer
+    }
+
     /// Resolves when the login is overdue. If the deadline changes, waits for the new deadline.
     pub(super) fn overdue(&self) -> impl Future<Output = ()> + use<> {
         let mut deadline = self.deadline.subscribe();

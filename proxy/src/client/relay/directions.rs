@@ -412,7 +412,7 @@ impl<'a> Relay<'a> {
         let now = Instant::now();
         let mut rest = bytes;
         while !rest.is_empty() {
-            let (taken, seen) = replies.feed(rest, |id| watch.expected(id))?;
+            let (taken, seen) = replies.feed(rest, |header| watch.expected(header))?;
             rest = rest.get(taken..).unwrap_or_default();
             match seen {
                 Some(ReplyEvent::Begins(header)) => watch.reply_begins(header, now),

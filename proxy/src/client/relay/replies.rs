@@ -4,6 +4,7 @@
 use bson::{RawDocument, RawDocumentBuf};
 
 use seawall_command::{ReplyFacts, ReplyForm, ReplyScanner};
+use seawall_transport::{MemoryBudget, MemoryShare, Sharer};
 use seawall_wire::{
     COMPRESSED_HEAD_BYTES, CompressedHead, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME,
     OpCode,
@@ -12,6 +13,9 @@ use seawall_wire::{
 /// Largest reply that is copied, in bytes. Compressed replies and replies to commands of the
 /// handshake are copied, because they must be parsed whole.
 const KEPT_BYTES: usize = 1024 * 1024;
+
+/// Largest reply whose copy is not charged to the memory budget, in bytes.
+const FREE_BYTES: usize = 64 * 1024;
 
 /// Largest uncompressed size of a compressed reply that is parsed, in bytes.
 const INFLATED_BYTES: usize = 4 * 1024 * 1024;
@@ -32,12 +36,39 @@ pub(super) struct Passed {
     pub(super) document: Option<RawDocumentBuf>,
 }
 
-/// How a reply must be parsed. Seawall knows this from the request, before the reply arrives.
-#[derive(Clone, Copy, Debug, Default)]
+/// How a reply must be parsed. Seawall knows this when the header of the reply has arrived.
+#[derive(Debug, Default)]
 pub(super) struct Expected {
-    /// True if the reply must be copied whole.
-    pub(super) is_kept: bool,
+    /// The copy to which the reply is added; `None` if the reply is not copied.
+    pub(super) copy: Option<ReplyCopy>,
     pub(super) form: ReplyForm,
+}
+
+/// A copy of the bytes after the header of a reply. A large copy holds a share of the memory for
+/// replies.
+#[derive(Debug)]
+pub(super) struct ReplyCopy {
+    bytes: Vec<u8>,
+    _share: Option<MemoryShare>,
+}
+
+impl ReplyCopy {
+    /// An empty copy for a reply with this header; `None` if the reply is too large or the budget
+    /// has no memory for it.
+    pub(super) fn of(header: Header, budget: &MemoryBudget, sharer: Sharer) -> Option<Self> {
+        let bytes = header.message_length - HEADER_BYTES;
+        if bytes > KEPT_BYTES {
+            return None;
+        }
+        let share = match bytes > FREE_BYTES {
+            true => Some(budget.try_reserve(sharer, bytes)?),
+            false => None,
+        };
+        Some(Self {
+            bytes: Vec::new(),
+            _share: share,
+        })
+    }
 }
 
 /// An event in the bytes from a server.
@@ -69,8 +100,8 @@ struct Current {
     flags: Vec<u8>,
     form: ReplyForm,
     scanner: Option<ReplyScanner>,
-    /// A copy of the bytes after the header; `None` if the reply is not copied.
-    kept: Option<Vec<u8>>,
+    /// `None` if the reply is not copied.
+    copy: Option<ReplyCopy>,
 }
 
 /// Error: a server's bytes cannot be split into messages.
@@ -86,12 +117,11 @@ impl Replies {
 
     /// Parses bytes up to the next event. Returns the number of parsed bytes, and the event, if
     /// there was one. The caller then calls this function again with the remaining bytes.
-    /// `expected` gets the id of a request, and returns what Seawall knows about the reply before
-    /// it arrives.
+    /// `expected` gets the header of a reply, and returns how the reply must be parsed.
     pub(super) fn feed(
         &mut self,
         bytes: &[u8],
-        expected: impl Fn(i32) -> Expected,
+        expected: impl Fn(Header) -> Expected,
     ) -> Result<(usize, Option<ReplyEvent>), NotMessages> {
         let Some(current) = &mut self.current else {
             let taken = (HEADER_BYTES - self.head.len()).min(bytes.len());
@@ -100,7 +130,7 @@ impl Replies {
                 return Ok((taken, None));
             };
             let header = Header::parse(head, MAX_MESSAGE_BYTES).map_err(|_| NotMessages)?;
-            let current = Current::new(header, expected(header.response_to));
+            let current = Current::new(header, expected(header));
             self.current = Some(current);
             self.head.clear();
             return Ok((taken, Some(ReplyEvent::Begins(header))));
@@ -119,10 +149,8 @@ impl Replies {
 }
 
 impl Current {
-    fn new(header: Header, Expected { is_kept, form }: Expected) -> Self {
+    fn new(header: Header, Expected { copy, form }: Expected) -> Self {
         let left = header.message_length - HEADER_BYTES;
-        let is_compressed = header.op_code == OpCode::Compressed;
-        let is_kept = (is_kept || is_compressed) && left <= KEPT_BYTES;
         let (before, follows) = match header.op_code {
             OpCode::Msg => (MSG_HEAD_BYTES, true),
             OpCode::Reply => (REPLY_HEAD_BYTES, true),
@@ -135,14 +163,14 @@ impl Current {
             flags: Vec::new(),
             form,
             scanner: follows.then(|| ReplyScanner::new(form)),
-            kept: is_kept.then(Vec::new),
+            copy,
         }
     }
 
     fn take(&mut self, bytes: &[u8]) {
         self.left -= bytes.len();
-        if let Some(kept) = &mut self.kept {
-            kept.extend_from_slice(bytes);
+        if let Some(copy) = &mut self.copy {
+            copy.bytes.extend_from_slice(bytes);
         }
         let (before, document) = bytes.split_at(self.before.min(bytes.len()));
         let missing = MSG_HEAD_BYTES.saturating_sub(self.flags.len());
@@ -164,15 +192,16 @@ impl Current {
             more_to_come: self.header.op_code == OpCode::Msg && says_more(&self.flags),
             document: None,
         };
-        let Some(kept) = self.kept else { return passed };
+        let Some(copy) = self.copy else { return passed };
+        let bytes = &copy.bytes;
         match self.header.op_code {
-            OpCode::Compressed => inflated(self.header, &kept, self.form).unwrap_or(passed),
+            OpCode::Compressed => inflated(self.header, bytes, self.form).unwrap_or(passed),
             OpCode::Reply => Passed {
-                document: document(&kept, REPLY_HEAD_BYTES),
+                document: document(bytes, REPLY_HEAD_BYTES),
                 ..passed
             },
             OpCode::Msg | OpCode::Query | OpCode::Other(_) => Passed {
-                document: document(&kept, MSG_HEAD_BYTES),
+                document: document(bytes, MSG_HEAD_BYTES),
                 ..passed
             },
         }
@@ -219,9 +248,14 @@ mod tests {
     fn passed(stream: &[u8], piece: usize) -> Vec<(i32, ReplyFacts, bool, bool)> {
         let mut replies = Replies::default();
         let mut seen = Vec::new();
-        let expected = |id| Expected {
-            is_kept: id == 7,
-            form: ReplyForm::Plain,
+        let budget = MemoryBudget::of_bytes(1 << 20);
+        let expected = |header: Header| {
+            let is_copied = header.response_to == 7 || header.op_code == OpCode::Compressed;
+            let copy = is_copied.then(|| ReplyCopy::of(header, &budget, Sharer::Local));
+            Expected {
+                copy: copy.flatten(),
+                form: ReplyForm::Plain,
+            }
         };
         for mut bytes in stream.chunks(piece) {
             while !bytes.is_empty() {
@@ -240,6 +274,29 @@ mod tests {
         }
         assert!(replies.is_between_replies());
         seen
+    }
+
+    #[test]
+    fn a_copy_of_more_than_64_kib_is_charged_to_the_memory_budget() {
+        let budget = MemoryBudget::of_bytes(1 << 20);
+        let copy = |bytes: usize| {
+            let header = Header {
+                message_length: HEADER_BYTES + bytes,
+                request_id: 1,
+                response_to: 1,
+                op_code: OpCode::Compressed,
+            };
+            ReplyCopy::of(header, &budget, Sharer::Local)
+        };
+        let small = copy(FREE_BYTES).unwrap();
+        assert_eq!(budget.used_bytes(), 0);
+        let large = copy(KEPT_BYTES / 2).unwrap();
+        assert_eq!(budget.used_bytes(), KEPT_BYTES / 2);
+        // The budget has no memory for the second copy.
+        assert!(copy(KEPT_BYTES).is_none());
+        drop((small, large));
+        assert_eq!(budget.used_bytes(), 0);
+        assert!(copy(KEPT_BYTES + 1).is_none());
     }
 
     #[test]

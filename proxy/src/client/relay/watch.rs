@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     admission::Admission,
     guard,
-    replies::{Expected, Passed},
+    replies::{Expected, Passed, ReplyCopy},
 };
 use crate::{
     client::{
@@ -475,15 +475,19 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Returns how the reply to a request must be parsed. This depends on the request. Returns the
-    /// default if no such request is in progress.
-    pub(super) fn expected(&self, request_id: i32) -> Expected {
+    /// Returns how the reply with this header must be parsed. This depends on the request. Replies
+    /// to commands of the handshake and compressed replies are copied.
+    pub(super) fn expected(&self, header: Header) -> Expected {
         let mut asked = self.pending.iter();
-        let asked = asked.find(|p| p.request_id == request_id);
-        asked.map_or_else(Expected::default, |asked| Expected {
-            is_kept: asked.kind != RequestKind::Operation,
-            form: asked.form,
-        })
+        let asked = asked.find(|p| p.request_id == header.response_to);
+        let is_handshake = asked.is_some_and(|asked| asked.kind != RequestKind::Operation);
+        let budget = &self.shared.memory.replies;
+        let copy = || ReplyCopy::of(header, budget, self.admission.sharer());
+        let is_copied = is_handshake || header.op_code == OpCode::Compressed;
+        Expected {
+            copy: is_copied.then(copy).flatten(),
+            form: asked.map(|asked| asked.form).unwrap_or_default(),
+        }
     }
 
     /// Records that a reply has begun to arrive.
