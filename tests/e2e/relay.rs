@@ -323,6 +323,22 @@ async fn relay_forwards_no_command_after_a_logout() {
     assert!(!sent.collect::<String>().contains("mallory"));
 }
 
+#[tokio::test]
+async fn a_relayed_client_stays_logged_in_after_a_logout_on_another_database() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", server.address());
+    let seawall = relaying(&uri, "").await;
+    let mut client = connect(&seawall).await;
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    assert!(client.login(&login).await.unwrap().is_authenticated());
+    for (db, code) in [("test", None), ("admin", Some(UNAUTHORIZED))] {
+        let logout = client.command(db, doc! {"logout": 1}).await.unwrap();
+        assert!(logout.is_ok(), "{logout:?}");
+        let found = client.command("test", doc! {"find": "c"}).await.unwrap();
+        assert_eq!(found.code(), code, "{db}: {found:?}");
+    }
+}
+
 /// If Seawall relayed a message that the server parses differently than Seawall, the server could
 /// run a command that Seawall must not relay.
 #[tokio::test]

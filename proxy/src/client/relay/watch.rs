@@ -86,6 +86,8 @@ enum RequestKind {
 /// A client's login in progress.
 struct Login {
     mechanism: &'static str,
+    /// The database that the user is defined in.
+    source: String,
     user: Option<String>,
     since: Instant,
 }
@@ -101,6 +103,8 @@ pub(super) struct Watch<'a> {
     sending: Vec<(Observation<'a>, Outcome)>,
     login: Option<Login>,
     is_authenticated: bool,
+    /// The database of the last completed login.
+    source: Option<String>,
     /// True if the server has replied to a request.
     has_replied: bool,
     /// What the client was doing when one side ended the relay (for example, logging in); `None`
@@ -124,6 +128,7 @@ impl<'a> Watch<'a> {
             sending: Vec::new(),
             login: None,
             is_authenticated: false,
+            source: None,
             has_replied: false,
             last_stage: None,
             admission,
@@ -344,7 +349,10 @@ impl<'a> Watch<'a> {
         is_unacknowledged: bool,
         now: Instant,
     ) {
-        let kind = request_kind(command);
+        let kind = match request_kind(command) {
+            RequestKind::Logout if self.is_logout_elsewhere(command.db) => RequestKind::Other,
+            kind => kind,
+        };
         let mut observation = self.observe(message, input, command, now);
         if kind == RequestKind::Operation && !is_unacknowledged {
             observation.set_server(self.server);
@@ -381,6 +389,13 @@ impl<'a> Watch<'a> {
             opens_awaiting_cursor: command.opens_awaiting_cursor(),
             is_unacknowledged,
         });
+    }
+
+    /// True if the client has not logged in on this database. A server ignores such a `logout`.
+    fn is_logout_elsewhere(&self, db: &str) -> bool {
+        let begun = self.login.as_ref().map(|login| login.source.as_str());
+        let mut sources = self.source.as_deref().into_iter().chain(begun).peekable();
+        sources.peek().is_some() && sources.all(|source| source != db)
     }
 
     fn observe(
@@ -590,6 +605,7 @@ impl<'a> Watch<'a> {
             self.is_authenticated = true;
             self.admission.admit();
             self.connected.set_user(login.user.as_deref());
+            self.source = Some(login.source);
         }
     }
 
@@ -612,6 +628,7 @@ impl Login {
         let first = payload.and_then(|payload| ClientFirst::parse(payload.bytes).ok());
         Self {
             mechanism: mechanism.unwrap_or("other"),
+            source: source.to_owned(),
             user: first.map(|first| format!("{source}.{}", first.user())),
             since,
         }
