@@ -157,15 +157,23 @@ pub(super) async fn relay_server_changed(shared: &Shared, address: Option<&Serve
     let Some(address) = address else {
         return std::future::pending().await;
     };
-    let mut published = shared.routing.topology.subscribe();
+    let topology = &shared.routing.topology;
+    let mut published = topology.subscribe();
+    // During an election the new server is unknown, so relays stay.
+    let has_changed = || {
+        let now = topology.relay_server();
+        now.is_some_and(|pool| pool.address() != address)
+    };
     loop {
-        let now = shared.routing.topology.relay_server();
-        // During an election the new server is unknown, so relays stay.
-        if now.is_some_and(|pool| pool.address() != address) {
+        if has_changed() {
             // All relays have to leave the server. They are closed one after another, so that their
             // clients do not all reconnect at the same time.
             let turn = shared.limits.closing_turn(Instant::now());
-            return sleep_until(turn).await;
+            sleep_until(turn).await;
+            // The former server may be the primary again.
+            if has_changed() {
+                return;
+            }
         }
         if published.changed().await.is_err() {
             return;
