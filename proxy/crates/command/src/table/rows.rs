@@ -185,7 +185,9 @@ pub static COMMANDS: &[CommandSpec] = &[
         .never_replayed()
         .credentials(),
     command("dropUser").writes().never_replayed(),
-    command("dropAllUsersFromDatabase"),
+    command("dropAllUsersFromDatabase")
+        .writes()
+        .never_replayed(),
     // The reply to `usersInfo` may contain the stored SCRAM keys of users.
     command("usersInfo").secret(),
     command("grantRolesToUser").writes().never_replayed(),
@@ -193,6 +195,26 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("createRole").writes().never_replayed(),
     command("updateRole").writes().never_replayed(),
     command("dropRole").writes().never_replayed(),
+    command("dropAllRolesFromDatabase")
+        .writes()
+        .never_replayed()
+        .uncounted(),
+    command("grantRolesToRole")
+        .writes()
+        .never_replayed()
+        .uncounted(),
+    command("revokeRolesFromRole")
+        .writes()
+        .never_replayed()
+        .uncounted(),
+    command("grantPrivilegesToRole")
+        .writes()
+        .never_replayed()
+        .uncounted(),
+    command("revokePrivilegesFromRole")
+        .writes()
+        .never_replayed()
+        .uncounted(),
     command("rolesInfo"),
     // Commands about one server.
     command("serverStatus"),
