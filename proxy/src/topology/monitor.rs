@@ -22,7 +22,7 @@ use mongodb::{
 };
 use tokio::{
     sync::{Notify, watch},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use zeroize::Zeroizing;
 
@@ -31,7 +31,7 @@ use super::{
     description::{ServerDescription, ServerType, TopologyType},
     probe,
 };
-use crate::pool::ServerPool;
+use crate::{pool::ServerPool, runtime::OccasionalLog};
 use seawall_auth::Mechanism;
 use seawall_locks::Mutex;
 use seawall_transport::connection::{Account, LoginMethod, Password, ServerAddress};
@@ -41,6 +41,9 @@ const DEFAULT_PORT: u16 = 27017;
 
 /// Pause between two attempts to resolve the DNS name of a connection string.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Pause between two attempts to create the driver's client that monitors the deployment.
+const MONITOR_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// After a change of the TLS settings, a new monitoring client of the driver replaces the earlier
 /// client. Seawall waits at most this time until the new client has found all servers.
@@ -292,19 +295,28 @@ pub(super) async fn watch(
     // A client of the driver stops monitoring when it is dropped. So the current client is kept
     // here.
     let mut current: Option<Client> = None;
+    let failures = OccasionalLog::default();
     for number in 0_u64.. {
         tls.borrow_and_update().apply(&mut options);
-        match Client::with_options(with_events(&options, &source, number)) {
+        let next_change = match Client::with_options(with_events(&options, &source, number)) {
             Ok(new) => {
                 if current.is_some() {
                     source.catch_up_in_time().await;
                 }
                 source.select(number, &new);
                 current = Some(new);
+                tls.changed().await
             }
-            Err(error) => tracing::error!(%error, "could not start to monitor the deployment"),
-        }
-        if tls.changed().await.is_err() {
+            Err(error) => {
+                if let Some(attempts) = failures.count(Instant::now()) {
+                    tracing::error!(%error, attempts, "could not start to monitor the deployment");
+                }
+                // The driver reads the TLS files itself, so they may be readable a moment later.
+                let changed = timeout(MONITOR_AGAIN_AFTER, tls.changed()).await;
+                changed.unwrap_or(Ok(()))
+            }
+        };
+        if next_change.is_err() {
             return;
         }
     }
