@@ -15,10 +15,10 @@ pub struct ReadFile {
 }
 
 impl ReadFile {
-    /// Reads a file of at most 1 MiB.
+    /// Reads a file of at most 16 MiB.
     ///
     /// # Errors
-    /// The path and the cause, if the file cannot be read or is larger than 1 MiB.
+    /// The path and the cause, if the file cannot be read or is larger than 16 MiB.
     pub fn read(path: PathBuf) -> Result<Self, (PathBuf, io::Error)> {
         match read_bounded(&path, MAX_PEM_BYTES) {
             Ok(content) => Ok(Self { path, content }),
@@ -86,8 +86,8 @@ pub(crate) const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 /// smaller.
 pub(crate) const MAX_SECRET_BYTES: u64 = 64 * 1024;
 
-/// Maximum size of a PEM file, in bytes. A certificate chain is much smaller.
-const MAX_PEM_BYTES: u64 = 1024 * 1024;
+/// Maximum size of a PEM file, in bytes. Only long revocation lists come near it.
+const MAX_PEM_BYTES: u64 = 16 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
