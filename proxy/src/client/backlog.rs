@@ -278,7 +278,7 @@ impl Backlog {
             let until = overdue_at.min(Instant::now() + client.write_idle);
             let written = poll_fn(|cx| {
                 if self.is_evicted() {
-                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                    return Poll::Ready(Err(client.give_up()));
                 }
                 if turns.poll_turn(cx).is_pending() {
                     self.pause();
@@ -293,7 +293,7 @@ impl Backlog {
                 // The timeout is not the client's fault, because this task was waiting for its turn
                 // to move bytes.
                 Err(_) if turns.is_waiting() && Instant::now() < overdue_at => {}
-                Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(_) => return Err(client.give_up()),
             }
         }
         // The client determines how long a flush takes, so the turn is released first.
@@ -331,8 +331,12 @@ pub(super) async fn room_for_reply(
         match timeout(SILENT_AFTER, given).await {
             Ok(given) => return given,
             Err(_) if !(awaited.is_wanted)() => {}
-            Err(_) if awaited.budget.holds_most(awaited.sharer) => return None,
-            Err(_) if began.elapsed() >= ROOM_LIMIT => return None,
+            Err(_)
+                if awaited.budget.holds_most(awaited.sharer) || began.elapsed() >= ROOM_LIMIT =>
+            {
+                client.gave_up = true;
+                return None;
+            }
             Err(_) => {}
         }
     }
@@ -393,6 +397,7 @@ pub(super) async fn forward_large(
         let check_again_at = transfer.check_again_at();
         let moving = poll_fn(|cx| {
             if transfer.backlog.is_evicted() {
+                client.gave_up = true;
                 return Poll::Ready(Err(transfer.client_gone()));
             }
             if turns.poll_turn(cx).is_pending() {
@@ -603,14 +608,17 @@ impl Transfer<'_> {
     /// Fails if the client has read nothing for `write_idle`, or if the whole reply takes longer
     /// than [`MESSAGE_LIMIT`]. Also fails if three conditions hold: the client is slow, the budget
     /// has no room for the reply, and other operations wait for a connection to the same server.
-    fn check_pace(&self, client: &ClientEnd<'_>) -> Result<(), RelayError> {
+    fn check_pace(&self, client: &mut ClientEnd<'_>) -> Result<(), RelayError> {
         let now = Instant::now();
         let silent = now.saturating_duration_since(self.client_read_at);
         let is_over = silent >= client.write_idle || now >= self.overdue_at;
         let is_too_slow = silent >= SILENT_AFTER || self.progress.is_slow(now);
         let delays_others = self.room == Room::Refused && is_too_slow && (self.awaited.is_wanted)();
         match is_over || delays_others {
-            true => Err(self.client_gone()),
+            true => {
+                client.gave_up = true;
+                Err(self.client_gone())
+            }
             false => Ok(()),
         }
     }

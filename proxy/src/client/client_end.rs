@@ -11,6 +11,7 @@ use std::{
 
 use tokio::{io::AsyncWrite as _, time::timeout};
 
+use super::End;
 use seawall_transport::{MessageReader, Stream};
 
 /// A client connection, borrowed for one operation or one step of a login.
@@ -24,9 +25,26 @@ pub(super) struct ClientEnd<'c> {
     /// after an unacknowledged write. Without Seawall, the server would run this write, so Seawall
     /// still forwards the write.
     pub(super) is_awaiting: bool,
+    /// True if Seawall gave up on the client, for example because it read too slowly. False if the
+    /// client has left.
+    pub(super) gave_up: bool,
 }
 
 impl ClientEnd<'_> {
+    /// How the client connection ends after bytes could not be sent.
+    pub(super) fn end(&self) -> End {
+        match self.gave_up {
+            true => End::Closed,
+            false => End::Gone,
+        }
+    }
+
+    /// Gives up on the client. Returns the error of the bytes that could not be sent.
+    pub(super) fn give_up(&mut self) -> io::Error {
+        self.gave_up = true;
+        io::ErrorKind::TimedOut.into()
+    }
+
     /// Runs `work` to its end, or until the client leaves. Returns `None` if the client has left.
     /// The caller pins `work`: a future that is passed by value would be copied and use twice the
     /// memory.
@@ -66,7 +84,7 @@ impl ClientEnd<'_> {
                 Ok(step) => step?,
                 Err(write) => match timeout(self.write_idle, write).await {
                     Ok(step) => step?,
-                    Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+                    Err(_) => return Err(self.give_up()),
                 },
             };
             if step == 0 {
@@ -85,7 +103,10 @@ impl ClientEnd<'_> {
         let flush = poll_fn(|cx| Pin::new(&mut *self.stream).poll_flush(cx));
         match poll_once(flush).await {
             Ok(flushed) => flushed,
-            Err(flush) => timeout(self.write_idle, flush).await?,
+            Err(flush) => match timeout(self.write_idle, flush).await {
+                Ok(flushed) => flushed,
+                Err(_) => Err(self.give_up()),
+            },
         }
     }
 }

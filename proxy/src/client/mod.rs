@@ -740,7 +740,9 @@ impl Client {
         self.next_reply_id = self.next_reply_id.wrapping_add(1);
         let bytes = reply_to.pack(reply_to.encode(id, reply), self.heavy());
         let bytes = bytes.await;
-        self.end().send(&bytes).await.map_err(|_| End::Gone)
+        let mut end = self.end();
+        let sent = end.send(&bytes).await;
+        sent.map_err(|_| end.end())
     }
 
     /// The client connection of a client that waits for a reply.
@@ -750,6 +752,7 @@ impl Client {
             reader: &mut self.reader,
             write_idle: self.shared.settings().client_write_idle_timeout,
             is_awaiting: true,
+            gave_up: false,
         }
     }
 }

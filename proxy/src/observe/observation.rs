@@ -39,6 +39,8 @@ pub struct Observation<'a> {
     began: Instant,
     cursor_opened_at: Option<Instant>,
     sender: Sender<'a>,
+    /// True if Seawall closes the client connection.
+    is_closed: bool,
 }
 
 impl<'a> Observation<'a> {
@@ -73,6 +75,7 @@ impl<'a> Observation<'a> {
             began: now,
             cursor_opened_at: None,
             sender: Sender::default(),
+            is_closed: false,
         }
     }
 
@@ -250,6 +253,13 @@ impl<'a> Observation<'a> {
         self.record.outcome = outcome;
         self.enter(self.phase, now);
     }
+
+    /// Like [`Self::finish`], for an operation after which Seawall closes the client connection. So
+    /// the client does not count as one that has left.
+    pub(crate) fn finish_closed(mut self, outcome: Outcome, now: Instant) {
+        self.is_closed = true;
+        self.finish(outcome, now);
+    }
 }
 
 impl Recorder {
@@ -317,7 +327,7 @@ impl Drop for Observation<'_> {
         if self.record.outcome == Outcome::ClientGone {
             self.enter(self.phase, Instant::now());
             // If Seawall closes the connection, the client has not left.
-            if !is_closing() {
+            if !is_closing() && !self.is_closed {
                 self.recorder.client_gone(self.phase);
             }
         }

@@ -330,6 +330,26 @@ async fn slow_readers_do_not_block_replies_to_other_clients() {
     }
 }
 
+/// The client requests a large document and does not read it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_seawall_closes_because_it_reads_too_slowly_is_not_counted_as_one_that_left()
+{
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = seawall_at(&server.uri(), "limits.client_write_idle_timeout_ms = 100\n").await;
+    let mut client = connect_from(&seawall, [127, 0, 0, 7]).await;
+    let insert = doc! {"insert": "c", "documents": [{"pad": "x".repeat(15 << 20)}]};
+    assert!(client.command("test", insert).await.unwrap().is_ok());
+    let find = OpMsg::new(doc! {"find": "c", "$db": "test"});
+    client.send_bytes(&find.to_bytes()).await.unwrap();
+    let departures = "seawall_client_departures_total";
+    let is_closed = async || seawall.metric(departures, &["how=\"closed\""]).await > 0.0;
+    eventually(Duration::from_secs(60), is_closed)
+        .await
+        .unwrap();
+    assert_eq!(seawall.metric(departures, &["how=\"gave_up\""]).await, 0.0);
+    assert_eq!(seawall.metric("seawall_clients_gone_total", &[]).await, 0.0);
+}
+
 /// Starts Seawall with a TLS listener in front of `server`.
 async fn encrypted(server: &Standalone, certificates: &Certificates) -> Seawall {
     let toml = format!("{SLOW_READERS_TOML}{}", certificates.listen_toml());

@@ -53,6 +53,7 @@ async fn relay_cut(
         reader: &mut reader,
         write_idle: Duration::from_secs(1),
         is_awaiting: true,
+        gave_up: false,
     };
     let budget = MemoryBudget::of_bytes(1 << 20);
     let limits = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));

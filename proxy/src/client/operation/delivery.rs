@@ -38,7 +38,7 @@ impl Operation<'_> {
                     .await
             }
         };
-        sent.map_err(|_| End::Gone)?;
+        sent.map_err(|_| end.end())?;
         observation.add_reply(plain_bytes, documents);
         Ok(())
     }

@@ -89,39 +89,40 @@ impl Client {
             reader: &mut self.reader,
             write_idle: shared.settings().client_write_idle_timeout,
             is_awaiting: !reply_to.is_unwanted(),
+            gave_up: false,
         };
         let mut ended = operation.run(&mut end, &mut observation).await;
         operation.record_end(&mut ended);
-        let outcome = match ended {
-            AttemptEnd::Gone => return Err(End::Gone),
+        let (sent, outcome) = match ended {
+            AttemptEnd::Gone => (Err(end.end()), Outcome::ClientGone),
             AttemptEnd::Close(outcome) => {
-                observation.finish(outcome, Instant::now());
+                observation.finish_closed(outcome, Instant::now());
                 return Err(End::Closed);
             }
             AttemptEnd::Forwarded(forwarded, outcome) => {
-                forwarded
-                    .backlog
-                    .send(&mut end, operation.forwarding())
-                    .await
-                    .map_err(|_| End::Gone)?;
-                outcome
+                let sending = forwarded.backlog.send(&mut end, operation.forwarding());
+                let sent = sending.await;
+                (sent.map_err(|_| end.end()), outcome)
             }
             AttemptEnd::Reply(reply, outcome, documents) => {
                 let sent = operation.send(reply, documents, &mut end, &mut observation);
-                sent.await?;
-                outcome
+                (sent.await, outcome)
             }
             AttemptEnd::Error(error, outcome) => {
                 observation.set_error_code(error.code);
                 let bytes = reply_to.encode(0, &error.to_document());
                 let reply = HeldReply { bytes, share: None };
                 let sent = operation.send(reply, 0, &mut end, &mut observation);
-                sent.await?;
-                outcome
+                (sent.await, outcome)
             }
         };
-        observation.finish(outcome, Instant::now());
-        Ok(())
+        match sent {
+            Ok(()) => observation.finish(outcome, Instant::now()),
+            Err(End::Closed) => observation.finish_closed(Outcome::ClientGone, Instant::now()),
+            // The observation counts the client as gone.
+            Err(End::Gone | End::Relayed) => {}
+        }
+        sent
     }
 }
 

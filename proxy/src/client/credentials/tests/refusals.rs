@@ -60,6 +60,7 @@ impl Connected {
                 reader: &mut self.reader,
                 write_idle: LIMIT,
                 is_awaiting: true,
+                gave_up: false,
             },
         }
     }
