@@ -1,5 +1,7 @@
 //! The needs of an operation that asks for a connection.
 
+use tokio::time::Instant;
+
 use seawall_transport::Sharer;
 
 /// The resource that an operation needs besides a connection. Each user has a separate wait queue
@@ -67,6 +69,9 @@ pub struct Demand {
     /// A number that identifies the shape of the operation. `None` if the time of the operation
     /// must not be compared with the times of other operations.
     pub shape: Option<u64>,
+    /// When the operation began to wait, if it has waited for a connection before. `None` if it
+    /// begins to wait now.
+    pub waits_since: Option<Instant>,
 }
 
 impl Demand {
@@ -75,6 +80,7 @@ impl Demand {
         need: Need::Nothing,
         from: Sharer::Local,
         shape: None,
+        waits_since: None,
     };
 
     /// The demand of a client's operation that needs a slot. `shape` identifies its shape.
@@ -83,6 +89,7 @@ impl Demand {
             need: Need::Slot,
             from,
             shape: Some(shape),
+            waits_since: None,
         }
     }
 }

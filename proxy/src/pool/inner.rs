@@ -250,7 +250,7 @@ impl Inner {
         let waiter = Waiter {
             user: identity.id(),
             ticket,
-            since: now,
+            since: demand.waits_since.unwrap_or(now),
             deadline,
             answer,
         };
@@ -559,7 +559,12 @@ impl Inner {
             self.use_room(id, &mut todo);
             self.refill(id, now, &mut todo);
         }
-        self.users.retain(|_, user| !user.is_unused(now));
+        // A clear closes all connections. The users get their minimum when the pool is ready again.
+        let awaits_refill = self.limits.min_pool_size > 0 && self.state != PoolState::Ready;
+        self.users.retain(|_, user| {
+            let is_kept = awaits_refill && user.refill_after.is_none();
+            is_kept || !user.is_unused(now)
+        });
         todo
     }
 }

@@ -184,6 +184,7 @@ mod tests {
             need,
             from,
             shape: None,
+            waits_since: None,
         };
         let now = Instant::now();
         queue.push(Waiter {

@@ -74,11 +74,23 @@ impl Operation<'_> {
         let wait_queue_timeout = self.shared.settings().wait_queue_timeout;
         let deadline = self.selection_deadline(observation, began);
         // The pool limits the wait for a connection to `wait_queue_timeout`. This wait may begin as
-        // late as `deadline`, when server selection ends.
+        // late as `deadline`, when server selection ends. A slice may wait several times for a
+        // connection, and these waits have one limit.
+        let turn_by = match is_slice {
+            true => began,
+            false => deadline,
+        } + wait_queue_timeout;
         let attempt = CheckOutAttempt {
-            demand: self.demand(observation, is_slice),
+            demand: Demand {
+                waits_since: is_slice.then_some(began),
+                ..self.demand(observation, is_slice)
+            },
             deadline,
-            turn_by: self.within_time_limit(observation, deadline + wait_queue_timeout),
+            turn_by: self.within_time_limit(observation, turn_by),
+        };
+        let now = match is_slice {
+            true => Instant::now(),
+            false => began,
         };
         // Usually the first attempt succeeds. The futures of further attempts are boxed, so that
         // the caller's future stays small.
@@ -86,7 +98,7 @@ impl Operation<'_> {
             let refusals = Refusals::default();
             return Box::pin(self.check_out_again(observation, attempt, refusals)).await;
         };
-        let begun = pool.begin_check_out(self.identity, attempt.demand, began, attempt.turn_by);
+        let begun = pool.begin_check_out(self.identity, attempt.demand, now, attempt.turn_by);
         let checked_out = match begun {
             Ok(Begun::Ready(checkout)) => return Ok(checkout),
             Ok(Begun::Waits(waiting)) => waiting.finish().await,
@@ -291,6 +303,7 @@ impl Operation<'_> {
             need,
             from: self.sharer,
             shape: Some(observation.shape().as_u64()),
+            waits_since: None,
         }
     }
 

@@ -87,10 +87,11 @@ impl Operation<'_> {
         wait: &Wait,
         observation: &mut Observation<'_>,
     ) -> Result<(Slice, Checkout), CheckOutFailure> {
-        let mut began = None;
+        let (mut began, mut paused_since) = (None, None);
         loop {
             observation.enter(Phase::Permit, Instant::now());
-            let permit = self.lane_permit(wait, observation).await?;
+            let permit = self.lane_permit(wait, observation, &mut paused_since);
+            let permit = permit.await?;
             let now = Instant::now();
             observation.enter(Phase::Checkout, now);
             let began = *began.get_or_insert(now);
@@ -105,16 +106,19 @@ impl Operation<'_> {
     }
 
     /// Waits for a permit of the server's lane, and before that until the server's pool is not
-    /// paused. Fails if the pool is paused for too long.
+    /// paused. Fails if the pool is still paused when server selection would fail.
+    /// `paused_since` is when this operation first found the pool paused.
     async fn lane_permit(
         &self,
         wait: &Wait,
         observation: &Observation<'_>,
+        paused_since: &mut Option<Instant>,
     ) -> Result<LanePermit, CheckOutFailure> {
         let from = (self.identity.id().as_u64(), self.sharer);
         loop {
             if wait.pool.is_paused() {
-                let deadline = self.selection_deadline(observation, Instant::now());
+                let since = *paused_since.get_or_insert_with(Instant::now);
+                let deadline = self.selection_deadline(observation, since);
                 let opened = timeout_at(deadline, wait.pool.until_open()).await;
                 opened.map_err(|_| CheckOutFailure::NoServer)?;
             }

@@ -90,9 +90,12 @@ impl Inner {
         if !user.is_ready(Need::LanePermit, &self.limits) {
             return None;
         }
-        let number = |need| user.waiters.peek(need).map(|waiter| waiter.ticket.number);
-        let oldest = LIMITED.into_iter().filter_map(number).min();
-        let is_first = oldest.is_none_or(|oldest| number(Need::LanePermit) < Some(oldest));
+        let order = |need| {
+            let waiter = user.waiters.peek(need);
+            waiter.map(|waiter| (waiter.since, waiter.ticket.number))
+        };
+        let oldest = LIMITED.into_iter().filter_map(order).min();
+        let is_first = oldest.is_none_or(|oldest| order(Need::LanePermit) < Some(oldest));
         is_first.then_some(Need::LanePermit)
     }
 
