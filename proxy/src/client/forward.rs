@@ -5,11 +5,7 @@
 //! before the client receives it. A larger reply is also held if the server has compressed it, or
 //! if Seawall compresses it for the client. Other larger replies are forwarded as they arrive.
 
-use std::{
-    future::poll_fn,
-    io,
-    task::{Context, Poll},
-};
+use std::{future::poll_fn, io, task::Poll};
 
 use tokio::time::Instant;
 
@@ -43,25 +39,17 @@ pub(super) enum Reply {
 }
 
 /// Reads the awaited reply. A large reply that the server has not compressed is forwarded as it
-/// arrives, unless Seawall compresses it for the client. If `interrupt` is raised before the first
-/// byte of the reply, because the server counts as hung, the result is [`RelayError::Server`].
+/// arrives, unless Seawall compresses it for the client. If the server counts as hung before
+/// Seawall has forwarded a byte of the reply, the result is [`RelayError::Server`].
 pub(super) async fn relay_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
     awaited: Awaited<'_>,
-    interrupt: &Interrupt,
     observation: &mut Observation<'_>,
 ) -> Result<Reply, RelayError> {
     let mut held = Vec::new();
-    let read = poll_fn(|cx| {
-        if let Poll::Ready(read) = poll_read_or_gone(cx, client, server, &mut held) {
-            return Poll::Ready(read);
-        }
-        let interrupted = interrupt.poll_raised(cx);
-        interrupted.map(|()| Some(Err(io::ErrorKind::TimedOut.into())))
-    })
-    .await;
-    match read {
+    let read = read_or_gone(client, server, awaited.interrupt, &mut held);
+    match read.await {
         Some(Ok(0)) => return Err(RelayError::Server(io::ErrorKind::UnexpectedEof.into())),
         Some(Err(error)) => return Err(RelayError::Server(error)),
         None => {
@@ -75,7 +63,7 @@ pub(super) async fn relay_reply(
         if let Some(head) = held.first_chunk::<HEADER_BYTES>() {
             break check_header(head, awaited.request_id)?;
         }
-        read_more(client, server, &mut held, None).await?;
+        read_more(client, server, awaited.interrupt, &mut held, None).await?;
         arrived_at = Instant::now();
     };
     let length = header.message_length;
@@ -103,7 +91,7 @@ pub(super) async fn relay_reply(
         _ => return forward(client, server, held).await,
     };
     if held.len() < length {
-        read_whole(client, server, &mut held, length).await?;
+        read_whole(client, server, awaited.interrupt, &mut held, length).await?;
         arrived_at = Instant::now();
     }
     let facts = scan(&held, awaited.form)?;
@@ -120,7 +108,7 @@ async fn forward_from_head(
     awaited: Awaited<'_>,
 ) -> Result<Reply, RelayError> {
     while held.len() < REPLY_HEAD_BYTES {
-        read_more(client, server, &mut held, Some(length)).await?;
+        read_more(client, server, awaited.interrupt, &mut held, Some(length)).await?;
     }
     let forwarded = forward_large(client, server, held, length, awaited).await?;
     Ok(Reply::Forwarded(forwarded))
@@ -130,12 +118,13 @@ async fn forward_from_head(
 async fn read_whole(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
+    interrupt: &Interrupt,
     held: &mut Vec<u8>,
     length: usize,
 ) -> Result<(), RelayError> {
     held.reserve_exact(length - held.len());
     while held.len() < length {
-        read_more(client, server, held, Some(length)).await?;
+        read_more(client, server, interrupt, held, Some(length)).await?;
     }
     Ok(())
 }
@@ -150,7 +139,7 @@ async fn inflate_reply(
     awaited: Awaited<'_>,
 ) -> Result<Reply, RelayError> {
     while held.len() < COMPRESSED_HEAD_BYTES.min(length) {
-        read_more(client, server, &mut held, Some(length)).await?;
+        read_more(client, server, awaited.interrupt, &mut held, Some(length)).await?;
     }
     let wrong = |error: InflateError| {
         tracing::warn!(%error, "malformed compressed reply");
@@ -170,7 +159,7 @@ async fn inflate_reply(
         }
         false => None,
     };
-    read_whole(client, server, &mut held, length).await?;
+    read_whole(client, server, awaited.interrupt, &mut held, length).await?;
     let arrived_at = Instant::now();
     let heavy = awaited.limits.heavy(awaited.sharer);
     let inflate = move || head.inflate(&held);
@@ -187,15 +176,16 @@ fn scan(reply: &[u8], form: ReplyForm) -> Result<ReplyFacts, RelayError> {
 }
 
 /// Reads some bytes into `held`. `length` is the length of the reply; `None` while it is unknown,
-/// because the header is incomplete. Fails if the server has ended the connection or the client has
-/// left.
+/// because the header is incomplete. Fails if the server has ended the connection or counts as
+/// hung, or if the client has left.
 async fn read_more(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
+    interrupt: &Interrupt,
     held: &mut Vec<u8>,
     length: Option<usize>,
 ) -> Result<(), RelayError> {
-    match poll_fn(|cx| poll_read_or_gone(cx, client, server, held)).await {
+    match read_or_gone(client, server, interrupt, held).await {
         // No byte of the reply has been forwarded.
         Some(Ok(0)) => Err(RelayError::Server(io::ErrorKind::UnexpectedEof.into())),
         Some(Ok(_)) if length.is_some_and(|length| held.len() > length) => {
@@ -211,17 +201,25 @@ async fn read_more(
     }
 }
 
-/// Reads some bytes from the server into `held`; `None` if the client has left.
-fn poll_read_or_gone(
-    cx: &mut Context<'_>,
+/// Reads some bytes from the server into `held`; `None` if the client has left. Fails if the
+/// interrupt is raised.
+async fn read_or_gone(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
+    interrupt: &Interrupt,
     held: &mut Vec<u8>,
-) -> Poll<Option<io::Result<usize>>> {
-    if let Poll::Ready(read) = poll_read_into(cx, server, held) {
-        return Poll::Ready(Some(read));
-    }
-    client.poll_gone(cx).map(|()| None)
+) -> Option<io::Result<usize>> {
+    poll_fn(|cx| {
+        if let Poll::Ready(read) = poll_read_into(cx, server, held) {
+            return Poll::Ready(Some(read));
+        }
+        if client.poll_gone(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        let interrupted = interrupt.poll_raised(cx);
+        interrupted.map(|()| Some(Err(io::ErrorKind::TimedOut.into())))
+    })
+    .await
 }
 
 #[cfg(test)]

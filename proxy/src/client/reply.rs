@@ -12,7 +12,9 @@ use tokio::io::{AsyncRead as _, ReadBuf};
 
 use crate::{captures::Recording, limits::Limits};
 use seawall_command::ReplyForm;
-use seawall_transport::{MemoryBudget, MemoryShare, Sharer, Stream, with_scratch};
+use seawall_transport::{
+    MemoryBudget, MemoryShare, Sharer, Stream, connection::Interrupt, with_scratch,
+};
 use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, OpCode};
 
 /// Number of bytes of an `OP_MSG` reply before its document: header, flags, section kind.
@@ -73,6 +75,9 @@ pub(super) struct Awaited<'a> {
     pub(super) limits: &'a Limits,
     /// The address or user towards which the memory of the reply and the work to forward it count.
     pub(super) sharer: Sharer,
+    /// Raised if the server counts as hung. It ends the wait as long as no byte of the reply was
+    /// forwarded.
+    pub(super) interrupt: &'a Interrupt,
     /// Returns true if other operations wait for the server connection.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
     /// Set if the operation is recorded in a capture (a recording of some clients' messages).

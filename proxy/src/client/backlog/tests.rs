@@ -10,7 +10,7 @@ use super::*;
 use crate::limits::{LimitNumbers, Limits, OperationPermits, Turns};
 use seawall_command::ReplyForm;
 use seawall_locks::Mutex;
-use seawall_transport::{MemoryBudget, MessageReader, Sharer};
+use seawall_transport::{MemoryBudget, MessageReader, Sharer, connection::Interrupt};
 use seawall_wire::encode_op_msg_like;
 
 /// The two ends of a connected stream: Seawall's end, and the end of its peer.
@@ -33,6 +33,7 @@ async fn forward(
     budget: &MemoryBudget,
     limits: &Limits,
 ) -> Result<Forwarded, RelayError> {
+    let interrupt = Interrupt::default();
     let awaited = Awaited {
         request_id: 7,
         form: ReplyForm::Plain,
@@ -40,6 +41,7 @@ async fn forward(
         budget,
         limits,
         sharer: Sharer::Local,
+        interrupt: &interrupt,
         is_wanted: &|| false,
         recording: None,
     };

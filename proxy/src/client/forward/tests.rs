@@ -57,6 +57,7 @@ async fn relay_cut(
     };
     let budget = MemoryBudget::of_bytes(1 << 20);
     let limits = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
+    let interrupt = Interrupt::default();
     let awaited = Awaited {
         request_id: REQUEST_ID,
         form: ReplyForm::Plain,
@@ -64,17 +65,11 @@ async fn relay_cut(
         budget: &budget,
         limits: &limits,
         sharer: Sharer::Local,
+        interrupt: &interrupt,
         is_wanted: &|| false,
         recording: None,
     };
-    let interrupt = Interrupt::default();
-    let mut relayed = std::pin::pin!(relay_reply(
-        &mut end,
-        server,
-        awaited,
-        &interrupt,
-        &mut observation
-    ));
+    let mut relayed = std::pin::pin!(relay_reply(&mut end, server, awaited, &mut observation));
     far.write_all(sent).await.unwrap();
     // These polls read the sent bytes before the connection is closed.
     for _ in 0..10 {

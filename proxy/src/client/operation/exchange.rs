@@ -81,22 +81,22 @@ impl Operation<'_> {
         }
         let sent_at = Instant::now();
         observation.enter(Phase::Server, sent_at);
-        let request_id = self.message.header.request_id;
         let (connection, pool) = checkout.connection_and_pool();
         let awaited = Awaited {
-            request_id,
+            request_id: self.message.header.request_id,
             form: self.command.spec.reply_form,
             must_compress: self.reply_to.compressor.is_some(),
             budget: &self.shared.memory.replies,
             limits: &self.shared.limits,
             sharer: self.sharer,
+            interrupt: &interrupt,
             is_wanted: &|| pool.has_waiting(),
             recording: self.recording,
         };
         // Seawall waits for the reply even if the client wants none, so that the client's next
         // operation runs after this operation.
         let server = &mut connection.stream;
-        let relayed = relay_reply(end, server, awaited, &interrupt, observation).await;
+        let relayed = relay_reply(end, server, awaited, observation).await;
         match relayed {
             Ok(Reply::Held(reply, facts, now)) => {
                 checkout.finish_at(now);
@@ -182,8 +182,8 @@ impl Operation<'_> {
         outcome
     }
 
-    /// Handles a server connection that ended, or a server that failed, before the first byte of
-    /// the reply.
+    /// Handles a server connection that ended, or a server that failed, before Seawall forwarded a
+    /// byte of the reply.
     fn server_failed(
         &self,
         error: &io::Error,
