@@ -51,6 +51,7 @@ pub(super) async fn keep_probing(
         silences = match outcome {
             ProbeOutcome::Silent => silences + 1,
             ProbeOutcome::Replied(_) | ProbeOutcome::Failed => 0,
+            ProbeOutcome::Local => silences,
         };
         let is_hung = silences >= SILENCES_OF_HUNG_SERVER;
         let pause = strong.apply_probe(&address, outcome, is_hung);
@@ -101,6 +102,8 @@ enum ProbeOutcome {
     Failed,
     /// No connection could be established in time, or no reply arrived on a new connection in time.
     Silent,
+    /// Seawall's own host could not open a connection, so nothing is known about the server.
+    Local,
 }
 
 struct ProbeReply {
@@ -127,9 +130,10 @@ async fn probe(
                 if let Some(attempts) = failures.count(Instant::now()) {
                     tracing::warn!(server = %address, %error, attempts, "could not connect to a server");
                 }
-                return match matches!(error, EstablishError::TimedOut { .. }) {
-                    true => ProbeOutcome::Silent,
-                    false => ProbeOutcome::Failed,
+                return match error {
+                    EstablishError::TimedOut { .. } => ProbeOutcome::Silent,
+                    error if error.is_local() => ProbeOutcome::Local,
+                    _ => ProbeOutcome::Failed,
                 };
             }
         },
@@ -194,6 +198,9 @@ impl Topology {
         outcome: ProbeOutcome,
         is_hung: bool,
     ) -> Duration {
+        if matches!(outcome, ProbeOutcome::Local) {
+            return FAILED_PROBE_INTERVAL;
+        }
         let ProbeOutcome::Replied(reply) = outcome else {
             let pool = self
                 .state

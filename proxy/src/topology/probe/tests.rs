@@ -40,7 +40,9 @@ async fn server_of(version: Arc<Mutex<&'static str>>) -> ScriptedServer {
 fn replied(outcome: ProbeOutcome) -> ProbeReply {
     match outcome {
         ProbeOutcome::Replied(reply) => reply,
-        ProbeOutcome::Failed | ProbeOutcome::Silent => panic!("the server replies"),
+        ProbeOutcome::Failed | ProbeOutcome::Silent | ProbeOutcome::Local => {
+            panic!("the server replies")
+        }
     }
 }
 

@@ -469,7 +469,7 @@ impl Connector {
         address: &ServerAddress,
         header: Option<&[u8]>,
     ) -> Result<Stream, EstablishError> {
-        self.within_limit(address, Self::connect_socket(address, header))
+        self.within_limit(address, self.connect_socket(address, header))
             .await
     }
 
@@ -579,7 +579,7 @@ impl Connector {
         address: &ServerAddress,
         header: Option<&[u8]>,
     ) -> Result<OpenedStream, EstablishError> {
-        let stream = Self::connect_socket(address, header).await?;
+        let stream = self.connect_socket(address, header).await?;
         let versioned = self.tls.load_full();
         let without_tls = |stream| OpenedStream {
             stream,
@@ -607,6 +607,7 @@ impl Connector {
     }
 
     async fn connect_socket(
+        &self,
         address: &ServerAddress,
         header: Option<&[u8]>,
     ) -> Result<Stream, EstablishError> {
@@ -621,7 +622,7 @@ impl Connector {
                 Stream::Unix(stream)
             }
             ServerAddress::Tcp { host, port } => {
-                let stream = connect_tcp(host, *port).await;
+                let stream = connect_tcp(host, *port, self.limit() / 2).await;
                 let stream = stream.map_err(|error| {
                     let (step, source) = match error {
                         OpenError::Resolve(source) => (EstablishStep::Resolve, source),

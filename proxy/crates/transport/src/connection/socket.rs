@@ -6,7 +6,7 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use rustix::io::Errno;
 use tokio::{
     net::{TcpStream, lookup_host},
-    time::sleep,
+    time::{sleep, timeout},
 };
 
 /// The reason why no connection was opened.
@@ -26,9 +26,15 @@ const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 /// an address that does not reply does not keep Seawall from using the others.
 ///
 /// # Errors
-/// See [`OpenError`].
-pub(super) async fn connect_tcp(host: &str, port: u16) -> Result<TcpStream, OpenError> {
-    let addresses = lookup_host((host, port)).await;
+/// See [`OpenError`]. If the name is not resolved within `resolve_limit`, this is
+/// [`OpenError::Resolve`].
+pub(super) async fn connect_tcp(
+    host: &str,
+    port: u16,
+    resolve_limit: Duration,
+) -> Result<TcpStream, OpenError> {
+    let addresses = timeout(resolve_limit, lookup_host((host, port))).await;
+    let addresses = addresses.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let addresses = addresses.map_err(OpenError::Resolve)?;
     let connected = connect_first(addresses.collect()).await;
     connected.map_err(OpenError::Connect)
@@ -37,17 +43,24 @@ pub(super) async fn connect_tcp(host: &str, port: u16) -> Result<TcpStream, Open
 async fn connect_first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut untried = addresses.into_iter();
     let mut attempts = FuturesUnordered::new();
-    let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    let mut failure: Option<io::Error> = None;
     loop {
         match untried.next() {
             Some(address) => attempts.push(TcpStream::connect(address)),
-            None if attempts.is_empty() => return Err(last_error),
+            None if attempts.is_empty() => {
+                let no_address =
+                    || io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+                return Err(failure.unwrap_or_else(no_address));
+            }
             None => {}
         }
         tokio::select! {
             Some(attempt) = attempts.next() => match attempt {
                 Ok(stream) => return Ok(stream),
-                Err(error) => last_error = error,
+                // An error of the server says more than a local error, for example for an IPv6
+                // address on a host without IPv6.
+                Err(error) if is_local_failure(&error) && failure.is_some() => {}
+                Err(error) => failure = Some(error),
             },
             () = sleep(NEXT_ADDRESS_AFTER), if untried.len() > 0 => {}
         }
