@@ -5,19 +5,24 @@
 //! clients cannot keep it from reading the keys of the next client. They use the TLS configuration
 //! of the pools.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bson::RawDocument;
 use tokio::{sync::Semaphore, time::timeout};
 
+use seawall_command::UNAUTHORIZED;
 use seawall_locks::Mutex;
 use seawall_transport::connection::{
     Account, Connection, Connector, ControlError, EstablishError, Generation, Password,
-    SecretDocument, ServerAddress,
+    SecretDocument, ServerAddress, reply_is_ok,
 };
 
-/// Maximum number of connections of [`ServiceAccount::run`].
+/// Maximum number of connections of [`ServiceAccount::run`] to one server.
 const MAX_CONNECTIONS: usize = 4;
+
+/// Age from which a connection whose command is refused with 13 (Unauthorized) is replaced. A newer
+/// connection is kept: the account lacks a privilege, and a login for each command would not help.
+const REFUSED_AFTER: Duration = Duration::from_secs(60);
 
 /// The reason why a command of the service account got no reply.
 #[derive(Debug, thiserror::Error)]
@@ -51,9 +56,8 @@ impl ServiceError {
 pub(crate) struct ServiceAccount {
     connector: Connector,
     login: Mutex<CurrentLogin>,
-    permits: Semaphore,
-    /// Unused connections of [`Self::run`], the one that was used last at the end.
-    unused: Mutex<Vec<ServiceConnection>>,
+    /// The connections of [`Self::run`], by server.
+    servers: Mutex<HashMap<ServerAddress, Arc<ServerConnections>>>,
 }
 
 #[derive(Debug, Default)]
@@ -64,10 +68,30 @@ struct CurrentLogin {
     password: Option<Password>,
 }
 
+/// The connections of [`ServiceAccount::run`] to one server.
+#[derive(Debug)]
+struct ServerConnections {
+    permits: Semaphore,
+    /// Unused connections, the one that was used last at the end.
+    unused: Mutex<Vec<ServiceConnection>>,
+}
+
+impl ServerConnections {
+    fn new() -> Self {
+        Self {
+            permits: Semaphore::new(MAX_CONNECTIONS),
+            unused: Mutex::default(),
+        }
+    }
+
+    fn is_unused(&self) -> bool {
+        self.permits.available_permits() == MAX_CONNECTIONS && self.unused.lock().is_empty()
+    }
+}
+
 /// A connection that is logged in as the service account.
 #[derive(Debug)]
 pub(crate) struct ServiceConnection {
-    server: ServerAddress,
     account: Arc<Account>,
     connection: Connection,
 }
@@ -84,6 +108,14 @@ impl ServiceConnection {
     ) -> Result<SecretDocument, ControlError> {
         self.connection.run(command).await.map(SecretDocument::from)
     }
+
+    /// True if the server refused the command with 13 (Unauthorized) and the connection is not new.
+    /// If the account was dropped and created again, existing connections have no user any more, so
+    /// the command may succeed on a new connection.
+    pub(crate) fn may_have_lost_its_user(&self, reply: &RawDocument) -> bool {
+        let is_refused = matches!(reply_is_ok(reply), Err((UNAUTHORIZED, _)));
+        is_refused && self.connection.created_at.elapsed() >= REFUSED_AFTER
+    }
 }
 
 impl ServiceAccount {
@@ -92,8 +124,7 @@ impl ServiceAccount {
         Self {
             connector,
             login: Mutex::default(),
-            permits: Semaphore::new(MAX_CONNECTIONS),
-            unused: Mutex::default(),
+            servers: Mutex::default(),
         }
     }
 
@@ -122,11 +153,14 @@ impl ServiceAccount {
     /// Closes the unused connections that have another login or TLS configuration than new
     /// connections.
     pub(crate) fn close_outdated(&self) {
-        let mut unused = self.unused.lock();
-        let closed = unused.extract_if(.., |kept| !self.is_current(kept));
-        let closed: Vec<_> = closed.collect();
-        drop(unused);
-        drop(closed);
+        let servers: Vec<_> = self.servers.lock().values().cloned().collect();
+        for server in servers {
+            let mut unused = server.unused.lock();
+            let closed = unused.extract_if(.., |kept| !self.is_current(kept));
+            let closed: Vec<_> = closed.collect();
+            drop(unused);
+            drop(closed);
+        }
     }
 
     /// True if the server has not closed the connection, and a new connection would have the same
@@ -150,7 +184,6 @@ impl ServiceAccount {
         let account = account.ok_or(ServiceError::Unresolved)?;
         let connection = self.connector.establish_account(server, &account).await?;
         Ok(ServiceConnection {
-            server: server.clone(),
             account,
             connection,
         })
@@ -171,11 +204,13 @@ impl ServiceAccount {
         generation: Generation,
         command: &RawDocument,
     ) -> Result<SecretDocument, ServiceError> {
-        let _permit = self.permits.acquire().await;
-        if let Some(mut kept) = self.take(server, generation) {
+        let connections = self.connections(server);
+        let _permit = connections.permits.acquire().await;
+        if let Some(mut kept) = self.take(&connections, generation) {
             match self.run_on(&mut kept, command).await {
+                Ok(reply) if kept.may_have_lost_its_user(&reply) => {}
                 Ok(reply) => {
-                    self.unused.lock().push(kept);
+                    connections.unused.lock().push(kept);
                     return Ok(reply);
                 }
                 Err(error) => {
@@ -186,8 +221,21 @@ impl ServiceAccount {
         let mut new = self.establish(server).await?;
         new.connection.generation = generation;
         let reply = self.run_on(&mut new, command).await?;
-        self.unused.lock().push(new);
+        connections.unused.lock().push(new);
         Ok(reply)
+    }
+
+    /// The connections to a server. Also forgets servers without connections, because servers of a
+    /// deployment may be replaced.
+    fn connections(&self, server: &ServerAddress) -> Arc<ServerConnections> {
+        let mut servers = self.servers.lock();
+        if let Some(connections) = servers.get(server) {
+            return Arc::clone(connections);
+        }
+        servers.retain(|_, connections| !connections.is_unused());
+        let connections = Arc::new(ServerConnections::new());
+        servers.insert(server.clone(), Arc::clone(&connections));
+        connections
     }
 
     async fn run_on(
@@ -200,22 +248,19 @@ impl ServiceAccount {
         Ok(reply.map_err(|_| ServiceError::TimedOut(limit))??)
     }
 
-    /// Removes a usable connection to `server` from the unused connections. Also closes unused
-    /// connections that are no longer usable. Without a usable connection, closes another unused
-    /// connection if a new one would exceed [`MAX_CONNECTIONS`]. The caller holds a permit.
-    fn take(&self, server: &ServerAddress, generation: Generation) -> Option<ServiceConnection> {
-        let mut unused = self.unused.lock();
+    /// Removes a usable connection from the unused connections of a server. Also closes unused
+    /// connections that are no longer usable.
+    fn take(
+        &self,
+        connections: &ServerConnections,
+        generation: Generation,
+    ) -> Option<ServiceConnection> {
+        let mut unused = connections.unused.lock();
         let is_outdated = |kept: &mut ServiceConnection| {
-            !self.is_current(kept)
-                || kept.server == *server && kept.connection.generation != generation
+            !self.is_current(kept) || kept.connection.generation != generation
         };
-        let mut closed: Vec<_> = unused.extract_if(.., is_outdated).collect();
-        let found = unused.iter().rposition(|kept| kept.server == *server);
-        let found = found.map(|index| unused.remove(index));
-        let in_use = MAX_CONNECTIONS - self.permits.available_permits();
-        if found.is_none() && unused.len() + in_use > MAX_CONNECTIONS {
-            closed.push(unused.remove(0));
-        }
+        let closed: Vec<_> = unused.extract_if(.., is_outdated).collect();
+        let found = unused.pop();
         drop(unused);
         drop(closed);
         found
@@ -262,6 +307,13 @@ mod tests {
         rawdoc! { "ok": 1 }
     }
 
+    /// Number of unused connections to a server.
+    fn unused(service_account: &ServiceAccount, server: &ScriptedServer) -> usize {
+        let connections = service_account.connections(server.address());
+        let unused = connections.unused.lock();
+        unused.len()
+    }
+
     async fn ask(
         service_account: &ServiceAccount,
         server: &ScriptedServer,
@@ -295,7 +347,7 @@ mod tests {
         ] {
             if change == "password" {
                 service_account.set_password(Password::new("new".to_owned()));
-                assert!(service_account.unused.lock().is_empty());
+                assert_eq!(unused(&service_account, &server), 0);
             }
             ask(&service_account, &server, generation).await.unwrap();
             assert_eq!(server.accepted(), accepted, "{change}");
@@ -321,7 +373,7 @@ mod tests {
         // The kept connection fails, and then the new one succeeds.
         ask(&service_account, &server, generation).await.unwrap();
         assert_eq!(server.accepted(), 2);
-        service_account.unused.lock().clear();
+        (service_account.connections(server.address()).unused.lock()).clear();
         // A new connection fails, and the command is not repeated.
         let failed = ask(&service_account, &server, generation).await;
         assert!(matches!(failed, Err(ServiceError::Exchange(_))));
@@ -329,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_service_account_has_at_most_four_connections_for_readings_of_keys() {
+    async fn the_service_account_has_at_most_four_connections_to_a_server_for_readings_of_keys() {
         let release = Arc::new(Notify::new());
         let held = Arc::clone(&release);
         let slow = server(move || Response::ReplyAfter(Arc::clone(&held), ok())).await;
@@ -349,9 +401,27 @@ mod tests {
         };
         assert!(replies.iter().all(Result::is_ok));
         assert_eq!(slow.accepted(), MAX_CONNECTIONS);
-        assert_eq!(service_account.unused.lock().len(), MAX_CONNECTIONS);
-        // A connection to another server replaces an unused one.
+        assert_eq!(unused(&service_account, &slow), MAX_CONNECTIONS);
+        // Each server has its own connections.
         ask(&service_account, &other, generation).await.unwrap();
-        assert_eq!(service_account.unused.lock().len(), MAX_CONNECTIONS);
+        assert_eq!(unused(&service_account, &slow), MAX_CONNECTIONS);
+        assert_eq!(unused(&service_account, &other), 1);
+    }
+
+    /// 13 is Unauthorized.
+    #[tokio::test]
+    async fn a_connection_that_is_refused_with_13_is_replaced_if_it_is_older_than_a_minute() {
+        let refusal = || Response::Reply(rawdoc! { "ok": 0, "code": 13 });
+        let server = server(refusal).await;
+        let service_account = service_account();
+        for (age, accepted) in [(0, 1), (0, 1), (60, 2), (0, 2)] {
+            let connections = service_account.connections(server.address());
+            for kept in connections.unused.lock().iter_mut() {
+                kept.connection.created_at -= Duration::from_secs(age);
+            }
+            let asked = ask(&service_account, &server, Generation::default());
+            assert_eq!(asked.await.unwrap().get_i32("code").unwrap(), 13);
+            assert_eq!(server.accepted(), accepted);
+        }
     }
 }

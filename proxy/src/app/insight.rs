@@ -206,7 +206,10 @@ impl Feed {
             annotate_failover(&self.insight, &failover);
         }
         if let Ok(pulse) = &self.pulse {
-            let addresses: Vec<_> = servers.iter().map(|s| s.address.to_string()).collect();
+            // An arbiter has no users, so it would refuse each login.
+            let sampled = servers.iter();
+            let sampled = sampled.filter(|server| server.server_type != ServerType::Arbiter);
+            let addresses: Vec<_> = sampled.map(|server| server.address.to_string()).collect();
             pulse.set_servers(&addresses);
         }
     }

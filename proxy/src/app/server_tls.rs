@@ -19,7 +19,8 @@ use seawall_command::ReadPreference;
 use seawall_transport::{
     CertificateExpiry,
     connection::{
-        Authorities, Connector, Password, ServerTls, TlsError, TlsSettings, Verification,
+        Account, Authorities, Connector, EstablishError, Password, ServerTls, TlsError,
+        TlsSettings, Verification,
     },
 };
 
@@ -32,6 +33,13 @@ pub enum DeploymentTlsError {
     /// The configuration has TLS options, but TLS is off.
     #[error("deployment.tls: TLS is off; add tls=true to the connection string")]
     Off,
+    /// A server would get the password of the service account, although its host name is not
+    /// verified.
+    #[error(
+        "deployment.tls.allow_invalid_hostnames: must be false with authMechanism=PLAIN, because \
+         the server gets the password of the service account"
+    )]
+    PasswordToAnyHost,
     /// A file cannot be read.
     #[error("TLS to servers: {path}: {source}")]
     Unreadable {
@@ -84,6 +92,9 @@ impl ServerTlsFiles {
             };
         };
         let allows_any_name = tls.is_some_and(|tls| tls.allow_invalid_hostnames);
+        if allows_any_name && deployment.sends_password() {
+            return Err(DeploymentTlsError::PasswordToAnyHost);
+        }
         let read = |path: PathBuf| {
             let read = ReadFile::read(path);
             read.map_err(|(path, source)| DeploymentTlsError::Unreadable { path, source })
@@ -128,8 +139,8 @@ impl ServerTlsFiles {
     }
 
     /// The TLS options of the official driver. The driver verifies the whole certificate or
-    /// nothing, so with `allow_invalid_hostnames` it verifies nothing. That puts no password at
-    /// risk, because the driver only monitors servers and does not log in.
+    /// nothing, so with `allow_invalid_hostnames` it verifies nothing. The driver only monitors
+    /// servers and does not log in.
     pub(crate) fn driver_tls(&self) -> DriverTls {
         let ca = self.authorities.as_ref();
         let ca = ca.or(self.system_authorities.as_ref());
@@ -266,6 +277,12 @@ impl RunningServerTls {
     ) -> Result<(Self, DeploymentOptions, Option<Arc<ServerTls>>), DeploymentTlsError> {
         let files = ServerTlsFiles::read(&deployment, settings.tls.as_ref())?;
         let tls = files.as_ref().map(ServerTlsFiles::build).transpose()?;
+        let verifies = |files: &ServerTlsFiles| files.verification == Verification::Full;
+        if deployment.sends_password() && !files.as_ref().is_some_and(verifies) {
+            tracing::warn!(
+                "PLAIN sends the password of the service account to servers that are not verified"
+            );
+        }
         let mut combined = deployment.clone();
         if let Some(files) = &files {
             files.warn();
@@ -403,21 +420,12 @@ impl App {
         let Some(account) = parsed.service_account() else {
             return Ok(None);
         };
-        let trial = async {
-            let deadline = Instant::now() + TRIAL_LIMIT;
-            let preference = ReadPreference::PRIMARY;
-            let pool = self.topology().select(&preference, deadline).await.ok()?;
-            let connector = self.topology().connector();
-            connector
-                .establish_account(pool.address(), &account)
-                .await
-                .err()
-        };
-        match timeout(TRIAL_LIMIT, trial).await {
-            Ok(Some(error)) if error.is_refused_login() => Err(format!(
+        let connector = self.topology().connector();
+        match self.refused_login(connector, &account).await {
+            Some(error) => Err(format!(
                 "deployment.uri: a server refuses the new password: {error}"
             )),
-            _ => Ok(Some(password)),
+            None => Ok(Some(password)),
         }
     }
 
@@ -440,11 +448,42 @@ impl App {
             return None;
         }
         let problem = match timeout(TRIAL_LIMIT, select_ok(trials)).await {
-            Ok(Ok(_)) => return None,
+            Ok(Ok(_)) => return self.problem_with_certificate(&connector).await,
             Ok(Err(error)) => format!("no server accepts the files: {error}"),
             Err(_) => "no server replied to a connection with the new files in time".to_owned(),
         };
         Some(format!("TLS to servers: {problem}"))
+    }
+
+    /// The problem if a server refuses the login of the service account with the new certificate.
+    /// `None` if the account does not log in with a certificate, or if no server replied in time.
+    async fn problem_with_certificate(&self, connector: &Connector) -> Option<String> {
+        let account = self.server_tls.deployment.service_account()?;
+        let error = match account.uses_certificate() {
+            true => self.refused_login(connector, &account).await?,
+            false => return None,
+        };
+        Some(format!(
+            "deployment.uri: a server refuses the login with the new certificate: {error}"
+        ))
+    }
+
+    /// Tries to log in at the primary or at a router. Returns the error if the server refuses the
+    /// login.
+    async fn refused_login(
+        &self,
+        connector: &Connector,
+        account: &Account,
+    ) -> Option<EstablishError> {
+        let trial = async {
+            let deadline = Instant::now() + TRIAL_LIMIT;
+            let preference = ReadPreference::PRIMARY;
+            let pool = self.topology().select(&preference, deadline).await.ok()?;
+            let login = connector.establish_account(pool.address(), account);
+            login.await.err()
+        };
+        let error = timeout(TRIAL_LIMIT, trial).await.ok().flatten();
+        error.filter(EstablishError::is_refused_login)
     }
 
     /// Puts new TLS files into use. Returns the TLS configurations of the pools and of the official

@@ -196,10 +196,11 @@ impl Client {
             checkout.finish();
             match reply_is_ok(&reply) {
                 Ok(()) => Ok(reply),
-                // A client's driver would treat Seawall like a member that changed its state.
-                Err((code, message)) if is_state_change(code) => {
+                // A client's driver would treat Seawall like a member that changed its state. Old
+                // drivers also search the error text, so the server's text is not used.
+                Err((code, _)) if is_state_change(code) => {
                     topology.report_state_change(checkout.pool(), code);
-                    Err(failed(message))
+                    Err(failed("the server changed its state".to_owned()))
                 }
                 Err((code, message)) => Err(ErrorReply::new(code, message)),
             }

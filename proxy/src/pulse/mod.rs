@@ -37,6 +37,10 @@ const MAX_SAMPLES: usize = 600;
 /// command is abandoned and the next command uses a new connection.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
+/// Pause after a server has refused the login of the service account. Servers log each refused
+/// login, and some lock the account after several.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
 /// How servers are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PulseSettings {
@@ -211,7 +215,9 @@ impl Sampled {
         let sent_at = Instant::now();
         let reply = connection.run(command).await?;
         let round_trip = sent_at.elapsed();
-        self.connection = Some(connection);
+        if !connection.may_have_lost_its_user(&reply) {
+            self.connection = Some(connection);
+        }
         Ok(match reply_is_ok(&reply) {
             Ok(()) => Status::Counters(Document::try_from(&*reply).unwrap_or_default(), round_trip),
             Err((code, _)) => {
@@ -265,6 +271,8 @@ impl Server {
                 }
                 Some(Err(error)) if error.is_refused_login() => {
                     self.record_refusal(error.to_string());
+                    // The next login will probably be refused too.
+                    ticks.reset_after(REFUSED_PAUSE.max(self.settings.interval));
                 }
                 // The server is down or not reachable, or the connection ended.
                 Some(Err(_)) if sent_at.elapsed() < self.settings.timeout => self.record_no_reply(),

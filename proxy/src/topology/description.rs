@@ -271,8 +271,11 @@ impl TopologyDescription {
 
     /// True if the server at this address is a router.
     pub(super) fn is_router(&self, address: &ServerAddress) -> bool {
-        let mut servers = self.servers.iter();
-        servers.any(|server| server.address == *address && server.server_type == ServerType::Router)
+        let is_this_router = |server: &ServerDescription| {
+            server.address == *address && server.server_type == ServerType::Router
+        };
+        // In a sharded cluster, a router that has just failed has no known type.
+        self.topology_type == TopologyType::Sharded || self.servers.iter().any(is_this_router)
     }
 
     /// Returns the index of the nearest usable router that is not one of `refusing`, the routers

@@ -218,6 +218,12 @@ impl DeploymentOptions {
         service_account_in(&self.written).ok().flatten()
     }
 
+    /// True if a server gets the password of the service account itself.
+    pub(crate) fn sends_password(&self) -> bool {
+        let account = self.service_account();
+        account.is_some_and(|account| account.sends_password())
+    }
+
     /// The hosts of the connection string; `None` if its DNS name could not be resolved.
     pub(crate) fn hosts(&self) -> Option<Vec<ServerAddress>> {
         let hosts = self.options.as_ref()?.hosts.iter();

@@ -486,7 +486,8 @@ impl Credentials {
 
     /// Handles the case that a server refused an identity's keys, but the server's data about users
     /// may be outdated. Waits until the keys have been read again on the primary or on a router, or
-    /// until `deadline`. If the primary or all routers refuse the keys too, the identity ends.
+    /// until `deadline`. If the primary refuses the keys too, the identity ends. A refusal by
+    /// routers never ends it.
     pub(super) async fn keys_refused_by_lagging_server(
         self: &Arc<Self>,
         identity: &Arc<Identity>,

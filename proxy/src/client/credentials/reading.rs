@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use bson::{RawDocumentBuf, cstr};
+use bson::{RawDocumentBuf, cstr, rawdoc};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -14,11 +14,14 @@ use crate::{
     observe::CloseReason,
     pool::{CheckOutError, Checkout, Demand},
     service_account::ServiceError,
-    topology::SelectError,
+    topology::{SelectError, TopologyType},
 };
 use seawall_auth::{Identity, Mechanism, UsersInfoError, parse_users_info, users_info_command};
 use seawall_command::{ReadPreference, UNAUTHORIZED, is_state_change};
-use seawall_transport::connection::{Connection, SecretDocument};
+use seawall_transport::connection::{Connection, SecretDocument, ServerAddress};
+
+/// Maximum number of queries of the service account for one reading of a user's keys.
+const MAX_ATTEMPTS: usize = 3;
 
 impl Credentials {
     /// Reads the keys of a known user again, on the primary or on a router.
@@ -170,19 +173,26 @@ impl Credentials {
     }
 
     /// Reads a user's keys through the service account, on the primary or on a router. If the
-    /// server has failed or is no longer the primary, asks again once. The error is `None` if no
-    /// server replied.
+    /// server has failed, is no longer the primary, or is a router that refuses the login, asks
+    /// again, at most [`MAX_ATTEMPTS`] times in total. The error is `None` if no server replied.
     async fn read_as_service(
         &self,
         user: &UserName,
     ) -> Result<seawall_auth::Credentials, Option<UsersInfoError>> {
         let deadline = Instant::now() + QUESTION_LIMIT;
-        let mut read = self.ask_as_service(user, deadline).await;
-        if let Err(error) = &read
-            && error.may_succeed_elsewhere()
-        {
-            tracing::debug!(%error, "could not read a user's keys; the command is repeated once");
-            read = self.ask_as_service(user, deadline).await;
+        let mut refusing = Vec::new();
+        let mut read = self.ask_as_service(user, &mut refusing, deadline).await;
+        for _ in 1..MAX_ATTEMPTS {
+            let Err(error) = &read else { break };
+            let may_repeat = match error.is_refused_login() {
+                true => self.topology.router_except(&refusing).is_some(),
+                false => error.may_succeed_elsewhere(),
+            };
+            if !may_repeat {
+                break;
+            }
+            tracing::debug!(%error, "could not read a user's keys; the command is repeated");
+            read = self.ask_as_service(user, &mut refusing, deadline).await;
         }
         read.map_err(|error| match error {
             AskError::Reply(error) if !matches!(error, UsersInfoError::CommandFailed { .. }) => {
@@ -196,25 +206,50 @@ impl Credentials {
         })
     }
 
-    /// Sends one query for a user's keys through the service account.
+    /// Sends one query for a user's keys through the service account. `refusing` are the routers
+    /// that have refused its login.
     async fn ask_as_service(
         &self,
         user: &UserName,
+        refusing: &mut Vec<ServerAddress>,
         deadline: Instant,
     ) -> Result<seawall_auth::Credentials, AskError> {
-        let account = self.topology.service_account();
-        let account = account.ok_or(AskError::NoAccount)?;
-        let preference = ReadPreference::PRIMARY;
-        let pool = self.topology.select(&preference, deadline).await?;
-        let command = keys_command(user);
-        let reply = account.run(pool.address(), pool.generation(), &command);
-        let reply = timeout_at(deadline, reply).await;
-        let reply = reply.map_err(|_| AskError::TimedOut)??;
+        let topology = &self.topology;
+        let account = topology.service_account().ok_or(AskError::NoAccount)?;
+        let other = match refusing.is_empty() {
+            true => None,
+            false => topology.router_except(refusing),
+        };
+        let pool = match other {
+            Some(other) => other,
+            None => topology.select(&ReadPreference::PRIMARY, deadline).await?,
+        };
+        let (generation, mut command) = (pool.generation(), keys_command(user));
+        if topology.snapshot().description.topology_type == TopologyType::Single {
+            // The only server may be a secondary. Drivers add this too.
+            command.append(
+                cstr!("$readPreference"),
+                rawdoc! { "mode": "primaryPreferred" },
+            );
+        }
+        let asked = tokio::select! {
+            asked = timeout_at(deadline, account.run(pool.address(), generation, &command)) => {
+                asked.map_err(|_| AskError::TimedOut)?
+            }
+            () = pool.until_paused() => return Err(AskError::ServerFailed),
+        };
+        let reply = asked.inspect_err(|error| match error {
+            ServiceError::Establish(error) if error.blames_server() => {
+                topology.report_failure(&pool, generation);
+            }
+            error if error.is_refused_login() => refusing.push(pool.address().clone()),
+            _ => {}
+        })?;
         let parsed = parse_users_info(&reply, &user.name, &user.source);
         if let Err(UsersInfoError::CommandFailed { code }) = &parsed
             && is_state_change(*code)
         {
-            self.topology.report_state_change(&pool, *code);
+            topology.report_state_change(&pool, *code);
         }
         Ok(parsed?)
     }
@@ -231,6 +266,8 @@ enum AskError {
     Service(#[from] ServiceError),
     #[error("no reply arrived within {} s", QUESTION_LIMIT.as_secs())]
     TimedOut,
+    #[error("the server failed before its reply")]
+    ServerFailed,
     #[error(transparent)]
     Reply(#[from] UsersInfoError),
 }
@@ -242,15 +279,24 @@ impl AskError {
         match self {
             Self::Service(error) => !error.is_refused_login(),
             Self::Reply(UsersInfoError::CommandFailed { code }) => is_state_change(*code),
+            Self::ServerFailed => true,
             Self::NoAccount | Self::Select(_) | Self::TimedOut | Self::Reply(_) => false,
         }
+    }
+
+    fn is_refused_login(&self) -> bool {
+        matches!(self, Self::Service(error) if error.is_refused_login())
     }
 
     /// The error in the reply; `None` if no reply arrived.
     fn into_reply(self) -> Option<UsersInfoError> {
         match self {
             Self::Reply(error) => Some(error),
-            Self::NoAccount | Self::Select(_) | Self::Service(_) | Self::TimedOut => None,
+            Self::NoAccount
+            | Self::Select(_)
+            | Self::Service(_)
+            | Self::TimedOut
+            | Self::ServerFailed => None,
         }
     }
 }
@@ -350,6 +396,7 @@ mod tests {
             (refused(18), false),
             (AskError::NoAccount, false),
             (AskError::TimedOut, false),
+            (AskError::ServerFailed, true),
             (AskError::Reply(UsersInfoError::NoSuchUser), false),
         ] {
             assert_eq!(error.may_succeed_elsewhere(), is_repeated, "{error}");

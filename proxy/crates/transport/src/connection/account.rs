@@ -69,6 +69,16 @@ impl Account {
         }
     }
 
+    /// True if the server gets the password itself.
+    pub fn sends_password(&self) -> bool {
+        matches!(self.method, LoginMethod::Plain { .. })
+    }
+
+    /// True if the account logs in with the client certificate of the TLS connection.
+    pub fn uses_certificate(&self) -> bool {
+        matches!(self.method, LoginMethod::Certificate)
+    }
+
     /// The same account with another password. An account that logs in with a certificate has no
     /// password and does not change.
     #[must_use]
