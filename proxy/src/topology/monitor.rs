@@ -293,6 +293,7 @@ pub(super) async fn watch(
         service_account.set_account(account);
     }
     let mut options = driver_options(resolved, heartbeat_frequency);
+    let seeds = options.hosts.clone();
     let source = Arc::new(Source {
         topology,
         events: Mutex::default(),
@@ -304,10 +305,13 @@ pub(super) async fn watch(
     let failures = OccasionalLog::default();
     for number in 0_u64.. {
         tls.borrow_and_update().apply(&mut options);
+        if options.direct_connection != Some(true) {
+            options.hosts = source.hosts(&seeds);
+        }
         let next_change = match Client::with_options(with_events(&options, &source, number)) {
             Ok(new) => {
-                if current.is_some() {
-                    source.catch_up_in_time().await;
+                if current.is_some() && !source.may_replace(&tls).await {
+                    continue;
                 }
                 source.select(number, &new);
                 current = Some(new);
@@ -358,6 +362,17 @@ fn with_events(options: &ClientOptions, source: &Arc<Source>, number: u64) -> Cl
         }
     }));
     options
+}
+
+/// Converts an address for the driver.
+fn driver_address(address: &ServerAddress) -> DriverAddress {
+    match address {
+        ServerAddress::Tcp { host, port } => DriverAddress::Tcp {
+            host: host.clone(),
+            port: Some(*port),
+        },
+        ServerAddress::Unix(path) => DriverAddress::Unix { path: path.clone() },
+    }
 }
 
 /// Converts an address from the driver. `None` for a kind of address that Seawall does not know.
@@ -424,12 +439,49 @@ impl Source {
         }
     }
 
-    /// Waits at most [`REPLACEMENT_LIMIT`] until the new client has found all servers that the
-    /// earlier client has found.
-    async fn catch_up_in_time(&self) {
-        if timeout(REPLACEMENT_LIMIT, self.catch_up()).await.is_err() {
+    /// The hosts with which a new client begins: the current servers of the deployment, and the
+    /// hosts of the connection string. These may have been replaced since the start.
+    fn hosts(&self, seeds: &[DriverAddress]) -> Vec<DriverAddress> {
+        let topology = self.topology.upgrade();
+        let current = topology.iter().flat_map(|topology| {
+            let state = topology.state.lock();
+            state.members.keys().map(driver_address).collect::<Vec<_>>()
+        });
+        let mut hosts: Vec<_> = current.collect();
+        let missing = seeds.iter().filter(|seed| !hosts.contains(seed)).cloned();
+        let missing: Vec<_> = missing.collect();
+        hosts.extend(missing);
+        hosts
+    }
+
+    /// Waits until the new client has found all servers that the earlier client has found. After
+    /// [`REPLACEMENT_LIMIT`], it is enough if the new client has found any server. A client without
+    /// servers would close all pools. Returns false if `tls` has changed: then another client
+    /// replaces the new one.
+    async fn may_replace(&self, tls: &watch::Receiver<DriverTls>) -> bool {
+        loop {
+            if timeout(REPLACEMENT_LIMIT, self.catch_up()).await.is_ok() {
+                return true;
+            }
             tracing::warn!("could not reach all servers with the new TLS files");
+            if self.has_found_a_server() {
+                return true;
+            }
+            if tls.has_changed().unwrap_or(true) {
+                return false;
+            }
         }
+    }
+
+    /// True if the new client has found at least one server.
+    fn has_found_a_server(&self) -> bool {
+        let events = self.events.lock();
+        let servers = events
+            .next
+            .iter()
+            .flat_map(|next| next.servers().into_values());
+        let mut types = servers.map(|server| server.server_type());
+        types.any(|server_type| server_type != DriverServerType::Unknown)
     }
 
     /// Waits until the new client has found all servers that the earlier client has found.
