@@ -16,6 +16,9 @@ pub(super) fn select(
 ) -> Vec<usize> {
     let suitable = match description.topology_type {
         TopologyType::Unknown => Vec::new(),
+        TopologyType::Single if preference.mode == Mode::Primary => {
+            servers_where(description, may_be_primary)
+        }
         TopologyType::Single | TopologyType::Sharded => {
             servers_where(description, ServerDescription::is_usable)
         }
@@ -40,10 +43,17 @@ pub(super) fn select_only(
         suitable.next().is_none().then_some(index)
     };
     match (description.topology_type, preference.mode) {
+        (TopologyType::Single, Mode::Primary) => only(may_be_primary),
         (TopologyType::Single | TopologyType::Sharded, _) => only(ServerDescription::is_usable),
         (TopologyType::ReplicaSetWithPrimary, Mode::Primary) => only(is_primary),
         _ => None,
     }
+}
+
+/// True if the only server of the deployment can serve operations that need a primary. A server
+/// that is known to have stepped down would refuse them.
+fn may_be_primary(server: &ServerDescription) -> bool {
+    server.is_usable() && !server.is_demoted
 }
 
 fn servers_where(

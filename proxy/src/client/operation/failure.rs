@@ -9,6 +9,9 @@ use seawall_command::{
     RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
 };
 
+/// The label of an error that says that the operation wrote nothing.
+pub(super) const NO_WRITES_PERFORMED: &str = "NoWritesPerformed";
+
 /// What determines the error reply: facts about the failed command, and about its client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailedCommand<'a> {
@@ -62,6 +65,11 @@ pub(super) fn error_reply(command: &FailedCommand<'_>, failure: &Failure) -> Err
             set_name,
             has_primary,
         } => no_server(command, *mode, set_name.as_deref(), *has_primary),
+        // An earlier attempt may have committed the transaction. With this error, the driver does
+        // not tell the application that the transaction has failed.
+        Failure::Overload if command.class == Class::EndTransaction => {
+            host_unreachable(command, "no connection became available in time")
+        }
         Failure::Overload => overloaded(command),
         Failure::ServerFailed(message) => host_unreachable(command, message),
     }
@@ -78,7 +86,7 @@ fn overloaded(command: &FailedCommand<'_>) -> ErrorReply {
             &[
                 SYSTEM_OVERLOADED_ERROR,
                 RETRYABLE_ERROR,
-                "NoWritesPerformed",
+                NO_WRITES_PERFORMED,
             ][..],
         ),
         false => (
@@ -86,7 +94,11 @@ fn overloaded(command: &FailedCommand<'_>) -> ErrorReply {
                 NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
                 "Couldn't get a connection within the time limit",
             ),
-            &[][..],
+            match command.class {
+                // The error must not replace that of an earlier attempt, which may have written.
+                Class::Write => &[NO_WRITES_PERFORMED][..],
+                _ => &[][..],
+            },
         ),
     };
     error = error.with_labels(labels);
@@ -104,7 +116,7 @@ fn no_server(
     has_primary: bool,
 ) -> ErrorReply {
     if let (Class::GetMore, Some(cursor)) = (command.class, command.cursor) {
-        return cursor_lost(cursor, command.is_resumable);
+        return cursor_lost(cursor, command);
     }
     // An earlier attempt may have committed the transaction. With the label of a transient error,
     // the driver would run the whole transaction again.
@@ -143,10 +155,11 @@ fn host_unreachable(command: &FailedCommand<'_>, message: &str) -> ErrorReply {
 }
 
 /// The error for a `getMore` whose server did not recover in time.
-fn cursor_lost(cursor: i64, is_resumable: bool) -> ErrorReply {
-    let labels: &[_] = match is_resumable {
-        true => &[RESUMABLE_CHANGE_STREAM_ERROR],
-        false => &[],
+fn cursor_lost(cursor: i64, command: &FailedCommand<'_>) -> ErrorReply {
+    let labels: &[_] = match (command.in_transaction, command.is_resumable) {
+        (true, _) => &[TRANSIENT_TRANSACTION_ERROR],
+        (false, true) => &[RESUMABLE_CHANGE_STREAM_ERROR],
+        (false, false) => &[],
     };
     let message = format!("cursor id {cursor} not found");
     ErrorReply::new(CURSOR_NOT_FOUND, message).with_labels(labels)
@@ -191,6 +204,10 @@ mod tests {
         cursor: Some(7),
         ..FIND
     };
+    const GET_MORE_IN_TRANSACTION: FailedCommand<'_> = FailedCommand {
+        in_transaction: true,
+        ..GET_MORE
+    };
     const CHANGE_STREAM: FailedCommand<'_> = FailedCommand {
         is_resumable: true,
         ..GET_MORE
@@ -233,6 +250,8 @@ mod tests {
             (FIND, Failure::Overload, (202, vec![])),
             (MODERN, Failure::Overload, (462, overloaded)),
             (CHANGE_STREAM, Failure::Overload, (202, resumable.clone())),
+            (WRITE, Failure::Overload, (202, vec![NO_WRITES_PERFORMED])),
+            (COMMIT, Failure::Overload, (6, retry.clone())),
             (FIND, failed.clone(), (6, vec![])),
             (WRITE, failed.clone(), (6, retry.clone())),
             (UPDATE_MANY, failed.clone(), (6, vec![])),
@@ -245,10 +264,19 @@ mod tests {
             (FIND, no_server(secondary, false), (6, vec![])),
             (FIND, no_server(secondary, true), (133, vec![])),
             (UPDATE_MANY, no_server(primary, false), (133, vec![])),
-            (IN_TRANSACTION, no_server(primary, false), (133, transient)),
+            (
+                IN_TRANSACTION,
+                no_server(primary, false),
+                (133, transient.clone()),
+            ),
             (COMMIT, no_server(primary, false), (6, retry.clone())),
             (COMMIT, no_server(primary, true), (6, retry)),
             (GET_MORE, no_server(primary, false), (43, vec![])),
+            (
+                GET_MORE_IN_TRANSACTION,
+                no_server(primary, true),
+                (43, transient.clone()),
+            ),
             (CHANGE_STREAM, no_server(primary, true), (43, resumable)),
         ];
         for (command, failure, expected) in cases {

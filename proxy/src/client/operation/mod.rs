@@ -28,10 +28,12 @@ mod slices;
 
 use std::{pin::pin, sync::Arc};
 
+use bson::RawDocument;
 use tokio::time::Instant;
 
 use self::{
     context::{Attempt, AttemptEnd, Operation},
+    failure::NO_WRITES_PERFORMED,
     slices::Wait,
 };
 pub(super) use self::{
@@ -222,20 +224,46 @@ fn end_of_attempt(last: Attempt) -> AttemptEnd {
 }
 
 /// The end of a write whose first attempt failed with `first` and was repeated. If the second
-/// attempt has reached no server, the client gets the error of the first one: the server may have
-/// executed it, and the error of the second one can say that nothing was written.
+/// attempt has reached no server, or if its server says that it has written nothing, the client
+/// gets the error of the first attempt, because the first server may have executed the write.
 fn end_of_both_attempts(first: ErrorReply, second: Attempt) -> AttemptEnd {
     match end_of_attempt(second) {
         AttemptEnd::Error(_, Outcome::Refused) => AttemptEnd::Error(first, Outcome::ServerFailed),
+        AttemptEnd::Reply(reply, Outcome::Error, _) if has_written_nothing(&reply.bytes) => {
+            AttemptEnd::Error(first, Outcome::ServerFailed)
+        }
         ended => ended,
     }
 }
 
+/// True if an `OP_MSG` reply has the label [`NO_WRITES_PERFORMED`].
+fn has_written_nothing(reply: &[u8]) -> bool {
+    let document = OpMsg::parse(reply).ok().map(|reply| reply.body);
+    let document = document.and_then(|body| RawDocument::from_bytes(body).ok());
+    let labels = document.and_then(|document| document.get_array("errorLabels").ok());
+    let mut labels = labels.into_iter().flatten().filter_map(Result::ok);
+    labels.any(|label| label.as_str() == Some(NO_WRITES_PERFORMED))
+}
+
 #[cfg(test)]
 mod tests {
+    use bson::rawdoc;
     use seawall_command::{HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED, RETRYABLE_WRITE_ERROR};
+    use seawall_wire::encode_op_msg_like;
 
     use super::*;
+
+    #[test]
+    fn if_the_second_attempt_of_a_write_wrote_nothing_the_client_gets_the_error_of_the_first() {
+        for (label, is_first) in [(NO_WRITES_PERFORMED, true), (RETRYABLE_WRITE_ERROR, false)] {
+            let reply = rawdoc! { "ok": 0, "code": 91, "errorLabels": [label] };
+            let bytes = encode_op_msg_like(0, 1, 7, reply.as_bytes());
+            let reply = HeldReply { bytes, share: None };
+            let second = Attempt::Ended(AttemptEnd::Reply(reply, Outcome::Error, 0));
+            let ended = end_of_both_attempts(ErrorReply::new(6, "first"), second);
+            assert_eq!(matches!(ended, AttemptEnd::Error(..)), is_first, "{label}");
+        }
+    }
 
     #[test]
     fn if_the_second_attempt_of_a_write_reaches_no_server_the_client_gets_the_error_of_the_first() {

@@ -369,16 +369,18 @@ impl Operation<'_> {
     /// True if another router can run the operation although its transaction is pinned. This is so
     /// for the first statement of a transaction, because no router knows the transaction yet. It is
     /// also so for a repeated commit with a recovery token, because any router can find the result
-    /// of the first commit. A first commit must wait for its router, because another router would
-    /// abort the transaction.
+    /// of the first commit, and for an abort, whose errors drivers ignore. A first commit must wait
+    /// for its router, because another router would abort the transaction.
     fn may_change_router(&self, observation: &Observation<'_>) -> bool {
         let has_recovery_token = || {
             let mut elements = Elements::of(self.parsed.body).map_while(Result::ok);
             elements.any(|element| element.name == b"recoveryToken")
         };
-        let is_commit = self.command.name_str() == "commitTransaction";
-        self.command.starts_transaction
-            || (is_commit && observation.is_retry() && has_recovery_token())
+        match self.command.name_str() {
+            "abortTransaction" => true,
+            "commitTransaction" => observation.is_retry() && has_recovery_token(),
+            _ => self.command.starts_transaction,
+        }
     }
 
     /// The operation's transaction if the transaction must be pinned to a server; else `None`. Only
