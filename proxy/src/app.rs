@@ -30,7 +30,7 @@ use seawall_locks::Mutex;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::spawn_blocking,
-    time::{Instant, interval, sleep, sleep_until, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -702,6 +702,8 @@ async fn watch_lateness(shared: &Shared, lateness: &Lateness, record: impl Fn(Du
 
 async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
     let mut ticks = interval(MAINTENANCE_INTERVAL);
+    // After the process was stopped for a while, the missed rounds are not needed.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;
         shared.routing.topology.maintain_pools();

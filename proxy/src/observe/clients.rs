@@ -56,7 +56,8 @@ impl ClientDirectory {
 
     /// Counts an accepted client, and adds it to the list of connected clients.
     pub fn connected(self: &Arc<Self>, peer: Arc<str>, ip: Option<IpAddr>) -> ConnectedClient {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut rows = self.rows.lock();
+        let id = self.unused_id(&rows);
         let row = ClientRow {
             id,
             peer: Arc::clone(&peer),
@@ -65,8 +66,9 @@ impl ClientDirectory {
             application: None,
             driver: None,
         };
+        rows.insert(id, row);
+        drop(rows);
         self.traffic.lock().arrivals += 1;
-        self.rows.lock().insert(id, row);
         self.metrics.count(MetricName::ClientConnectionsTotal, &[]);
         ConnectedClient {
             directory: Arc::clone(self),
@@ -78,6 +80,16 @@ impl ClientDirectory {
             since: Instant::now(),
             stage: Stage::default(),
             how: None,
+        }
+    }
+
+    /// The next id that no connected client has. After 2,147,483,647 clients, ids begin again at 1.
+    fn unused_id(&self, rows: &HashMap<i32, ClientRow>) -> i32 {
+        loop {
+            let id = self.next_id.fetch_add(1, Ordering::Relaxed) & i32::MAX;
+            if id > 0 && !rows.contains_key(&id) {
+                return id;
+            }
         }
     }
 
@@ -329,6 +341,16 @@ mod tests {
         fn drop(&mut self) {
             *self.1.lock() = Some(self.0.departure());
         }
+    }
+
+    #[test]
+    fn ids_of_clients_begin_again_at_1_after_the_last_one_and_no_two_clients_have_the_same_id() {
+        let directory = Arc::new(ClientDirectory::new(Arc::new(Metrics::new(None).unwrap())));
+        let client = || directory.connected("a:1".into(), None);
+        let first = client();
+        directory.next_id.store(i32::MAX, Ordering::Relaxed);
+        let (last, next) = (client(), client());
+        assert_eq!([first.id(), last.id(), next.id()], [1, i32::MAX, 2]);
     }
 
     #[test]
