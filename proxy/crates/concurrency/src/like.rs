@@ -46,6 +46,9 @@ struct Group {
     unloaded: Option<f64>,
     low_load_count: f64,
     low_load_log_sum: f64,
+    /// The operations that have completed since their mean was last compared with `unloaded`.
+    completed_count: f64,
+    completed_log_sum: f64,
 }
 
 impl Group {
@@ -67,9 +70,13 @@ impl Group {
                 None => low_load,
             });
         }
-        let count = float(seen.completed);
-        if count >= 4.0 * MIN_OPERATIONS {
-            let mean = seen.log_sum / count;
+        // A group of rare operations needs several samples. Without this comparison, its time would
+        // grow with its age for ever while all of its operations run under load.
+        self.completed_count += float(seen.completed);
+        self.completed_log_sum += seen.log_sum;
+        if self.completed_count >= 4.0 * MIN_OPERATIONS {
+            let mean = self.completed_log_sum / self.completed_count;
+            (self.completed_count, self.completed_log_sum) = (0.0, 0.0);
             unloaded = Some(unloaded.map_or(mean, |before| before.min(mean)));
         }
         self.unloaded = unloaded;
@@ -250,6 +257,19 @@ mod tests {
     }
 
     /// The *server time without load* is measured with operations that began at low load.
+    #[test]
+    fn a_day_of_rare_operations_under_load_does_not_make_a_crowded_server_look_unloaded() {
+        let mut like = Like::default();
+        let mut low_load = Sample::default();
+        (0..20).for_each(|_| low_load.record(0, Duration::from_millis(1), true));
+        like.learn(&low_load, 32);
+        let rare = sample(&[(2, 10)]);
+        (0..24 * 3_600 * 10).for_each(|_| like.learn(&rare, 32));
+        let slowdown = like.slowdown(&sample(&[(100, 10)])).unwrap();
+        let crowding = slowdown.crowding().unwrap();
+        assert!(crowding > 0.9, "{crowding}");
+    }
+
     #[test]
     fn slow_operations_do_not_increase_the_server_time_without_load_while_operations_wait() {
         // With a limit of 2, every operation begins at low load, even on a crowded server.
