@@ -213,7 +213,7 @@ impl Connection {
     }
 
     fn is_encrypted(&self) -> bool {
-        matches!(self.stream, Stream::Tls(_))
+        matches!(self.stream, Stream::Tls { .. })
     }
 
     /// Fails if this connection was evicted: its permit was given to another connection.

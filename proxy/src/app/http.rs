@@ -173,7 +173,7 @@ async fn handshake(
     let Some(stream) = now.accept(tls.clone(), stream, heavy).await? else {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     };
-    let stream = Stream::Tls(Box::new(TlsStream::Server(stream)));
+    let stream = Stream::from(TlsStream::Server(stream));
     let chain = certificates_of(&stream);
     let subject = chain.first().map(|of| subject(of).unwrap_or_default());
     let certificate = subject.map(|subject| Certificate {

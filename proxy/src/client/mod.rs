@@ -323,7 +323,7 @@ impl Client {
             Err(end) => Err(end),
         };
         self.eviction.mark_activity();
-        match self.eviction.is_closing() {
+        match self.eviction.is_closing() || self.stream.is_worn_out() {
             true => served.and(Err(End::Closed)),
             false => served,
         }

@@ -542,12 +542,12 @@ async fn begin_tls(
         }
     }
     let stream = tls.accept(current, stream, heavy).await?;
-    Ok(stream.map(|stream| Stream::Tls(Box::new(TlsStream::Server(stream)))))
+    Ok(stream.map(|stream| TlsStream::Server(stream).into()))
 }
 
 /// The certificate chain that a client sent; empty if it sent none.
 pub(crate) fn certificates_of(stream: &Stream) -> Arc<[CertificateDer<'static>]> {
-    let Stream::Tls(stream) = stream else {
+    let Stream::Tls { stream, .. } = stream else {
         return Arc::default();
     };
     let (_, session) = stream.get_ref();

@@ -583,6 +583,7 @@ impl Limits {
         }
         let is_replaced = |renewal: Renewal| renewal.has_replaced(connection, now);
         if connection.expires_at.is_some_and(|at| now >= at)
+            || connection.stream.is_worn_out()
             || self.renewal.is_some_and(is_replaced)
         {
             return Some(CloseReason::Expired);

@@ -12,7 +12,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready},
     net::{TcpStream, UnixStream},
 };
-use tokio_rustls::TlsStream;
+use tokio_rustls::{TlsStream, rustls::ProtocolVersion};
 
 /// A connection's byte stream. It is an enum and not a trait object, because direct calls make each
 /// read and write faster.
@@ -22,15 +22,45 @@ pub enum Stream {
     Tcp(TcpStream),
     /// A unix domain socket.
     Unix(UnixStream),
-    /// TLS over TCP, to a client or to a server. The TLS stream is boxed, so that plain connections
-    /// need less memory.
-    Tls(Box<TlsStream<TcpStream>>),
+    /// TLS over TCP, to a client or to a server.
+    Tls {
+        /// The TLS stream. It is boxed, so that plain connections need less memory.
+        stream: Box<TlsStream<TcpStream>>,
+        /// At least the number of TLS records that were written.
+        records: u64,
+    },
+}
+
+/// Number of records after which a TLS 1.2 connection is replaced. With AES-GCM, rustls closes the
+/// connection and drops further data after 2^24 records. The difference is larger than the number
+/// of records of one message.
+const MAX_TLS_1_2_RECORDS: u64 = (1 << 24) - (1 << 16);
+
+/// Maximum number of bytes of one TLS record (RFC 8446, section 5.1).
+const TLS_RECORD_BYTES: u64 = 1 << 14;
+
+/// The number of records for a write to a TLS stream.
+fn records_of(written: &Poll<io::Result<usize>>) -> u64 {
+    let Poll::Ready(Ok(bytes)) = written else {
+        return 0;
+    };
+    let bytes = u64::try_from(*bytes).unwrap_or(u64::MAX);
+    bytes.div_ceil(TLS_RECORD_BYTES).max(1)
+}
+
+impl From<TlsStream<TcpStream>> for Stream {
+    fn from(stream: TlsStream<TcpStream>) -> Self {
+        Self::Tls {
+            stream: Box::new(stream),
+            records: 0,
+        }
+    }
 }
 
 impl Stream {
     /// True if the stream uses TLS.
     pub fn is_encrypted(&self) -> bool {
-        matches!(self, Self::Tls(_))
+        matches!(self, Self::Tls { .. })
     }
 
     /// The local address of the TCP connection. `None` for unix sockets, or if the system returns
@@ -39,9 +69,19 @@ impl Stream {
         let socket = match self {
             Self::Tcp(stream) => stream,
             Self::Unix(_) => return None,
-            Self::Tls(stream) => stream.get_ref().0,
+            Self::Tls { stream, .. } => stream.get_ref().0,
         };
         socket.local_addr().ok()
+    }
+
+    /// True if the connection must not be used for another message, because TLS 1.2 allows only a
+    /// limited number of records with the same keys. TLS 1.3 changes the keys.
+    pub fn is_worn_out(&self) -> bool {
+        let Self::Tls { stream, records } = self else {
+            return false;
+        };
+        let version = || stream.get_ref().1.protocol_version();
+        *records >= MAX_TLS_1_2_RECORDS && version() == Some(ProtocolVersion::TLSv1_2)
     }
 
     /// True if the stream cannot be used for another command: the peer or the kernel has closed it,
@@ -52,7 +92,7 @@ impl Stream {
         let read = match self {
             Self::Tcp(stream) => stream.try_read(&mut byte),
             Self::Unix(stream) => stream.try_read(&mut byte),
-            Self::Tls(stream) => {
+            Self::Tls { stream, .. } => {
                 // No waker is needed, because the next reader registers its own waker. This poll
                 // also processes TLS records without application data, such as alerts.
                 let mut no_waker = Context::from_waker(Waker::noop());
@@ -70,7 +110,7 @@ impl Stream {
         match self {
             Self::Tcp(s) => peer_has_left(s),
             Self::Unix(s) => is_closed(s.ready(Interest::READABLE).now_or_never()),
-            Self::Tls(s) => peer_has_left(s.get_ref().0),
+            Self::Tls { stream, .. } => peer_has_left(stream.get_ref().0),
         }
     }
 }
@@ -129,7 +169,9 @@ macro_rules! delegate {
         match $self.get_mut() {
             Stream::Tcp($stream) => $call,
             Stream::Unix($stream) => $call,
-            Stream::Tls($stream) => $call,
+            Stream::Tls {
+                stream: $stream, ..
+            } => $call,
         }
     };
 }
@@ -143,7 +185,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Tcp(s) => Pin::new(s).poll_read(cx, buf),
             Self::Unix(s) => Pin::new(s).poll_read(cx, buf),
-            Self::Tls(s) => poll_read_tls(s, cx, buf),
+            Self::Tls { stream, .. } => poll_read_tls(stream, cx, buf),
         }
     }
 }
@@ -154,7 +196,15 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        delegate!(self, s => Pin::new(s).poll_write(cx, buf))
+        match self.get_mut() {
+            Self::Tcp(s) => Pin::new(s).poll_write(cx, buf),
+            Self::Unix(s) => Pin::new(s).poll_write(cx, buf),
+            Self::Tls { stream, records } => {
+                let written = Pin::new(stream).poll_write(cx, buf);
+                *records += records_of(&written);
+                written
+            }
+        }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -170,14 +220,22 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        delegate!(self, s => Pin::new(s).poll_write_vectored(cx, bufs))
+        match self.get_mut() {
+            Self::Tcp(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            Self::Unix(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            Self::Tls { stream, records } => {
+                let written = Pin::new(stream).poll_write_vectored(cx, bufs);
+                *records += records_of(&written);
+                written
+            }
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Tcp(s) => s.is_write_vectored(),
             Self::Unix(s) => s.is_write_vectored(),
-            Self::Tls(s) => s.is_write_vectored(),
+            Self::Tls { stream, .. } => stream.is_write_vectored(),
         }
     }
 }
@@ -228,7 +286,7 @@ mod tests {
             let readable = match &near {
                 Stream::Tcp(near) => near.readable().await,
                 Stream::Unix(near) => near.readable().await,
-                Stream::Tls(_) => panic!("the test uses no TLS"),
+                Stream::Tls { .. } => panic!("the test uses no TLS"),
             };
             readable.unwrap();
             assert!(near.peer_has_left());

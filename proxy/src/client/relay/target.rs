@@ -126,7 +126,7 @@ pub(super) async fn destination(
 pub(super) fn is_on_this_host(server: &Stream) -> bool {
     match server {
         Stream::Unix(_) => true,
-        Stream::Tls(_) => false,
+        Stream::Tls { .. } => false,
         Stream::Tcp(stream) => match stream.peer_addr() {
             // If a socket can be bound to the address of the server, it is an address of this host.
             Ok(peer) => {
@@ -146,7 +146,7 @@ fn connects_to_itself(server: &Stream) -> bool {
     };
     match server {
         Stream::Tcp(stream) => ends(stream).unwrap_or(true),
-        Stream::Unix(_) | Stream::Tls(_) => false,
+        Stream::Unix(_) | Stream::Tls { .. } => false,
     }
 }
 

@@ -216,7 +216,7 @@ impl ServerTls {
             let chain = session.peer_certificates().unwrap_or_default();
             self.verify(chain, name).map_err(io::Error::other)?;
         }
-        let stream = Stream::Tls(Box::new(TlsStream::Client(stream)));
+        let stream = Stream::from(TlsStream::Client(stream));
         Ok((stream, is_resumed))
     }
 

@@ -136,6 +136,37 @@ async fn connect(
     (result, kind, host)
 }
 
+/// rustls closes a TLS 1.2 connection with AES-GCM after 2^24 records.
+#[tokio::test]
+async fn a_tls_1_2_connection_is_worn_out_before_its_keys_have_encrypted_2_pow_24_records() {
+    let authority = Authority::generate("ca");
+    for (version, wears_out) in [(&TLS12, true), (&TLS13, false)] {
+        let server = authority.server(version);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await;
+        let (far, _) = listener.accept().await.unwrap();
+        let tls = authority.tls();
+        let (near, far) = tokio::join!(tls.connect(HOST, near.unwrap()), server.accept(far));
+        let (mut near, mut far) = (near.unwrap(), far.unwrap());
+        let message = vec![7; 40_000];
+        near.write_all(&message).await.unwrap();
+        near.flush().await.unwrap();
+        far.read_exact(&mut message.clone()).await.unwrap();
+        let Stream::Tls { records, .. } = &mut near else {
+            panic!("the connection uses TLS");
+        };
+        // A record has at most 16 KiB.
+        assert!((3..10).contains(records), "{records}");
+        *records = (1 << 24) - (1 << 17);
+        assert!(!near.is_worn_out());
+        let Stream::Tls { records, .. } = &mut near else {
+            panic!("the connection uses TLS");
+        };
+        *records = (1 << 24) - 1_000;
+        assert_eq!(near.is_worn_out(), wears_out);
+    }
+}
+
 /// This test also checks that the server receives the host name (SNI), both in full handshakes and
 /// in resumed handshakes.
 #[tokio::test]
