@@ -152,9 +152,10 @@ impl Work {
 
 const SEEDED_AT_A_TIME: u32 = 500;
 
-/// Bytes of text in one command, so that it does not exceed the largest message that a server
-/// accepts.
-const SEEDED_BYTES: usize = 16 << 20;
+/// Bytes of text in one command. A command is one document, and each update in it has at most 78
+/// bytes besides its text. So the document does not exceed the largest one that a server accepts
+/// ([`seawall_wire::MAX_WIRE_DOCUMENT_BYTES`]).
+const SEEDED_BYTES: usize = 15 << 20;
 
 /// Checks that a reply matches `ask`. If a find returns a document with another `_id`, the reply
 /// may belong to the command of another client.
@@ -186,6 +187,7 @@ mod tests {
     use rand::SeedableRng as _;
 
     use super::*;
+    use seawall_wire::MAX_WIRE_DOCUMENT_BYTES;
 
     fn work(mix: &str) -> Work {
         Work {
@@ -247,6 +249,19 @@ mod tests {
                 (updates, end),
                 (expected, 7 + u32::try_from(expected).unwrap())
             );
+        }
+    }
+
+    #[test]
+    fn seeding_commands_are_not_larger_than_servers_accept() {
+        for payload_bytes in [0, 31_457, 65_536, 15 << 20] {
+            let work = Work {
+                payload_bytes,
+                ..work("find=1")
+            };
+            let (command, _) = work.seed(0);
+            let bytes = command.as_bytes().len();
+            assert!(bytes <= MAX_WIRE_DOCUMENT_BYTES, "{payload_bytes}: {bytes}");
         }
     }
 
