@@ -29,8 +29,8 @@ const REMEMBERED: usize = 200;
 /// Maximum number of shapes listed per stall.
 const SHAPES: usize = 5;
 
-/// Maximum number of watched servers. A server that was removed from the deployment still counts
-/// for [`FORGOTTEN_AFTER`] seconds.
+/// Maximum number of servers that are watched or have kept stalls. At this limit, a new server
+/// replaces the server that has been out of use for the longest time (see [`UNUSED_AFTER`]).
 const WATCHED: usize = 100;
 
 /// A shape whose operations waited during a stall.
@@ -73,8 +73,9 @@ pub struct RecurringStall {
     pub is_unanswered: bool,
 }
 
-/// A server is no longer watched after this many seconds in which none of its operations ended.
-const FORGOTTEN_AFTER: u64 = 3_600;
+/// A server is out of use after this many seconds in which none of its operations ended. Its usual
+/// values are then forgotten. Its stalls are kept.
+const UNUSED_AFTER: u64 = 3_600;
 
 #[derive(Default)]
 struct Watched {
@@ -117,19 +118,18 @@ impl Stalls {
         self.samples.add(samples, now);
         let mut ended = Vec::new();
         ended.extend(self.all.second(start, all, None, &Vec::new, select));
-        self.servers
-            .retain(|_, watched| watched.seen_at + FORGOTTEN_AFTER > start);
+        self.servers.retain(|_, watched| {
+            let is_in_use = watched.is_in_use(start);
+            if !is_in_use {
+                watched.detector = StallDetector::default();
+            }
+            is_in_use || !watched.stalls.is_empty()
+        });
         for label in second.series.keys() {
             let Label::Server(address) = &**label else {
                 continue;
             };
-            let is_full = self.servers.len() >= WATCHED;
-            if let Some(watched) = self.servers.get_mut(address) {
-                watched.seen_at = start;
-            } else if !is_full {
-                let watched = self.servers.entry(address.clone());
-                watched.or_default().seen_at = start;
-            }
+            self.mark_seen(address, start);
         }
         for (address, watched) in &mut self.servers {
             let figures = second.series.get(&Label::Server(address.clone()));
@@ -140,6 +140,31 @@ impl Stalls {
         ended
     }
 
+    /// Marks a server as in use. A new server is watched only if the limit [`WATCHED`] allows it.
+    fn mark_seen(&mut self, address: &str, start: u64) {
+        if let Some(watched) = self.servers.get_mut(address) {
+            watched.seen_at = start;
+            return;
+        }
+        if self.servers.len() >= WATCHED {
+            self.drop_longest_unused(start);
+        }
+        if self.servers.len() < WATCHED {
+            let watched = self.servers.entry(address.into());
+            watched.or_default().seen_at = start;
+        }
+    }
+
+    /// Drops the server that has been out of use for the longest time, if there is one.
+    fn drop_longest_unused(&mut self, start: u64) {
+        let servers = self.servers.iter();
+        let unused = servers.filter(|(_, watched)| !watched.is_in_use(start));
+        let longest = unused.min_by_key(|(_, watched)| watched.seen_at);
+        if let Some(address) = longest.map(|(address, _)| address.clone()) {
+            self.servers.remove(&address);
+        }
+    }
+
     /// Drops the stalls that ended after `start`, because the clock was set back to this second.
     /// The detectors learn the usual values again.
     pub(super) fn rewind(&mut self, start: u64) {
@@ -147,6 +172,7 @@ impl Stalls {
         for watched in self.servers.values_mut().chain([&mut self.all]) {
             watched.stalls.retain(|stall| span(&stall.episode).1 <= now);
             watched.detector = StallDetector::default();
+            watched.seen_at = watched.seen_at.min(start);
         }
         self.samples = Samples::default();
     }
@@ -236,6 +262,10 @@ fn float_seconds(time: SystemTime) -> f64 {
 }
 
 impl Watched {
+    fn is_in_use(&self, start: u64) -> bool {
+        self.seen_at + UNUSED_AFTER > start
+    }
+
     fn second(
         &mut self,
         start: u64,
@@ -468,28 +498,72 @@ mod tests {
         }
     }
 
-    #[test]
-    fn servers_in_use_keep_their_stalls_even_if_the_maximum_number_of_servers_is_watched() {
-        let series = (0..WATCHED).map(|number| {
-            let label = Label::Server(format!("server{number}").into());
-            (Arc::new(label), Figures::default())
+    /// Adds a second in which one operation ended on each of the servers.
+    fn add_second(stalls: &mut Stalls, start: u64, servers: &[String]) {
+        let mut figures = Figures {
+            count: 1,
+            ..Figures::default()
+        };
+        figures.durations.record(Duration::from_millis(3));
+        let series = servers.iter().map(|address| {
+            let label = Label::Server(address.as_str().into());
+            (Arc::new(label), figures.clone())
         });
-        let beat = Period {
+        let second = Period {
             length: Duration::from_secs(1),
             series: series.collect(),
         };
-        let mut stalls = Stalls::default();
-        let second = |stalls: &mut Stalls, start| {
-            let select = |_: u64, _: u64| Selection::default();
-            stalls.second(start, &Figures::default(), &beat, Vec::new(), &select);
-        };
-        second(&mut stalls, 1_000);
+        let select = |_: u64, _: u64| Selection::default();
+        stalls.second(start, &Figures::default(), &second, Vec::new(), &select);
+    }
+
+    fn add_a_stall_of_each_server(stalls: &mut Stalls) {
         for (address, watched) in &mut stalls.servers {
             watched.stalls.push_back(stall(Some(address), 900.0, 3));
         }
+    }
+
+    #[test]
+    fn servers_in_use_keep_their_stalls_even_if_the_maximum_number_of_servers_is_watched() {
+        let servers: Vec<_> = (0..WATCHED).map(|n| format!("server{n}")).collect();
+        let mut stalls = Stalls::default();
+        add_second(&mut stalls, 1_000, &servers);
+        add_a_stall_of_each_server(&mut stalls);
         for start in [4_000, 7_000, 10_000] {
-            second(&mut stalls, start);
+            add_second(&mut stalls, start, &servers);
         }
         assert_eq!(listed(&stalls, 10_000, None).len(), WATCHED);
+    }
+
+    /// The clock may also jump forward by more than an hour, and be set back later.
+    #[test]
+    fn a_server_without_operations_for_an_hour_keeps_its_stalls_but_not_its_usual_values() {
+        let mut stalls = Stalls::default();
+        for start in 1_000..1_030 {
+            add_second(&mut stalls, start, &["a".to_owned()]);
+        }
+        add_a_stall_of_each_server(&mut stalls);
+        assert!(!stalls.servers["a"].detector.is_learning());
+        add_second(&mut stalls, 1_029 + UNUSED_AFTER, &[]);
+        assert_eq!(listed(&stalls, 5_000, None), [(Some("a".into()), 900.0)]);
+        assert!(stalls.servers["a"].detector.is_learning());
+        stalls.rewind(1_030);
+        assert_eq!(listed(&stalls, 1_030, None).len(), 1);
+    }
+
+    #[test]
+    fn at_the_maximum_number_of_servers_a_new_server_replaces_the_one_out_of_use_the_longest() {
+        let mut stalls = Stalls::default();
+        for start in 1_000..1_100 {
+            add_second(&mut stalls, start, &[format!("server{start}")]);
+        }
+        add_a_stall_of_each_server(&mut stalls);
+        let new = ["new".to_owned()];
+        add_second(&mut stalls, 1_100, &new);
+        assert!(!stalls.servers.contains_key("new"));
+        add_second(&mut stalls, 5_000, &new);
+        assert!(stalls.servers.contains_key("new"));
+        assert!(!stalls.servers.contains_key("server1000"));
+        assert_eq!(stalls.servers.len(), WATCHED);
     }
 }
