@@ -502,8 +502,9 @@ impl Insight {
     }
 
     /// All kept stalls that overlap with the period from the first until the second time, the
-    /// latest first, and the recurring stalls that overlap with it. Without a period, all kept
-    /// stalls.
+    /// latest first, and for each server the best series of recurring stalls with a stall in the
+    /// period. Stalls that began after the period do not belong to a series. Without a period, all
+    /// kept stalls.
     pub fn stalls(
         &self,
         period: Option<(SystemTime, SystemTime)>,

@@ -177,38 +177,38 @@ impl Stalls {
         self.samples = Samples::default();
     }
 
-    /// All kept stalls that overlap with the period from `from` until `to`, the latest first, and
-    /// the recurring stalls that overlap with it. Without a period, all kept stalls.
+    /// All kept stalls that overlap with the period from the first until the second time, the
+    /// latest first, and for each server the best series of recurring stalls with a stall in the
+    /// period. Stalls that began after the period do not belong to a series. Without a period, all
+    /// kept stalls.
     pub(super) fn list(
         &self,
         now: SystemTime,
         period: Option<(SystemTime, SystemTime)>,
     ) -> (Vec<Stall>, Vec<RecurringStall>) {
+        let period = period.map(|(from, to)| (float_seconds(from), float_seconds(to)));
+        let (from, to) = period.unwrap_or((0.0, f64::INFINITY));
         let (mut stalls, mut recurring) = (Vec::new(), Vec::new());
         for (address, watched) in &self.servers {
             stalls.extend(watched.stalls.iter().cloned());
             let samples = || self.samples.of(address, now);
-            recurring.extend(watched.recurring(Some(address), &samples, now));
+            recurring.extend(watched.recurring(Some(address), &samples, (from, to), now));
         }
         let everywhere: Vec<_> = (self.all.stalls.iter())
+            .filter(|stall| stall.episode.started_at < to)
             .filter(|stall| is_deployment_wide(stall, stalls.iter()))
             .cloned()
             .collect();
         if !everywhere.is_empty() && recurring.iter().all(|of| !of.recurrence.is_current) {
             let is_only = recurring.is_empty();
-            let all = self.all.recurring(None, &Vec::new, now).into_iter();
+            let all = self.all.recurring(None, &Vec::new, (from, to), now);
             recurring.extend(all.filter(|all| all.recurrence.is_current || is_only));
         }
         stalls.extend(everywhere);
-        if let Some((from, to)) = period {
-            let (from, to) = (float_seconds(from), float_seconds(to));
-            let is_within = |start: f64, end: f64| start < to && end >= from;
-            stalls.retain(|stall| {
-                let (start, end) = span(&stall.episode);
-                is_within(start, end)
-            });
-            recurring.retain(|of| is_within(of.recurrence.first_at, of.recurrence.last_end()));
-        }
+        stalls.retain(|stall| {
+            let (start, end) = span(&stall.episode);
+            start < to && end >= from
+        });
         stalls.sort_by(|a, b| b.episode.started_at.total_cmp(&a.episode.started_at));
         recurring.sort_by(|a, b| {
             let key = |of: &RecurringStall| (of.recurrence.is_current, of.recurrence.last_at);
@@ -301,19 +301,24 @@ impl Watched {
     /// True if stalls recur at `now` (in seconds since the epoch).
     fn is_recurring(&self, now: f64) -> bool {
         let episodes: Vec<_> = self.stalls.iter().map(|s| s.episode.clone()).collect();
-        recurrence(&episodes, now).is_some_and(|of| of.is_current)
+        recurrence(&episodes, 0.0, now).is_some_and(|of| of.is_current)
     }
 
+    /// The best series of recurring stalls with a stall in the period from `from` until `to`, both
+    /// in seconds since the epoch. Only stalls that began before `to` are examined.
     fn recurring(
         &self,
         server: Option<&str>,
         samples: &dyn Fn() -> Vec<Sample>,
+        (from, to): (f64, f64),
         now: SystemTime,
     ) -> Option<RecurringStall> {
-        let episodes: Vec<_> = self.stalls.iter().map(|s| s.episode.clone()).collect();
-        let recurrence = recurrence(&episodes, float_seconds(now))?;
-        let silent = self.stalls.iter().filter(|stall| stall.unanswered > 0);
-        let is_unanswered = silent.count() * 2 > self.stalls.len();
+        let stalls = self.stalls.iter();
+        let stalls: Vec<_> = stalls.filter(|s| s.episode.started_at < to).collect();
+        let episodes: Vec<_> = stalls.iter().map(|s| s.episode.clone()).collect();
+        let recurrence = recurrence(&episodes, from, float_seconds(now))?;
+        let silent = stalls.iter().filter(|stall| stall.unanswered > 0);
+        let is_unanswered = silent.count() * 2 > stalls.len();
         // The counters are compared over all stalls that still have samples, because several stalls
         // give a clearer result than one. If this comparison finds no counter, `last` takes the
         // counter of the latest stall that has one.
@@ -323,10 +328,8 @@ impl Watched {
         let spans: Vec<_> = spans.filter(|(start, _)| *start >= known).collect();
         let together = moved(&samples, &spans).into_iter().next();
         let last = || {
-            self.stalls
-                .iter()
-                .rev()
-                .find_map(|s| s.moved.first().cloned())
+            let mut latest_first = stalls.iter().rev();
+            latest_first.find_map(|stall| stall.moved.first().cloned())
         };
         Some(RecurringStall {
             server: server.map(Into::into),
@@ -443,8 +446,9 @@ mod tests {
         assert_eq!(listed(&all, 310, None).len(), 3);
         for (period, starts, recurring) in [
             ((202, 310), &[300.0, 200.0][..], 1),
-            ((102, 201), &[200.0, 100.0], 1),
-            ((104, 200), &[], 1),
+            ((102, 301), &[300.0, 200.0, 100.0], 1),
+            ((102, 201), &[200.0, 100.0], 0),
+            ((104, 200), &[], 0),
             ((304, 310), &[], 0),
             ((0, 100), &[], 0),
         ] {
@@ -456,6 +460,35 @@ mod tests {
             assert_eq!(found.len(), recurring, "{period:?}");
         }
         assert_eq!(all.list(at(310), None).1.len(), 1);
+    }
+
+    #[test]
+    fn recurring_stalls_of_a_past_period_are_found_even_if_the_stalls_recur_again_now() {
+        let both: &[(f64, u64)] = &[
+            (100.0, 3),
+            (160.0, 3),
+            (220.0, 3),
+            (90_000.0, 3),
+            (90_060.0, 3),
+            (90_120.0, 3),
+            (90_180.0, 3),
+        ];
+        let of_a_server = stalls(&[("a", both)], &[]);
+        let everywhere = stalls(&[("a", &[])], both);
+        for stalls in [of_a_server, everywhere] {
+            for (from, to, expected) in [
+                (0, 1_000, Some((220.0, false))),
+                (1_000, 80_000, None),
+                (80_000, 90_190, Some((90_180.0, true))),
+                // The latest stall of the series is in the period; the others are before it.
+                (90_150, 90_190, Some((90_180.0, true))),
+            ] {
+                let (_, found) = stalls.list(at(90_190), Some((at(from), at(to))));
+                let found = found.iter().map(|of| &of.recurrence);
+                let found: Vec<_> = found.map(|of| (of.last_at, of.is_current)).collect();
+                assert_eq!(found, Vec::from_iter(expected), "from {from} until {to}");
+            }
+        }
     }
 
     #[test]

@@ -18,8 +18,6 @@ pub struct Recurrence {
     pub length: Duration,
     /// Number of episodes in the series.
     pub times: usize,
-    /// Start of the first episode, in seconds since the epoch.
-    pub first_at: f64,
     /// Start of the last episode, in seconds since the epoch.
     pub last_at: f64,
     /// The most frequent phase of these episodes. The phase of an episode is the one in which its
@@ -28,13 +26,6 @@ pub struct Recurrence {
     /// True if another episode can be expected, because at most three periods have passed since the
     /// end of the last episode.
     pub is_current: bool,
-}
-
-impl Recurrence {
-    /// End of the last episode in seconds since the epoch, computed from the median length.
-    pub(crate) fn last_end(&self) -> f64 {
-        self.last_at + self.length.as_secs_f64()
-    }
 }
 
 /// Maximum number of examined episodes. If there are more, the latest are examined.
@@ -88,10 +79,11 @@ const ALIKE_SECONDS: f64 = 1.0;
 /// missing, and the next may be late.
 const CURRENT_PERIODS: f64 = 3.0;
 
-/// The best recurrence of the episodes, if there is one. A recurrence that is current at `now` (in
-/// seconds since the epoch) is better than a past one. Otherwise, a longer chain is better than a
-/// shorter one, and of equally long chains the latest is the best.
-pub(super) fn recurrence(episodes: &[Episode], now: f64) -> Option<Recurrence> {
+/// The best recurrence of the episodes whose last episode does not end before `from`, if there is
+/// one. A recurrence that is current at `now` is better than a past one. Otherwise, a longer chain
+/// is better than a shorter one, and of equally long chains the latest is the best. Times are in
+/// seconds since the epoch.
+pub(super) fn recurrence(episodes: &[Episode], from: f64, now: f64) -> Option<Recurrence> {
     let mut episodes: Vec<&Episode> = episodes.iter().collect();
     episodes.sort_by(|a, b| a.started_at.total_cmp(&b.started_at));
     let oldest = episodes.len().saturating_sub(MAX_EPISODES);
@@ -103,7 +95,7 @@ pub(super) fn recurrence(episodes: &[Episode], now: f64) -> Option<Recurrence> {
     });
     let best = chains
         .flatten()
-        .filter(|chain| chain.is_convincing(episodes))
+        .filter(|chain| chain.end(episodes) >= from && chain.is_convincing(episodes))
         .reduce(
             |best, chain| match chain.rank(episodes, now) > best.rank(episodes, now) {
                 true => chain,
@@ -239,11 +231,15 @@ impl Chain {
     }
 
     fn is_current(&self, episodes: &[&Episode], now: f64) -> bool {
+        now - self.end(episodes) <= CURRENT_PERIODS * self.period
+    }
+
+    /// End of the last episode.
+    fn end(&self, episodes: &[&Episode]) -> f64 {
         let last = self.links.last().and_then(|link| episodes.get(link.0));
-        let end = last.map_or(self.origin, |last| {
+        last.map_or(self.origin, |last| {
             last.started_at + last.length.as_secs_f64()
-        });
-        now - end <= CURRENT_PERIODS * self.period
+        })
     }
 
     fn members<'a>(&self, episodes: &[&'a Episode]) -> Vec<&'a Episode> {
@@ -271,9 +267,6 @@ impl Chain {
             period: seconds(self.period),
             length: seconds(rank(&self.lengths(episodes), 1, 2)),
             times: members.len(),
-            first_at: members
-                .first()
-                .map_or(self.origin, |first| first.started_at),
             last_at: members.last().map_or(self.origin, |last| last.started_at),
             phase: phase.map_or(Phase::Permit, |(phase, _)| phase),
             is_current: self.is_current(episodes, now),
@@ -292,7 +285,7 @@ mod tests {
     /// The recurrence of the episodes, at the time of the last episode.
     fn recurrence(episodes: &[Episode]) -> Option<Recurrence> {
         let last = episodes.iter().map(|episode| episode.started_at);
-        super::recurrence(episodes, last.fold(0.0, f64::max))
+        super::recurrence(episodes, 0.0, last.fold(0.0, f64::max))
     }
 
     const SEEDS: u64 = 300;
@@ -328,7 +321,7 @@ mod tests {
         let found = recurrence(&at(&[0.0, 60.3, 119.9])).unwrap();
         assert!((found.period.as_secs_f64() - 60.0).abs() < 0.5);
         assert_eq!((found.times, found.phase), (3, Phase::Server));
-        assert_eq!((found.first_at, found.last_at), (0.0, 119.9));
+        assert_eq!(found.last_at, 119.9);
     }
 
     #[test]
@@ -358,7 +351,7 @@ mod tests {
     fn a_recurrence_ends_after_three_periods_without_an_episode() {
         let episodes = at(&[0.0, 60.0, 120.0]);
         for (now, is_current) in [(122.0, true), (301.0, true), (303.0, false), (9e9, false)] {
-            let found = super::recurrence(&episodes, now).unwrap();
+            let found = super::recurrence(&episodes, 0.0, now).unwrap();
             assert_eq!(found.is_current, is_current, "{now}");
             assert_eq!(found.period, Duration::from_mins(1));
         }
@@ -369,10 +362,10 @@ mod tests {
         let past = (0..20_u32).map(|n| 60.0 * f64::from(n));
         let since = (0..4_u32).map(|n| 9_000.0 + 200.0 * f64::from(n));
         let episodes = at(&past.chain(since).collect::<Vec<_>>());
-        let found = super::recurrence(&episodes, 9_610.0).unwrap();
+        let found = super::recurrence(&episodes, 0.0, 9_610.0).unwrap();
         assert!(found.is_current);
         assert_eq!((found.period, found.times), (Duration::from_secs(200), 4));
-        let found = super::recurrence(&episodes, 20_000.0).unwrap();
+        let found = super::recurrence(&episodes, 0.0, 20_000.0).unwrap();
         assert_eq!((found.is_current, found.times), (false, 20));
     }
 

@@ -189,7 +189,7 @@ fn stops_of_two_seconds_every_fifteen_seconds_are_reported_as_recurring_after_th
                 "{episode:?}"
             );
         }
-        let recurrence = recurrence(&episodes[..3], float(EPOCH)).unwrap();
+        let recurrence = recurrence(&episodes[..3], 0.0, float(EPOCH)).unwrap();
         assert!((recurrence.period.as_secs_f64() - 15.0).abs() < 1.0);
         assert!((recurrence.length.as_secs_f64() - 2.0).abs() < 1.1);
         assert_eq!((recurrence.times, recurrence.phase), (3, Phase::Server));
@@ -244,7 +244,7 @@ fn stalls_every_minute_are_found_to_recur_after_the_third_stall() {
         let episodes = workload.episodes(240);
         assert_found(&episodes, &spikes, 2.0);
         let recurrence =
-            recurrence(&episodes, float(EPOCH)).unwrap_or_else(|| panic!("{episodes:#?}"));
+            recurrence(&episodes, 0.0, float(EPOCH)).unwrap_or_else(|| panic!("{episodes:#?}"));
         assert!((recurrence.period.as_secs_f64() - 60.0).abs() < 1.0);
         assert!((recurrence.length.as_secs_f64() - 3.0).abs() <= 1.5);
         assert_eq!(recurrence.phase, Phase::Server);
