@@ -28,7 +28,7 @@ pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 8
 pub(super) const MAX_GAP_SECONDS: u64 = 60;
 
 /// After missed seconds that stay unknown, no step expires for this time. So the history is not
-/// erased if the clock was wrong, and is set back soon.
+/// erased if the clock was wrong, and is set back soon, unless the memory limit is reached.
 const UNSURE_SECONDS: u64 = 300;
 
 /// One step of a tier, packed into few bytes.
@@ -180,6 +180,21 @@ impl History {
         if now.saturating_sub(self.covered_to(0)) > MAX_GAP_SECONDS {
             self.expires_from = now + UNSURE_SECONDS;
         }
+    }
+
+    /// Delays the expiry of steps after a restart at `now`, if many seconds are missing between two
+    /// seconds in the file, or before `now`.
+    fn check_gaps(&mut self, now: u64) {
+        let [Tier { frames, .. }, ..] = &self.tiers;
+        let neighbours = frames.iter().zip(frames.iter().skip(1));
+        let ends_of_gaps = neighbours
+            .map(|(frame, next)| (frame.start + 1, next.start))
+            .filter(|(from, to)| to.saturating_sub(*from) > MAX_GAP_SECONDS)
+            .map(|(_, to)| to);
+        if let Some(last) = ends_of_gaps.max() {
+            self.expires_from = last + UNSURE_SECONDS;
+        }
+        self.check_gap(now);
     }
 
     /// Closes the steps that have ended at `now`. Usually a step is closed when data of the next
@@ -419,7 +434,7 @@ impl History {
             .into_iter()
             .for_each(|number| self.remove_label(number));
         self.reopen();
-        self.check_gap(now);
+        self.check_gaps(now);
         self.close_steps(now);
         self.expire(now);
         self.keep_within_bytes();

@@ -136,6 +136,35 @@ fn a_wrong_time_that_is_soon_corrected_erases_no_steps() {
     assert_eq!(expired.length, Duration::ZERO);
 }
 
+#[test]
+fn a_restart_within_five_minutes_of_a_wrong_time_erases_no_steps() {
+    const WRONG: u64 = START + 365 * 86_400;
+    let add = |history: &mut History, at: u64| {
+        let of = [(Arc::new(Label::Whole), 1, f64::INFINITY)];
+        history.add(at, second(&of), Gauges::default());
+        history.take_delta()
+    };
+    let mut history = History::new(64 << 20, 10);
+    let mut stored = Delta::default();
+    for at in (START..START + 1_000).chain(WRONG..WRONG + 100) {
+        stored.merge(add(&mut history, at));
+    }
+    let named = stored.named.iter();
+    let labels = named.map(|(number, label)| (*number, (**label).clone()));
+    let frames = stored.added.iter().map(|frame| (**frame).clone());
+    let mut again = History::new(64 << 20, 10);
+    again.restore(labels.collect(), frames.collect(), WRONG + 100);
+    let known = |history: &History| history.period(START, START + 1_000).length.as_secs();
+    assert_eq!(known(&again), 1_000);
+    for at in WRONG + 100..WRONG + UNSURE_SECONDS {
+        add(&mut again, at);
+    }
+    assert_eq!(known(&again), 1_000);
+    // A time that lasts is taken as correct.
+    add(&mut again, WRONG + UNSURE_SECONDS);
+    assert_eq!(known(&again), 0);
+}
+
 /// The history has four *tiers*. Their steps have a length of 1 s, 10 s, 60 s and 600 s.
 #[test]
 fn no_step_is_counted_twice_after_a_frame_of_the_history_file_was_lost() {
