@@ -426,15 +426,13 @@ impl<'a> Comparison<'a> {
         }
         let mut others = self.pairs.iter();
         others.any(|other| {
-            let (without, with) = match is_new {
-                true => (other.before.count, other.now.count),
-                false => (other.now.count, other.before.count),
+            let without = match is_new {
+                true => other.before.count,
+                false => other.now.count,
             };
-            // A shape with `*` may also occur in both periods, because learning the names takes
-            // some time.
-            let replaced = || covers(other.label, pair.label);
-            let replaces = || with == 0 && covers(pair.label, other.label);
-            without > 0 && (replaced() || replaces())
+            // The other shape may occur in both periods, because learning the names takes some
+            // time.
+            without > 0 && (covers(other.label, pair.label) || covers(pair.label, other.label))
         })
     }
 

@@ -401,6 +401,8 @@ fn a_shape_whose_field_names_are_replaced_by_a_star_is_neither_new_nor_gone() {
     let mut both = before;
     both.series.insert(update(LEARNED), alike(500, 1.0));
     assert_eq!(compare(&both, &learned), []);
+    // The names were learned in the middle of the later period.
+    assert_eq!(compare(&minute_with(BOB), &both), []);
 }
 
 /// A restart forgets which field names are data, until Seawall has learned them again.
@@ -413,6 +415,8 @@ fn a_shape_whose_star_is_a_name_again_after_a_restart_is_neither_new_nor_gone() 
     let mut both = restarted;
     both.series.insert(update(LEARNED), alike(500, 1.0));
     assert_eq!(compare(&learned, &both), []);
+    // The names were learned in the middle of the earlier period, before the restart.
+    assert_eq!(compare(&both, &minute_with(BOB)), []);
     // A field that is not below the learned prefix makes a new shape.
     let new = update("{updates:[{update:{$set:{name:?}}}]}");
     both.series.insert(Arc::clone(&new), alike(500, 1.0));
