@@ -19,7 +19,7 @@ pub(super) struct Churn {
 /// The start or the end of a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StormChange {
-    /// A storm began `StormDetector::BEGINS_AFTER` seconds ago.
+    /// A storm began: the last `StormDetector::BEGINS_AFTER` seconds had high churn.
     Began,
     /// The storm ended.
     Ended,
@@ -59,7 +59,7 @@ const LEARNING: u64 = 10;
 
 impl StormDetector {
     /// Number of consecutive seconds with high churn that begin a storm.
-    pub(super) const BEGINS_AFTER: u32 = 3;
+    const BEGINS_AFTER: u32 = 3;
 
     /// Number of consecutive seconds with low churn that end a storm.
     pub(super) const ENDS_AFTER: u32 = 10;

@@ -58,12 +58,9 @@ impl Storm {
 #[derive(Debug, Default)]
 pub(super) struct Storms {
     detector: StormDetector,
-    /// The traffic of the last consecutive seconds with high churn (many short-lived connections).
-    /// Used only while there is no storm.
-    suspicious: Traffic,
-    /// Maximum number of connections accepted in one second of `suspicious` (see
-    /// [`Storm::peak_arrivals`]).
-    peak_arrivals: u64,
+    /// The storm that begins if the churn (the number of short-lived connections) stays high. Its
+    /// traffic is that of the last consecutive seconds with high churn.
+    suspected: Option<Storm>,
     current: Option<Storm>,
     past: VecDeque<Storm>,
     /// The time of the previous call of [`Storms::second`].
@@ -85,22 +82,21 @@ impl Storms {
             arrivals,
             short_lived: traffic.short_lived().div_ceil(seconds),
         });
-        let (sums, peak_arrivals) = match &mut self.current {
-            Some(storm) => (&mut storm.traffic, &mut storm.peak_arrivals),
-            None => (&mut self.suspicious, &mut self.peak_arrivals),
+        let storm = match &mut self.current {
+            Some(storm) => storm,
+            None => self.suspected.get_or_insert_with(|| Storm {
+                started_at: now.checked_sub(Duration::from_secs(seconds)).unwrap_or(now),
+                ended_at: None,
+                peak_arrivals: 0,
+                usual,
+                traffic: Traffic::default(),
+            }),
         };
-        sums.merge(traffic);
-        *peak_arrivals = arrivals.max(*peak_arrivals);
+        storm.traffic.merge(traffic);
+        storm.peak_arrivals = arrivals.max(storm.peak_arrivals);
         match change {
             Some(change @ StormChange::Began) => {
-                let lasted = Duration::from_secs(StormDetector::BEGINS_AFTER.into());
-                let storm = Storm {
-                    started_at: now.checked_sub(lasted).unwrap_or(now),
-                    ended_at: None,
-                    peak_arrivals: std::mem::take(&mut self.peak_arrivals),
-                    usual,
-                    traffic: std::mem::take(&mut self.suspicious),
-                };
+                let storm = self.suspected.take()?;
                 self.current = Some(storm.clone());
                 Some((change, storm))
             }
@@ -114,8 +110,7 @@ impl Storms {
             None => {
                 // Traffic before the first second with high churn does not belong to a storm.
                 if self.detector.suspicion() == 0 {
-                    self.suspicious = Traffic::default();
-                    self.peak_arrivals = 0;
+                    self.suspected = None;
                 }
                 None
             }
@@ -251,6 +246,9 @@ mod tests {
             panic!("{:?}", scene.changes);
         };
         assert_eq!((began.peak_arrivals, began.traffic.arrivals), (100, 1_200));
+        // The first of three calls with high churn is at 53.96 s, and has the traffic of 4 s.
+        let started_at = UNIX_EPOCH + Duration::from_millis(49_960);
+        assert_eq!(began.started_at, started_at);
         // The clock is set back.
         scene.now -= Duration::from_secs(10);
         scene.seconds(1, &traffic(70, &CLIENT));
