@@ -112,15 +112,10 @@ async fn copy(arguments: &Copy) -> Result<Exit, CopyError> {
     }
     let from = Client::with_options(options(&arguments.from).await?)?;
     let options = options(&arguments.to).await?;
-    let discovers_members = options.direct_connection != Some(true);
-    let to = Client::with_options(options)?;
-    if !arguments.yes_i_own_this && discovers_members {
-        let admin = to.database("admin");
-        let hello = admin.run_command(doc! { "hello": 1 }).await?;
-        if let Some(member) = remote_member(&hello).await {
-            return Err(CopyError::RemoteMember(member));
-        }
+    if !arguments.yes_i_own_this {
+        check_members(&options).await?;
     }
+    let to = Client::with_options(options)?;
     let selected = select(&from, &arguments.namespace).await?;
     for (database, specification) in &selected {
         let copier = Copier {
@@ -149,9 +144,27 @@ async fn options(uri: &str) -> Result<ClientOptions, CopyError> {
     Ok(options)
 }
 
-/// Finds a member of the target's replica set that is not on this machine. `hello` is the reply of
-/// the target. The driver replaces the addresses in the connection string by the members of the
-/// set, and writes to the primary.
+/// Fails if a member of the target's replica set is not on this machine. The driver replaces the
+/// addresses in the connection string by the members of the set, and writes to the primary. So each
+/// given server is asked for the members by a client that connects to no other server.
+async fn check_members(target: &ClientOptions) -> Result<(), CopyError> {
+    if target.direct_connection == Some(true) || target.load_balanced == Some(true) {
+        return Ok(());
+    }
+    for server in &target.hosts {
+        let mut options = target.clone();
+        options.hosts = vec![server.clone()];
+        options.direct_connection = Some(true);
+        let admin = Client::with_options(options)?.database("admin");
+        let hello = admin.run_command(doc! { "hello": 1 }).await?;
+        if let Some(member) = remote_member(&hello).await {
+            return Err(CopyError::RemoteMember(member));
+        }
+    }
+    Ok(())
+}
+
+/// Finds a member of a replica set that is not on this machine. `hello` is the reply of a member.
 async fn remote_member(hello: &Document) -> Option<String> {
     for list in ["hosts", "passives"] {
         for member in hello.get_array(list).into_iter().flatten() {
@@ -346,7 +359,10 @@ impl Copier<'_> {
 
 #[cfg(test)]
 mod tests {
+    use bson::RawDocument;
+
     use super::*;
+    use crate::scripted::{Response, ScriptedServer};
 
     #[tokio::test]
     async fn a_member_of_a_replica_set_on_another_machine_is_found() {
@@ -364,6 +380,33 @@ mod tests {
         ] {
             let found = remote_member(&hello).await;
             assert_eq!(found.as_deref(), expected, "{hello}");
+        }
+    }
+
+    /// The given server is a secondary, and the primary is not reachable.
+    #[tokio::test]
+    async fn members_on_other_machines_are_found_without_a_connection_to_them() {
+        let hello = |_: &RawDocument| {
+            Response::Reply(rawdoc! {
+                "ok": 1,
+                "helloOk": true,
+                "isWritablePrimary": false,
+                "secondary": true,
+                "setName": "rs",
+                "hosts": ["127.0.0.1:1", "192.0.2.1:27017"],
+                "primary": "192.0.2.1:27017",
+                "maxBsonObjectSize": 16_777_216,
+                "maxMessageSizeBytes": 48_000_000,
+                "minWireVersion": 0,
+                "maxWireVersion": 21,
+            })
+        };
+        let server = ScriptedServer::start(move || hello).await;
+        let uri = format!("mongodb://{}/", server.address());
+        let target = ClientOptions::parse(&uri).await.unwrap();
+        match check_members(&target).await {
+            Err(CopyError::RemoteMember(member)) => assert_eq!(member, "192.0.2.1:27017"),
+            other => panic!("{other:?}"),
         }
     }
 }
