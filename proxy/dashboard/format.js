@@ -135,15 +135,18 @@ export function tick(at, interval) {
 }
 
 /**
- * The end of a sentence that says that there was no storm or no stall. Seawall forgets storms and
+ * A sentence that says that there was no storm or no stall in a period. Seawall forgets storms and
  * stalls when it restarts.
+ * @param {string} text the sentence if Seawall ran during the whole period, without the full stop
  * @param {number | null} startedAt when Seawall started; `null` for several instances
- * @param {number} from the start of the period
+ * @param {{from: number, until: number}} period
  * @param {(at: number) => string} [format]
  */
-export function sinceStart(startedAt, from, format = moment) {
-  if (startedAt === null) return " since the start of each instance";
-  return from < startedAt ? ` since Seawall started at ${format(startedAt)}` : "";
+export function noneIn(text, startedAt, { from, until }, format = moment) {
+  if (startedAt === null) return `${text} since the start of each instance.`;
+  const started = `Seawall started at ${format(startedAt)}.`;
+  if (until <= startedAt) return `Storms and stalls of this period are not known: ${started}`;
+  return from < startedAt ? `${text} since ${started}` : `${text}.`;
 }
 
 /** @param {string} name a name of the API, such as `more_frequent` */

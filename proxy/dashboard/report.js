@@ -10,9 +10,9 @@ import {
   duration,
   integer,
   namespace,
+  noneIn,
   number,
   percent,
-  sinceStart,
   span,
 } from "./format.js";
 import { Heatmap } from "./heatmap.js";
@@ -70,7 +70,7 @@ function foot() {
 function showReport(page) {
   const { report, from, until } = page;
   const { status } = report;
-  const since = sinceStart(page.started_at, from, dateAndTime);
+  const none = (/** @type {string} */ text) => noneIn(text, page.started_at, page, dateAndTime);
   const covered = until - from - page.known_seconds > 2 * report.timeline.step_seconds + 2;
   const known = covered ? `, data for ${span(page.known_seconds)}` : "";
   const heaviest = report.shapes.slice(0, SHOWN_SHAPES);
@@ -93,11 +93,8 @@ function showReport(page) {
       charts(page),
       section("Heat map", ...heatmap(page)),
       section("Shapes", ...shapes(page, heaviest)),
-      section(
-        "Storms",
-        ...orNote(report.storms.storms.map(storm), `No storm was detected${since}.`),
-      ),
-      section("Stalls", ...stalls(report.stalls, href, since)),
+      section("Storms", ...orNote(report.storms.storms.map(storm), none("No storm was detected"))),
+      section("Stalls", ...stalls(report.stalls, href, none("No stall in this period"))),
       section(
         `Changes against ${baselineText(report.changes.against)}`,
         ...changesShown(report.changes, href),
@@ -301,9 +298,9 @@ function details(shape, open) {
 /**
  * @param {import("./types.js").Stalls} stalls
  * @param {(id: string) => string | null} href
- * @param {string} since the end of the sentence that says that there was no stall
+ * @param {string} none the sentence that says that there was no stall
  */
-function stalls({ episodes, recurring, pulse }, href, since) {
+function stalls({ episodes, recurring, pulse }, href, none) {
   return [
     h(
       "p",
@@ -313,7 +310,7 @@ function stalls({ episodes, recurring, pulse }, href, since) {
     recurring.length > 0 && recurringTable(recurring),
     ...orNote(
       episodes.map((of) => episode(of, pulse, href)),
-      `No stall in this period${since}.`,
+      none,
     ),
   ];
 }

@@ -9,8 +9,8 @@ import {
   integer,
   moment,
   namespace,
+  noneIn,
   number,
-  sinceStart,
   span,
   words,
 } from "./format.js";
@@ -94,7 +94,8 @@ export function stormsView(page) {
           note(
             "Seawall has not run long enough to know the usual traffic, so it detects no storm yet.",
           ),
-        storms.length === 0 && note(`No storm was detected${sinceStart(startOf(status), 0)}.`),
+        storms.length === 0 &&
+          note(noneIn("No storm was detected", startOf(status), { from: 0, until: Infinity })),
         ...storms.map(storm),
       );
     },
@@ -166,7 +167,7 @@ export function stallsView(page) {
         /** @type {Promise<import("./types.js").Status>} */ (get("status", signal)),
       ]),
     ([{ episodes, recurring, pulse }, status]) => {
-      const since = sinceStart(startOf(status), period(page.state).from);
+      const none = noneIn("No stall in this period", startOf(status), period(page.state));
       fill(
         body,
         h(
@@ -177,7 +178,7 @@ export function stallsView(page) {
         recurring.length > 0 && section("Recurring", recurringTable(recurring)),
         section(
           "Episodes",
-          episodes.length === 0 && note(`No stall in this period${since}.`),
+          episodes.length === 0 && note(none),
           ...episodes.map((of) => episode(of, pulse, shapeAddress(page), around(page, of))),
         ),
       );

@@ -11,9 +11,9 @@ import {
   integer,
   moment,
   namespace,
+  noneIn,
   number,
   percent,
-  sinceStart,
   span,
   words,
 } from "./format.js";
@@ -385,7 +385,9 @@ function loadEvents(page, findings, events) {
               ["Time", "Kind", "Text"],
               rows.slice(0, 12).map(([, cells]) => cells),
             )
-          : note(`No storm, stall or change in this period${sinceStart(startOf(status), from)}.`),
+          : note(
+              noneIn("No storm, stall or change in this period", startOf(status), { from, until }),
+            ),
       );
     },
     { seconds: 10, into: findings, isPresent: true },

@@ -327,7 +327,7 @@ test("problems that begin while a fixed period is shown are found", async () => 
   let json = { active: false, learning: false, storms: [] };
   await page.route("**/api/v1/storms**", (route) => route.fulfill({ json }));
   await page.goto(`${ADMIN}/?from=${now - 7200}&until=${now - 3600}`);
-  const events = page.getByText("No storm, stall or change in this period");
+  const events = page.getByText("Storms and stalls of this period are not known: Seawall started");
   await events.waitFor();
   const finding = page.getByText("A reconnect storm since");
   assert.equal(await finding.count(), 0);
@@ -381,6 +381,10 @@ test("storms and stalls are said to be known only since the start", async () => 
   const now = Math.floor(Date.now() / 1000);
   await page.goto(`${ADMIN}/?view=stalls&from=${now - 2}&until=${now - 1}`);
   await page.getByText("No stall in this period.", { exact: true }).waitFor();
+  await page.goto(`${ADMIN}/?view=stalls&from=${now - 7200}&until=${now - 3600}`);
+  await page
+    .getByText(/^Storms and stalls of this period are not known: Seawall started at .+\.$/)
+    .waitFor();
   assert.deepEqual(errors, []);
   await close();
 });
