@@ -33,7 +33,7 @@ use tokio::{
 
 use self::endpoints::{Endpoint, endpoint};
 pub(super) use self::live::run;
-use super::{AdminState, insight::NO_SUCH, work};
+use super::{AdminState, Refused, insight::NO_SUCH, work};
 
 /// Time limit for a peer's reply. It includes the wait while [`MAX_IN_FLIGHT`] other requests are
 /// in flight.
@@ -229,10 +229,9 @@ impl Fleet {
         state: &Arc<AdminState>,
         endpoint: Endpoint,
         replies: Vec<InstanceReply>,
-    ) -> Result<Option<Vec<u8>>, String> {
+    ) -> Result<Option<Vec<u8>>, Refused> {
         let _turn = self.merges.acquire().await;
-        let merged = work(state, move |_| (endpoint.merge)(replies, &endpoint.asked)).await;
-        merged.unwrap_or_else(|(_, reason)| Err(reason))
+        work(state, move |_| (endpoint.merge)(replies, &endpoint.asked)).await?
     }
 }
 
@@ -320,7 +319,7 @@ async fn respond_for_all(
         Ok(Some(merged)) => ([(header::CONTENT_TYPE, "application/json")], merged).into_response(),
         // No instance has the requested shape or history.
         Ok(None) => (head, body).into_response(),
-        Err(reason) => failed(&reason),
+        Err(refused) => refused.into_response(),
     }
 }
 

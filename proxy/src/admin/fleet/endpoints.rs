@@ -1,5 +1,6 @@
 //! The paths whose replies can be merged, and the functions that merge them.
 
+use axum::http::StatusCode;
 use seawall_api::{
     Annotations, Changes, Clients, Configuration, GaugeTimeline, Heatmap, HeatmapShapes,
     InstanceState, Listed, Merge, Merged, Namespaces, Pools, Report, Servers, Shape, Shapes,
@@ -9,8 +10,8 @@ use seawall_api::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{InstanceReply, MAX_REPLY_OBJECTS, Parameters, ROWS_OF_INSTANCE};
-use crate::admin::{DEFAULT_LIMIT, DEFAULT_SLOW, MAX_LIMIT, insight::REPORTED_SHAPES};
+use super::{InstanceReply, MAX_REPLY_OBJECTS, OWN, Parameters, ROWS_OF_INSTANCE};
+use crate::admin::{DEFAULT_LIMIT, DEFAULT_SLOW, MAX_LIMIT, Refused, insight::REPORTED_SHAPES};
 
 /// The largest number that a reply may contain. JavaScript represents whole numbers up to this
 /// number exactly, and the sum over all instances does not overflow.
@@ -25,8 +26,9 @@ pub(super) struct Endpoint {
 }
 
 /// Merges the replies of all instances into one JSON text. `None` if no instance has sent a valid
-/// reply. The error says why the merged reply cannot be encoded.
-type MergeReplies = fn(Vec<InstanceReply>, &Asked) -> Result<Option<Vec<u8>>, String>;
+/// reply. It is an error if a peer without a valid reply may have the requested shape or namespace,
+/// or if the merged reply cannot be encoded.
+type MergeReplies = fn(Vec<InstanceReply>, &Asked) -> Result<Option<Vec<u8>>, Refused>;
 
 /// The parameters of the caller's request that are applied to the merged reply.
 pub(super) struct Asked {
@@ -117,8 +119,11 @@ fn is_one(topic: &str) -> bool {
 
 /// Merges the replies. For an instance without a valid reply, the merged reply contains only the
 /// address and the error, or only the address if the instance has no operations of the requested
-/// shape or namespace. Returns `None` if no instance has sent a valid reply.
-fn merged<T: Adapt>(replies: Vec<InstanceReply>, asked: &Asked) -> Result<Option<Vec<u8>>, String> {
+/// shape or namespace. See [`MergeReplies`].
+fn merged<T: Adapt>(
+    replies: Vec<InstanceReply>,
+    asked: &Asked,
+) -> Result<Option<Vec<u8>>, Refused> {
     let mut sum: Option<T> = None;
     let mut instances = Vec::new();
     let mut omissions = Vec::new();
@@ -149,11 +154,25 @@ fn merged<T: Adapt>(replies: Vec<InstanceReply>, asked: &Asked) -> Result<Option
         }
     }
     let Some(mut reply) = sum else {
-        return Ok(None);
+        // Without a sum, a complete instance is one without the requested shape or namespace.
+        return match error_of_a_peer(&instances).filter(|_| is_any_complete) {
+            Some(why) => Err((StatusCode::BAD_GATEWAY, why)),
+            None => Ok(None),
+        };
     };
     reply.adapt(asked);
     let merged = serde_json::to_vec(&Merged { reply, instances });
-    merged.map(Some).map_err(|error| error.to_string())
+    let failed =
+        |error: serde_json::Error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"));
+    merged.map(Some).map_err(failed)
+}
+
+/// The error of the first peer whose figures are missing.
+fn error_of_a_peer(instances: &[InstanceState]) -> Option<String> {
+    let mut peers = instances.iter().filter(|of| of.address != OWN);
+    peers.find_map(|InstanceState { address, error }| {
+        Some(format!("{address}: {}\n", error.as_ref()?))
+    })
 }
 
 /// Parses the reply of an instance.

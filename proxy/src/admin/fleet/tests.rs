@@ -122,6 +122,21 @@ fn an_instance_without_operations_of_the_requested_shape_is_not_an_error() {
 }
 
 #[test]
+fn a_shape_that_a_peer_without_a_reply_may_have_is_not_reported_as_missing() {
+    let endpoint = endpoint("/api/v1/shapes/00", Vec::new()).unwrap();
+    for (reply, why) in [
+        (Err("timed out"), "timed out"),
+        (Ok(json!([1])), "the reply"),
+    ] {
+        let mut replies = instance_replies(&[("http://b:1", reply)]);
+        replies.insert(0, (OWN.to_owned(), Ok(None)));
+        let (status, text) = (endpoint.merge)(replies, &endpoint.asked).unwrap_err();
+        assert_eq!(status, StatusCode::BAD_GATEWAY);
+        assert!(text.starts_with(&format!("http://b:1: {why}")), "{text}");
+    }
+}
+
+#[test]
 fn heat_maps_with_different_buckets_and_steps_are_merged() {
     let bounds = |number| seawall_stats::Distribution::<8>::bounds_seconds(number);
     let map = |numbers: [usize; 2], columns: Value| json!({ "bounds_seconds": numbers.map(bounds), "columns": columns, "step_seconds": 1 });
