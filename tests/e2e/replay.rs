@@ -633,6 +633,24 @@ async fn an_output_file_that_cannot_be_opened_ends_a_replay_before_it_starts() {
 }
 
 #[tokio::test]
+async fn a_replay_that_does_not_start_creates_no_output_file_and_keeps_an_existing_one() {
+    let scratch = Scratch::create().unwrap();
+    let capture = empty_capture(&scratch);
+    let old = scratch.write("old.json", "old").unwrap();
+    // The first target is on another machine, and no server listens at the second.
+    for (target, status) in [("mongodb://192.0.2.1/", 64), ("mongodb://127.0.0.1:1/", 69)] {
+        for file in [&scratch.join("new.json"), &old] {
+            let file = file.to_str().unwrap();
+            let arguments = ["load", "replay", &capture, "--target", target, "--output"];
+            let (code, text) = output(&[&arguments[..], &[file]].concat()).await;
+            assert_eq!(code, Some(status), "{text}");
+        }
+        assert!(!scratch.join("new.json").exists());
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "old");
+    }
+}
+
+#[tokio::test]
 async fn the_summary_of_a_replay_is_printed_even_if_its_results_cannot_be_written() {
     let scratch = Scratch::create().unwrap();
     let capture = empty_capture(&scratch);

@@ -1,7 +1,7 @@
 //! `seawall load replay`: replays a capture on the command line.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Write as _},
     path::{Path, PathBuf},
     time::Duration,
@@ -93,13 +93,11 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         Ok(source) => source,
         Err(error) => return complain(&error.to_string(), Exit::Usage),
     };
-    // Open the file first, so that no results are lost if it cannot be opened.
-    let output = match arguments.output.as_deref().map(Output::open).transpose() {
-        Ok(output) => output,
-        Err(message) => return complain(&message, Exit::Unavailable),
-    };
     if arguments.dry_run {
-        return finish(&dry_run(source, &arguments.choice()), output);
+        return match arguments.output() {
+            Ok(output) => finish(&dry_run(source, &arguments.choice()), output),
+            Err(message) => complain(&message, Exit::Unavailable),
+        };
     }
     let target = match Target::parse(arguments.target.as_deref().unwrap_or_default()).await {
         Ok(target) => target,
@@ -112,6 +110,10 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     if let Err(message) = check_descriptors(arguments.connections) {
         return complain(&message, Exit::Unavailable);
     }
+    let output = match arguments.output() {
+        Ok(output) => output,
+        Err(message) => return complain(&message, Exit::Unavailable),
+    };
     let replay = Replay {
         target,
         choice: arguments.choice(),
@@ -139,7 +141,12 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     let replaying = Box::pin(seawall_replay::run(replay, source, progress, interrupted));
     match replaying.await {
         Ok(report) => finish(&report, output),
-        Err(error) => complain(&error.to_string(), Exit::Unavailable),
+        Err(error) => {
+            if let Some(output) = output {
+                output.discard();
+            }
+            complain(&error.to_string(), Exit::Unavailable)
+        }
     }
 }
 
@@ -147,6 +154,12 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 const INTERRUPTED: &str = "interrupted";
 
 impl Arguments {
+    /// Opens the file for the results. It is opened before the replay, so that no results are lost
+    /// if it cannot be opened.
+    fn output(&self) -> Result<Option<Output<'_>>, String> {
+        self.output.as_deref().map(Output::open).transpose()
+    }
+
     fn choice(&self) -> Choice {
         Choice {
             with_writes: self.with_writes,
@@ -186,16 +199,33 @@ fn finish(report: &Report, output: Option<Output<'_>>) -> Exit {
 struct Output<'a> {
     path: &'a Path,
     file: File,
+    /// True if the file did not exist before.
+    is_new: bool,
 }
 
 impl<'a> Output<'a> {
     /// Opens the file. The file keeps its content until there are results.
     fn open(path: &'a Path) -> Result<Self, String> {
         let mut options = File::options();
-        let opened = options.write(true).create(true).truncate(false).open(path);
+        options.write(true);
+        let created = options.clone().create_new(true).open(path);
+        let is_new = created.is_ok();
+        let opened = match created {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                options.create(true).truncate(false).open(path)
+            }
+            created => created,
+        };
         match opened {
-            Ok(file) => Ok(Self { path, file }),
+            Ok(file) => Ok(Self { path, file, is_new }),
             Err(error) => Err(format!("{}: {error}", path.display())),
+        }
+    }
+
+    /// Removes the file, because there are no results. A file that existed before is kept.
+    fn discard(self) {
+        if self.is_new {
+            drop(fs::remove_file(self.path));
         }
     }
 
