@@ -34,10 +34,12 @@ struct Copying {
 }
 
 impl Copying {
-    /// Starts the command. Returns when the first bytes of the capture are in the file.
-    async fn start(seawall: &Seawall, file: &Path) -> Self {
+    /// Starts the command. Returns when the capture runs. If `holds_replies` is true, the replies
+    /// of Seawall do not reach the command yet.
+    async fn start(seawall: &Seawall, file: &Path, holds_replies: bool) -> Self {
         let admin = seawall.app.admin_address().unwrap().parse().unwrap();
         let recorder = Recorder::start(admin).await.unwrap();
+        recorder.hold_replies(holds_replies);
         let url = format!("http://{}", recorder.address());
         let mut command = Command::new(binary());
         command.args(["capture", "--duration", "1h", "--admin", &url, "--output"]);
@@ -49,16 +51,22 @@ impl Copying {
             captures.find(|capture| capture.running)
         };
         let capture = eventually(LIMIT, running).await.unwrap();
-        let user = scene::writer().await;
-        let mut client = scene::logged_in(seawall, &user.login()).await;
-        scene::find(&mut client, &user.name).await;
-        let has_begun = async || fs::metadata(file).is_ok_and(|file| file.len() > 0);
-        eventually(LIMIT, has_begun).await.unwrap();
         Self {
             child,
             recorder,
             id: capture.id,
         }
+    }
+
+    /// Starts the command. Returns when the first bytes of the capture are in the file.
+    async fn start_and_copy(seawall: &Seawall, file: &Path) -> Self {
+        let copying = Self::start(seawall, file, false).await;
+        let user = scene::writer().await;
+        let mut client = scene::logged_in(seawall, &user.login()).await;
+        scene::find(&mut client, &user.name).await;
+        let has_begun = async || fs::metadata(file).is_ok_and(|file| file.len() > 0);
+        eventually(LIMIT, has_begun).await.unwrap();
+        copying
     }
 
     fn interrupt(&self) {
@@ -77,6 +85,21 @@ impl Copying {
             sent.any(|text| text.contains("/stop"))
         };
         eventually(LIMIT, is_sent).await.unwrap();
+    }
+
+    /// Interrupts the command until it has ended, because interrupts that arrive at the same time
+    /// count as one. Returns its exit status.
+    async fn interrupt_until_ended(&mut self) -> Option<i32> {
+        let ended = async {
+            loop {
+                self.interrupt();
+                let ended = timeout(Duration::from_millis(50), self.child.wait()).await;
+                if let Ok(status) = ended {
+                    return status.unwrap().code();
+                }
+            }
+        };
+        timeout(LIMIT, ended).await.unwrap()
     }
 
     /// Waits until the command has ended, and returns its exit status.
@@ -101,11 +124,34 @@ async fn if_the_start_of_a_capture_is_refused_no_output_file_remains() {
 }
 
 #[tokio::test]
+async fn ctrl_c_during_the_start_of_a_capture_stops_the_capture() {
+    let scratch = Scratch::create().unwrap();
+    let seawall = capturing(&scratch, "").await;
+    let file = scratch.join("copy.swc");
+    let mut copying = Copying::start(&seawall, &file, true).await;
+    copying.interrupt();
+    copying.recorder.hold_replies(false);
+    assert_eq!(copying.ended().await, Some(0));
+    let copied = Read::from_bytes(&fs::read(&file).unwrap());
+    assert_eq!(copied.end(), EndReason::Stopped);
+}
+
+#[tokio::test]
+async fn after_a_second_ctrl_c_during_the_start_of_a_capture_no_output_file_remains() {
+    let scratch = Scratch::create().unwrap();
+    let seawall = capturing(&scratch, "").await;
+    let file = scratch.join("copy.swc");
+    let mut copying = Copying::start(&seawall, &file, true).await;
+    assert_eq!(copying.interrupt_until_ended().await, Some(130));
+    assert!(!file.exists());
+}
+
+#[tokio::test]
 async fn after_ctrl_c_a_capture_that_has_already_ended_is_copied_to_its_end() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
     let file = scratch.join("copy.swc");
-    let mut copying = Copying::start(&seawall, &file).await;
+    let mut copying = Copying::start_and_copy(&seawall, &file).await;
     // The capture ends, but its last bytes reach the command only after Ctrl-C.
     copying.recorder.hold_replies(true);
     seawall.stop_capture(&copying.id).await;
@@ -120,7 +166,7 @@ async fn after_ctrl_c_a_capture_that_has_already_ended_is_copied_to_its_end() {
 async fn a_second_ctrl_c_ends_the_copy_of_a_capture() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
-    let mut copying = Copying::start(&seawall, &scratch.join("copy.swc")).await;
+    let mut copying = Copying::start_and_copy(&seawall, &scratch.join("copy.swc")).await;
     copying.recorder.hold_replies(true);
     copying.interrupt_and_wait().await;
     copying.interrupt();

@@ -161,7 +161,7 @@ enum Failure {
     /// The output cannot be opened or written, or Ctrl-C cannot be handled.
     Io(io::Error),
     Client(ClientError),
-    /// Ctrl-C was pressed again after the capture was stopped.
+    /// Ctrl-C was pressed again.
     Interrupted,
 }
 
@@ -173,10 +173,6 @@ impl From<ClientError> for Failure {
 
 async fn start(arguments: Start) -> Result<Exit, Failure> {
     let client = client_of(&arguments.admin)?;
-    // Open the file first, so that no capture starts if the file cannot be opened.
-    let output = arguments.output.as_deref().map(open).transpose();
-    let output = output.map_err(Failure::Io)?;
-    let is_on_standard_output = arguments.output.as_deref() == Some(Path::new(STANDARD_OUTPUT));
     let new = NewCapture {
         applications: arguments.application,
         duration_ms: u64::try_from(arguments.duration.as_millis()).unwrap_or(u64::MAX),
@@ -192,7 +188,16 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
         sample: Some(arguments.sample),
         users: arguments.user,
     };
-    let started: Result<Capture, ClientError> = client.post_json(CAPTURES, &new).await;
+    if arguments.output.is_none() && !arguments.wait {
+        let started: Capture = client.post_json(CAPTURES, &new).await?;
+        return Ok(print_line(&started.id));
+    }
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::Io)?;
+    // Open the file first, so that no capture starts if the file cannot be opened.
+    let output = arguments.output.as_deref().map(open).transpose();
+    let output = output.map_err(Failure::Io)?;
+    let is_on_standard_output = arguments.output.as_deref() == Some(Path::new(STANDARD_OUTPUT));
+    let started = begin(&client, &new, &mut interrupts).await;
     if started.is_err()
         && !is_on_standard_output
         && let Some(file) = &arguments.output
@@ -202,10 +207,6 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
         drop(fs::remove_file(file));
     }
     let id = started?.id;
-    if output.is_none() && !arguments.wait {
-        return Ok(print_line(&id));
-    }
-    let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::Io)?;
     match output {
         Some(mut output) => copy(&client, &id, &mut *output, &mut interrupts).await?,
         None => wait(&client, &id, &mut interrupts).await?,
@@ -224,6 +225,27 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
         Some("duration" | "stopped") => printed,
         _ => Exit::Unavailable,
     })
+}
+
+/// Starts a capture. Ctrl-C stops the capture as soon as Seawall has replied that it runs. A second
+/// Ctrl-C ends the wait for the reply.
+async fn begin(
+    client: &AdminClient,
+    new: &NewCapture,
+    interrupts: &mut Signal,
+) -> Result<Capture, Failure> {
+    let mut starting = Box::pin(client.post_json::<Capture>(CAPTURES, new));
+    tokio::select! {
+        started = &mut starting => started.map_err(Failure::Client),
+        _ = interrupts.recv() => {
+            let stopped = Box::pin(async {
+                let started = starting.await?;
+                stop_if_running(client, &started.id).await?;
+                Ok::<_, ClientError>(started)
+            });
+            until_interrupted(interrupts, stopped).await
+        }
+    }
 }
 
 /// Copies a running capture to `output` until the capture has ended. Ctrl-C stops the capture; its
