@@ -8,8 +8,11 @@ const KEPT = 600;
 /** Time until a stream that the server refused is opened again. */
 const RETRY_MS = 5_000;
 
-/** Time without an update until the stream is opened again. There is one update per second. */
-const MAX_SILENCE_MS = 5_000;
+/**
+ * Time without an update until the stream is opened again. There is one update per second; with all
+ * instances, an update waits up to three seconds for an instance that does not reply.
+ */
+const MAX_SILENCE_MS = 10_000;
 
 let address = "/api/v1/live";
 /** @type {Tick[]} */

@@ -344,9 +344,9 @@ test("updates that stop although the connection stays open are reported and requ
   let isSilent = true;
   await page.route("**/api/v1/live**", (route) => (isSilent ? undefined : route.continue()));
   await page.goto(`${ADMIN}/`);
-  await page.getByText("updates stopped", { exact: true }).waitFor();
+  await page.getByText("updates stopped", { exact: true }).waitFor({ timeout: 60_000 });
   isSilent = false;
-  await page.getByText("live", { exact: true }).waitFor();
+  await page.getByText("live", { exact: true }).waitFor({ timeout: 60_000 });
   await close();
 });
 
