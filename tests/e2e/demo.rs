@@ -49,6 +49,22 @@ async fn with_the_once_flag_a_demo_ends_and_seawall_counts_as_many_commands_as_t
 }
 
 #[tokio::test]
+async fn a_demonstration_whose_report_cannot_be_written_exits_with_69() {
+    let _turn = crowd::turn().await;
+    let directory = Scratch::create().unwrap();
+    // A write to this file fails like a write to a full disk.
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let child = demo(&directory, &["--once"]).stdout(full).spawn().unwrap();
+    let output = timeout(DEMO_LIMIT, child.wait_with_output()).await;
+    let output = output.unwrap().unwrap();
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    let expected = "seawall: cannot write to standard output: ";
+    assert!(message.contains(expected), "{message}");
+    assert_nothing_is_left(directory.path());
+}
+
+#[tokio::test]
 async fn an_interrupted_demonstration_leaves_no_process_and_no_file() {
     let _turn = crowd::turn().await;
     let directory = Scratch::create().unwrap();

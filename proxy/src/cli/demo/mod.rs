@@ -28,7 +28,7 @@ use tokio::{
 use self::{deployment::Deployment, report::Figures, traffic::SentCommands};
 use super::serve::exit_of;
 use crate::app::{App, StartError};
-use seawall_console::{Exit, complain, say};
+use seawall_console::{Exit, complain, print_line, say};
 use seawall_mongod::{Progress, find_or_fetch};
 
 #[derive(Debug, Args)]
@@ -114,9 +114,15 @@ async fn demonstrate(once: bool) -> Result<Exit, Failure> {
     say(&report::burst_line("through Seawall", &through));
 
     let figures = settled_figures(&app, &sent).await;
-    say_all(&report::shapes(&figures));
-    say_all(&report::connections(&figures, &straight, &through));
-    say_all(&report::comparison(&figures));
+    let tables = [
+        report::shapes(&figures),
+        report::connections(&figures, &straight, &through),
+        report::comparison(&figures),
+    ];
+    let printed = print_line(&tables.concat().join("\n"));
+    if printed != Exit::Success {
+        return Ok(printed);
+    }
     if !figures.agree() {
         return Ok(complain(
             "the counts of driver and Seawall differ",
@@ -124,7 +130,7 @@ async fn demonstrate(once: bool) -> Result<Exit, Failure> {
         ));
     }
     if !once {
-        say_all(&report::where_to_look(&app, &deployment));
+        say(&report::where_to_look(&app, &deployment).join("\n"));
         tokio::select! {
             () = app.drain_requested() => {}
             ended = traffic::keep_going(&options) => ended?,
@@ -202,10 +208,6 @@ async fn settled_figures(app: &App, sent: &SentCommands) -> Figures {
         }
         sleep(SETTLE_INTERVAL).await;
     }
-}
-
-fn say_all(lines: &[String]) {
-    lines.iter().for_each(|line| say(line));
 }
 
 fn with_causes(error: &dyn Error) -> String {
