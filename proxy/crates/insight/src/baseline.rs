@@ -32,7 +32,7 @@ pub enum BaselineWindow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpanError {
     /// The baseline ends with the later period, or after it.
-    #[error("the baseline has not ended yet")]
+    #[error("the baseline does not end before the period")]
     NotOver,
     /// The later period would begin before the baseline ended.
     #[error("a window of {window_seconds} s overlaps a baseline that ended {ago_seconds} s ago")]
@@ -165,6 +165,15 @@ mod tests {
         assert_eq!(past.now, (NOW - 7_500, NOW - 7_200));
         let to = (NOW - 7_500) - (NOW - 7_500) % 60;
         assert_eq!(past.before, (to - 300, to));
+    }
+
+    #[test]
+    fn a_baseline_that_has_ended_but_not_before_a_past_period_is_refused() {
+        let baseline = Against::Before(at(NOW - 3_600));
+        let window = BaselineWindow::AtMost(MINUTE);
+        let refused = super::spans(baseline, window, at(NOW - 7_200), at(NOW)).unwrap_err();
+        let expected = "the baseline does not end before the period";
+        assert_eq!(refused.to_string(), expected);
     }
 
     #[test]
