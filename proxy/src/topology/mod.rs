@@ -11,6 +11,7 @@
 
 mod cluster_time;
 mod description;
+mod ignored_primary;
 mod monitor;
 mod probe;
 mod published;
@@ -47,12 +48,12 @@ use seawall_command::{
 use seawall_locks::Mutex;
 use seawall_transport::connection::{Connector, Generation, ServerAddress, ServerTls};
 
-use self::published::Published;
 pub use self::{
     cluster_time::ClusterTime,
     description::{Probe, ServerDescription, ServerType, TopologyDescription, TopologyType},
     monitor::{DeploymentError, DeploymentOptions, DriverTls},
 };
+use self::{ignored_primary::IgnoredPrimary, published::Published};
 
 /// Settings of the whole deployment.
 #[derive(Clone, Debug)]
@@ -145,6 +146,7 @@ pub struct Topology {
     /// The TLS options of the official driver. Each new value makes the driver connect again, also
     /// if it equals the earlier value, because the contents of the files may have changed.
     driver_tls: watch::Sender<DriverTls>,
+    ignored_primary: Mutex<IgnoredPrimary>,
     /// The server that was last chosen for all relays; `None` if none has been chosen yet. A relay
     /// forwards all bytes of a client unchanged (see [`relay`]).
     relay_choice: Mutex<Option<ServerAddress>>,
@@ -208,6 +210,7 @@ impl Topology {
             monitoring_client: Mutex::new(None),
             service_account: None,
             driver_tls: watch::Sender::new(DriverTls::default()),
+            ignored_primary: Mutex::default(),
             relay_choice: Mutex::new(None),
         }
     }

@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{
     ClusterTime, Topology,
-    description::{Probe, ServerType},
+    description::{Probe, ServerType, TopologyType},
 };
 use crate::runtime::OccasionalLog;
 use seawall_transport::connection::{Connection, EstablishError, ServerAddress, reply_is_ok};
@@ -217,6 +217,7 @@ impl Topology {
             self.update(address, |member| member.server.suspect(Instant::now()));
             return FAILED_PROBE_INTERVAL;
         };
+        self.note_ignored_primary(address, &reply.hello);
         let seen = ClusterTime::of(&reply.hello);
         ClusterTime::advance(&mut self.state.lock().cluster_time, seen);
         self.update(address, |member| {
@@ -238,6 +239,26 @@ impl Topology {
             }
         });
         self.settings.load().heartbeat_frequency
+    }
+}
+
+impl Topology {
+    /// Begins to monitor again if the driver ignores the primary that replied with `hello`.
+    fn note_ignored_primary(&self, address: &ServerAddress, hello: &RawDocument) {
+        let state = self.state.lock();
+        let has_no_primary = state.topology_type == TopologyType::ReplicaSetNoPrimary;
+        drop(state);
+        let mut ignored = self.ignored_primary.lock();
+        if !has_no_primary {
+            ignored.clear();
+        } else if hello.get_str("setName").is_ok()
+            && hello.get_bool("isWritablePrimary").unwrap_or(false)
+            && ignored.see(Instant::now())
+        {
+            drop(ignored);
+            tracing::warn!(server = %address, "official driver ignores the primary; monitoring begins again");
+            self.driver_tls.send_modify(|_| {});
+        }
     }
 }
 
