@@ -62,7 +62,7 @@ pub struct Reporter {
     report: Box<Report>,
     /// Limits how many `seawall` commands run at a time. Each command asks a server for its user's
     /// privileges, and these requests do not count towards the concurrency limit of the server.
-    /// Waiting commands are grouped by user and address, and the groups are served in turn.
+    /// Waiting users are served in turn, and the groups of clients of each user in turn.
     turns: Turns<(u64, Sharer)>,
     /// Counts refused actions. At most one a minute is logged.
     refused_actions: OccasionalLog,
@@ -81,7 +81,7 @@ impl Reporter {
     ) -> Self {
         Self {
             report: Box::new(report),
-            turns: Turns::new(MAX_AT_A_TIME),
+            turns: Turns::by_user(MAX_AT_A_TIME),
             refused_actions: OccasionalLog::default(),
         }
     }

@@ -7,8 +7,9 @@
 //! up and retry. At every fourth turn of the user, it serves the user's oldest waiter, so that old
 //! waiters are served too.
 //!
-//! [`TurnQueue`], which is used for operations, serves the waiters of each key (for example of each
-//! address) in order of arrival.
+//! [`TurnQueue`], which is used for operations of one user, serves the waiters of each key (for
+//! example of each address) in order of arrival. [`UserQueue`] serves users in turn, and the
+//! addresses of each user in turn.
 
 use std::{
     cmp::Ordering,
@@ -212,6 +213,41 @@ impl<K: Copy + Eq + Hash, Q: Queue + Default> Queue for RoundRobin<K, Q> {
     }
 }
 
+/// A [`RoundRobin`] whose waiters have one key.
+#[derive(Debug)]
+pub(super) struct Keyed<K, Q>(RoundRobin<K, Q>);
+
+impl<K, Q> Default for Keyed<K, Q> {
+    fn default() -> Self {
+        Self(RoundRobin::default())
+    }
+}
+
+impl<K: Copy + Eq + Hash, Q: Queue<Key = ()> + Default> Queue for Keyed<K, Q> {
+    type Key = K;
+    type Waiter = Q::Waiter;
+
+    fn push(&mut self, key: K, waiter: Q::Waiter) {
+        self.0.push((key, ()), waiter);
+    }
+
+    fn pop(&mut self) -> Option<Q::Waiter> {
+        self.0.pop()
+    }
+
+    fn retain(&mut self, keep: &dyn Fn(&Q::Waiter) -> bool) {
+        self.0.retain(keep);
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Serves users in turn, and the sharers (for example addresses) of each user in turn. A user is
+/// identified by a number.
+pub(super) type UserRoundRobin<T> = RoundRobin<u64, Keyed<Sharer, OldestFirst<T>>>;
+
 /// All waiters at a gate. Addresses are served in turn, and the users of each address in turn.
 #[derive(Debug)]
 pub(super) struct Waiters<T>(RoundRobin<Sharer, RoundRobin<Option<NameHash>, NewestFirst<T>>>);
@@ -295,18 +331,6 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         self.0.queues.values().map(Queue::len).max().unwrap_or(0)
     }
 
-    /// Examines the oldest waiter of each of the next `max_keys` keys. Removes and returns the
-    /// first waiter that is ready.
-    pub(crate) fn pop_if(&mut self, max_keys: usize, is_ready: impl Fn(&T) -> bool) -> Option<T> {
-        for _ in 0..max_keys.min(self.0.turns.len()) {
-            match self.peek().is_some_and(&is_ready) {
-                true => return self.pop(),
-                false => self.0.turns.rotate_left(1),
-            }
-        }
-        None
-    }
-
     /// Removes and returns the newest waiter of the key with the most waiters.
     pub(crate) fn shed(&mut self) -> Option<T> {
         let queues = self.0.queues.iter();
@@ -319,11 +343,6 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         let newest = self.0.queues.get_mut(&from)?.0.pop_back()?;
         self.0.waiter_removed(from);
         Some(newest)
-    }
-
-    /// Removes all waiters for which `keep` is false.
-    pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        self.0.retain(&keep);
     }
 
     /// Removes and returns one waiter of the key `from`. `order` compares the arrival of a waiter
@@ -354,6 +373,53 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
     /// True if there are no waiters.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// A queue that serves users in turn, and the sharers (for example addresses) of each user in turn.
+#[derive(Debug)]
+pub(super) struct UserQueue<T>(UserRoundRobin<T>);
+
+impl<T> Default for UserQueue<T> {
+    fn default() -> Self {
+        Self(RoundRobin::default())
+    }
+}
+
+impl<T> UserQueue<T> {
+    /// Adds a waiter of a user and a sharer.
+    pub(super) fn push(&mut self, from: (u64, Sharer), waiter: T) {
+        self.0.push(from, waiter);
+    }
+
+    /// Examines the next waiter of each of the next `max_users` users. Removes and returns the
+    /// first waiter that is ready.
+    pub(super) fn pop_if(&mut self, max_users: usize, is_ready: impl Fn(&T) -> bool) -> Option<T> {
+        for _ in 0..max_users.min(self.0.turns.len()) {
+            match self.peek().is_some_and(&is_ready) {
+                true => return self.0.pop(),
+                false => self.0.turns.rotate_left(1),
+            }
+        }
+        None
+    }
+
+    /// The next waiter of the next user.
+    fn peek(&self) -> Option<&T> {
+        let user = self.0.turns.front()?;
+        let of_user = &self.0.queues.get(user)?.0;
+        let sharer = of_user.turns.front()?;
+        of_user.queues.get(sharer)?.0.front()
+    }
+
+    /// Removes all waiters for which `keep` is false.
+    pub(super) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        self.0.retain(&keep);
+    }
+
+    /// Number of waiters.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 
@@ -404,11 +470,11 @@ mod tests {
         assert_eq!(left, [1, 3]);
     }
 
-    /// The first argument of `pop_if` is the number of keys that it examines.
+    /// The first argument of `pop_if` is the number of users that it examines.
     #[test]
-    fn pop_if_examines_only_the_oldest_waiter_of_each_of_the_next_keys() {
-        let mut queue = TurnQueue::default();
-        (0..6).for_each(|n| queue.push(n % 3, n));
+    fn pop_if_examines_only_the_oldest_waiter_of_each_of_the_next_users() {
+        let mut queue = UserQueue::default();
+        (0..6_u64).for_each(|n| queue.push((n % 3, Sharer::Local), n));
         assert_eq!(queue.pop_if(2, |n| *n == 2), None);
         assert_eq!(queue.pop_if(3, |n| *n == 1), Some(1));
         assert_eq!(queue.pop_if(3, |n| *n > 2), Some(4));

@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::sync::oneshot;
 
-use super::fair::TurnQueue;
+use super::fair::UserQueue;
 use seawall_locks::Mutex;
 use seawall_transport::{Sharer, is_within_share};
 
@@ -20,8 +20,9 @@ const MAX_USERS_TRIED: usize = 8;
 /// commit could hold all permits, so that the commit could not begin.
 const RESERVE: usize = 8;
 
-/// A bounded number of permits for operations in flight. Waiting users are served in turn. A user
-/// with more than its share of the permits gets no further permit.
+/// A bounded number of permits for operations in flight. Waiting users are served in turn, and the
+/// groups of clients ([`Sharer`]) of each user in turn. A user with more than its share of the
+/// permits gets no further permit.
 #[derive(Clone, Debug)]
 pub struct OperationPermits {
     common: Arc<SharedPermits>,
@@ -37,7 +38,7 @@ struct SharedPermits {
     has_shares: bool,
     /// Number of permits that are taken. May exceed `all` after `all` was reduced.
     taken: AtomicUsize,
-    waiters: Mutex<TurnQueue<(u64, Sharer), Waiter>>,
+    waiters: Mutex<UserQueue<Waiter>>,
     waiting: AtomicUsize,
 }
 
@@ -311,6 +312,36 @@ mod tests {
         assert!(second.as_mut().now_or_never().is_none());
         drop(held);
         assert!(second.now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_user_with_many_addresses_gets_operation_permits_in_turn_with_a_user_with_one_address() {
+        let permits = OperationPermits::new(4);
+        let [greedy, other] = [1, 2].map(User::new);
+        let mut held = greedy.admit_all(&permits);
+        let from = |address: u8| Operator {
+            sharer: Sharer::at(Some([192, 0, 2, address].into())),
+            ..greedy.operator()
+        };
+        let mut crowd: Vec<_> = (1..=9)
+            .map(|address| Box::pin(permits.admit(from(address))))
+            .collect();
+        for operation in &mut crowd {
+            assert!(operation.as_mut().now_or_never().is_none());
+        }
+        let mut others = [(); 2].map(|()| Box::pin(permits.admit(other.operator())));
+        for operation in &mut others {
+            assert!(operation.as_mut().now_or_never().is_none());
+        }
+        // The user with many addresses keeps two permits, so each user may get a permit.
+        held.truncate(2);
+        let served = crowd
+            .iter_mut()
+            .filter_map(|operation| operation.as_mut().now_or_never());
+        let served: Vec<_> = served.collect();
+        let [first, _second] = others;
+        assert!(first.now_or_never().is_some());
+        assert_eq!(served.len(), 1);
     }
 
     /// The commit of a transaction is an operation that other operations may wait for.

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::fair::{NewestFirst, OldestFirst, Queue, RoundRobin};
+use super::fair::{Keyed, NewestFirst, OldestFirst, Queue, UserRoundRobin};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
@@ -18,14 +18,16 @@ use seawall_transport::Sharer;
 /// number of waiters is queued.
 const CLEAN_AT: usize = 64;
 
-/// A key by which waiting work is grouped, such as a sharer (an address or a user). If work of
-/// several keys waits, the keys are served one after another.
+/// A key by which waiting work is grouped: a sharer (an address or a user), or the number of a user
+/// and a sharer.
 pub trait TurnKey: Copy + Eq + Hash + Send + 'static {}
 
 impl<K: Copy + Eq + Hash + Send + 'static> TurnKey for K {}
 
 /// A bounded number of turns: permits to run long work. Waiting work is grouped by a key, by
-/// default by the sharer (an address or a user). The keys are served one after another.
+/// default by the sharer (an address or a user). The sharers are served one after another. If the
+/// key also has a user, the users are served one after another, and the sharers of each user one
+/// after another.
 #[derive(Clone, Debug)]
 pub(crate) struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
 
@@ -58,25 +60,35 @@ impl<K: TurnKey> TurnsState<K> {
 }
 
 /// The waiting work, in the order in which it gets turns.
-type WaiterQueue<K> = dyn Queue<Key = (K, ()), Waiter = oneshot::Sender<Turn<K>>> + Send;
+type WaiterQueue<K> = dyn Queue<Key = K, Waiter = oneshot::Sender<Turn<K>>> + Send;
 
 /// One turn. Dropping it passes the turn to the next waiter.
 #[derive(Debug)]
 #[must_use]
 pub struct Turn<K: TurnKey = Sharer>(Turns<K>);
 
-impl<K: TurnKey> Turns<K> {
-    /// Allows `count` turns at a time. The waiters of a key are served in order of arrival.
+impl Turns {
+    /// Allows `count` turns at a time. The waiters of a sharer are served in order of arrival.
     pub(crate) fn new(count: usize) -> Self {
-        Self::with_queue(count, Box::new(RoundRobin::<K, OldestFirst<_>>::default()))
+        Self::with_queue(count, Box::new(Keyed::<Sharer, OldestFirst<_>>::default()))
     }
 
-    /// Allows `count` turns at a time. The oldest waiter of a key gets the first of every four
-    /// turns of the key. The newest waiter gets each of the other three turns.
+    /// Allows `count` turns at a time. The oldest waiter of a sharer gets the first of every four
+    /// turns of the sharer. The newest waiter gets each of the other three turns.
     pub(crate) fn newest_first(count: usize) -> Self {
-        Self::with_queue(count, Box::new(RoundRobin::<K, NewestFirst<_>>::default()))
+        Self::with_queue(count, Box::new(Keyed::<Sharer, NewestFirst<_>>::default()))
     }
+}
 
+impl Turns<(u64, Sharer)> {
+    /// Allows `count` turns at a time. The users are served in turn, and the sharers of each user
+    /// in turn. The number in a key identifies the user.
+    pub(crate) fn by_user(count: usize) -> Self {
+        Self::with_queue(count, Box::new(UserRoundRobin::default()))
+    }
+}
+
+impl<K: TurnKey> Turns<K> {
     fn with_queue(count: usize, waiters: Box<WaiterQueue<K>>) -> Self {
         Self(Arc::new(Mutex::new(TurnsState {
             count,
@@ -156,7 +168,7 @@ impl<K: TurnKey> Turns<K> {
             state.clean_at = CLEAN_AT.max(2 * state.waiters.len());
         }
         let (turn, given) = oneshot::channel();
-        state.waiters.push((key, ()), turn);
+        state.waiters.push(key, turn);
         Err(given)
     }
 
@@ -310,6 +322,36 @@ mod tests {
         let other = other.now_or_never().unwrap();
         drop(other);
         assert!(second.now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_user_with_many_addresses_gets_as_many_turns_as_a_user_with_one_address() {
+        let turns = Turns::by_user(1);
+        let mut held = turns.take((0, Sharer::Local)).now_or_never();
+        let many = (1..=100).map(|address| (1, from(address)));
+        let one = (0..100).map(|_| (2, from(101)));
+        let mut waiters: Vec<_> = many
+            .chain(one)
+            .map(|key| (key.0, Box::pin(turns.take(key))))
+            .collect();
+        for (_, waiter) in &mut waiters {
+            assert!(waiter.as_mut().now_or_never().is_none());
+        }
+        let mut served = Vec::new();
+        for _ in 0..8 {
+            drop(held.take());
+            let next = waiters
+                .iter_mut()
+                .enumerate()
+                .find_map(|(index, (_, waiter))| {
+                    let turn = waiter.as_mut().now_or_never()?;
+                    Some((index, turn))
+                });
+            let (index, turn) = next.unwrap();
+            held = Some(turn);
+            served.push(waiters.remove(index).0);
+        }
+        assert_eq!(served, [1, 2, 1, 2, 1, 2, 1, 2]);
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Lane {
     pub(super) fn new(max_pool_size: usize) -> Self {
         let permits = permits_of(max_pool_size);
         Self {
-            turns: Turns::new(permits),
+            turns: Turns::by_user(permits),
             permits: AtomicUsize::new(permits),
             waiting: AtomicUsize::new(0),
         }
