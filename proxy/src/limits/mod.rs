@@ -1,6 +1,7 @@
 //! Limits on clients, handshakes and operations. Each permit is a guard: dropping it releases the
 //! permit. At a limit, work waits or is refused.
 
+mod closes;
 mod fair;
 mod gate;
 mod heavy;
@@ -15,12 +16,11 @@ mod turns;
 use std::{hash::Hash, net::IpAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
-use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-use self::rates::Rates;
+use self::{closes::Closes, rates::Rates};
 pub use self::{
     fair::Origin,
     gate::{Gate, LoginGates},
@@ -39,12 +39,6 @@ pub(crate) use self::{
     turns::{StepwiseTurn, Turns},
 };
 
-/// Minimum time between two closes, when Seawall closes many client connections, for example after
-/// a failover. So these closes cause at most a hundred reconnects a second, which do not overload a
-/// deployment. While Seawall drains, it also closes idle relayed clients (clients with a server
-/// connection of their own). These closes are counted separately: at most another hundred a second.
-const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
-
 /// The limits that all clients share.
 #[derive(Debug)]
 pub struct Limits {
@@ -58,9 +52,7 @@ pub struct Limits {
     arrivals: ArcSwapOption<Rates<Sharer>>,
     logins: ArcSwapOption<Rates<NameHash>>,
     names: NameHasher,
-    next_close: Mutex<Option<Instant>>,
-    /// Lets only one caller of [`Self::drain_turn`] at a time close a client.
-    drain_closes: Turns,
+    closes: Closes,
 }
 
 /// The maximum numbers in [`Limits`]. They can change while clients are connected.
@@ -200,8 +192,7 @@ impl Limits {
             arrivals: ArcSwapOption::empty(),
             logins: ArcSwapOption::empty(),
             names: NameHasher::default(),
-            next_close: Mutex::new(None),
-            drain_closes: Turns::new(1),
+            closes: Closes::default(),
         };
         limits.set(numbers);
         limits
@@ -374,25 +365,9 @@ impl Limits {
         self.heavy.of(sharer)
     }
 
-    /// Returns the time at which the caller may close a client. The times of two callers differ by
-    /// at least [`CLOSE_INTERVAL`], so that not all clients reconnect at once.
-    pub(crate) fn closing_turn(&self, now: Instant) -> Instant {
-        let mut next = self.next_close.lock();
-        let turn = next.map_or(now, |next| next.max(now));
-        *next = Some(turn + CLOSE_INTERVAL);
-        turn
-    }
-
-    /// Waits for the turn to close an idle client. Used while Seawall drains. Returns false if the
-    /// client is no longer idle then. At most one client is closed in each [`CLOSE_INTERVAL`].
-    /// These closes do not delay the closes of [`Self::closing_turn`].
-    pub(crate) async fn drain_turn(&self, is_idle: impl Fn() -> bool) -> bool {
-        let _turn = self.drain_closes.take(Sharer::Local).await;
-        if !is_idle() {
-            return false;
-        }
-        sleep(CLOSE_INTERVAL).await;
-        is_idle()
+    /// The turns to close client connections.
+    pub(crate) fn closes(&self) -> &Closes {
+        &self.closes
     }
 }
 
@@ -400,7 +375,7 @@ impl Limits {
 mod tests {
     use std::sync::mpsc;
 
-    use futures_util::{FutureExt as _, future::join_all};
+    use futures_util::FutureExt as _;
 
     use super::{permits::tests::is_evicted, *};
 
@@ -618,26 +593,5 @@ mod tests {
         small.set_max(NonZeroUsize::new(2));
         let second = admit(&small, other).unwrap();
         drop(second);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn connections_that_seawall_closes_are_closed_one_after_another() {
-        let limits = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
-        let now = Instant::now();
-        let turns: Vec<_> = (0..3).map(|_| limits.closing_turn(now) - now).collect();
-        assert_eq!(turns, [Duration::ZERO, CLOSE_INTERVAL, CLOSE_INTERVAL * 2]);
-    }
-
-    /// Other closes, for example after a failover, do not wait for the closes of idle clients.
-    #[tokio::test(start_paused = true)]
-    async fn idle_clients_are_closed_one_after_another_while_seawall_drains() {
-        let limits = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
-        let began = Instant::now();
-        let clients = [true, false, false, true];
-        let closes = clients.map(|is_idle| limits.drain_turn(move || is_idle));
-        assert_eq!(join_all(closes).await, clients);
-        let expected = CLOSE_INTERVAL * 2..CLOSE_INTERVAL * 3;
-        assert!(expected.contains(&began.elapsed()));
-        assert_eq!(limits.closing_turn(began), began);
     }
 }

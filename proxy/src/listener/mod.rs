@@ -25,7 +25,7 @@ use rustix::net::sockopt::set_tcp_nodelay;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host},
     sync::watch,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{TlsStream, rustls::pki_types::CertificateDer};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -587,10 +587,11 @@ async fn until_refused(
         if !Box::pin(verifying).await {
             continue;
         }
-        sleep_until(limits.closing_turn(Instant::now())).await;
-        // The operator may have corrected the configuration during the sleep. Then the chain is
-        // verified again, by the new configuration.
-        if !tls.has_changed().unwrap_or_default() {
+        // The operator may correct the configuration during the wait. Then the chain is verified
+        // again, by the new configuration.
+        let is_due = || !tls.has_changed().unwrap_or_default();
+        let turns = &limits.closes().refused_certificates;
+        if turns.take(sharer, is_due).await {
             return;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 use super::{
     context::{AttemptEnd, Operation},
@@ -62,12 +62,13 @@ impl Operation<'_> {
         }
     }
 
-    /// Waits until Seawall may close the client connection. Closes are spread over time, so that
-    /// they cause no reconnect storm.
+    /// Waits until Seawall may close the client connection, because a server refused the keys of
+    /// the client's user. Closes are spread over time, so that they cause no reconnect storm.
     pub(super) async fn close_in_turn(&self, end: &mut ClientEnd<'_>) -> AttemptEnd {
-        let turn = self.shared.limits.closing_turn(Instant::now());
-        match end.unless_gone(pin!(sleep_until(turn))).await {
-            Some(()) => AttemptEnd::Close(Outcome::Refused),
+        let turns = &self.shared.limits.closes().refused_keys;
+        let turn = turns.take(self.sharer, || true);
+        match end.unless_gone(pin!(turn)).await {
+            Some(_) => AttemptEnd::Close(Outcome::Refused),
             None => AttemptEnd::Gone,
         }
     }

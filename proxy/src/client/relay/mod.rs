@@ -234,6 +234,7 @@ async fn pass_encrypted(
     // Seawall cannot read the encrypted bytes. So when the client leaves, it counts as logged in
     // and not waiting for a reply.
     connected.reached(Stage::Ready);
+    let sharer = reader.sharer();
     let passed = async {
         client.write_all(&[record_type]).await?;
         server.write_all(reader.buffered()).await?;
@@ -243,7 +244,7 @@ async fn pass_encrypted(
     tokio::select! {
         // The result is ignored, because both connections are closed below.
         _ = passed => {}
-        () = relay_server_changed(shared, address.as_ref()) => {
+        () = relay_server_changed(shared, sharer, address.as_ref()) => {
             connected.set_departure(Departure::Closed);
         }
     }
@@ -287,7 +288,7 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
     let login_overdue = relay.login_overdue();
     let how = tokio::select! {
         how = relay.run(stream, reader, first, server) => how,
-        () = relay_server_changed(shared, address.as_ref()) => {
+        () = relay_server_changed(shared, sharer, address.as_ref()) => {
             relay.abandon();
             shared.recorder.unobserved("relay_server_changed");
             Some(Departure::Closed)
@@ -296,7 +297,7 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
             shared.recorder.unobserved("authentication_timeout");
             Some(Departure::Closed)
         }
-        () = idle_in_drain(shared, &relay) => Some(Departure::Closed),
+        () = idle_in_drain(shared, sharer, &relay) => Some(Departure::Closed),
     };
     let stage = relay.stage();
     drop(relay);
@@ -310,7 +311,7 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
 /// drain only if its connection is closed: its `hello` goes to the server. Clients that connect
 /// during the drain are not closed early, because they may have no other endpoint and would connect
 /// again and again.
-async fn idle_in_drain(shared: &Shared, relay: &Relay<'_>) {
+async fn idle_in_drain(shared: &Shared, sharer: Sharer, relay: &Relay<'_>) {
     let mut draining = shared.draining.clone();
     let began_before = draining.borrow_and_update().is_none();
     // An error means that Seawall ends.
@@ -323,7 +324,7 @@ async fn idle_in_drain(shared: &Shared, relay: &Relay<'_>) {
         sleep(IDLE_IN_DRAIN).await;
         let is_idle = || before.is_some() && relay.activity() == before;
         // Closes are spread over time, so that the reconnects do not become a storm.
-        if is_idle() && shared.limits.drain_turn(is_idle).await {
+        if is_idle() && shared.limits.closes().drain.take(sharer, is_idle).await {
             return;
         }
     }

@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use bson::RawDocument;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::proxied::Proxied;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     topology::SelectError,
 };
 use seawall_transport::{
-    Stream,
+    Sharer, Stream,
     connection::{EstablishError, ServerAddress},
 };
 
@@ -153,7 +153,11 @@ fn connects_to_itself(server: &Stream) -> bool {
 /// Resolves when this relay must leave the server at `address`: another server is now the primary
 /// or the selected router, and it is the turn of this relay to be closed. Never resolves if
 /// `address` is `None`.
-pub(super) async fn relay_server_changed(shared: &Shared, address: Option<&ServerAddress>) {
+pub(super) async fn relay_server_changed(
+    shared: &Shared,
+    sharer: Sharer,
+    address: Option<&ServerAddress>,
+) {
     let Some(address) = address else {
         return std::future::pending().await;
     };
@@ -165,15 +169,12 @@ pub(super) async fn relay_server_changed(shared: &Shared, address: Option<&Serve
         now.is_some_and(|pool| pool.address() != address)
     };
     loop {
-        if has_changed() {
-            // All relays have to leave the server. They are closed one after another, so that their
-            // clients do not all reconnect at the same time.
-            let turn = shared.limits.closing_turn(Instant::now());
-            sleep_until(turn).await;
-            // The former server may be the primary again.
-            if has_changed() {
-                return;
-            }
+        // All relays have to leave the server. They are closed one after another, so that their
+        // clients do not all reconnect at the same time. During the wait, the former server may
+        // become the primary again.
+        let turns = &shared.limits.closes().changed_servers;
+        if has_changed() && turns.take(sharer, has_changed).await {
+            return;
         }
         if published.changed().await.is_err() {
             return;

@@ -1,0 +1,174 @@
+//! Turns to close client connections. If Seawall closes many connections, for example after a
+//! failover, it closes them one after another. So their clients do not all reconnect at once.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::turns::Turns;
+use seawall_locks::Mutex;
+use seawall_transport::Sharer;
+
+/// Minimum time between two closes for the same reason. So these closes cause at most a hundred
+/// reconnects a second, which do not overload a deployment.
+const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long a client that waits for a reply may wait until its connection is closed instead.
+const MAX_WAIT_FOR_REPLY: Duration = Duration::from_secs(30);
+
+/// The turns to close client connections, for each reason. Closes for one reason do not delay
+/// closes for another reason.
+#[derive(Debug)]
+pub(crate) struct Closes {
+    /// A server refused the keys of the client's user. Because the client waits for a reply, its
+    /// wait for a turn is bounded ([`MAX_WAIT_FOR_REPLY`]). For the other reasons, the connection
+    /// serves the client until its turn.
+    pub(crate) refused_keys: CloseTurns,
+    /// A new configuration refuses the client's certificate.
+    pub(crate) refused_certificates: CloseTurns,
+    /// A relayed client must leave its server.
+    pub(crate) changed_servers: CloseTurns,
+    /// A relayed client is idle while Seawall drains.
+    pub(crate) drain: CloseTurns,
+}
+
+impl Default for Closes {
+    fn default() -> Self {
+        Self {
+            refused_keys: CloseTurns::new(Some(MAX_WAIT_FOR_REPLY)),
+            refused_certificates: CloseTurns::new(None),
+            changed_servers: CloseTurns::new(None),
+            drain: CloseTurns::new(None),
+        }
+    }
+}
+
+/// The turns to close client connections for one reason: at most one in each [`CLOSE_INTERVAL`].
+/// Waiting sharers (addresses or users) are served in turn.
+#[derive(Debug)]
+pub(crate) struct CloseTurns {
+    /// Lets only one caller at a time wait for `next`.
+    turns: Turns,
+    /// The earliest time of the next close; `None` before the first close.
+    next: Mutex<Option<Instant>>,
+    /// Maximum time for which a client waits for its turn; `None` for no maximum.
+    max_wait: Option<Duration>,
+}
+
+impl CloseTurns {
+    fn new(max_wait: Option<Duration>) -> Self {
+        Self {
+            turns: Turns::new(1),
+            next: Mutex::new(None),
+            max_wait,
+        }
+    }
+
+    /// Waits for the turn to close a client. Returns true if the caller closes the client now, and
+    /// false if `is_due` is false when the turn comes. After the maximum wait, returns true without
+    /// a turn. Cancel safe: a caller that is dropped, or whose client is not closed, delays no
+    /// further close.
+    pub(crate) async fn take(&self, sharer: Sharer, is_due: impl Fn() -> bool) -> bool {
+        // The future is boxed, so that the future of each connection stays small.
+        let in_turn = Box::pin(self.take_in_turn(sharer, is_due));
+        match self.max_wait {
+            Some(limit) => timeout(limit, in_turn).await.unwrap_or(true),
+            None => in_turn.await,
+        }
+    }
+
+    async fn take_in_turn(&self, sharer: Sharer, is_due: impl Fn() -> bool) -> bool {
+        let _turn = self.turns.take(sharer).await;
+        if !is_due() {
+            return false;
+        }
+        let next = *self.next.lock();
+        if let Some(next) = next {
+            sleep_until(next).await;
+        }
+        let is_due = is_due();
+        if is_due {
+            *self.next.lock() = Some(Instant::now() + CLOSE_INTERVAL);
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{
+        future::{Either, join_all, select},
+        poll,
+    };
+
+    use super::*;
+
+    fn from(address: u8) -> Sharer {
+        Sharer::at(Some([192, 0, 2, address].into()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_seawall_closes_for_one_reason_are_closed_one_after_another() {
+        let closes = Closes::default();
+        let began = Instant::now();
+        let together = (0..3).map(|_| closes.changed_servers.take(from(1), || true));
+        assert_eq!(join_all(together).await, [true; 3]);
+        let expected = CLOSE_INTERVAL * 2..CLOSE_INTERVAL * 3;
+        assert!(expected.contains(&began.elapsed()));
+        // Closes for another reason do not wait.
+        let mut other = Box::pin(closes.refused_keys.take(from(1), || true));
+        assert!(poll!(&mut other).is_ready());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_closes_of_one_address_do_not_delay_the_close_of_another_address() {
+        let turns = Closes::default().changed_servers;
+        let began = Instant::now();
+        let crowd = (0..1_000).map(|_| turns.take(from(1), || true));
+        let mut crowd = Box::pin(join_all(crowd));
+        assert!(poll!(&mut crowd).is_pending());
+        let other = Box::pin(turns.take(from(2), || true));
+        let first = select(crowd, other).await;
+        assert!(matches!(first, Either::Right((true, _))));
+        let elapsed = began.elapsed();
+        assert!(elapsed < CLOSE_INTERVAL * 4, "{elapsed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_leave_before_their_close_do_not_delay_the_next_close() {
+        let turns = Closes::default().refused_keys;
+        let began = Instant::now();
+        let take = || Box::pin(turns.take(from(1), || true));
+        assert!(take().await);
+        let mut leaving: Vec<_> = (0..100).map(|_| take()).collect();
+        for client in &mut leaving {
+            assert!(poll!(client).is_pending());
+        }
+        drop(leaving);
+        assert!(take().await);
+        let expected = CLOSE_INTERVAL..CLOSE_INTERVAL * 2;
+        assert!(expected.contains(&began.elapsed()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_whose_keys_were_refused_waits_at_most_30_s_for_its_close() {
+        let turns = Closes::default().refused_keys;
+        let began = Instant::now();
+        // All turns take 31 s.
+        let closed = join_all((0..3_100).map(|_| turns.take(from(1), || true))).await;
+        assert!(closed.iter().all(|is_closed| *is_closed));
+        let expected = MAX_WAIT_FOR_REPLY..MAX_WAIT_FOR_REPLY + CLOSE_INTERVAL;
+        assert!(expected.contains(&began.elapsed()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_are_no_longer_idle_in_a_drain_are_not_closed_and_delay_no_close() {
+        let turns = Closes::default().drain;
+        let began = Instant::now();
+        let clients = [true, false, false, true];
+        let closes = clients.map(|is_idle| turns.take(from(1), move || is_idle));
+        assert_eq!(join_all(closes).await, clients);
+        let expected = CLOSE_INTERVAL..CLOSE_INTERVAL * 2;
+        assert!(expected.contains(&began.elapsed()));
+    }
+}
