@@ -36,7 +36,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout, timeout_at},
 };
 
-use crate::topology::Topology;
+use crate::{runtime::OccasionalLog, topology::Topology};
 use seawall_auth::{ClientKey, Identity, IdentityStatus, Mechanism, NonceSource, ScramKeys};
 use seawall_locks::{Mutex, RwLock};
 use seawall_transport::{Sharer, connection::Connection};
@@ -150,6 +150,9 @@ pub struct Credentials {
     conversations: Arc<Conversations<Connection>>,
     /// Unauthenticated server connections for reuse.
     spares: Mutex<Spares>,
+    /// Counts readings of keys through the service account that failed for a reason other than the
+    /// user. At most one a minute is logged.
+    failed_lookups: OccasionalLog,
     runtime: Handle,
 }
 
@@ -182,6 +185,7 @@ impl Credentials {
             questions: AdjustableSemaphore::new(settings.first_logins),
             conversations: Conversations::new(settings.conversations),
             spares: Mutex::default(),
+            failed_lookups: OccasionalLog::default(),
             runtime: runtime.clone(),
             users: RwLock::new(mode::by_name(settings.users)),
         });

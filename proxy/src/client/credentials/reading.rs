@@ -200,7 +200,10 @@ impl Credentials {
                 Some(error)
             }
             error => {
-                tracing::warn!(%error, "service account could not read a user's keys");
+                // A client needs no login to cause this error.
+                if let Some(attempts) = self.failed_lookups.count(Instant::now()) {
+                    tracing::warn!(%error, attempts, "service account could not read a user's keys");
+                }
                 error.into_reply()
             }
         })

@@ -475,6 +475,18 @@ async fn in_credential_mode_lookup_a_refused_anonymous_client_does_not_change_th
 }
 
 #[tokio::test]
+async fn failed_readings_of_keys_through_the_service_account_are_logged_at_most_once_a_minute() {
+    let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
+    for _ in 0..3 {
+        assert!(scene.obtain(&user("u")).await.is_err());
+    }
+    // The first failure was logged, and the next two were not. A minute later, the log line of a
+    // further failure reports all three.
+    let later = Instant::now() + Duration::from_secs(60);
+    assert_eq!(scene.credentials.failed_lookups.count(later), Some(3));
+}
+
+#[tokio::test]
 async fn users_of_the_same_name_on_different_databases_are_different_users() {
     let users = vec![
         configured_user("u", "other", password("secret")),
