@@ -24,12 +24,14 @@
 //! bytes from the network can cause a panic.
 
 mod identity;
+mod mechanism_list;
 mod nonce;
 mod restrictions;
 mod scram;
 mod users_info;
 
 pub use identity::{Identity, IdentityId, IdentityStatus, Login};
+pub use mechanism_list::mechanism_names;
 pub use nonce::{NonceSource, SeedError};
 pub use restrictions::{Restrictions, RestrictionsError};
 pub use scram::{

@@ -27,7 +27,7 @@ use bson::{RawArray, RawDocument, RawDocumentBuf, rawdoc};
 use zeroize::Zeroizing;
 
 use super::restrictions::{INHERITED, OWN};
-use super::{Key, Mechanism, Restrictions, RestrictionsError, ScramKeys};
+use super::{Key, Mechanism, Restrictions, RestrictionsError, ScramKeys, mechanism_names};
 
 /// A server's record of a user. With this record, Seawall can verify logins of the user and refuse
 /// logins from a forbidden address. To authenticate as the user, Seawall also needs a
@@ -49,8 +49,8 @@ pub struct Credentials {
     pub sha256: Option<ScramKeys>,
     /// The addresses from which the user's clients may log in.
     pub restrictions: Restrictions,
-    /// The names of the user's mechanisms in the server's order, as in `saslSupportedMechs`. Some
-    /// of them can be mechanisms that Seawall does not know.
+    /// The names of the user's mechanisms in the server's order, as in `saslSupportedMechs`
+    /// ([`mechanism_names`]). Some of them can be mechanisms that are not supported here.
     pub mechanisms: Vec<String>,
 }
 
@@ -215,14 +215,13 @@ fn parse_restrictions(user: &RawDocument) -> Result<Restrictions, RestrictionsEr
 }
 
 fn parse_mechanisms(user: &RawDocument) -> Result<Vec<String>, UsersInfoError> {
-    user.get_array("mechanisms")
-        .map_err(|_| malformed("mechanisms"))?
-        .into_iter()
-        .map(|name| {
-            let name = name.ok().and_then(RawBsonRef::as_str);
-            name.map(str::to_owned).ok_or(malformed("mechanisms"))
-        })
-        .collect()
+    let listed = user.get_array("mechanisms");
+    let listed = listed.map_err(|_| malformed("mechanisms"))?;
+    let mut elements = listed.into_iter();
+    if !elements.all(|name| name.is_ok_and(|name| name.as_str().is_some())) {
+        return Err(malformed("mechanisms"));
+    }
+    Ok(mechanism_names(listed))
 }
 
 /// Returns the value of a field; `None` if the field is absent. Fails if the document is malformed.
@@ -385,6 +384,13 @@ mod tests {
                 .iter()
                 .all(|mechanism| credentials.keys(*mechanism).is_none())
         );
+    }
+
+    #[test]
+    fn repeated_and_unknown_mechanisms_in_a_users_info_reply_are_ignored() {
+        let listed = bson!(["SCRAM-SHA-256", "x", "SCRAM-SHA-1", "SCRAM-SHA-256"]);
+        let credentials = parse_user(with("mechanisms", listed)).unwrap();
+        assert_eq!(credentials.mechanisms, ["SCRAM-SHA-256", "SCRAM-SHA-1"]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use super::{
 use crate::pool::ServerPool;
 use seawall_auth::{
     CarriedChallenge, CarriedConversation, ClientConversation, ClientFirst, ClientKey, Identity,
-    Login, Mechanism, ScramKeys,
+    Login, Mechanism, ScramKeys, mechanism_names,
 };
 use seawall_command::ReadPreference;
 use seawall_transport::{
@@ -246,11 +246,8 @@ impl Credentials {
                 return Err(CredentialError::Unavailable);
             }
             self.keep_spare(&pool, connection);
-            let mechanisms = reply.get_array("saslSupportedMechs").ok();
-            let names = mechanisms.into_iter().flatten().filter_map(Result::ok);
-            return Ok(names
-                .filter_map(|name| Some(name.as_str()?.to_owned()))
-                .collect());
+            let listed = reply.get_array("saslSupportedMechs");
+            return Ok(listed.map(mechanism_names).unwrap_or_default());
         }
         Err(CredentialError::Unavailable)
     }

@@ -172,8 +172,11 @@ impl ConnectionState {
             if behaviour.users.contains_key(name) {
                 let mut names = RawArrayBuf::new();
                 names.push("SCRAM-SHA-256");
-                // Seawall must ignore elements of this list that are not names of mechanisms.
+                // Seawall must ignore elements of this list that are not names of mechanisms, and
+                // names that are listed twice.
                 names.push(7);
+                names.push("unknown");
+                names.push("SCRAM-SHA-256");
                 reply.append(cstr!("saslSupportedMechs"), names);
             }
         }
