@@ -142,6 +142,22 @@ async fn clients_that_connect_before_the_server_is_up_are_served_later_if_no_log
 }
 
 #[tokio::test]
+async fn seawall_logs_why_the_dns_name_of_its_connection_string_is_not_resolved() {
+    let scratch = Scratch::create().unwrap();
+    // No name ends in `invalid` (RFC 6761).
+    let toml = "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
+                deployment.uri = \"mongodb+srv://account:secret@db.seawall.invalid/?tls=false\"\n";
+    let file = scratch.write("seawall.toml", toml).unwrap();
+    let process = Process::serve(&file).await;
+    let logged = async || process.said("could not resolve the deployment's connection string");
+    let line = eventually(LIMIT, logged).await.unwrap();
+    assert_eq!(line["level"], "WARN", "{line}");
+    let error = line["fields"]["error"].as_str().unwrap();
+    assert!(error.contains("DNS"), "{error}");
+    assert!(!process.log().contains("secret"), "{}", process.log());
+}
+
+#[tokio::test]
 async fn seawall_check_connects_to_the_deployment_only_with_the_option_connect() {
     let server = shared_standalone().await.unwrap();
     let (up, down) = (server.uri(), "mongodb://127.0.0.1:1/".to_owned());

@@ -50,7 +50,7 @@ const MONITOR_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The reason why a connection string is unusable.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum DeploymentError {
     /// The official driver rejects the connection string. The text of this error does not contain
     /// the driver's message. If a password contains an unescaped character, that message may
@@ -102,14 +102,25 @@ impl DeploymentError {
     }
 }
 
+/// The reason why the DNS name of a `mongodb+srv` string is not resolved.
+#[derive(Clone, Debug, thiserror::Error)]
+enum ResolveError {
+    /// DNS replied with an error, or with records that cannot be used.
+    #[error("{0}")]
+    Dns(Box<ErrorKind>),
+    /// The string cannot be used with the options in DNS.
+    #[error(transparent)]
+    Unusable(#[from] DeploymentError),
+}
+
 /// A parsed connection string. `Debug` does not print it, because it may contain the service
 /// account's password.
 #[derive(Clone)]
 pub struct DeploymentOptions {
     uri: Zeroizing<String>,
     heartbeat_frequency: Duration,
-    /// All options; `None` until the DNS name of a `mongodb+srv` string has been resolved.
-    options: Option<Box<ClientOptions>>,
+    /// All options; an error until the DNS name of a `mongodb+srv` string has been resolved.
+    options: Result<Box<ClientOptions>, ResolveError>,
     /// All options if the DNS name has been resolved; otherwise only the options that the
     /// connection string itself contains.
     written: Box<ClientOptions>,
@@ -193,13 +204,15 @@ impl DeploymentOptions {
     /// [`DeploymentError`] if the string itself is invalid.
     pub async fn parse(uri: &str, heartbeat_frequency: Duration) -> Result<Self, DeploymentError> {
         let options = match ClientOptions::parse(uri).await {
-            Ok(options) => Some(Box::new(options)),
-            Err(error) if matches!(*error.kind, ErrorKind::DnsResolve { .. }) => None,
+            Ok(options) => Ok(Box::new(options)),
+            Err(error) if matches!(*error.kind, ErrorKind::DnsResolve { .. }) => {
+                Err(ResolveError::Dns(error.kind))
+            }
             Err(error) => return Err(DeploymentError::of_rejected(uri, error)),
         };
         let written = match &options {
-            Some(options) => options.clone(),
-            None => Box::new(options_without_dns(uri).await?),
+            Ok(options) => options.clone(),
+            Err(_) => Box::new(options_without_dns(uri).await?),
         };
         if written.load_balanced == Some(true) {
             return Err(DeploymentError::Unsupported("loadBalanced=true"));
@@ -226,14 +239,14 @@ impl DeploymentOptions {
 
     /// The hosts of the connection string; `None` if its DNS name could not be resolved.
     pub(crate) fn hosts(&self) -> Option<Vec<ServerAddress>> {
-        let hosts = self.options.as_ref()?.hosts.iter();
+        let hosts = self.options.as_ref().ok()?.hosts.iter();
         Some(hosts.filter_map(own_address).collect())
     }
 
     /// Sets the TLS options that the official driver uses.
     pub(crate) fn set_driver_tls(&mut self, tls: &DriverTls) {
         tls.apply(&mut self.written);
-        if let Some(options) = &mut self.options {
+        if let Ok(options) = &mut self.options {
             tls.apply(options);
         }
     }
@@ -392,18 +405,19 @@ fn own_address(address: &DriverAddress) -> Option<ServerAddress> {
 
 /// Waits until the DNS name of the connection string has been resolved, and returns all options.
 async fn resolved(mut deployment: DeploymentOptions) -> ClientOptions {
+    let failures = OccasionalLog::default();
     loop {
-        match deployment.options.take() {
-            Some(options) => return *options,
-            None => sleep(RESOLVE_AGAIN_AFTER).await,
+        let error = match deployment.options {
+            Ok(options) => return *options,
+            Err(error) => error,
+        };
+        if let Some(attempts) = failures.count(Instant::now()) {
+            tracing::warn!(%error, attempts, "could not resolve the deployment's connection string");
         }
+        sleep(RESOLVE_AGAIN_AFTER).await;
         let again = DeploymentOptions::parse(&deployment.uri, deployment.heartbeat_frequency).await;
-        match again {
-            Ok(parsed) => deployment = parsed,
-            Err(error) => {
-                tracing::warn!(%error, "could not resolve the deployment's connection string");
-            }
-        }
+        let again = again.map_err(ResolveError::from);
+        deployment.options = again.and_then(|parsed| parsed.options);
     }
 }
 
