@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -166,6 +167,39 @@ def check_authorities(stack, etc, run, expect):
     print(f"certificate authority of the check: refused, then accepted from /{ROOTS}")
 
 
+def catches_sigterm(process):
+    """True if the process has a handler for SIGTERM."""
+    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    caught = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16)
+    return caught >> (signal.SIGTERM - 1) & 1 == 1
+
+
+def check_silent_dns(stack, etc, seawall, run):
+    """Without a reply of DNS, Seawall starts, and SIGTERM ends it also while it waits for DNS."""
+    silent = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    silent.bind(("127.0.0.98", 53))
+    resolv_conf = etc / "resolv.conf"
+    before = resolv_conf.read_text()
+    resolv_conf.write_text("nameserver 127.0.0.98\n")
+    listen, admin = free_ports(2)
+    command = [*seawall, "serve", "--deployment", f"mongodb+srv://db.{DOMAIN}/?tls=false"]
+    command += ["--listen", f"127.0.0.1:{listen}", "--admin", f"127.0.0.1:{admin}"]
+    with running(command, stderr=subprocess.PIPE, text=True) as process:
+        eventually(lambda: catches_sigterm(process), "Seawall handles SIGTERM")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=LIMIT_SECONDS)
+        if process.returncode != 0 or "serving" in said:
+            sys.exit(f"SIGTERM during the wait for DNS: exit code {process.returncode}: {said}")
+    with running(command) as process:
+        url = f"http://127.0.0.1:{admin}"
+        eventually(lambda: run("health", "--admin", url).returncode == 0, "a start without DNS")
+        process.send_signal(signal.SIGTERM)
+        if process.wait(LIMIT_SECONDS) != 0:
+            sys.exit(f"exit code {process.returncode}")
+    resolv_conf.write_text(before)
+    print("a silent DNS server: Seawall starts, and SIGTERM ends the wait for DNS")
+
+
 def main(root):
     seawall = [shutil.which("chroot"), f"--userspec={USER}", root, "/seawall"]
 
@@ -209,6 +243,7 @@ def main(root):
         expect("check", "--connect", "--deployment", srv)
         print("with search domains and ndots:5: a short name, a full name and an SRV record: found")
         check_authorities(stack, etc, run, expect)
+        check_silent_dns(stack, etc, seawall, run)
         check_key_file(stack)
 
         environment = {

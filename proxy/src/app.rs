@@ -250,16 +250,20 @@ impl App {
     /// # Errors
     /// See [`StartError`]. After an error, no part of Seawall runs.
     pub async fn start(loaded: config::Loaded) -> Result<Self, StartError> {
-        Self::start_on(loaded, Vec::new()).await
+        let section = &loaded.settings.deployment;
+        let parsed = DeploymentOptions::parse(section.uri.expose(), section.heartbeat_frequency);
+        let deployment = parsed.await?;
+        Self::start_on(loaded, deployment, Vec::new()).await
     }
 
-    /// Like [`Self::start`], but a listener with `inherited` sockets uses these sockets and does
-    /// not bind its addresses.
+    /// Like [`Self::start`], but the caller has parsed the connection string (`deployment`), and a
+    /// listener with `inherited` sockets uses these sockets and does not bind its addresses.
     ///
     /// # Errors
     /// See [`StartError`].
     pub(crate) async fn start_on(
         loaded: config::Loaded,
+        deployment: DeploymentOptions,
         inherited: Vec<Inherited>,
     ) -> Result<Self, StartError> {
         let settings = loaded.settings.clone();
@@ -275,7 +279,7 @@ impl App {
             draining,
             has_service_account,
             server_tls,
-        } = wire(&settings, &planes, operations).await?;
+        } = wire(&settings, deployment, &planes, operations)?;
         let listeners = listeners::start(&settings)?;
         let admin_tls = RunningTls::start(ADMIN_TLS.to_owned(), settings.admin.tls.as_ref())?;
         let telemetry = RunningTelemetry::new(&settings.telemetry)?;
@@ -567,8 +571,9 @@ struct Wired {
 }
 
 /// Builds the parts that clients share, and starts to monitor the deployment.
-async fn wire(
+fn wire(
     settings: &config::Settings,
+    deployment: DeploymentOptions,
     planes: &Planes,
     operations: OperationPermits,
 ) -> Result<Wired, StartError> {
@@ -578,12 +583,7 @@ async fn wire(
         exporter,
     } = insight::observer(settings)?;
     let nonces = Arc::new(NonceSource::new()?);
-    let deployment = DeploymentOptions::parse(
-        settings.deployment.uri.expose(),
-        settings.deployment.heartbeat_frequency,
-    );
-    let (server_tls, deployment, tls) =
-        RunningServerTls::start(deployment.await?, &settings.deployment)?;
+    let (server_tls, deployment, tls) = RunningServerTls::start(deployment, &settings.deployment)?;
     let has_service_account = deployment.has_credentials();
     let credential_settings =
         convert::credential_settings(&settings.auth, &settings.limits, has_service_account)?;

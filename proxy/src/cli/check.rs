@@ -33,17 +33,12 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         Ok(settings) => settings,
         Err(problems) => return complain(&problems.to_string(), Exit::Usage),
     };
-    let deployment = parse_deployment(&settings).await;
-    let problems = problems_with(deployment.as_ref(), &settings);
-    if !problems.is_empty() {
-        return complain(&problems.join("\n"), Exit::Usage);
-    }
+    let deployment = match valid_deployment(&settings).await {
+        Ok(deployment) => deployment,
+        Err(problems) => return complain(&problems.join("\n"), Exit::Usage),
+    };
     let mut warnings = tls_warnings(&settings);
-    warnings.extend(
-        deployment
-            .ok()
-            .and_then(|of| server_tls_warning(&of, &settings)),
-    );
+    warnings.extend(server_tls_warning(&deployment, &settings));
     for warning in warnings {
         complain(&format!("warning: {warning}"), Exit::Success);
     }
@@ -56,28 +51,30 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     print_line("the configuration is valid")
 }
 
-/// Problems that the configuration parser cannot find, for example in the connection string and in
-/// TLS files.
-pub(super) async fn problems(settings: &Settings) -> Vec<String> {
-    problems_with(parse_deployment(settings).await.as_ref(), settings)
-}
-
-/// Like [`problems`]. `deployment` is the result of [`parse_deployment`].
-fn problems_with(
-    deployment: Result<&DeploymentOptions, &String>,
+/// The parsed connection string, if the settings have no problem.
+///
+/// # Errors
+/// All problems that the configuration parser cannot find, for example in the connection string and
+/// in TLS files.
+pub(super) async fn valid_deployment(
     settings: &Settings,
-) -> Vec<String> {
-    let mut problems = match deployment {
+) -> Result<DeploymentOptions, Vec<String>> {
+    let deployment = parse_deployment(settings).await;
+    let mut problems = match &deployment {
         Ok(deployment) => deployment_problems(deployment, settings),
         Err(problem) => vec![problem.clone()],
     };
     problems.extend(tls_problems(settings));
     problems.extend(telemetry_problems(settings));
     problems.extend(peer_problem(settings));
-    problems
+    match deployment {
+        Ok(deployment) if problems.is_empty() => Ok(deployment),
+        _ => Err(problems),
+    }
 }
 
-/// Parses the connection string. Sends queries to DNS if the scheme is `mongodb+srv`.
+/// Parses the connection string. Sends queries to DNS if the scheme is `mongodb+srv`, and waits a
+/// few seconds for the replies.
 ///
 /// # Errors
 /// A text that describes the problem.

@@ -35,11 +35,23 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         Ok(loaded) => loaded,
         Err(problems) => return complain(&with_hint(&problems), Exit::Usage),
     };
-    // Report all problems here, because `App::start` would report only the first problem.
-    let problems = check::problems(&loaded.settings).await;
-    if !problems.is_empty() {
-        return complain(&problems.join("\n"), Exit::Usage);
-    }
+    // If the first process of a container does not handle SIGTERM, the kernel ignores the signal.
+    // So Seawall handles signals before it waits for DNS.
+    let mut signals = match Signals::new() {
+        Ok(signals) => signals,
+        Err(error) => {
+            return complain(&format!("cannot handle signals: {error}"), Exit::Internal);
+        }
+    };
+    // Report all problems here, because `App::start_on` would report only the first problem.
+    let checked = tokio::select! {
+        checked = check::valid_deployment(&loaded.settings) => checked,
+        exit = signals.stop.received() => return exit,
+    };
+    let deployment = match checked {
+        Ok(deployment) => deployment,
+        Err(problems) => return complain(&problems.join("\n"), Exit::Usage),
+    };
     if geteuid().is_root() && !arguments.allow_root {
         let refusal = "refusing to run as root: start Seawall as another user, or use --allow-root";
         return complain(refusal, Exit::Usage);
@@ -51,12 +63,6 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         let message = format!("runtime.core_dumps: cannot disable core dumps: {error}");
         return complain(&message, Exit::Internal);
     }
-    let signals = match Signals::new() {
-        Ok(signals) => signals,
-        Err(error) => {
-            return complain(&format!("cannot handle signals: {error}"), Exit::Internal);
-        }
-    };
     let inherited = match inherited_sockets() {
         Ok(inherited) => inherited,
         Err(error) => {
@@ -64,7 +70,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
             return complain(&message, Exit::Unavailable);
         }
     };
-    let app = match App::start_on(loaded.clone(), inherited).await {
+    let app = match App::start_on(loaded.clone(), deployment, inherited).await {
         Ok(app) => app,
         Err(error) => return complain(&error.to_string(), exit_of(&error)),
     };
@@ -101,18 +107,35 @@ fn bound<'a>(bound: Option<&'a str>, configured: &AdminAddress) -> &'a str {
 
 /// The signals to which Seawall reacts.
 struct Signals {
+    stop: StopSignals,
+    hang_up: Signal,
+}
+
+/// The signals that stop Seawall.
+struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
-    hang_up: Signal,
 }
 
 impl Signals {
     fn new() -> io::Result<Self> {
         Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
+            stop: StopSignals {
+                terminate: signal(SignalKind::terminate())?,
+                interrupt: signal(SignalKind::interrupt())?,
+            },
             hang_up: signal(SignalKind::hangup())?,
         })
+    }
+}
+
+impl StopSignals {
+    /// Waits for a signal, and returns its exit code. Cancel safe.
+    async fn received(&mut self) -> Exit {
+        tokio::select! {
+            _ = self.terminate.recv() => Exit::Success,
+            _ = self.interrupt.recv() => Exit::Interrupted,
+        }
     }
 }
 
@@ -142,16 +165,11 @@ fn forbid_core_dumps() -> io::Result<()> {
 }
 
 async fn serve_until_signal(app: &App, signals: Signals, reloader: Reloader) -> Exit {
-    let Signals {
-        mut terminate,
-        mut interrupt,
-        hang_up,
-    } = signals;
+    let Signals { mut stop, hang_up } = signals;
     // Reloads run in a separate task, so that they do not delay the other signals.
     let reloads = tokio::spawn(reloader.serve(hang_up));
     let exit = tokio::select! {
-        _ = terminate.recv() => Exit::Success,
-        _ = interrupt.recv() => Exit::Interrupted,
+        exit = stop.received() => exit,
         () = app.drain_requested() => Exit::Success,
     };
     reloads.abort();
@@ -162,10 +180,7 @@ async fn serve_until_signal(app: &App, signals: Signals, reloader: Reloader) -> 
             // An interrupt comes from a person at a terminal, who does not want to wait for a
             // drain.
             if exit != Exit::Interrupted {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                }
+                stop.received().await;
             }
         })
         .await;

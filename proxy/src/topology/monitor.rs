@@ -39,6 +39,14 @@ use seawall_transport::connection::{Account, LoginMethod, Password, ServerAddres
 /// The port of a server whose address contains no port.
 const DEFAULT_PORT: u16 = 27017;
 
+/// Time limit for resolving the DNS name of a connection string, if the start or a reload waits for
+/// it.
+const DNS_LIMIT: Duration = Duration::from_secs(5);
+
+/// Time limit for resolving the DNS name in the background. If a name server is down, the reply of
+/// the next one may take longer than [`DNS_LIMIT`].
+const BACKGROUND_DNS_LIMIT: Duration = Duration::from_secs(60);
+
 /// Pause between two attempts to resolve the DNS name of a connection string.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -108,10 +116,16 @@ enum ResolveError {
     /// DNS replied with an error, or with records that cannot be used.
     #[error("{0}")]
     Dns(Box<ErrorKind>),
+    /// The time limit has passed.
+    #[error("DNS did not reply in time")]
+    TimedOut,
     /// The string cannot be used with the options in DNS.
     #[error(transparent)]
     Unusable(#[from] DeploymentError),
 }
+
+/// All options of a connection string, or the reason why its DNS name is not resolved.
+type Resolved = Result<Box<ClientOptions>, ResolveError>;
 
 /// A parsed connection string. `Debug` does not print it, because it may contain the service
 /// account's password.
@@ -120,7 +134,7 @@ pub struct DeploymentOptions {
     uri: Zeroizing<String>,
     heartbeat_frequency: Duration,
     /// All options; an error until the DNS name of a `mongodb+srv` string has been resolved.
-    options: Result<Box<ClientOptions>, ResolveError>,
+    options: Resolved,
     /// All options if the DNS name has been resolved; otherwise only the options that the
     /// connection string itself contains.
     written: Box<ClientOptions>,
@@ -196,20 +210,43 @@ async fn options_without_dns(uri: &str) -> Result<ClientOptions, DeploymentError
     Ok(options)
 }
 
+/// Waits at most `limit` until the driver has parsed a connection string and resolved its DNS name.
+///
+/// # Errors
+/// If the driver rejects the string itself.
+async fn resolve(
+    parsing: impl IntoFuture<Output = mongodb::error::Result<ClientOptions>>,
+    limit: Duration,
+) -> mongodb::error::Result<Resolved> {
+    match timeout(limit, parsing).await {
+        Ok(Ok(options)) => Ok(Ok(Box::new(options))),
+        Ok(Err(error)) if matches!(*error.kind, ErrorKind::DnsResolve { .. }) => {
+            Ok(Err(ResolveError::Dns(error.kind)))
+        }
+        Ok(Err(error)) => Err(error),
+        Err(_) => Ok(Err(ResolveError::TimedOut)),
+    }
+}
+
 impl DeploymentOptions {
-    /// Parses a connection string. A `mongodb+srv` string requires a DNS query. If the query fails,
-    /// the result has only the options in the string itself, and `watch` repeats the query later.
+    /// Parses a connection string. A `mongodb+srv` string requires a DNS query. If the query fails
+    /// or takes longer than five seconds, the result has only the options in the string itself, and
+    /// `watch` repeats the query later.
     ///
     /// # Errors
     /// [`DeploymentError`] if the string itself is invalid.
     pub async fn parse(uri: &str, heartbeat_frequency: Duration) -> Result<Self, DeploymentError> {
-        let options = match ClientOptions::parse(uri).await {
-            Ok(options) => Ok(Box::new(options)),
-            Err(error) if matches!(*error.kind, ErrorKind::DnsResolve { .. }) => {
-                Err(ResolveError::Dns(error.kind))
-            }
-            Err(error) => return Err(DeploymentError::of_rejected(uri, error)),
-        };
+        Self::parse_within(DNS_LIMIT, uri, heartbeat_frequency).await
+    }
+
+    /// Like [`Self::parse`], with this time limit for the DNS query.
+    async fn parse_within(
+        limit: Duration,
+        uri: &str,
+        heartbeat_frequency: Duration,
+    ) -> Result<Self, DeploymentError> {
+        let options = resolve(ClientOptions::parse(uri), limit).await;
+        let options = options.map_err(|error| DeploymentError::of_rejected(uri, error))?;
         let written = match &options {
             Ok(options) => options.clone(),
             Err(_) => Box::new(options_without_dns(uri).await?),
@@ -415,8 +452,12 @@ async fn resolved(mut deployment: DeploymentOptions) -> ClientOptions {
             tracing::warn!(%error, attempts, "could not resolve the deployment's connection string");
         }
         sleep(RESOLVE_AGAIN_AFTER).await;
-        let again = DeploymentOptions::parse(&deployment.uri, deployment.heartbeat_frequency).await;
-        let again = again.map_err(ResolveError::from);
+        let again = DeploymentOptions::parse_within(
+            BACKGROUND_DNS_LIMIT,
+            &deployment.uri,
+            deployment.heartbeat_frequency,
+        );
+        let again = again.await.map_err(ResolveError::from);
         deployment.options = again.and_then(|parsed| parsed.options);
     }
 }
@@ -650,7 +691,15 @@ impl Member {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dns_query_without_a_reply_ends_after_the_time_limit() {
+        let resolved = resolve(pending(), DNS_LIMIT).await.unwrap();
+        assert!(matches!(resolved, Err(ResolveError::TimedOut)));
+    }
 
     #[tokio::test]
     async fn debug_output_hides_the_connection_string() {

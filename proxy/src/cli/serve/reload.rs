@@ -7,7 +7,7 @@ use seawall_api as api;
 use seawall_config::{Loaded, Problems, Settings, Sources, load_with_values};
 use tokio::{
     signal::unix::Signal,
-    time::{Instant, MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval},
 };
 
 use super::{
@@ -23,9 +23,6 @@ use crate::{
 /// when two checks in a row have read it. So new certificates are normally in use within two
 /// seconds.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Time limit for resolving a changed connection string.
-const DNS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Time after which a valid configuration that was refused is loaded again (`reload.watch`). The
 /// reason for the refusal may no longer exist: for example, no server had replied in time.
@@ -120,11 +117,9 @@ impl Files {
 
     /// The problems of a changed section `[deployment]`, for example of its connection string.
     async fn deployment_problems(&mut self, settings: &Settings) -> Vec<String> {
-        let parsed = timeout(DNS_LIMIT, check::parse_deployment(settings)).await;
-        let deployment = match parsed {
-            Ok(Ok(deployment)) => deployment,
-            Ok(Err(problem)) => return vec![problem],
-            Err(_) => return vec!["deployment.uri: DNS did not reply in time".to_owned()],
+        let deployment = match check::parse_deployment(settings).await {
+            Ok(deployment) => deployment,
+            Err(problem) => return vec![problem],
         };
         let settings = settings.clone();
         let problems = self
