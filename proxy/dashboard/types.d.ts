@@ -67,6 +67,7 @@ export interface Status {
   history: { bytes: number; on: boolean };
   injects_faults: boolean;
   mode: string;
+  not_ready?: string;
   operations: number;
   server_connections: Connections;
   uptime_seconds: number;

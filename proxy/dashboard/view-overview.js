@@ -464,6 +464,9 @@ function changeFindings(page, { against }, worse) {
 function problems(status, storms, stalls, topology, link) {
   /** @type {(HTMLElement | string)[]} */
   const found = [];
+  if (status.not_ready) found.push(link("servers", `Not ready: ${status.not_ready}.`));
+  if (topology.servers.length === 0)
+    found.push(link("servers", "Seawall knows no server of the deployment."));
   // If the figures are those of all instances, each of them may have a current storm.
   const current = storms.storms.filter((of) => of.ended_at === null);
   if (current.length > 0) {

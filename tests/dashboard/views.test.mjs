@@ -311,6 +311,20 @@ test("connections that getMores hold are counted for their shape", async () => {
   await close();
 });
 
+test("a Seawall that is not ready and knows no server is found", async () => {
+  const { page, errors, close } = await open(browser);
+  const status = { ...(await api(ADMIN, "status")), not_ready: "no server is available" };
+  const topology = { servers: [], set_name: null, type: "Unknown" };
+  await page.route("**/api/v1/status**", (route) => route.fulfill({ json: status }));
+  await page.route("**/api/v1/topology**", (route) => route.fulfill({ json: topology }));
+  await page.goto(`${ADMIN}/`);
+  const findings = page.locator(".finding");
+  await findings.getByText("Seawall knows no server of the deployment.").waitFor();
+  assert.equal(await findings.first().innerText(), "Not ready: no server is available.");
+  assert.deepEqual(errors, []);
+  await close();
+});
+
 test("a storm that has ended is not found as the current storm of another instance", async () => {
   const { page, errors, close } = await open(browser);
   const json = currentStorms(Date.now() / 1000);

@@ -305,11 +305,11 @@ pub fn router(state: Arc<AdminState>) -> Router {
     health_routes().merge(guarded).with_state(state)
 }
 
-async fn ready(State(state): State<Arc<AdminState>>) -> (StatusCode, &'static str) {
+async fn ready(State(state): State<Arc<AdminState>>) -> (StatusCode, String) {
     let is_draining = state.draining.borrow().is_some();
     match obstacle(is_draining, &state.topology, (state.credentials)()) {
-        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason),
-        None => (StatusCode::OK, "ready\n"),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+        None => (StatusCode::OK, "ready\n".to_owned()),
     }
 }
 
@@ -321,11 +321,11 @@ pub(crate) fn obstacle(
     credentials: &str,
 ) -> Option<&'static str> {
     if is_draining {
-        Some("draining\n")
+        Some("draining")
     } else if !topology.snapshot().description.is_available() {
-        Some("no server of the deployment is available\n")
+        Some("no server of the deployment is available")
     } else if credentials == "auto" {
-        Some("Seawall does not know yet if clients must log in\n")
+        Some("Seawall does not know yet if clients must log in")
     } else {
         None
     }
@@ -383,18 +383,21 @@ fn status_of(state: &AdminState) -> seawall_api::Status {
     let namespaces = state.exporter.namespaces();
     let operations = namespaces.iter().flat_map(|(_, sums)| sums.outcomes);
     let uptime = state.started_at.elapsed();
+    let is_draining = state.draining.borrow().is_some();
+    let credentials = (state.credentials)();
     seawall_api::Status {
         certificates: (state.certificates)(),
         clients: json::whole(state.clients.count()),
-        credentials: (state.credentials)().to_owned(),
+        credentials: credentials.to_owned(),
         deployment: snapshot.description.topology_type.as_str().to_owned(),
-        draining: state.draining.borrow().is_some(),
+        draining: is_draining,
         history: seawall_api::HistoryStatus {
             bytes: json::whole(state.insight.size().bytes),
             on: Some(state.insight.is_on()),
         },
         injects_faults: state.injects_faults.load(Ordering::Relaxed),
         mode: state.mode.to_owned(),
+        not_ready: obstacle(is_draining, &state.topology, credentials).map(str::to_owned),
         operations: operations.sum(),
         server_connections: seawall_api::Connections {
             available: sum(|p| p.available),

@@ -633,6 +633,20 @@ async fn get<T: serde::de::DeserializeOwned>(state: &Arc<AdminState>, path: &str
 }
 
 #[tokio::test]
+async fn the_status_has_the_reason_of_the_health_check_that_is_not_ready() {
+    let state = Arc::new(AdminState {
+        credentials: Box::new(|| "auto"),
+        ..state()
+    });
+    let status: seawall_api::Status = get(&state, "/api/v1/status").await;
+    let request = Request::get("/health/ready").body(Body::empty()).unwrap();
+    let response = router(state).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let body = body::to_bytes(response.into_body(), usize::MAX).await;
+    assert_eq!(body.unwrap(), format!("{}\n", status.not_ready.unwrap()));
+}
+
+#[tokio::test]
 async fn column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
     let state = Arc::new(state());
     for selection in [

@@ -31,6 +31,11 @@ pub struct Status {
     pub injects_faults: bool,
     /// `pooled` or `relay`.
     pub mode: String,
+    /// The reason why the proxy cannot serve operations now, as `/health/ready` reports it; `None`
+    /// if the proxy is ready. In a merged reply: the reasons of all instances that are not ready,
+    /// with their addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_ready: Option<String>,
     /// The number of operations since Seawall started.
     pub operations: u64,
     /// The connections to all servers.

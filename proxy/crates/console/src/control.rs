@@ -265,7 +265,7 @@ fn status_rows(status: &Status) -> Vec<String> {
         ("mode", status.mode.clone()),
         ("deployment", status.deployment.clone()),
         ("credentials", status.credentials.clone()),
-        ("state", state(status).to_owned()),
+        ("state", state(status)),
         ("clients", figures::exact(status.clients)),
         ("server connections", figures::exact(connections.total())),
         ("waiting operations", figures::exact(status.wait_queue)),
@@ -281,11 +281,12 @@ fn status_rows(status: &Status) -> Vec<String> {
         .collect()
 }
 
-fn state(status: &Status) -> &'static str {
-    match (status.draining, status.injects_faults) {
-        (true, _) => "draining",
-        (false, true) => "serving, with injected faults",
-        (false, false) => "serving",
+fn state(status: &Status) -> String {
+    match (status.draining, &status.not_ready, status.injects_faults) {
+        (true, _, _) => "draining".to_owned(),
+        (false, Some(reason), _) => format!("not ready: {}", figures::printable(reason)),
+        (false, None, true) => "serving, with injected faults".to_owned(),
+        (false, None, false) => "serving".to_owned(),
     }
 }
 
@@ -387,6 +388,21 @@ fn reload_rows(reload: &Reload) -> Vec<String> {
 mod tests {
     use super::*;
     use seawall_api::{ConfigurationChange, ConfigurationValue};
+
+    #[test]
+    fn status_shows_why_the_proxy_is_not_ready() {
+        let mut status = Status {
+            not_ready: Some("no server".to_owned()),
+            ..Status::default()
+        };
+        let state = |status: &Status| {
+            let rows = status_rows(status);
+            rows.into_iter().find(|row| row.starts_with("state"))
+        };
+        assert!(state(&status).unwrap().ends_with("not ready: no server"));
+        status.not_ready = None;
+        assert!(state(&status).unwrap().ends_with("serving"));
+    }
 
     #[test]
     fn configuration_changes_are_listed_with_the_time_when_they_take_effect() {

@@ -4,6 +4,12 @@ use super::{Merge, add, add_limit, combine, merge_by, merge_text};
 use crate::{Certificate, Concurrency, Connections, Pool, PoolUser, Pools, Status};
 
 impl Merge for Status {
+    fn set_instance(&mut self, address: &str) {
+        if let Some(reason) = &mut self.not_ready {
+            *reason = format!("{address}: {reason}");
+        }
+    }
+
     /// The merged uptime is the longest uptime of all instances.
     fn merge(&mut self, other: Self) {
         add!(self, other: clients, operations, wait_queue);
@@ -20,6 +26,9 @@ impl Merge for Status {
         merge_versions(&mut self.version, &other.version);
         self.draining |= other.draining;
         self.injects_faults |= other.injects_faults;
+        combine(&mut self.not_ready, other.not_ready, |reasons, other| {
+            format!("{reasons}; {other}")
+        });
         self.history.bytes += other.history.bytes;
         combine(&mut self.history.on, other.history.on, |on, other| {
             on || other

@@ -126,6 +126,7 @@ impl Merge for Report {
     fn set_instance(&mut self, address: &str) {
         self.storms.set_instance(address);
         self.stalls.set_instance(address);
+        self.status.set_instance(address);
     }
 
     fn is_mergeable(&self) -> bool {

@@ -557,6 +557,23 @@ mod tests {
     }
 
     #[test]
+    fn a_merged_status_names_each_instance_that_is_not_ready() {
+        let status = |address: &str, reason: Option<&str>| {
+            let mut status = Status {
+                not_ready: reason.map(str::to_owned),
+                ..Status::default()
+            };
+            status.set_instance(address);
+            status
+        };
+        let mut merged = status("http://a:1", Some("draining"));
+        merged.merge(status("http://b:1", None));
+        merged.merge(status("http://c:1", Some("no server")));
+        let expected = "http://a:1: draining; http://c:1: no server";
+        assert_eq!(merged.not_ready.as_deref(), Some(expected));
+    }
+
+    #[test]
     fn text_that_differs_between_instances_becomes_the_word_mixed() {
         let mut text = String::new();
         merge_text(&mut text, "pooled".to_owned());

@@ -128,12 +128,14 @@ fn alerts(model: &Model) -> Line<'static> {
 pub(super) fn alert_texts(model: &Model) -> Vec<(bool, String)> {
     let mut texts = Vec::new();
     if let Some(status) = &model.status {
+        match &status.not_ready {
+            Some(reason) => texts.push((true, format!("NOT READY: {}", printable(reason)))),
+            None if status.draining => texts.push((true, "draining".to_owned())),
+            None => {}
+        }
         if status.injects_faults {
             let text = "INJECTS FAULTS: operations are delayed or fail on purpose";
             texts.push((true, text.to_owned()));
-        }
-        if status.draining {
-            texts.push((true, "draining".to_owned()));
         }
     }
     if model.storms.active {
@@ -367,6 +369,15 @@ pub(super) mod tests {
         ] {
             assert!(line.contains(text), "{line}");
         }
+    }
+
+    #[test]
+    fn alert_line_shows_why_the_proxy_is_not_ready() {
+        let mut model = model();
+        assert!(!shown(&model, 200, 10)[2].contains("NOT READY"));
+        model.status.as_mut().unwrap().not_ready = Some("no server".to_owned());
+        let line = shown(&model, 200, 10)[2].clone();
+        assert!(line.contains("NOT READY: no server"), "{line}");
     }
 
     #[test]
