@@ -329,7 +329,13 @@ fn client_rows(clients: &Clients) -> Vec<String> {
     });
     let rows: Vec<_> = rows.collect();
     let mut lines = figures::table(
-        &["id", "<address", "<user", "<application", "<connected"],
+        &[
+            "id",
+            "<address",
+            "<user",
+            "<application",
+            "<connected (UTC)",
+        ],
         &rows,
     );
     let shown = u64::try_from(rows.len()).unwrap_or(u64::MAX);
@@ -445,6 +451,20 @@ mod tests {
         assert!(lines[1].contains("8 (in effect: 7)"), "{lines:?}");
         assert!(lines[1].trim_end().ends_with('9'), "{lines:?}");
         assert_eq!(lines[2], "hash of the values: 0123");
+    }
+
+    #[test]
+    fn client_list_shows_in_utc_when_each_client_connected() {
+        let client = seawall_api::Client {
+            connected_at: 951_782_400.0,
+            ..seawall_api::Client::default()
+        };
+        let lines = client_rows(&Clients {
+            clients: vec![client],
+            count: 1,
+        });
+        assert!(lines[0].ends_with("connected (UTC)"), "{lines:?}");
+        assert!(lines[1].ends_with("2000-02-29 00:00:00"), "{lines:?}");
     }
 
     #[test]
