@@ -235,6 +235,18 @@ async fn a_client_whose_proxy_header_never_arrives_is_closed_after_the_time_limi
 }
 
 #[tokio::test]
+async fn a_load_balancer_that_disconnects_without_a_byte_is_not_counted_as_a_refused_client() {
+    let seawall = start(ACCEPT).await;
+    drop(connect(&seawall, b"").await);
+    let is_counted = async || {
+        let stage = ["stage=\"connected\""];
+        seawall.metric("seawall_clients_gone_total", &stage).await >= 1.0
+    };
+    eventually(LIMIT, is_counted).await.unwrap();
+    assert_eq!(refused(&seawall, "proxy_header").await, 0.0);
+}
+
+#[tokio::test]
 async fn limits_by_address_apply_separately_to_the_clients_behind_a_load_balancer() {
     let seawall = start(&format!(
         "{ACCEPT}limits.connections_per_second_per_address = 1\n"

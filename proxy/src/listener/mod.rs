@@ -409,6 +409,10 @@ async fn admit_proxied(acceptor: Acceptor, mut stream: TcpStream, peer: Peer, pl
             text: address.to_string().into(),
         },
         Ok(None) => peer,
+        // A load balancer may check the health of Seawall with a connection that it closes at once.
+        Err(error) if is_departure(&error) => {
+            return acceptor.shared.recorder.client_left_unserved("connected");
+        }
         Err(error) => {
             tracing::debug!(%error, peer = %peer.text, "could not read a header of the PROXY protocol");
             return acceptor.shared.recorder.client_refused("proxy_header");
@@ -513,7 +517,7 @@ async fn secure(
     None
 }
 
-/// True if a handshake failed because the client has disconnected.
+/// True if a handshake, or the read of a header, failed because the client has disconnected.
 fn is_departure(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     let kind = error.kind();
