@@ -273,16 +273,21 @@ fn commands(text: &str) -> Vec<Vec<&str>> {
     commands
 }
 
+/// The README and the pages in `docs/`.
+fn pages() -> Vec<PathBuf> {
+    let folder = fs::read_dir(root().join("docs")).unwrap();
+    let pages = folder.map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|page| page.extension().is_some_and(|extension| extension == "md"));
+    pages.chain([root().join("README.md")]).collect()
+}
+
 /// The test adds `--help` to each command. With `--help`, a command fails if it contains an unknown
 /// subcommand or option. Otherwise it only prints its help. The tests in `e2e/commands.rs` run the
 /// commands without `--help`.
 #[test]
 fn every_command_in_the_docs_is_valid() {
-    let folder = fs::read_dir(root().join("docs")).unwrap();
-    let pages = folder.map(|entry| entry.unwrap().path());
-    let pages = pages.filter(|page| page.extension().is_some_and(|extension| extension == "md"));
     let mut count = 0;
-    for page in pages.chain([root().join("README.md")]) {
+    for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
         for arguments in commands(&text) {
             let mut command = Command::new(env!("CARGO_BIN_EXE_seawall"));
@@ -297,4 +302,59 @@ fn every_command_in_the_docs_is_valid() {
         }
     }
     assert!(count >= 30, "too few commands found: {count}");
+}
+
+/// The names of the tests in a target of `tests/`, with their modules.
+fn test_names(target: &str) -> Vec<String> {
+    let folder = root().join("tests").join(target);
+    let mut files = Vec::new();
+    match folder.join("main.rs").exists() {
+        true => sources(&folder, &mut files),
+        false => files.push(folder.with_extension("rs")),
+    }
+    let mut names = Vec::new();
+    for file in files {
+        let path = file.strip_prefix(&folder).unwrap_or(Path::new(""));
+        let path = path.with_extension("");
+        let modules: Vec<_> = path.iter().filter_map(|module| module.to_str()).collect();
+        let text = fs::read_to_string(&file).unwrap();
+        let tests = text.split("#[test]");
+        let tests = tests.flat_map(|part| part.split("#[tokio::test"));
+        for test in tests.skip(1) {
+            let rest = test.split_once("fn ").map(|(_, rest)| rest);
+            let name = rest.and_then(|rest| rest.split('(').next());
+            names.extend(name.map(|name| format!("{}::{name}", modules.join("::"))));
+        }
+    }
+    names
+}
+
+/// `cargo test` succeeds if no test has the words of its filter in its name.
+#[test]
+fn every_test_filter_in_the_docs_is_part_of_the_name_of_a_test() {
+    let mut count = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for line in text.lines() {
+            let Some((_, command)) = line.split_once("cargo test --test ") else {
+                continue;
+            };
+            let command = command.split(['`', '#']).next().unwrap();
+            let Some((target, arguments)) = command.split_once(" -- ") else {
+                continue;
+            };
+            let names = test_names(target);
+            let words = arguments.split_whitespace();
+            for filter in words.filter(|word| !word.starts_with("--")) {
+                let is_named = names.iter().any(|name| name.contains(filter));
+                assert!(
+                    is_named,
+                    "{}: no test of {target} is named {filter}",
+                    page.display()
+                );
+                count += 1;
+            }
+        }
+    }
+    assert!(count >= 5, "too few filters found: {count}");
 }
