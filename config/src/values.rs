@@ -119,13 +119,36 @@ fn text_or_default(key: &Key, given: Option<&Value>) -> String {
     value.map_or_else(String::new, |value| text(key, &value))
 }
 
+/// Keys that usually have another value in each instance.
+const OF_INSTANCE: [&str; 5] = [
+    "admin.address",
+    "admin.metrics_address",
+    "listen.address",
+    "listeners[].address",
+    "telemetry.resource_attributes",
+];
+
+/// True if the value at `path` usually differs between instances. `path` contains the index of the
+/// element of a list.
+fn is_of_instance(path: &str) -> bool {
+    OF_INSTANCE.iter().any(|key| match key.split_once(LIST) {
+        None => path == *key,
+        Some((list, rest)) => {
+            let index = path
+                .strip_prefix(list)
+                .and_then(|end| end.strip_suffix(rest));
+            index.is_some_and(|index| index.starts_with('[') && index.ends_with(']'))
+        }
+    })
+}
+
 /// A short hash of the values, in hexadecimal: instances with the same configuration have the same
 /// hash, regardless of the sources of the values. Secrets have no influence, so the hash does not
-/// help to guess them.
+/// help to guess them. Values that usually differ between instances, such as addresses, have no
+/// influence either.
 pub fn configuration_hash(values: &[EffectiveValue]) -> String {
-    let lines = values
-        .iter()
-        .map(|value| format!("{}={}\n", value.path, value.value));
+    let common = values.iter().filter(|value| !is_of_instance(&value.path));
+    let lines = common.map(|value| format!("{}={}\n", value.path, value.value));
     let mut lines: Vec<_> = lines.collect();
     lines.sort_unstable();
     let mut hash = Sha256::new();

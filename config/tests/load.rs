@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use seawall_config::{
-    AdminAddress, Concurrency, Credentials, ListenAddress, LogFormat, LogLevel, Mode, Overrides,
-    Problems, Secret, Settings, Sources, UserCredential, configuration_hash, load,
+    AdminAddress, Concurrency, Credentials, ListenAddress, Loaded, LogFormat, LogLevel, Mode,
+    Overrides, Problems, Secret, Settings, Sources, UserCredential, configuration_hash, load,
     load_with_values,
 };
 
@@ -128,9 +128,9 @@ fn precedence_is_command_line_then_environment_then_file_then_default() {
 }
 
 #[test]
-fn equal_listen_addresses_have_equal_configuration_hashes_whatever_their_source() {
-    let scratch = Scratch::new("hash");
-    let hash = |toml: &str, variables: &[(&str, &str)], listen: &[&str]| {
+fn equal_listen_addresses_have_equal_values_whatever_their_source() {
+    let scratch = Scratch::new("values");
+    let value = |toml: &str, variables: &[(&str, &str)], listen: &[&str]| {
         let loaded = load_with_values(&Sources {
             file: Some(scratch.file("seawall.toml", &format!("{DEPLOYMENT}{toml}"))),
             environment: environment(variables),
@@ -139,22 +139,56 @@ fn equal_listen_addresses_have_equal_configuration_hashes_whatever_their_source(
                 ..Overrides::default()
             },
         });
-        configuration_hash(&loaded.unwrap().values)
+        let mut values = loaded.unwrap().values.into_iter();
+        let value = values.find(|value| value.path == "listen.address");
+        value.unwrap().value
     };
-    let one = hash("[listen]\naddress = \"0.0.0.0:1\"\n", &[], &[]);
-    let two = hash("", &[], &["0.0.0.0:1", "[::]:1"]);
+    let one = value("[listen]\naddress = \"0.0.0.0:1\"\n", &[], &[]);
+    let two = value("", &[], &["0.0.0.0:1", "[::]:1"]);
     assert_ne!(one, two);
     for (addresses, expected) in [(vec!["0.0.0.0:1"], one), (vec!["0.0.0.0:1", "[::]:1"], two)] {
         let joined = addresses.join(", ");
         let variable = ("SEAWALL_LISTEN__ADDRESS", joined.as_str());
         let list = format!("[listen]\naddress = {addresses:?}\n");
-        let of_flag = hash("", &[], &addresses);
-        let of_variable = hash("", &[variable], &[]);
-        let of_list = hash(&list, &[], &[]);
-        for hash in [of_flag, of_variable, of_list] {
-            assert_eq!(hash, expected, "{addresses:?}");
+        let of_flag = value("", &[], &addresses);
+        let of_variable = value("", &[variable], &[]);
+        let of_list = value(&list, &[], &[]);
+        for value in [of_flag, of_variable, of_list] {
+            assert_eq!(value, expected, "{addresses:?}");
         }
     }
+}
+
+#[test]
+fn addresses_and_resource_attributes_do_not_change_the_configuration_hash() {
+    let hash = |toml: &str| {
+        let loaded = Loaded::from_toml(&format!("{toml}\n{DEPLOYMENT}"));
+        configuration_hash(&loaded.unwrap().values)
+    };
+    for (one, other) in [
+        (
+            "listen.address = \"a:1\"",
+            "listen.address = [\"b:1\", \"c:1\"]",
+        ),
+        ("admin.address = \"127.0.0.1:1\"", "admin.address = \"off\""),
+        (
+            "admin.metrics_address = \"a:1\"",
+            "admin.metrics_address = \"b:1\"",
+        ),
+        (
+            "telemetry.resource_attributes = \"host.name=a\"",
+            "telemetry.resource_attributes = \"host.name=b\"",
+        ),
+        (
+            "[[listeners]]\naddress = \"a:1\"",
+            "[[listeners]]\naddress = \"b:1\"",
+        ),
+    ] {
+        assert_eq!(hash(one), hash(other), "{one}");
+    }
+    assert_ne!(hash("listen.backlog = 1"), hash("listen.backlog = 2"));
+    let listener = "[[listeners]]\naddress = \"a:1\"\n";
+    assert_ne!(hash(listener), hash(&format!("{listener}backlog = 2")));
 }
 
 #[test]
