@@ -96,7 +96,7 @@ function shares(buckets) {
 /** The phases of an operation in their order, with their meaning. */
 export const PHASES = /** @type {const} */ ([
   ["permit", "waiting for a permit"],
-  ["checkout", "waiting for a server connection, or a failed attempt"],
+  ["checkout", "waiting for a connection or a slot, or a failed attempt"],
   ["forward", "sending the command to the server"],
   ["server", "the server works"],
   ["receive", "receiving the reply"],

@@ -498,7 +498,7 @@ function problems(status, storms, stalls, topology, link) {
     );
   if (status.wait_queue > 0)
     found.push(
-      link("servers", `${integer(status.wait_queue)} operations wait for a server connection.`),
+      link("servers", `${integer(status.wait_queue)} operations wait for a connection or a slot.`),
     );
   for (const certificate of status.certificates) {
     const left = certificate.not_after - Date.now() / 1000;

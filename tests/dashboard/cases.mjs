@@ -179,7 +179,7 @@ async function timeouts() {
   await pause(45);
   const page = await openPage();
   await page.goto(`${seawall.admin}/?since=5m`);
-  const waiting = page.locator(".finding a", { hasText: "wait for a server connection" });
+  const waiting = page.locator(".finding a", { hasText: "wait for a connection or a slot" });
   await waiting.waitFor();
   await picture(page, "case-timeouts-1", [waiting, region(page, "Waiting operations")]);
   await waiting.click();
