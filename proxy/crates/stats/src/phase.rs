@@ -17,7 +17,8 @@ pub enum Phase {
     Forward,
     /// From the last written byte of the command to the first byte of the reply.
     Server,
-    /// From the first to the last byte of the reply.
+    /// From the first to the last byte of the reply. A large reply is forwarded as it arrives, so a
+    /// client that reads it slowly makes this phase long.
     Receive,
     /// Writing the rest of the reply to the client, after the last byte of the reply has arrived
     /// from the server.
