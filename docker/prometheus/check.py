@@ -118,7 +118,6 @@ CAUSED_BY_LOAD = {
     "SeawallOperationsShed",
     "SeawallOperationErrors",
     "SeawallReloadFailed",
-    "SeawallCertificateExpiring",
     "SeawallForeignOperations",
     "SeawallFaultsInjected",
 }
@@ -400,7 +399,6 @@ def cause_faults(lab):
         command = "count"
         error_code = 2
     """
-    lab.write_certificate(days=5)
     lab.write_configuration(limits)
     lab.run("reload", "--admin", lab.admin)
     lab.write_configuration("[pool]\nmax_pool_size = 0")

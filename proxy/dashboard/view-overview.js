@@ -287,6 +287,12 @@ function loadHeaviest(page, into) {
   );
 }
 
+/** A certificate that expires within this number of seconds is a finding. */
+const CERTIFICATE_SOON = 14 * 86_400;
+
+/** A revocation list that expires within this number of seconds is a finding. */
+const LIST_SOON = 6 * 3_600;
+
 /** The period of the recurring stalls in the findings, if the user has chosen a fixed period. */
 const PRESENT = "since=1h";
 
@@ -502,7 +508,7 @@ function problems(status, storms, stalls, topology, link) {
     );
   for (const certificate of status.certificates) {
     const left = certificate.not_after - Date.now() / 1000;
-    if (left < 14 * 86_400)
+    if (left < (certificate.kind === "revocation_list" ? LIST_SOON : CERTIFICATE_SOON))
       found.push(
         left > 0
           ? `The ${certificateName(certificate)} expires in ${span(left)}.`

@@ -665,7 +665,7 @@ async fn the_log_and_the_metrics_and_the_status_show_the_expiry_of_each_tls_file
     };
     for (file, is_soon) in [
         ("ca.pem", false),
-        ("crl.pem", true),
+        ("crl.pem", false),
         ("client.pem", false),
         ("peer-ca.pem", false),
         ("peer.pem", true),

@@ -18,11 +18,17 @@ use seawall_transport::{
     AuthorityWithoutList, CertificateExpiry, ExpiryKind, Pem, without_repetitions,
 };
 
-/// Interval at which certificates that expire soon are logged.
-const REPORT_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
+/// Certificates that expire within this time are reported. Most programs that renew certificates
+/// have renewed them before.
+const CERTIFICATE_SOON_SECONDS: i64 = 14 * SECONDS_PER_DAY;
 
-/// Certificates that expire within this number of days are reported.
-const SOON_DAYS: i64 = 30;
+/// Revocation lists that expire within this time are reported. Many authorities issue a list every
+/// day.
+const LIST_SOON_SECONDS: i64 = 6 * 60 * 60;
+
+/// Interval at which certificates and revocation lists that expire soon are logged. So each list is
+/// reported before it expires.
+const REPORT_INTERVAL: Duration = Duration::from_secs(LIST_SOON_SECONDS.unsigned_abs());
 
 /// The configuration path of the TLS settings for the admin address.
 pub(super) const ADMIN_TLS: &str = "admin.tls";
@@ -265,7 +271,7 @@ pub(super) fn series(expiries: Vec<CertificateExpiry>) -> Vec<CertificateSeries>
 pub(super) fn log_loaded(expiries: &[CertificateExpiry]) {
     for expiry in expiries {
         if !log_if_soon(expiry) {
-            let days = days_left(expiry);
+            let days = days(seconds_left(expiry));
             let (file, kind) = (&expiry.file, expiry.kind.as_str());
             let (subject, serial) = (&expiry.subject, &expiry.serial);
             tracing::info!(file, kind, subject, serial, days, "certificate loaded");
@@ -285,7 +291,7 @@ fn added(expiries: &[CertificateExpiry], earlier: &[CertificateExpiry]) -> Vec<C
     added.cloned().collect()
 }
 
-/// Logs once a day which certificates and revocation lists have expired or expire soon.
+/// Logs every six hours which certificates and revocation lists have expired or expire soon.
 pub(super) async fn watch_expiries(expiries: Expiries) {
     loop {
         sleep(REPORT_INTERVAL).await;
@@ -298,12 +304,14 @@ pub(super) async fn watch_expiries(expiries: Expiries) {
 /// Logs a certificate or revocation list that has expired or expires soon. Returns false for any
 /// other.
 fn log_if_soon(expiry: &CertificateExpiry) -> bool {
-    let days = days_left(expiry);
+    let left = seconds_left(expiry);
+    let is_soon = is_soon(expiry.kind, left);
+    let days = days(left);
     let (file, kind) = (&expiry.file, expiry.kind.as_str());
     let (subject, serial) = (&expiry.subject, &expiry.serial);
     if days < 0 {
         tracing::error!(file, kind, subject, serial, days, "certificate has expired");
-    } else if days < SOON_DAYS {
+    } else if is_soon {
         tracing::warn!(
             file,
             kind,
@@ -313,17 +321,28 @@ fn log_if_soon(expiry: &CertificateExpiry) -> bool {
             "certificate expires soon"
         );
     }
-    days < SOON_DAYS
+    is_soon
 }
 
-/// Number of whole days until the expiry; negative after it.
-fn days_left(expiry: &CertificateExpiry) -> i64 {
+/// True if a certificate or revocation list that expires in this number of seconds is reported.
+fn is_soon(kind: ExpiryKind, seconds_left: i64) -> bool {
+    seconds_left
+        < match kind {
+            ExpiryKind::Certificate => CERTIFICATE_SOON_SECONDS,
+            ExpiryKind::RevocationList => LIST_SOON_SECONDS,
+        }
+}
+
+/// Number of seconds until the expiry; negative after it.
+fn seconds_left(expiry: &CertificateExpiry) -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = i64::try_from(now.unwrap_or_default().as_secs()).unwrap_or(i64::MAX);
-    expiry
-        .not_after
-        .saturating_sub(now)
-        .div_euclid(SECONDS_PER_DAY)
+    expiry.not_after.saturating_sub(now)
+}
+
+/// Number of whole days in this number of seconds.
+fn days(seconds: i64) -> i64 {
+    seconds.div_euclid(SECONDS_PER_DAY)
 }
 
 #[cfg(test)]
@@ -350,6 +369,18 @@ mod tests {
             .map(|of| (&*of.serial, of.not_after))
             .collect();
         assert_eq!(ends, [("1", 100), ("2", 300)]);
+    }
+
+    #[test]
+    fn certificates_are_reported_14_days_and_revocation_lists_6_hours_before_they_expire() {
+        for (kind, limit) in [
+            (ExpiryKind::Certificate, 14 * 24 * 3_600),
+            (ExpiryKind::RevocationList, 6 * 3_600),
+        ] {
+            assert!(!is_soon(kind, limit), "{kind:?}");
+            assert!(is_soon(kind, limit - 1), "{kind:?}");
+            assert!(is_soon(kind, -1), "{kind:?}");
+        }
     }
 
     #[test]
