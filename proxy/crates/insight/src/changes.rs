@@ -12,14 +12,23 @@
 //! operation of 3 s among a hundred operations of 1 ms makes the mean thirty times as long. A shape
 //! is therefore not reported if only its slowest operations became slower.
 
-use std::{collections::BTreeSet, f64::consts::LN_2, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    f64::consts::LN_2,
+    sync::Arc,
+    time::Duration,
+};
 
-use renamed::covers;
+use groups::Groups;
+use ratios::{Ratios, Sorted, Spreads};
+use renamed::Renames;
 use seawall_stats::{Figures, Label, Level, Period, float};
 
 pub use ranks::{Ranks, ranks};
 
+mod groups;
 mod ranks;
+mod ratios;
 mod renamed;
 #[cfg(test)]
 mod tests;
@@ -94,13 +103,9 @@ impl ChangeKind {
 /// of the operations per second, this number in one of the periods is enough.
 const MIN_OPERATIONS: u64 = 30;
 
-/// Minimum number of operations that a shape must have in each period to be used in [`spread`]: the
-/// standard deviation of the shapes' ratios (later divided by earlier median duration).
+/// Minimum number of operations that a shape must have in each period to be used in [`Spreads`]:
+/// the standard deviation of the shapes' ratios (later divided by earlier median duration).
 const STEADY_OPERATIONS: u64 = 100;
-
-/// Minimum number of other shapes needed to compute the drift: the change that all shapes have in
-/// common.
-const MIN_OTHERS: usize = 3;
 
 /// Minimum ratio of a shape's slowdown to the drift: below this, the shape is not reported.
 const MIN_RATIO: f64 = 1.5;
@@ -217,21 +222,20 @@ impl Pair<'_> {
     }
 }
 
-/// For each shape, its index and the logarithm of a ratio: the later value divided by the earlier
-/// value.
-type Ratios = Vec<(usize, f64)>;
-
 struct Comparison<'a> {
     before: &'a Period,
     now: &'a Period,
     nothing: &'a Figures,
     pairs: Vec<Pair<'a>>,
+    groups_before: Groups<'a>,
+    groups_now: Groups<'a>,
+    renames: Renames<'a>,
     /// Logarithms of the ratios of median durations, for shapes with at least [`MIN_OPERATIONS`]
     /// operations in each period.
     slowdowns: Ratios,
-    /// Logarithms of the ratios of median durations, for shapes with at least [`STEADY_OPERATIONS`]
-    /// operations in each period.
-    steady_slowdowns: Ratios,
+    /// Standard deviations of the logarithms of the ratios of median durations, for shapes with at
+    /// least [`STEADY_OPERATIONS`] operations in each period.
+    spreads: Spreads,
     /// Logarithms of the ratios of operations per second, for shapes with at least
     /// [`MIN_OPERATIONS`] operations in each period.
     rates: Ratios,
@@ -240,15 +244,6 @@ struct Comparison<'a> {
 impl<'a> Comparison<'a> {
     fn of(before: &'a Period, now: &'a Period, nothing: &'a Figures) -> Self {
         let labels: BTreeSet<_> = before.series.keys().chain(now.series.keys()).collect();
-        let mut comparison = Self {
-            before,
-            now,
-            nothing,
-            pairs: Vec::new(),
-            slowdowns: Vec::new(),
-            steady_slowdowns: Vec::new(),
-            rates: Vec::new(),
-        };
         // A group row ([`Level::Coarse`] or [`Level::Rest`]) counts several shapes. It is not
         // compared, because its operations change whenever one of its shapes gets or loses its own
         // row.
@@ -261,20 +256,41 @@ impl<'a> Comparison<'a> {
                 }
             )
         };
-        for (number, label) in labels.into_iter().filter(is_shape).enumerate() {
-            let pair = comparison.pair(label);
+        let mut comparison = Self {
+            before,
+            now,
+            nothing,
+            pairs: Vec::new(),
+            groups_before: Groups::of(before),
+            groups_now: Groups::of(now),
+            renames: Renames::of(before, now),
+            slowdowns: Ratios::default(),
+            spreads: Spreads::of(&Ratios::default()),
+            rates: Ratios::default(),
+        };
+        let labels = labels.into_iter().filter(is_shape);
+        comparison.pairs = labels.map(|label| comparison.pair(label)).collect();
+        comparison.compute_ratios();
+        comparison
+    }
+
+    fn compute_ratios(&mut self) {
+        let (mut slowdowns, mut steady, mut rates) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        for (number, pair) in self.pairs.iter().enumerate() {
             if let Some(slowdown) = pair.slowdown() {
-                comparison.slowdowns.push((number, slowdown));
+                slowdowns.insert(number, slowdown);
                 if pair.has(STEADY_OPERATIONS) {
-                    comparison.steady_slowdowns.push((number, slowdown));
+                    steady.insert(number, slowdown);
                 }
             }
             if pair.before.count.min(pair.now.count) >= MIN_OPERATIONS {
-                comparison.rates.push((number, comparison.rate(&pair)));
+                rates.insert(number, self.rate(pair));
             }
-            comparison.pairs.push(pair);
         }
-        comparison
+        self.slowdowns = Ratios::of(slowdowns);
+        self.spreads = Spreads::of(&Ratios::of(steady));
+        self.rates = Ratios::of(rates);
     }
 
     fn pair(&self, label: &'a Arc<Label>) -> Pair<'a> {
@@ -318,11 +334,12 @@ impl<'a> Comparison<'a> {
 
     fn latency(&self, number: usize, pair: &Pair<'_>) -> Option<(ChangeKind, f64)> {
         let slowdown = pair.slowdown()?;
-        let common = drift(&self.slowdowns, number);
+        let common = self.slowdowns.drift_without(number);
         let allowed = allowed(common, slowdown);
         let least = match common {
-            Some(_) => (SPREADS * spread(&self.steady_slowdowns, number))
-                .clamp(MIN_RATIO.ln(), ENOUGH_RATIO.ln()),
+            Some(_) => {
+                (SPREADS * self.spreads.without(number)).clamp(MIN_RATIO.ln(), ENOUGH_RATIO.ln())
+            }
             None => MIN_DRIFT.ln(),
         };
         let difference = (median(pair.now) - median(pair.before) * allowed.exp()).abs();
@@ -350,7 +367,7 @@ impl<'a> Comparison<'a> {
         if ratio.is_nan() {
             return None;
         }
-        let allowed = allowed(drift(&self.rates, number), ratio);
+        let allowed = allowed(self.rates.drift_without(number), ratio);
         let lengths = self.now.length.as_secs_f64() / self.before.length.as_secs_f64();
         let expected = lengths * allowed.exp();
         let (before, now) = (pair.before.count, pair.now.count);
@@ -396,22 +413,19 @@ impl<'a> Comparison<'a> {
     /// together). For example, a shape that just got its own row must not be reported as new.
     /// `is_more` is true if the shape seems less frequent in the earlier period.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
-        let ((less, lesser), (more, greater)) = match is_more {
-            true => ((pair.before, self.before), (pair.now, self.now)),
-            false => ((pair.now, self.now), (pair.before, self.before)),
+        let (before, now) = ((pair.before, self.before), (pair.now, self.now));
+        let ((less, lesser), (more, greater), groups) = match is_more {
+            true => (before, now, &self.groups_before),
+            false => (now, before, &self.groups_now),
         };
-        let mut other = Figures::default();
-        let others = lesser.series.iter();
-        others
-            .filter(|(label, _)| may_include(label, pair.label))
-            .for_each(|(_, figures)| other.merge(figures));
+        let other = groups.may_include(pair.label);
         if other.count == 0 {
             return false;
         }
         let scale = MIN_RATE_RATIO * greater.length.as_secs_f64() / lesser.length.as_secs_f64();
         let time = |figures: &Figures| figures.load().as_secs_f64();
         float(less.count + other.count) * scale > float(more.count)
-            && (time(less) + time(&other)) * scale > time(more)
+            && (time(less) + other.time.as_secs_f64()) * scale > time(more)
     }
 
     /// True if a shape seems new or gone, but only its text changed. When Seawall learns that some
@@ -420,20 +434,13 @@ impl<'a> Comparison<'a> {
     /// text. A restart forgets the learned names. The one shape then becomes several shapes again,
     /// until the names have been learned again.
     fn is_renamed(&self, pair: &Pair<'_>) -> bool {
-        let is_new = pair.before.count == 0;
-        if !is_new && pair.now.count > 0 {
-            return false;
+        // A shape of which only the text changed may occur with the new text in both periods,
+        // because learning the names takes some time.
+        match (pair.before.count, pair.now.count) {
+            (0, _) => self.renames.occurred_before(pair.label),
+            (_, 0) => self.renames.occurs_now(pair.label),
+            _ => false,
         }
-        let mut others = self.pairs.iter();
-        others.any(|other| {
-            let without = match is_new {
-                true => other.before.count,
-                false => other.now.count,
-            };
-            // The other shape may occur in both periods, because learning the names takes some
-            // time.
-            without > 0 && (covers(other.label, pair.label) || covers(pair.label, other.label))
-        })
     }
 
     fn weights(&self, pair: &Pair<'_>) -> [Option<(ChangeKind, f64)>; 3] {
@@ -475,17 +482,12 @@ impl<'a> Comparison<'a> {
             return Vec::new();
         };
         let pair = self.pair(label);
-        let of = |number: &usize| self.pairs.get(*number);
-        let effects = (self.slowdowns.iter().filter_map(|(number, _)| of(number)))
+        let shapes = self.slowdowns.shapes();
+        let effects = (shapes.filter_map(|number| self.pairs.get(number)))
             .map(|pair| ranks(&pair.before.durations, &pair.now.durations, 0).effect);
-        let effect = middle(effects.collect()).unwrap_or(0.5);
-        // With at most `MIN_OTHERS` shapes, each shape has too few others to compute its drift, so
-        // each shape is reported by itself.
-        let common = |ratios: &Ratios| match ratios.len() > MIN_OTHERS {
-            true => drift(ratios, usize::MAX).unwrap_or(0.0),
-            false => 0.0,
-        };
-        let (slowdown, rate) = (common(&self.slowdowns), common(&self.rates));
+        let effect = Sorted::of(effects).median().unwrap_or(0.5);
+        let slowdown = self.slowdowns.drift().unwrap_or(0.0);
+        let rate = self.rates.drift().unwrap_or(0.0);
         let difference = (median(pair.now) - median(pair.before)).abs();
         let is_slower = slowdown.abs() >= MIN_DRIFT.ln()
             && difference >= MIN_DIFFERENCE.as_secs_f64()
@@ -520,27 +522,6 @@ fn load_per_second(figures: &Figures, period: &Period) -> f64 {
     figures.load().as_secs_f64() / period.length.as_secs_f64()
 }
 
-/// True if the row `others` counts several shapes together and may include operations of `shape`.
-/// Such a row is [`Label::OtherShapes`], or a group row of the shape's command and namespace.
-fn may_include(others: &Label, shape: &Label) -> bool {
-    let namespace = |label: &Label| match label {
-        Label::Shape {
-            command,
-            db,
-            collection,
-            ..
-        } => Some((command.clone(), db.clone(), collection.clone())),
-        _ => None,
-    };
-    match others {
-        Label::OtherShapes => true,
-        Label::Shape { level, .. } => {
-            *level != Level::Fine && namespace(others) == namespace(shape)
-        }
-        _ => false,
-    }
-}
-
 /// The amount of drift that is subtracted from a shape's change. A drift in the opposite direction
 /// is ignored, because its subtraction would make the change look larger.
 fn allowed(drift: Option<f64>, change: f64) -> f64 {
@@ -550,42 +531,6 @@ fn allowed(drift: Option<f64>, change: f64) -> f64 {
     } else {
         drift.min(0.0)
     }
-}
-
-/// The drift: the change that all shapes except the one with index `but` have in common. The drift
-/// is the median of the `ratios` (as logarithms) of these shapes. `None` if they are fewer than
-/// [`MIN_OTHERS`].
-fn drift(ratios: &Ratios, but: usize) -> Option<f64> {
-    let others = others(ratios, but);
-    if others.len() < MIN_OTHERS {
-        return None;
-    }
-    middle(others)
-}
-
-/// The standard deviation of the `ratios` (as logarithms) of all shapes except the one with index
-/// `but`. It is estimated from the median absolute deviation. Zero if these shapes are fewer than
-/// [`MIN_OTHERS`].
-fn spread(ratios: &Ratios, but: usize) -> f64 {
-    let Some(drift) = drift(ratios, but) else {
-        return 0.0;
-    };
-    let deviations = others(ratios, but).into_iter().map(|r| (r - drift).abs());
-    middle(deviations.collect()).unwrap_or(0.0) * 1.4826
-}
-
-fn others(ratios: &Ratios, but: usize) -> Vec<f64> {
-    let others = ratios.iter().filter(|(number, _)| *number != but);
-    others.map(|(_, ratio)| *ratio).collect()
-}
-
-/// The median; `None` if there are no values. For an even number of values, the median is the mean
-/// of the two middle values.
-fn middle(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let upper = values.len() / 2;
-    let lower = values.len().checked_sub(1)? / 2;
-    Some((values.get(lower)? + values.get(upper)?) / 2.0)
 }
 
 fn median(figures: &Figures) -> f64 {

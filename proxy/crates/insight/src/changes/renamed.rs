@@ -2,10 +2,121 @@
 //! names. When Seawall learns that these names are data, such as the user names in `points.bob` and
 //! `points.alice`, it replaces them by `*`. The older text still has the names.
 
-use seawall_stats::Label;
+use std::{
+    cell::Cell,
+    collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
+
+use seawall_stats::{Label, Level, Period};
+
+/// Maximum number of texts that are compared with each other in one comparison of two periods. A
+/// client can send thousands of shapes with long texts and with the same separators. Once this
+/// number is reached, a shape with a new text counts as another shape.
+const MAX_COMPARED_TEXTS: u32 = 100_000;
+
+/// The shapes of a period, by the part of their label that replacing names by `*` does not change.
+struct Texts<'a> {
+    all: HashMap<u64, Vec<&'a Label>>,
+    /// The shapes with a `*` in their text.
+    general: HashMap<u64, Vec<&'a Label>>,
+}
+
+impl<'a> Texts<'a> {
+    fn of(period: &'a Period) -> Self {
+        let mut texts = Self {
+            all: HashMap::new(),
+            general: HashMap::new(),
+        };
+        let occurring = period.series.iter().filter(|(_, of)| of.count > 0);
+        for (label, _) in occurring {
+            let Some(frame) = frame(label) else { continue };
+            texts.all.entry(frame).or_default().push(label);
+            if is_general(label) {
+                texts.general.entry(frame).or_default().push(label);
+            }
+        }
+        texts
+    }
+}
+
+/// Finds shapes of which only the text changed between two periods.
+pub(super) struct Renames<'a> {
+    before: Texts<'a>,
+    now: Texts<'a>,
+    /// How many more texts may be compared.
+    left: Cell<u32>,
+}
+
+impl<'a> Renames<'a> {
+    pub(super) fn of(before: &'a Period, now: &'a Period) -> Self {
+        Self {
+            before: Texts::of(before),
+            now: Texts::of(now),
+            left: Cell::new(MAX_COMPARED_TEXTS),
+        }
+    }
+
+    /// True if a shape of the earlier period has this shape's text, except for names that only one
+    /// of the texts has.
+    pub(super) fn occurred_before(&self, shape: &Label) -> bool {
+        self.has_alike(&self.before, shape)
+    }
+
+    /// True if a shape of the later period has this shape's text, except for names that only one of
+    /// the texts has.
+    pub(super) fn occurs_now(&self, shape: &Label) -> bool {
+        self.has_alike(&self.now, shape)
+    }
+
+    fn has_alike(&self, texts: &Texts<'_>, shape: &Label) -> bool {
+        let Some(frame) = frame(shape) else {
+            return false;
+        };
+        let general = texts.general.get(&frame).into_iter().flatten();
+        let special = texts.all.get(&frame).filter(|_| is_general(shape));
+        let special = special.into_iter().flatten();
+        let mut pairs = (general.map(|general| (*general, shape)))
+            .chain(special.map(|special| (shape, *special)))
+            .take_while(|_| self.may_compare());
+        pairs.any(|(general, special)| covers(general, special))
+    }
+
+    /// Counts one comparison of two texts. False once [`MAX_COMPARED_TEXTS`] is reached.
+    fn may_compare(&self) -> bool {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        left > 0
+    }
+}
+
+/// A hash of the part of a shape's label that replacing names by `*` does not change: the command,
+/// the namespace and the separators in the text. `None` for a label of several shapes.
+fn frame(label: &Label) -> Option<u64> {
+    let Label::Shape {
+        level: Level::Fine,
+        command,
+        db,
+        collection,
+        text,
+        ..
+    } = label
+    else {
+        return None;
+    };
+    let separators: String = text.chars().filter(|of| ends_component(*of)).collect();
+    let mut hasher = DefaultHasher::new();
+    (command, db, collection, separators).hash(&mut hasher);
+    Some(hasher.finish())
+}
+
+/// True if the shape's text has a `*`.
+fn is_general(label: &Label) -> bool {
+    matches!(label, Label::Shape { text, .. } if text.contains('*'))
+}
 
 /// True if replacing each `*` of `general` by a name can give the shape `special`.
-pub(super) fn covers(general: &Label, special: &Label) -> bool {
+fn covers(general: &Label, special: &Label) -> bool {
     let (
         Label::Shape {
             command,
@@ -63,7 +174,66 @@ fn ends_component(character: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::{sync::Arc, time::Duration};
+
+    use super::{super::tests::alike, *};
+
+    fn shape(collection: &str, text: &str) -> Arc<Label> {
+        Arc::new(Label::Shape {
+            level: Level::Fine,
+            id: text.into(),
+            command: "find".into(),
+            db: "d".into(),
+            collection: collection.into(),
+            text: text.into(),
+        })
+    }
+
+    fn minute(shapes: &[Arc<Label>]) -> Period {
+        Period {
+            length: Duration::from_mins(1),
+            series: (shapes.iter().cloned())
+                .map(|shape| (shape, alike(1, 1.0)))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn only_texts_with_a_star_are_compared_with_texts_of_the_same_collection_and_separators() {
+        let names = (0..1_000).map(|number| shape("c", &format!("{{a.n{number}:?}}")));
+        let before: Vec<_> = names.collect();
+        let (before, now) = (minute(&before), minute(&[]));
+        let renames = Renames::of(&before, &now);
+        let compared = || MAX_COMPARED_TEXTS - renames.left.get();
+        for unlike in [
+            shape("c", "{a.bob:?}"),
+            shape("c", "{a.*:?,b:?}"),
+            shape("other", "{a.*:?}"),
+        ] {
+            assert!(!renames.occurred_before(&unlike), "{unlike:?}");
+            assert_eq!(compared(), 0, "{unlike:?}");
+        }
+        assert!(renames.occurred_before(&shape("c", "{a.*:?}")));
+        assert_eq!(compared(), 1);
+        assert!(!renames.occurs_now(&shape("c", "{a.*:?}")));
+        assert_eq!(compared(), 1);
+    }
+
+    #[test]
+    fn the_number_of_texts_compared_in_one_comparison_is_limited() {
+        let of = |name: &str| -> Vec<_> {
+            let texts = (0..1_000).map(|number| format!("{{a.*.{name}{number}:?}}"));
+            texts.map(|text| shape("c", &text)).collect()
+        };
+        let (earlier, later) = (of("x"), of("y"));
+        let (before, now) = (minute(&earlier), minute(&later));
+        let renames = Renames::of(&before, &now);
+        for shape in &later {
+            assert!(!renames.occurred_before(shape));
+        }
+        assert_eq!(renames.left.get(), 0);
+        assert!(!renames.occurs_now(&shape("c", "{a.bob.y1:?}")));
+    }
 
     #[test]
     fn star_matches_exactly_one_path_component() {

@@ -1,0 +1,75 @@
+//! The operations of a period that were counted in rows of several shapes.
+
+use std::{collections::HashMap, time::Duration};
+
+use seawall_stats::{Figures, Label, Level, Period};
+
+/// The command, the database and the collection of a row.
+type Namespace<'a> = (&'a str, &'a str, &'a str);
+
+/// The operations of a period in [`Label::OtherShapes`] and in group rows: the rows that count
+/// several shapes of a command and a namespace together.
+pub(super) struct Groups<'a> {
+    others: Load,
+    by_namespace: HashMap<Namespace<'a>, Load>,
+}
+
+/// The number of operations and their server load.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Load {
+    pub(super) count: u64,
+    pub(super) time: Duration,
+}
+
+impl Load {
+    fn add(&mut self, figures: &Figures) {
+        self.count += figures.count;
+        self.time += figures.load();
+    }
+}
+
+impl<'a> Groups<'a> {
+    pub(super) fn of(period: &'a Period) -> Self {
+        let mut groups = Self {
+            others: Load::default(),
+            by_namespace: HashMap::new(),
+        };
+        for (label, figures) in &period.series {
+            match &**label {
+                Label::OtherShapes => groups.others.add(figures),
+                Label::Shape {
+                    level: Level::Coarse | Level::Rest,
+                    command,
+                    db,
+                    collection,
+                    ..
+                } => {
+                    let namespace: Namespace<'_> = (command, db, collection);
+                    let load = groups.by_namespace.entry(namespace).or_default();
+                    load.add(figures);
+                }
+                _ => {}
+            }
+        }
+        groups
+    }
+
+    /// The operations that may be operations of this shape.
+    pub(super) fn may_include(&self, shape: &Label) -> Load {
+        let mut load = self.others;
+        if let Label::Shape {
+            command,
+            db,
+            collection,
+            ..
+        } = shape
+        {
+            let namespace: Namespace<'_> = (command, db, collection);
+            let group = self.by_namespace.get(&namespace);
+            let group = group.copied().unwrap_or_default();
+            load.count += group.count;
+            load.time += group.time;
+        }
+        load
+    }
+}
