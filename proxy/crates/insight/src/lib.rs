@@ -86,6 +86,8 @@ pub struct Insight {
     added: Mutex<Added>,
     writes: Mutex<Writes>,
     comparisons: Cadence,
+    /// Locked while [`Insight::annotate_changes`] runs.
+    comparing: Mutex<()>,
     file_writes: Cadence,
     recurring_counts: Cadence,
     is_on: bool,
@@ -211,6 +213,7 @@ impl Insight {
             added: Mutex::new(added),
             writes: Mutex::default(),
             comparisons: Cadence::every(CHANGE_INTERVAL_SECONDS),
+            comparing: Mutex::default(),
             file_writes: Cadence::every(WRITE_INTERVAL_SECONDS),
             recurring_counts: Cadence::every(RECURRING_INTERVAL_SECONDS),
             is_on: settings.is_on,
@@ -353,8 +356,11 @@ impl Insight {
 
     /// Compares the last ten minutes with the ten minutes before them. Adds annotations for the
     /// costliest changes of three kinds: slower, faster and new. Must be called at most once in ten
-    /// minutes. Takes several hundred milliseconds.
+    /// minutes. Takes several hundred milliseconds. Does nothing if the last call still runs.
     pub fn annotate_changes(&self) {
+        let Some(_comparing) = self.comparing.try_lock() else {
+            return;
+        };
         let length = Duration::from_secs(CHANGE_INTERVAL_SECONDS);
         let window = BaselineWindow::AtMost(length);
         let compared = self.changes(Against::Ago(length), window, self.now());

@@ -342,3 +342,26 @@ fn annotation_of_an_ended_storm_has_its_end_and_its_peak() {
     assert!(text.contains("up to 90 "), "{text}");
     assert_eq!(ended, Some(end));
 }
+
+#[test]
+fn changes_are_annotated_unless_the_last_comparison_still_runs() {
+    let slow_since = NOW - 6 * HOUR;
+    let (start, end) = (slow_since - 600, slow_since + 600);
+    let clock = TestClock::at(start);
+    let insight = insight(&clock);
+    let mut history = insight.history.lock();
+    for at in start..end {
+        history.add(at, second(at), Gauges::default());
+    }
+    drop(history);
+    clock.0.store(end, Ordering::Relaxed);
+    let annotated = || {
+        insight.annotate_changes();
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        insight.annotations(at(start), at(end)).len()
+    };
+    let running = insight.comparing.lock();
+    assert_eq!(annotated(), 0);
+    drop(running);
+    assert_eq!(annotated(), 1);
+}
