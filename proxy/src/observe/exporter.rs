@@ -62,6 +62,8 @@ pub(super) struct Collected {
     /// The label of each namespace in the history. The labels are kept, so that they are not
     /// created again every second.
     namespace_labels: HashMap<Namespace, Arc<Label>>,
+    /// The start of the time that the sums cover.
+    pub(super) started_at: SystemTime,
 }
 
 impl Collected {
@@ -77,7 +79,15 @@ impl Collected {
             whole: Figures::default(),
             slow: SlowRing::default(),
             namespace_labels: HashMap::new(),
+            started_at: SystemTime::now(),
         })
+    }
+
+    /// Sets the starts of all series to times that are not after `now`. They are after `now` if the
+    /// clock was set back since the start.
+    pub(super) fn limit_starts(&mut self, now: SystemTime) {
+        self.started_at = self.started_at.min(now);
+        self.series.limit_starts(now);
     }
 
     /// Estimated memory of the sums, in bytes.
@@ -138,8 +148,6 @@ pub struct Exporter {
     pub(super) cpu: Mutex<CpuTimes>,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     keeps_seconds: bool,
-    /// When this exporter was created. The sums cover the time since then.
-    pub(super) started_at: SystemTime,
     /// The series of `seawall_info` and of the certificates' expiry; `None` until
     /// [`Exporter::set_info`] is called. The metrics library cannot remove a single series, so each
     /// call replaces all these series.
@@ -160,7 +168,6 @@ impl Exporter {
             collected: Mutex::new(Collected::new()?),
             cpu: Mutex::default(),
             keeps_seconds,
-            started_at: SystemTime::now(),
             info: Mutex::new(None),
         })
     }

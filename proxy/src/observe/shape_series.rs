@@ -174,6 +174,13 @@ impl ShapeSeries {
         kept.map(|kept| (kept.shape.as_ref(), &kept.durations, kept.since))
     }
 
+    /// Sets the starts of all series to times that are not after `now`.
+    pub(super) fn limit_starts(&mut self, now: SystemTime) {
+        for kept in self.durations.values_mut() {
+            kept.since = kept.since.min(now);
+        }
+    }
+
     /// Estimated memory of the series, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.durations.len() * (size_of::<Kept>() + BYTES_OF_SERIES)

@@ -68,8 +68,16 @@ const POOL_NAME: &str = "db.client.connection.pool.name";
 impl Exporter {
     /// Collects the threads' sums, and returns all figures for an export.
     pub(crate) fn telemetry(&self) -> Batch {
-        let collected = self.collect_all();
-        let mut batch = Batch::new(self.started_at, SystemTime::now());
+        self.telemetry_at(SystemTime::now())
+    }
+
+    fn telemetry_at(&self, now: SystemTime) -> Batch {
+        let mut collected = self.collect_all();
+        // A collector refuses points that start after their time. After the clock was set back, the
+        // series start at the time of the next export, and keep this start: a new start at each
+        // export would mean that the sums begin again.
+        collected.limit_starts(now);
+        let mut batch = Batch::new(collected.started_at, now);
         for (namespace, sums) in self.namespaces_of(&collected) {
             add_operations(&mut batch, &namespace, sums);
         }

@@ -46,7 +46,11 @@ fn record(observer: &Observer, command: &Document, outcome: Result<&Document, Ou
 }
 
 fn metrics(observer: &Observer) -> Vec<(String, metric::Data)> {
-    let bytes = observer.exporter.telemetry().encode(&[]);
+    decoded(observer.exporter.telemetry())
+}
+
+fn decoded(batch: Batch) -> Vec<(String, metric::Data)> {
+    let bytes = batch.encode(&[]);
     let request = ExportMetricsServiceRequest::decode(&*bytes).unwrap();
     let metrics = request.resource_metrics[0].scope_metrics[0].metrics.iter();
     let metrics = metrics.map(|metric| (metric.name.clone(), metric.data.clone().unwrap()));
@@ -265,4 +269,40 @@ fn export_of_2000_namespaces_is_smaller_than_the_size_limit_of_opentelemetry_col
     assert!(shapes.len() <= 201, "{}", shapes.len());
     let bytes = observer.exporter.telemetry().encode(&[]).len();
     assert!(bytes < 4 << 20, "{bytes}");
+}
+
+#[test]
+fn series_start_at_the_first_export_after_the_clock_was_set_back() {
+    let observer = observer();
+    let find = doc! {"find": "orders", "$db": "shop"};
+    record(&observer, &find, Ok(&doc! {"ok": 1}), 1);
+    // The starts and the times of all points with a start.
+    let times = |now: SystemTime| -> Vec<(u64, u64)> {
+        let metrics = decoded(observer.exporter.telemetry_at(now)).into_iter();
+        let times = metrics.flat_map(|(_, data)| -> Vec<_> {
+            match data {
+                metric::Data::Sum(sum) => (sum.data_points.iter())
+                    .map(|point| (point.start_time_unix_nano, point.time_unix_nano))
+                    .collect(),
+                metric::Data::ExponentialHistogram(histogram) => (histogram.data_points.iter())
+                    .map(|point| (point.start_time_unix_nano, point.time_unix_nano))
+                    .collect(),
+                _ => Vec::new(),
+            }
+        });
+        times.collect()
+    };
+    let now = SystemTime::now();
+    assert!(times(now).len() > 2);
+    let set_back = now - Duration::from_secs(3_600);
+    let later = set_back + Duration::from_secs(60);
+    let nanoseconds = |time: SystemTime| {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        u64::try_from(since.as_nanos()).unwrap()
+    };
+    for now in [set_back, later] {
+        let expected = (nanoseconds(set_back), nanoseconds(now));
+        let times = times(now);
+        assert!(times.iter().all(|of| *of == expected), "{times:?}");
+    }
 }
