@@ -303,7 +303,7 @@ pub(super) async fn namespaces(
         }
         None => {
             let mut rows = state.exporter.namespaces();
-            rows.sort_by_cached_key(|(_, sums)| Reverse(sums.durations.sum() - sums.awaited.sum()));
+            rows.sort_by_cached_key(|(_, sums)| Reverse(sums.durations.sum()));
             let rows = rows.iter().take(limit);
             Ok(seawall_api::Namespaces {
                 namespaces: rows.map(|row| json::namespace(row, is_full)).collect(),

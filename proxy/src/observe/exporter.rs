@@ -502,10 +502,7 @@ impl Exporter {
             let name = MetricName::OperationDurationSeconds;
             // Operations that wait for data (awaiting operations) are excluded, because their times
             // do not show load.
-            match sums.awaited.count() {
-                0 => histograms.add(name, &labels, &sums.durations),
-                _ => histograms.add(name, &labels, &sums.durations.without(&sums.awaited)),
-            }
+            histograms.add(name, &labels, &sums.durations);
         }
         self.add_histograms_of_servers_and_phases(collected, histograms);
         collected.series.add_histograms(histograms);
@@ -719,7 +716,46 @@ mod tests {
             assert!(text.contains(&line), "{line}: {text}");
         }
         let (_, sums) = observer.exporter.namespaces().remove(0);
-        assert_eq!(sums.durations.count(), 2);
+        assert_eq!(sums.all_durations().count(), 2);
         assert_eq!(sums.awaited.sum(), Duration::from_secs(30));
+    }
+
+    /// Sums saturate at 2^64 ns. A thousand change streams reach this time after 213 days.
+    #[test]
+    fn the_exported_time_of_operations_does_not_fall_after_the_time_of_awaiting_ones_saturates() {
+        let settings = ObserverSettings {
+            counts_shapes: false,
+            max_shapes: 10,
+            name_key: None,
+            max_namespaces: 10,
+            keeps_seconds: false,
+        };
+        let observer = Observer::new(settings, None).unwrap();
+        let body = doc! { "getMore": 7_i64, "collection": "orders", "$db": "shop" };
+        let body = body.to_vec().unwrap();
+        let input = CommandBytes {
+            body: &body,
+            sequences: &[],
+        };
+        let began = Instant::now();
+        // All these durations belong to the same bucket.
+        let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+        let century = hours(24 * 365 * 100);
+        for (is_awaiting, time) in [
+            (false, hours(2)),
+            (true, century),
+            (true, century * 3),
+            (true, century * 3),
+        ] {
+            let mut operation = observer.recorder.begin(&input, 100, began);
+            if is_awaiting {
+                operation.mark_awaiting();
+            }
+            operation.finish(Outcome::Ok, began + time);
+            let text = observer.exporter.render();
+            let labels = r#"command="getMore",db="shop",collection="orders""#;
+            let line = format!("seawall_operation_duration_seconds_sum{{{labels}}} 7200\n");
+            assert!(text.contains(&line), "{time:?}: {text}");
+        }
     }
 }

@@ -145,9 +145,10 @@ impl Record {
 pub struct NamespaceSums {
     /// Number of operations by outcome.
     pub outcomes: [u64; OUTCOMES],
-    /// The durations of all operations, including awaiting operations.
+    /// The durations of all operations except awaiting operations.
     pub durations: FineDistribution,
-    /// The durations of the awaiting operations. `durations` includes them too.
+    /// The durations of the awaiting operations. They are not in `durations`, because sums of
+    /// durations saturate: a sum without the awaiting operations could then fall.
     pub awaited: FineDistribution,
     /// Total time of all operations in each phase, including awaiting operations.
     pub phases: PhaseTimes,
@@ -171,8 +172,8 @@ pub struct NamespaceSums {
     pub write_concern_codes: HashMap<i32, u64>,
     /// Writes that the client had sent before with the same session and `txnNumber`.
     pub retries: u64,
-    /// The durations of the operations that failed, by the kind of the failure. `durations`
-    /// includes these operations too.
+    /// The durations of the operations that failed, by the kind of the failure. `durations` and
+    /// `awaited` include these operations too.
     pub failures: Vec<(Failure, FineDistribution)>,
 }
 
@@ -326,10 +327,11 @@ impl NamespaceSums {
         if let Some(count) = self.outcomes.get_mut(record.outcome.index()) {
             *count += 1;
         }
-        self.durations.record(total.measured);
-        if record.is_awaiting {
-            self.awaited.record(total.measured);
-        }
+        let durations = match record.is_awaiting {
+            true => &mut self.awaited,
+            false => &mut self.durations,
+        };
+        durations.record(total.measured);
         self.phases.merge(&record.phases);
         self.request_bytes += record.request_bytes;
         self.reply_bytes += record.reply_bytes;
@@ -414,6 +416,13 @@ impl NamespaceSums {
         );
     }
 
+    /// The durations of all operations, including awaiting operations.
+    pub fn all_durations(&self) -> FineDistribution {
+        let mut durations = self.durations.clone();
+        durations.merge(&self.awaited);
+        durations
+    }
+
     /// Converts the sums to the figures that the history keeps for a namespace.
     pub fn figures(&self) -> Figures {
         let failed = Outcome::ALL.iter().zip(self.outcomes);
@@ -421,7 +430,7 @@ impl NamespaceSums {
         Figures {
             count: self.outcomes.iter().sum(),
             errors: failed.map(|(_, count)| count).sum(),
-            durations: self.durations.coarse(),
+            durations: self.all_durations().coarse(),
             phases: self.phases,
             request_bytes: self.request_bytes,
             reply_bytes: self.reply_bytes,

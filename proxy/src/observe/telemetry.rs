@@ -109,7 +109,7 @@ impl Exporter {
 /// Adds the operations of a namespace: one series for each kind of failure, and one for the
 /// operations that succeeded.
 fn add_operations(batch: &mut Batch, namespace: &Namespace, sums: &NamespaceSums) {
-    let mut others = sums.durations.clone();
+    let mut others = sums.all_durations();
     // Failures whose attributes are equal are added up, because each point of a metric must have
     // different attributes.
     let mut failed = BTreeMap::<Attributes, FineDistribution>::new();
