@@ -8,7 +8,10 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bson::RawDocument;
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
 
 use seawall_command::UNAUTHORIZED;
 use seawall_locks::Mutex;
@@ -19,6 +22,9 @@ use seawall_transport::connection::{
 
 /// Maximum number of connections of [`ServiceAccount::run`] to one server.
 const MAX_CONNECTIONS: usize = 4;
+
+/// Time after which an unused connection is closed.
+const MAX_IDLE: Duration = Duration::from_secs(600);
 
 /// Age from which a connection whose command is refused with 13 (Unauthorized) is replaced. A newer
 /// connection is kept: the account lacks a privilege, and a login for each command would not help.
@@ -82,6 +88,11 @@ impl ServerConnections {
             permits: Semaphore::new(MAX_CONNECTIONS),
             unused: Mutex::default(),
         }
+    }
+
+    fn keep(&self, mut connection: ServiceConnection) {
+        connection.connection.last_used_at = Instant::now();
+        self.unused.lock().push(connection);
     }
 
     fn is_unused(&self) -> bool {
@@ -150,17 +161,22 @@ impl ServiceAccount {
         self.close_outdated();
     }
 
-    /// Closes the unused connections that have another login or TLS configuration than new
-    /// connections.
+    /// Closes the unused connections that have ended, that were unused for [`MAX_IDLE`], or that
+    /// have another login or TLS configuration than new connections. Called once a second, and
+    /// after each change.
     pub(crate) fn close_outdated(&self) {
         let servers: Vec<_> = self.servers.lock().values().cloned().collect();
         for server in servers {
             let mut unused = server.unused.lock();
-            let closed = unused.extract_if(.., |kept| !self.is_current(kept));
+            let closed = unused.extract_if(.., |kept| {
+                kept.connection.last_used_at.elapsed() >= MAX_IDLE || !self.is_current(kept)
+            });
             let closed: Vec<_> = closed.collect();
             drop(unused);
             drop(closed);
         }
+        let mut servers = self.servers.lock();
+        servers.retain(|_, connections| !connections.is_unused());
     }
 
     /// True if the server has not closed the connection, and a new connection would have the same
@@ -210,7 +226,7 @@ impl ServiceAccount {
             match self.run_on(&mut kept, command).await {
                 Ok(reply) if kept.may_have_lost_its_user(&reply) => {}
                 Ok(reply) => {
-                    connections.unused.lock().push(kept);
+                    connections.keep(kept);
                     return Ok(reply);
                 }
                 Err(error) => {
@@ -221,21 +237,14 @@ impl ServiceAccount {
         let mut new = self.establish(server).await?;
         new.connection.generation = generation;
         let reply = self.run_on(&mut new, command).await?;
-        connections.unused.lock().push(new);
+        connections.keep(new);
         Ok(reply)
     }
 
-    /// The connections to a server. Also forgets servers without connections, because servers of a
-    /// deployment may be replaced.
     fn connections(&self, server: &ServerAddress) -> Arc<ServerConnections> {
         let mut servers = self.servers.lock();
-        if let Some(connections) = servers.get(server) {
-            return Arc::clone(connections);
-        }
-        servers.retain(|_, connections| !connections.is_unused());
-        let connections = Arc::new(ServerConnections::new());
-        servers.insert(server.clone(), Arc::clone(&connections));
-        connections
+        let new = || Arc::new(ServerConnections::new());
+        Arc::clone(servers.entry(server.clone()).or_insert_with(new))
     }
 
     async fn run_on(

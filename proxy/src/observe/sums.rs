@@ -417,7 +417,7 @@ impl NamespaceSums {
     }
 
     /// The durations of all operations, including awaiting operations.
-    pub fn all_durations(&self) -> FineDistribution {
+    pub(crate) fn all_durations(&self) -> FineDistribution {
         let mut durations = self.durations.clone();
         durations.merge(&self.awaited);
         durations

@@ -562,7 +562,7 @@ impl Inner {
         // A clear closes all connections. The users get their minimum when the pool is ready again.
         let awaits_refill = self.limits.min_pool_size > 0 && self.state != PoolState::Ready;
         self.users.retain(|_, user| {
-            let is_kept = awaits_refill && user.refill_after.is_none();
+            let is_kept = awaits_refill && !user.is_refused;
             is_kept || !user.is_unused(now)
         });
         todo

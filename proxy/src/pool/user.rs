@@ -63,6 +63,8 @@ pub(super) struct User {
     /// Set when a connection could not be established. Until this time, Seawall establishes
     /// connections only for waiters, and none for `min_pool_size`.
     pub(super) refill_after: Option<Instant>,
+    /// True if the server has refused the last login of the user.
+    pub(super) is_refused: bool,
 }
 
 impl User {
@@ -78,6 +80,7 @@ impl User {
             is_listed: Default::default(),
             has_late_command: false,
             refill_after: None,
+            is_refused: false,
         }
     }
 
@@ -109,11 +112,10 @@ impl User {
 
     /// True if Seawall must establish a connection to reach `min_pool_size`: the user has fewer
     /// connections, the user's own limits allow one more, `refill_after` has passed, and Seawall
-    /// has what it needs to log in as the user. A user whose last attempt failed, and that has
+    /// has what it needs to log in as the user. A user whose last login was refused, and that has
     /// neither connections nor waiters, gets none: it may have been dropped or have a new password.
     pub(super) fn is_short(&self, limits: &Limits, now: Instant) -> bool {
-        let is_given_up =
-            self.refill_after.is_some() && self.total() == 0 && self.waiters.is_empty();
+        let is_given_up = self.is_refused && self.total() == 0 && self.waiters.is_empty();
         self.total() < limits.min_pool_size.min(limits.max_pool_size)
             && !is_given_up
             && self.pending < limits.max_connecting

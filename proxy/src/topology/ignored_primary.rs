@@ -3,12 +3,14 @@
 //! The driver (3.9) compares the versions of a replica set's configuration before the ids of its
 //! elections, also for servers from 6.0 on. The specification "Server Discovery and Monitoring"
 //! compares the election ids first for these servers. If a primary is lost before it has replicated
-//! a new configuration, the driver considers each later primary outdated. A new client of the driver
-//! accepts it.
+//! a new configuration, the driver considers each later primary outdated. A new client of the
+//! driver accepts it.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use seawall_transport::connection::ServerAddress;
 
 /// How long probes must find a primary, while the driver knows none, before monitoring begins
 /// again. The driver usually notices a new primary within one heartbeat.
@@ -17,28 +19,37 @@ const IGNORED_FOR: Duration = Duration::from_secs(20);
 /// Minimum time between two new beginnings of monitoring because of an ignored primary.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Since when the driver has ignored a primary.
+/// The primary that the driver ignores, and since when.
 #[derive(Debug, Default)]
 pub(super) struct IgnoredPrimary {
-    since: Option<Instant>,
+    found: Option<(ServerAddress, Instant)>,
     last_restart: Option<Instant>,
 }
 
 impl IgnoredPrimary {
     /// Records that the driver knows a primary.
     pub(super) fn clear(&mut self) {
-        self.since = None;
+        self.found = None;
     }
 
-    /// Records that a probe has found a primary, while the driver knows none. Returns true if
+    /// Records the reply of a server to a probe, while the driver knows no primary. Returns true if
     /// monitoring must begin again.
-    pub(super) fn see(&mut self, now: Instant) -> bool {
-        let since = *self.since.get_or_insert(now);
+    pub(super) fn see(&mut self, server: &ServerAddress, is_primary: bool, now: Instant) -> bool {
+        let known = self.found.as_ref().filter(|(found, _)| found == server);
+        let since = known.map(|(_, since)| *since);
+        if !is_primary {
+            if since.is_some() {
+                self.found = None;
+            }
+            return false;
+        }
+        let since = since.unwrap_or(now);
+        self.found = Some((server.clone(), since));
         let is_paused = self.last_restart.is_some_and(|last| now - last < PAUSE);
         let is_due = now - since >= IGNORED_FOR && !is_paused;
         if is_due {
             self.last_restart = Some(now);
-            self.since = None;
+            self.found = None;
         }
         is_due
     }
@@ -52,11 +63,19 @@ mod tests {
     fn monitoring_begins_again_if_the_driver_ignores_a_primary_for_20_s_but_once_a_minute() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
+        let [a, b]: [ServerAddress; 2] = ["a:1", "b:1"].map(|server| server.parse().unwrap());
         let mut ignored = IgnoredPrimary::default();
-        let dues = [0, 10, 20, 30, 50, 79, 80].map(|seconds| ignored.see(at(seconds)));
+        let dues = [0, 10, 20, 30, 50, 79, 80].map(|seconds| ignored.see(&a, true, at(seconds)));
         assert_eq!(dues, [false, false, true, false, false, false, true]);
+        // The time begins again for another primary, after a step-down, and after the driver has
+        // known a primary.
+        assert!(!ignored.see(&a, true, at(200)));
+        assert!(!ignored.see(&b, true, at(220)));
+        assert!(!ignored.see(&a, false, at(230)));
+        assert!(!ignored.see(&b, false, at(235)));
+        assert!(!ignored.see(&b, true, at(240)));
         ignored.clear();
-        assert!(!ignored.see(at(200)));
-        assert!(ignored.see(at(220)));
+        assert!(!ignored.see(&b, true, at(260)));
+        assert!(ignored.see(&b, true, at(280)));
     }
 }

@@ -635,6 +635,9 @@ impl Topology {
             }
             pool.maintain();
         }
+        if let Some(account) = &self.service_account {
+            account.close_outdated();
+        }
     }
 
     /// Stops monitoring and closes all pools.

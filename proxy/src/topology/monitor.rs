@@ -477,8 +477,9 @@ struct Source {
 struct Events {
     /// The number of the client whose descriptions are applied.
     selected: u64,
-    /// The latest description of the new client, whose descriptions are not applied yet.
-    next: Option<TopologyDescription>,
+    /// The number and the latest description of the new client, whose descriptions are not applied
+    /// yet.
+    next: Option<(u64, TopologyDescription)>,
 }
 
 impl Source {
@@ -488,8 +489,12 @@ impl Source {
             if let Some(topology) = self.topology.upgrade() {
                 topology.apply(&description);
             }
-        } else if number > events.selected {
-            events.next = Some(description);
+            return;
+        }
+        // The last events of a client that was given up may arrive late.
+        let newest = events.next.as_ref().map_or(events.selected, |(of, _)| *of);
+        if number > events.selected && number >= newest {
+            events.next = Some((number, description));
             self.changed.notify_one();
         }
     }
@@ -518,11 +523,12 @@ impl Source {
             if timeout(REPLACEMENT_LIMIT, self.catch_up()).await.is_ok() {
                 return true;
             }
-            tracing::warn!("could not reach all servers with the new TLS files");
+            tracing::warn!("the new monitoring client has not reached all servers");
             if self.has_found_a_server() {
                 return true;
             }
             if tls.has_changed().unwrap_or(true) {
+                self.events.lock().next = None;
                 return false;
             }
         }
@@ -531,10 +537,8 @@ impl Source {
     /// True if the new client has found at least one server.
     fn has_found_a_server(&self) -> bool {
         let events = self.events.lock();
-        let servers = events
-            .next
-            .iter()
-            .flat_map(|next| next.servers().into_values());
+        let next = events.next.iter();
+        let servers = next.flat_map(|(_, next)| next.servers().into_values());
         let mut types = servers.map(|server| server.server_type());
         types.any(|server_type| server_type != DriverServerType::Unknown)
     }
@@ -551,7 +555,7 @@ impl Source {
             return true;
         };
         let events = self.events.lock();
-        let Some(next) = &events.next else {
+        let Some((_, next)) = &events.next else {
             return false;
         };
         let servers = next.servers();
@@ -575,7 +579,7 @@ impl Source {
         *topology.monitoring_client.lock() = Some(client.clone());
         let mut events = self.events.lock();
         events.selected = number;
-        if let Some(description) = events.next.take() {
+        if let Some((_, description)) = events.next.take() {
             topology.apply(&description);
         }
     }

@@ -251,10 +251,12 @@ impl Topology {
         let mut ignored = self.ignored_primary.lock();
         if !has_no_primary {
             ignored.clear();
-        } else if hello.get_str("setName").is_ok()
-            && hello.get_bool("isWritablePrimary").unwrap_or(false)
-            && ignored.see(Instant::now())
-        {
+            return;
+        }
+        let says = |name| hello.get_bool(name).unwrap_or(false);
+        let is_primary =
+            hello.get_str("setName").is_ok() && (says("isWritablePrimary") || says("ismaster"));
+        if ignored.see(address, is_primary, Instant::now()) {
             drop(ignored);
             tracing::warn!(server = %address, "official driver ignores the primary; monitoring begins again");
             self.driver_tls.send_modify(|_| {});

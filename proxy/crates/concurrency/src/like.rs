@@ -256,7 +256,6 @@ mod tests {
         assert!((crowding - 10.0).abs() < 0.1, "{crowding}");
     }
 
-    /// The *server time without load* is measured with operations that began at low load.
     #[test]
     fn a_day_of_rare_operations_under_load_does_not_make_a_crowded_server_look_unloaded() {
         let mut like = Like::default();
@@ -270,6 +269,7 @@ mod tests {
         assert!(crowding > 0.9, "{crowding}");
     }
 
+    /// The *server time without load* is measured with operations that began at low load.
     #[test]
     fn slow_operations_do_not_increase_the_server_time_without_load_while_operations_wait() {
         // With a limit of 2, every operation begins at low load, even on a crowded server.

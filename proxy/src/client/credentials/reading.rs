@@ -242,7 +242,8 @@ impl Credentials {
             () = pool.until_paused() => return Err(AskError::ServerFailed),
         };
         let reply = asked.inspect_err(|error| match error {
-            ServiceError::Establish(error) if error.blames_server() => {
+            // A failed login must not clear the pool of all users.
+            ServiceError::Establish(error) if error.blames_server_before_login() => {
                 topology.report_failure(&pool, generation);
             }
             error if error.is_refused_login() => refusing.push(pool.address().clone()),

@@ -56,7 +56,11 @@ pub(super) enum Attempt {
     Ended(AttemptEnd),
     /// The attempt failed, but the operation may be sent again. If it is not sent again, the client
     /// gets this error.
-    Again(ErrorReply),
+    Again {
+        error: ErrorReply,
+        /// True if the server may have run the operation.
+        may_have_run: bool,
+    },
 }
 
 impl Operation<'_> {

@@ -208,9 +208,11 @@ impl Operation<'_> {
             // closes the client connection.
             return Attempt::Ended(AttemptEnd::Close(Outcome::ServerFailed));
         }
-        Attempt::Again(self.error(&Failure::ServerFailed(
-            "the server failed while it ran the operation",
-        )))
+        let failure = Failure::ServerFailed("the server failed while it ran the operation");
+        Attempt::Again {
+            error: self.error(&failure),
+            may_have_run: true,
+        }
     }
 
     /// Sends the request. If the request is streamed (its bytes are forwarded as they arrive),
@@ -328,7 +330,10 @@ impl Operation<'_> {
         }
         let is_refusal = facts.ok == Some(false) && nothing_was_done(code);
         if is_refusal && self.may_be_repeated() {
-            return Attempt::Again(self.error(&Failure::ServerFailed("the primary changed")));
+            return Attempt::Again {
+                error: self.error(&Failure::ServerFailed("the primary changed")),
+                may_have_run: false,
+            };
         }
         let body = reply
             .bytes

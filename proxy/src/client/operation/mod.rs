@@ -157,15 +157,18 @@ impl Operation<'_> {
         if let Some(parts) = self.parts(observation.began()) {
             return Box::pin(self.kill_in_parts(parts, end, observation)).await;
         }
-        let error = match self.send_once(end, observation).await {
-            Attempt::Again(error) if self.may_be_repeated() => error,
+        let (error, may_have_run) = match self.send_once(end, observation).await {
+            Attempt::Again {
+                error,
+                may_have_run,
+            } if self.may_be_repeated() => (error, may_have_run),
             ended => return end_of_attempt(ended),
         };
         observation.mark_repeated(Instant::now());
         let second = self.send_once(end, observation).await;
         match self.command.only_reads() {
             true => end_of_attempt(second),
-            false => end_of_both_attempts(error, second),
+            false => end_of_both_attempts(error, may_have_run, second),
         }
     }
 
@@ -219,17 +222,20 @@ impl Operation<'_> {
 fn end_of_attempt(last: Attempt) -> AttemptEnd {
     match last {
         Attempt::Ended(ended) => ended,
-        Attempt::Again(error) => AttemptEnd::Error(error, Outcome::ServerFailed),
+        Attempt::Again { error, .. } => AttemptEnd::Error(error, Outcome::ServerFailed),
     }
 }
 
-/// The end of a write whose first attempt failed with `first` and was repeated. If the second
-/// attempt has reached no server, or if its server says that it has written nothing, the client
-/// gets the error of the first attempt, because the first server may have executed the write.
-fn end_of_both_attempts(first: ErrorReply, second: Attempt) -> AttemptEnd {
+/// The end of a write whose first attempt failed with `first` and was repeated. `may_have_run` is
+/// true if the first server may have run it. The client gets the error of the first attempt if the
+/// second one has reached no server. It also gets this error if the second server says that it has
+/// written nothing, but the first one may have written.
+fn end_of_both_attempts(first: ErrorReply, may_have_run: bool, second: Attempt) -> AttemptEnd {
     match end_of_attempt(second) {
         AttemptEnd::Error(_, Outcome::Refused) => AttemptEnd::Error(first, Outcome::ServerFailed),
-        AttemptEnd::Reply(reply, Outcome::Error, _) if has_written_nothing(&reply.bytes) => {
+        AttemptEnd::Reply(reply, Outcome::Error, _)
+            if may_have_run && has_written_nothing(&reply.bytes) =>
+        {
             AttemptEnd::Error(first, Outcome::ServerFailed)
         }
         ended => ended,
@@ -255,12 +261,17 @@ mod tests {
 
     #[test]
     fn if_the_second_attempt_of_a_write_wrote_nothing_the_client_gets_the_error_of_the_first() {
-        for (label, is_first) in [(NO_WRITES_PERFORMED, true), (RETRYABLE_WRITE_ERROR, false)] {
+        for (may_have_run, label, is_first) in [
+            (true, NO_WRITES_PERFORMED, true),
+            (true, RETRYABLE_WRITE_ERROR, false),
+            (false, NO_WRITES_PERFORMED, false),
+        ] {
             let reply = rawdoc! { "ok": 0, "code": 91, "errorLabels": [label] };
             let bytes = encode_op_msg_like(0, 1, 7, reply.as_bytes());
             let reply = HeldReply { bytes, share: None };
             let second = Attempt::Ended(AttemptEnd::Reply(reply, Outcome::Error, 0));
-            let ended = end_of_both_attempts(ErrorReply::new(6, "first"), second);
+            let first = ErrorReply::new(6, "first");
+            let ended = end_of_both_attempts(first, may_have_run, second);
             assert_eq!(matches!(ended, AttemptEnd::Error(..)), is_first, "{label}");
         }
     }
@@ -273,6 +284,10 @@ mod tests {
         };
         let second = || ErrorReply::new(INGRESS_RATE_LIMIT_EXCEEDED, "second");
         let error = |error, outcome| Attempt::Ended(AttemptEnd::Error(error, outcome));
+        let again = |error| Attempt::Again {
+            error,
+            may_have_run: true,
+        };
         for (attempt, message, outcome) in [
             (
                 error(second(), Outcome::Refused),
@@ -280,9 +295,10 @@ mod tests {
                 Outcome::ServerFailed,
             ),
             (error(second(), Outcome::Error), "second", Outcome::Error),
-            (Attempt::Again(second()), "second", Outcome::ServerFailed),
+            (again(second()), "second", Outcome::ServerFailed),
         ] {
-            let AttemptEnd::Error(reply, found) = end_of_both_attempts(first(), attempt) else {
+            let AttemptEnd::Error(reply, found) = end_of_both_attempts(first(), true, attempt)
+            else {
                 panic!("both attempts end with an error");
             };
             assert_eq!((&*reply.message, found), (message, outcome));

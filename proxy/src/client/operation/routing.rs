@@ -29,6 +29,9 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 /// A check finds out whether the user has new keys, and whether the client has to log in again.
 const KEYS_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
+/// How long an `abortTransaction` waits for the router of its transaction.
+const ABORT_WAIT: Duration = Duration::from_secs(1);
+
 /// How long a `getMore` on a change stream waits for an unavailable server. The wait is short,
 /// because the driver can reopen the change stream on another server without losing events.
 const RESUMABLE_WAIT: Duration = Duration::from_secs(1);
@@ -179,6 +182,13 @@ impl Operation<'_> {
             CheckOutError::Paused | CheckOutError::Closed => {
                 if self.may_change_router(observation) {
                     self.unpin_transaction();
+                } else if self.command.name_str() == "abortTransaction" {
+                    // Only the transaction's router can abort it at once. But if the router does
+                    // not recover soon, drivers ignore the error of another router.
+                    let until = deadline.min(Instant::now() + ABORT_WAIT);
+                    if timeout_at(until, pool.until_open()).await.is_err() {
+                        self.unpin_transaction();
+                    }
                 }
                 let is_pinned = self.pinned_server(observation).is_some();
                 let has_left = matches!(error, CheckOutError::Closed) && is_pinned;
@@ -369,15 +379,14 @@ impl Operation<'_> {
     /// True if another router can run the operation although its transaction is pinned. This is so
     /// for the first statement of a transaction, because no router knows the transaction yet. It is
     /// also so for a repeated commit with a recovery token, because any router can find the result
-    /// of the first commit, and for an abort, whose errors drivers ignore. A first commit must wait
-    /// for its router, because another router would abort the transaction.
+    /// of the first commit. A first commit must wait for its router, because another router would
+    /// abort the transaction.
     fn may_change_router(&self, observation: &Observation<'_>) -> bool {
         let has_recovery_token = || {
             let mut elements = Elements::of(self.parsed.body).map_while(Result::ok);
             elements.any(|element| element.name == b"recoveryToken")
         };
         match self.command.name_str() {
-            "abortTransaction" => true,
             "commitTransaction" => observation.is_retry() && has_recovery_token(),
             _ => self.command.starts_transaction,
         }

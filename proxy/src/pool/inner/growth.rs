@@ -247,6 +247,7 @@ impl Inner {
             user.pending -= 1;
             self.pending -= 1;
             user.refill_after = None;
+            user.is_refused = false;
         }
         let mut todo = self.add(id, connection, now);
         let has_waiters = |user: &User| !user.waiters.is_empty();
@@ -294,12 +295,13 @@ impl Inner {
             user.pending -= 1;
             self.pending -= 1;
             user.refill_after = Some(now + REFILL_PAUSE);
-            let failing = match error {
+            user.is_refused = matches!(
+                error,
                 CheckOutError::Establish { error, .. }
-                    if error.refuses_keys() || error.requires_authentication() =>
-                {
-                    user.waiters.len()
-                }
+                    if error.refuses_keys() || error.requires_authentication()
+            );
+            let failing = match error {
+                _ if user.is_refused => user.waiters.len(),
                 // The attempt began before the pool was cleared, and the waiters arrived later. So
                 // its failure says nothing about the waiters' connections.
                 CheckOutError::Establish { generation, .. } if *generation != self.generation => 0,

@@ -9,6 +9,7 @@ mod account;
 mod address;
 mod control;
 mod establish;
+mod establish_error;
 mod interrupt;
 mod sasl;
 mod socket;
@@ -28,7 +29,8 @@ pub use self::{
     account::{Account, LoginMethod, Password},
     address::{AddressError, ServerAddress},
     control::{ControlError, reply_is_ok},
-    establish::{Connector, EstablishError, EstablishStep},
+    establish::Connector,
+    establish_error::{EstablishError, EstablishStep},
     interrupt::{Interrupt, Interrupts},
     sasl::{
         SecretDocument, conversation_id, empty_exchange, payload, refuses_login, sasl_continue,

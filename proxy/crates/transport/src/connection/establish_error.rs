@@ -1,0 +1,288 @@
+//! The reasons why a connection to a server could not be established.
+
+use std::{fmt, io, time::Duration};
+
+use super::{
+    ControlError, ServerAddress, refuses_login, socket::is_local_failure, tls::WithoutCertificate,
+};
+use seawall_auth::ScramError;
+
+/// A step of establishing a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EstablishStep {
+    /// Resolving the host name.
+    Resolve,
+    /// Connecting the TCP or unix socket.
+    Connect,
+    /// The TLS handshake.
+    Tls,
+    /// Sending `hello` and reading its reply.
+    Hello,
+    /// Logging in.
+    Authenticate,
+    /// Asking if the server requires a login.
+    AccessControl,
+}
+
+impl fmt::Display for EstablishStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Resolve => "name resolution",
+            Self::Connect => "connection",
+            Self::Tls => "TLS handshake",
+            Self::Hello => "hello",
+            Self::Authenticate => "authentication",
+            Self::AccessControl => "check of access control",
+        })
+    }
+}
+
+/// The reason why a connection could not be established.
+#[derive(Debug, thiserror::Error)]
+pub enum EstablishError {
+    /// The attempt to connect, or the TLS handshake, failed.
+    #[error("{step} to {address} failed: {source}")]
+    Io {
+        /// The step that failed.
+        step: EstablishStep,
+        /// The address of the server.
+        address: ServerAddress,
+        /// The error of the socket or of TLS.
+        source: io::Error,
+    },
+    /// The steps took longer than the limit.
+    #[error("the connection to {address} was not ready within {} ms", limit.as_millis())]
+    TimedOut {
+        /// The address of the server.
+        address: ServerAddress,
+        /// The time limit for all steps together.
+        limit: Duration,
+    },
+    /// A command got no valid reply.
+    #[error("{step} at {address} failed: {source}")]
+    Exchange {
+        /// The step that failed.
+        step: EstablishStep,
+        /// The address of the server.
+        address: ServerAddress,
+        /// Why the command got no valid reply.
+        source: ControlError,
+    },
+    /// The server replied with an error.
+    #[error("{step} refused by {address}: {message} ({code})")]
+    Refused {
+        /// The step that failed.
+        step: EstablishStep,
+        /// The address of the server.
+        address: ServerAddress,
+        /// The error code in the server's reply.
+        code: i32,
+        /// The error message in the server's reply.
+        message: String,
+    },
+    /// Seawall ended the SCRAM conversation, for example because the server's signature was wrong.
+    #[error("authentication at {address} failed: {source}")]
+    Scram {
+        /// The address of the server.
+        address: ServerAddress,
+        /// The error of the conversation.
+        source: ScramError,
+    },
+    /// The identity has no SCRAM keys, so Seawall cannot log in as this user.
+    #[error("Seawall has no keys to log in as this user")]
+    NoLogin,
+    /// The server requires a login, but the connection is for anonymous clients.
+    #[error("{address} requires authentication")]
+    RequiresAuthentication {
+        /// The address of the server.
+        address: ServerAddress,
+    },
+}
+
+impl EstablishError {
+    /// True if Seawall has no SCRAM keys of the user, if the server refuses the keys, or if the
+    /// keys that the server has for the user have changed. The client must then log in again.
+    pub fn refuses_keys(&self) -> bool {
+        match self {
+            Self::Refused {
+                step: EstablishStep::Authenticate,
+                code,
+                ..
+            } => refuses_login(*code),
+            Self::Scram { source, .. } => *source == ScramError::KeysOutdated,
+            Self::NoLogin => true,
+            Self::RequiresAuthentication { .. }
+            | Self::Refused { .. }
+            | Self::Io { .. }
+            | Self::TimedOut { .. }
+            | Self::Exchange { .. } => false,
+        }
+    }
+
+    /// True if the server refuses the login, or if Seawall ended the SCRAM conversation. A new
+    /// attempt with the same password would fail too.
+    pub fn is_refused_login(&self) -> bool {
+        self.refuses_keys() || matches!(self, Self::Scram { .. })
+    }
+
+    /// True if the server, or the network path to it, failed before a login began. So the login
+    /// cannot be the reason.
+    pub fn blames_server_before_login(&self) -> bool {
+        let may_be_login = self.failed_authentication() || matches!(self, Self::TimedOut { .. });
+        self.blames_server() && !may_be_login
+    }
+
+    /// True if the SCRAM conversation with the server began and did not succeed. False after a
+    /// timeout, because [`Self::TimedOut`] does not show which step took too long.
+    pub fn failed_authentication(&self) -> bool {
+        match self {
+            Self::Scram { .. } => true,
+            Self::Refused { step, .. } | Self::Exchange { step, .. } => {
+                *step == EstablishStep::Authenticate
+            }
+            Self::Io { .. }
+            | Self::TimedOut { .. }
+            | Self::NoLogin
+            | Self::RequiresAuthentication { .. } => false,
+        }
+    }
+
+    /// True if the host name could not be resolved, or if Seawall's host could not open the
+    /// connection, for example because no file descriptor was left. Such a failure says nothing
+    /// about the server.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Io { step, source, .. } => match step {
+                EstablishStep::Resolve => true,
+                EstablishStep::Connect => is_local_failure(source),
+                EstablishStep::Tls
+                | EstablishStep::Hello
+                | EstablishStep::Authenticate
+                | EstablishStep::AccessControl => false,
+            },
+            Self::TimedOut { .. }
+            | Self::Exchange { .. }
+            | Self::Refused { .. }
+            | Self::Scram { .. }
+            | Self::NoLogin
+            | Self::RequiresAuthentication { .. } => false,
+        }
+    }
+
+    /// True if the server, or the network path to it, failed.
+    pub fn blames_server(&self) -> bool {
+        match self {
+            Self::Io { .. } => !self.is_local(),
+            Self::TimedOut { .. } | Self::Exchange { .. } => true,
+            Self::Refused { step, .. } => match step {
+                EstablishStep::Hello | EstablishStep::AccessControl => true,
+                EstablishStep::Resolve
+                | EstablishStep::Connect
+                | EstablishStep::Tls
+                | EstablishStep::Authenticate => false,
+            },
+            Self::Scram { .. } | Self::NoLogin | Self::RequiresAuthentication { .. } => false,
+        }
+    }
+
+    /// True if the server requires a login, but the connection is for anonymous clients.
+    pub fn requires_authentication(&self) -> bool {
+        matches!(self, Self::RequiresAuthentication { .. })
+    }
+
+    /// Returns the error of a connection's first command. If reading or writing failed after the
+    /// server had asked for a client certificate, the returned error also says that Seawall has
+    /// none.
+    pub(super) fn explained_by(self, without_certificate: WithoutCertificate) -> Self {
+        match self {
+            Self::Exchange {
+                step,
+                address,
+                source: ControlError::Io(source),
+            } => Self::Exchange {
+                step,
+                address,
+                source: ControlError::Io(without_certificate.explain(source)),
+            },
+            error => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    fn address() -> ServerAddress {
+        "h:1".parse().unwrap()
+    }
+
+    fn refused(step: EstablishStep, code: i32) -> EstablishError {
+        EstablishError::Refused {
+            step,
+            address: address(),
+            code,
+            message: String::new(),
+        }
+    }
+
+    fn io(step: EstablishStep, errno: Errno) -> EstablishError {
+        EstablishError::Io {
+            step,
+            address: address(),
+            source: errno.into(),
+        }
+    }
+
+    fn scram(source: ScramError) -> EstablishError {
+        EstablishError::Scram {
+            address: address(),
+            source,
+        }
+    }
+
+    /// If a server refuses the SCRAM keys of a user, the client must log in again. If the server
+    /// failed, Seawall clears the pool of this server.
+    #[test]
+    fn each_connection_error_blames_the_scram_keys_or_the_server_or_neither() {
+        let exchange = EstablishError::Exchange {
+            step: EstablishStep::Authenticate,
+            address: address(),
+            source: ControlError::Bson,
+        };
+        let open = EstablishError::RequiresAuthentication { address: address() };
+        for (error, refuses_keys, blames_server) in [
+            (refused(EstablishStep::Authenticate, 18), true, false),
+            (refused(EstablishStep::Authenticate, 334), true, false),
+            (refused(EstablishStep::Authenticate, 8000), true, false),
+            (refused(EstablishStep::Authenticate, 11_600), false, false),
+            (refused(EstablishStep::Authenticate, 463), false, false),
+            (refused(EstablishStep::Hello, 18), false, true),
+            (refused(EstablishStep::AccessControl, 91), false, true),
+            (scram(ScramError::KeysOutdated), true, false),
+            (scram(ScramError::ServerSignatureMismatch), false, false),
+            (EstablishError::NoLogin, true, false),
+            (io(EstablishStep::Resolve, Errno::NOENT), false, false),
+            (io(EstablishStep::Connect, Errno::MFILE), false, false),
+            (io(EstablishStep::Connect, Errno::CONNREFUSED), false, true),
+            (io(EstablishStep::Tls, Errno::CONNRESET), false, true),
+            (exchange, false, true),
+            (open, false, false),
+        ] {
+            let blamed = (error.refuses_keys(), error.blames_server());
+            assert_eq!(blamed, (refuses_keys, blames_server), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_message_of_a_timeout_shows_the_limit_in_milliseconds() {
+        let error = EstablishError::TimedOut {
+            address: address(),
+            limit: Duration::from_secs(10),
+        };
+        let message = "the connection to h:1 was not ready within 10000 ms";
+        assert_eq!(error.to_string(), message);
+    }
+}
