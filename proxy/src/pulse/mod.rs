@@ -4,8 +4,8 @@
 //! Each server has one task and one connection, which uses the service account. A task never sends
 //! a second command while it waits for the reply to the first. While a reply is late, the task
 //! records a sample with the mark "no reply" at every interval. After ten seconds (or after
-//! [`PulseSettings::timeout`], if that is longer), the task abandons the command. This module does
-//! not detect stalls.
+//! `pulse.timeout_ms`, if that is longer), the task abandons the command. This module does not
+//! detect stalls.
 
 mod counters;
 

@@ -44,7 +44,7 @@ pub fn complain(message: &str, exit: Exit) -> Exit {
 }
 
 /// Prints a line about the progress of a command on standard output. The results of a command are
-/// printed with [`print`] and [`print_line`].
+/// printed with [`print()`] and [`print_line`].
 pub fn say(line: &str) {
     // Ignore an error, because the command can continue without this line.
     drop(writeln!(io::stdout().lock(), "{line}"));
@@ -67,7 +67,7 @@ pub fn print(result: &str) -> Exit {
     }
 }
 
-/// Like [`print`], and adds a line break.
+/// Like [`print()`], and adds a line break.
 #[must_use]
 pub fn print_line(result: &str) -> Exit {
     print(&format!("{result}\n"))
