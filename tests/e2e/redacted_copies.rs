@@ -140,7 +140,7 @@ async fn seawall_load_copy_to_another_machine_needs_the_option_yes_i_own_this() 
     assert!(message.contains("--yes-i-own-this"), "{message}");
 }
 
-/// The driver discovers the members of the set, all of which are on this machine.
+/// The driver discovers the members of the set. All members are on this machine.
 #[tokio::test]
 async fn seawall_load_copy_writes_to_a_replica_set_on_this_machine_without_further_options() {
     let scratch = Scratch::create().unwrap();

@@ -434,7 +434,7 @@ impl<'a> Comparison<'a> {
     /// text. A restart forgets the learned names. The one shape then becomes several shapes again,
     /// until the names have been learned again.
     fn is_renamed(&self, pair: &Pair<'_>) -> bool {
-        // A shape of which only the text changed may occur with the new text in both periods,
+        // A shape with a changed text may occur with the new text in both periods,
         // because learning the names takes some time.
         match (pair.before.count, pair.now.count) {
             (0, _) => self.renames.occurred_before(pair.label),

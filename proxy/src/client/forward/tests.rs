@@ -32,7 +32,7 @@ enum Closer {
     Server,
 }
 
-/// Forwards a reply of which the server has sent only `sent` when `closer` closes its connection.
+/// Forwards a reply. When `closer` closes its connection, the server has sent only `sent`.
 async fn relay_cut(
     server: &mut Stream,
     far: &mut UnixStream,

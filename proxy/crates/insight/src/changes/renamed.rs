@@ -40,7 +40,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Finds shapes of which only the text changed between two periods.
+/// Finds shapes whose text changed between two periods, although the shape did not.
 pub(super) struct Renames<'a> {
     before: Texts<'a>,
     now: Texts<'a>,
