@@ -177,8 +177,8 @@ async fn fsync_unlock_runs_although_writes_that_wait_for_it_hold_all_connections
 
 #[tokio::test]
 async fn a_long_operation_does_not_block_other_operations() {
-    // An operation is long if it takes ten times as long as others. On a busy machine, the insert at
-    // the start of the scene may take a second.
+    // An operation is long if it takes eight times as long as others. On a busy machine, the
+    // insert at the start of the scene may take a second.
     let toml = "pool.concurrency = 1\npool.wait_queue_timeout_ms = 60000\n";
     let scene = Scene::start_with(toml).await;
     let _long = scene.running(long_read()).await;
