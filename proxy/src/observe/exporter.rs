@@ -679,9 +679,10 @@ mod tests {
     use crate::observe::{Observer, ObserverSettings};
     use seawall_command::CommandBytes;
 
-    /// For example, a `getMore` on a tailable cursor waits at the server for new documents.
-    #[test]
-    fn an_operation_that_waits_for_an_event_is_counted_but_its_time_is_not_exported() {
+    /// The labels of the operations of [`record_get_more`].
+    const LABELS: &str = r#"command="getMore",db="shop",collection="orders""#;
+
+    fn observer() -> Observer {
         let settings = ObserverSettings {
             counts_shapes: true,
             max_shapes: 10,
@@ -689,7 +690,11 @@ mod tests {
             max_namespaces: 10,
             keeps_seconds: false,
         };
-        let observer = Observer::new(settings, None).unwrap();
+        Observer::new(settings, None).unwrap()
+    }
+
+    /// Records a successful `getMore` with the given duration.
+    fn record_get_more(observer: &Observer, is_awaiting: bool, duration: Duration) {
         let body = doc! { "getMore": 7_i64, "collection": "orders", "$db": "shop" };
         let body = body.to_vec().unwrap();
         let input = CommandBytes {
@@ -697,19 +702,25 @@ mod tests {
             sequences: &[],
         };
         let began = Instant::now();
+        let mut operation = observer.recorder.begin(&input, 100, began);
+        if is_awaiting {
+            operation.mark_awaiting();
+        }
+        operation.finish(Outcome::Ok, began + duration);
+    }
+
+    /// For example, a `getMore` on a tailable cursor waits at the server for new documents.
+    #[test]
+    fn an_operation_that_waits_for_an_event_is_counted_but_its_time_is_not_exported() {
+        let observer = observer();
         for (is_awaiting, seconds) in [(false, 2), (true, 30)] {
-            let mut operation = observer.recorder.begin(&input, 100, began);
-            if is_awaiting {
-                operation.mark_awaiting();
-            }
-            operation.finish(Outcome::Ok, began + Duration::from_secs(seconds));
+            record_get_more(&observer, is_awaiting, Duration::from_secs(seconds));
         }
         let text = observer.exporter.render();
-        let labels = r#"command="getMore",db="shop",collection="orders""#;
         for line in [
-            format!("seawall_operations_total{{{labels},outcome=\"ok\"}} 2\n"),
-            format!("seawall_operation_duration_seconds_bucket{{{labels},le=\"+Inf\"}} 1\n"),
-            format!("seawall_operation_duration_seconds_sum{{{labels}}} 2\n"),
+            format!("seawall_operations_total{{{LABELS},outcome=\"ok\"}} 2\n"),
+            format!("seawall_operation_duration_seconds_bucket{{{LABELS},le=\"+Inf\"}} 1\n"),
+            format!("seawall_operation_duration_seconds_sum{{{LABELS}}} 2\n"),
             "seawall_operation_phase_seconds_count{phase=\"permit\"} 1\n".to_owned(),
             "seawall_operation_phase_seconds_sum{phase=\"permit\"} 2\n".to_owned(),
         ] {
@@ -723,21 +734,7 @@ mod tests {
     /// Sums saturate at 2^64 ns. A thousand change streams reach this time after 213 days.
     #[test]
     fn the_exported_time_of_operations_does_not_fall_after_the_time_of_awaiting_ones_saturates() {
-        let settings = ObserverSettings {
-            counts_shapes: false,
-            max_shapes: 10,
-            name_key: None,
-            max_namespaces: 10,
-            keeps_seconds: false,
-        };
-        let observer = Observer::new(settings, None).unwrap();
-        let body = doc! { "getMore": 7_i64, "collection": "orders", "$db": "shop" };
-        let body = body.to_vec().unwrap();
-        let input = CommandBytes {
-            body: &body,
-            sequences: &[],
-        };
-        let began = Instant::now();
+        let observer = observer();
         // All these durations belong to the same bucket.
         let hours = |hours: u64| Duration::from_secs(hours * 3_600);
         let century = hours(24 * 365 * 100);
@@ -747,14 +744,9 @@ mod tests {
             (true, century * 3),
             (true, century * 3),
         ] {
-            let mut operation = observer.recorder.begin(&input, 100, began);
-            if is_awaiting {
-                operation.mark_awaiting();
-            }
-            operation.finish(Outcome::Ok, began + time);
+            record_get_more(&observer, is_awaiting, time);
             let text = observer.exporter.render();
-            let labels = r#"command="getMore",db="shop",collection="orders""#;
-            let line = format!("seawall_operation_duration_seconds_sum{{{labels}}} 7200\n");
+            let line = format!("seawall_operation_duration_seconds_sum{{{LABELS}}} 7200\n");
             assert!(text.contains(&line), "{time:?}: {text}");
         }
     }
