@@ -137,6 +137,14 @@ impl Scene {
         store.known(&user(name), Instant::now())
     }
 
+    /// Changes the password of `u` to `changed`. The server also closes all connections, so Seawall
+    /// must log in again as `u`, and the server refuses the cached keys.
+    async fn change_password_and_close_connections(&self) {
+        self.server.server.close_all().await;
+        self.pool.maintain();
+        self.server.set_password("u", "changed");
+    }
+
     /// Starts to read the user's keys again, unless a reading is already in progress. Waits until
     /// the reading has ended.
     async fn read_again(&self, known: &Known) {

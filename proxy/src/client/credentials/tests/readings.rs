@@ -108,9 +108,7 @@ async fn clients_must_log_in_again_if_the_server_returns_the_keys_of_another_use
 async fn clients_must_log_in_again_if_a_server_refuses_the_cached_keys_of_their_user() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
-    scene.server.server.close_all().await;
-    scene.pool.maintain();
-    scene.server.set_password("u", "changed");
+    scene.change_password_and_close_connections().await;
     scene.read_again(&known).await;
     assert_eq!(known.identity.status(), IdentityStatus::Refused);
     assert!(scene.known("u").is_none());
@@ -121,9 +119,7 @@ async fn clients_must_log_in_again_if_a_server_refuses_the_cached_keys_of_their_
 async fn clients_stay_logged_in_if_one_router_refuses_their_keys_but_another_has_just_failed() {
     let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
     let known = scene.log_in("u", "secret").await.unwrap();
-    scene.server.server.close_all().await;
-    scene.pool.maintain();
-    scene.server.set_password("u", "changed");
+    scene.change_password_and_close_connections().await;
     scene.read_again(&known).await;
     assert_eq!(known.identity.status(), IdentityStatus::Good);
     assert!(scene.known("u").is_some());
@@ -142,9 +138,7 @@ async fn if_the_only_router_refuses_the_keys_of_a_user_its_clients_stay_logged_i
     )
     .await;
     let known = scene.log_in("u", "secret").await.unwrap();
-    scene.server.server.close_all().await;
-    scene.pool.maintain();
-    scene.server.set_password("u", "changed");
+    scene.change_password_and_close_connections().await;
     scene.read_again(&known).await;
     assert_eq!(known.identity.status(), IdentityStatus::Good);
     assert!(scene.known("u").is_none());
@@ -157,9 +151,7 @@ async fn if_the_only_router_refuses_the_keys_of_a_user_its_clients_stay_logged_i
 async fn cached_keys_are_removed_after_a_client_proof_did_not_match_and_all_routers_refused_them() {
     let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
     let known = scene.log_in("u", "secret").await.unwrap();
-    scene.server.server.close_all().await;
-    scene.pool.maintain();
-    scene.server.set_password("u", "changed");
+    scene.change_password_and_close_connections().await;
     // A login with the new password fails, because its proof is checked against the cached keys.
     scene.credentials.proof_failed(&user("u"), &known.identity);
     scene.read_again(&known).await;
