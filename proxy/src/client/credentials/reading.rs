@@ -31,7 +31,9 @@ impl Credentials {
                 let login_version = identity.login_version();
                 match self.read_as_service(user).await {
                     Ok(credentials) => Reading::Keys(Box::new(credentials)),
-                    Err(error) => reading_without_keys(error.as_ref(), login_version),
+                    Err(NoKeys::Unavailable) => Reading::Unavailable,
+                    Err(NoKeys::NoSuchUser) => Reading::Gone,
+                    Err(NoKeys::Unusable) => Reading::Refused(login_version),
                 }
             }
             CredentialMode::Undecided => Reading::Unavailable,
@@ -152,13 +154,8 @@ impl Credentials {
         let asked_at = Instant::now();
         let read = self.read_as_service(user).await;
         let credentials = read.map_err(|error| match error {
-            None | Some(UsersInfoError::CommandFailed { .. }) => CredentialError::Unavailable,
-            Some(
-                UsersInfoError::NoSuchUser
-                | UsersInfoError::OtherUser
-                | UsersInfoError::Malformed { .. }
-                | UsersInfoError::RestrictionsUnreadable(_),
-            ) => CredentialError::Refused,
+            NoKeys::Unavailable => CredentialError::Unavailable,
+            NoKeys::NoSuchUser | NoKeys::Unusable => CredentialError::Refused,
         })?;
         let learnt = self.store.lock().learn(user, credentials, None, asked_at);
         let (known, evicted) = learnt;
@@ -174,11 +171,8 @@ impl Credentials {
 
     /// Reads a user's keys through the service account, on the primary or on a router. If the
     /// server has failed, is no longer the primary, or is a router that refuses the login, asks
-    /// again, at most [`MAX_ATTEMPTS`] times in total. The error is `None` if no server replied.
-    async fn read_as_service(
-        &self,
-        user: &UserName,
-    ) -> Result<seawall_auth::Credentials, Option<UsersInfoError>> {
+    /// again, at most [`MAX_ATTEMPTS`] times in total.
+    async fn read_as_service(&self, user: &UserName) -> Result<seawall_auth::Credentials, NoKeys> {
         let deadline = Instant::now() + QUESTION_LIMIT;
         let mut refusing = Vec::new();
         let mut read = self.ask_as_service(user, &mut refusing, deadline).await;
@@ -194,18 +188,15 @@ impl Credentials {
             tracing::debug!(%error, "could not read a user's keys; the command is repeated");
             read = self.ask_as_service(user, &mut refusing, deadline).await;
         }
-        read.map_err(|error| match error {
-            AskError::Reply(error) if !matches!(error, UsersInfoError::CommandFailed { .. }) => {
+        read.map_err(|error| {
+            let no_keys = error.no_keys();
+            if no_keys != NoKeys::Unavailable {
                 tracing::debug!(user = %user.name, source = %user.source, %error, "could not use the user's keys");
-                Some(error)
+            } else if let Some(attempts) = self.failed_lookups.count(Instant::now()) {
+                // A client needs no login to cause this error, so the lines are limited.
+                tracing::warn!(%error, attempts, "service account could not read a user's keys");
             }
-            error => {
-                // A client needs no login to cause this error.
-                if let Some(attempts) = self.failed_lookups.count(Instant::now()) {
-                    tracing::warn!(%error, attempts, "service account could not read a user's keys");
-                }
-                error.into_reply()
-            }
+            no_keys
         })
     }
 
@@ -292,32 +283,32 @@ impl AskError {
         matches!(self, Self::Service(error) if error.is_refused_login())
     }
 
-    /// The error in the reply; `None` if no reply arrived.
-    fn into_reply(self) -> Option<UsersInfoError> {
+    fn no_keys(&self) -> NoKeys {
         match self {
-            Self::Reply(error) => Some(error),
             Self::NoAccount
             | Self::Select(_)
             | Self::Service(_)
             | Self::TimedOut
-            | Self::ServerFailed => None,
+            | Self::ServerFailed
+            | Self::Reply(UsersInfoError::CommandFailed { .. }) => NoKeys::Unavailable,
+            Self::Reply(UsersInfoError::NoSuchUser) => NoKeys::NoSuchUser,
+            Self::Reply(
+                UsersInfoError::OtherUser
+                | UsersInfoError::Malformed { .. }
+                | UsersInfoError::RestrictionsUnreadable(_),
+            ) => NoKeys::Unusable,
         }
     }
 }
 
-/// The result of reading a user's keys if the service account got no keys. `error` is `None` if
-/// no reply arrived.
-fn reading_without_keys(error: Option<&UsersInfoError>, login_version: u64) -> Reading {
-    match error {
-        None | Some(UsersInfoError::CommandFailed { .. }) => Reading::Unavailable,
-        Some(UsersInfoError::NoSuchUser) => Reading::Gone,
-        // The user exists, but its keys or restrictions cannot be confirmed.
-        Some(
-            UsersInfoError::OtherUser
-            | UsersInfoError::Malformed { .. }
-            | UsersInfoError::RestrictionsUnreadable(_),
-        ) => Reading::Refused(login_version),
-    }
+/// The result of a reading through the service account that returned no keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoKeys {
+    /// No server replied, or the server refused the command.
+    Unavailable,
+    NoSuchUser,
+    /// The user exists, but its keys or restrictions cannot be used.
+    Unusable,
 }
 
 /// Reads a user's keys on a connection that is authenticated as this user. The error is `None` if
@@ -351,19 +342,21 @@ mod tests {
 
     #[test]
     fn for_the_service_account_only_the_error_nosuchuser_means_that_a_user_was_dropped() {
-        let reading = |error: Option<&UsersInfoError>| reading_without_keys(error, 7);
-        let missing = reading(Some(&UsersInfoError::NoSuchUser));
-        assert!(matches!(missing, Reading::Gone), "{missing:?}");
-        let malformed = UsersInfoError::Malformed { field: "salt" };
-        for error in [malformed, UsersInfoError::OtherUser] {
-            let reading = reading(Some(&error));
-            assert!(matches!(reading, Reading::Refused(7)), "{reading:?}");
+        for (error, no_keys) in [
+            (UsersInfoError::NoSuchUser, NoKeys::NoSuchUser),
+            (UsersInfoError::OtherUser, NoKeys::Unusable),
+            (
+                UsersInfoError::Malformed { field: "salt" },
+                NoKeys::Unusable,
+            ),
+            (
+                UsersInfoError::CommandFailed { code: 11_600 },
+                NoKeys::Unavailable,
+            ),
+        ] {
+            assert_eq!(AskError::Reply(error).no_keys(), no_keys);
         }
-        let failed = UsersInfoError::CommandFailed { code: 11_600 };
-        for error in [None, Some(&failed)] {
-            let reading = reading(error);
-            assert!(matches!(reading, Reading::Unavailable), "{reading:?}");
-        }
+        assert_eq!(AskError::TimedOut.no_keys(), NoKeys::Unavailable);
     }
 
     #[test]
