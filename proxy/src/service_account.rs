@@ -94,10 +94,6 @@ impl ServerConnections {
         connection.connection.last_used_at = Instant::now();
         self.unused.lock().push(connection);
     }
-
-    fn is_unused(&self) -> bool {
-        self.permits.available_permits() == MAX_CONNECTIONS && self.unused.lock().is_empty()
-    }
 }
 
 /// A connection that is logged in as the service account.
@@ -175,8 +171,10 @@ impl ServiceAccount {
             drop(unused);
             drop(closed);
         }
-        let mut servers = self.servers.lock();
-        servers.retain(|_, connections| !connections.is_unused());
+        // A command holds another reference until it has ended.
+        self.servers
+            .lock()
+            .retain(|_, server| Arc::strong_count(server) > 1 || !server.unused.lock().is_empty());
     }
 
     /// True if the server has not closed the connection, and a new connection would have the same
@@ -257,22 +255,19 @@ impl ServiceAccount {
         Ok(reply.map_err(|_| ServiceError::TimedOut(limit))??)
     }
 
-    /// Removes a usable connection from the unused connections of a server. Also closes unused
-    /// connections that are no longer usable.
+    /// Removes a usable connection from the unused connections of a server. Closes the unusable
+    /// ones that it finds first.
     fn take(
         &self,
         connections: &ServerConnections,
         generation: Generation,
     ) -> Option<ServiceConnection> {
-        let mut unused = connections.unused.lock();
-        let is_outdated = |kept: &mut ServiceConnection| {
-            !self.is_current(kept) || kept.connection.generation != generation
-        };
-        let closed: Vec<_> = unused.extract_if(.., is_outdated).collect();
-        let found = unused.pop();
-        drop(unused);
-        drop(closed);
-        found
+        loop {
+            let mut last = connections.unused.lock().pop()?;
+            if last.connection.generation == generation && self.is_current(&mut last) {
+                return Some(last);
+            }
+        }
     }
 }
 
@@ -415,6 +410,21 @@ mod tests {
         ask(&service_account, &other, generation).await.unwrap();
         assert_eq!(unused(&service_account, &slow), MAX_CONNECTIONS);
         assert_eq!(unused(&service_account, &other), 1);
+    }
+
+    #[test]
+    fn a_server_is_forgotten_only_if_no_command_is_about_to_use_its_connections() {
+        let service_account = service_account();
+        let address: ServerAddress = "h:27017".parse().unwrap();
+        let connections = service_account.connections(&address);
+        service_account.close_outdated();
+        assert!(Arc::ptr_eq(
+            &connections,
+            &service_account.connections(&address)
+        ));
+        drop(connections);
+        service_account.close_outdated();
+        assert!(service_account.servers.lock().is_empty());
     }
 
     /// 13 is Unauthorized.
