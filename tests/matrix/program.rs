@@ -107,7 +107,7 @@ pub(crate) async fn output(command: &mut Command) -> String {
     );
     assert!(
         output.status.success(),
-        "{command:?}: {}: {out}\n{err}",
+        "{command:?}: {}: {err}\n{out}",
         output.status
     );
     out.into_owned()
