@@ -30,6 +30,6 @@ pub use self::{
     },
     revocation::{AuthorityWithoutList, authorities_without_list, revocation_lists, sets_by_key},
     sharer::{Sharer, is_within_share},
-    stream::{Stream, peer_has_left},
+    stream::{Stream, Wear, peer_has_left},
     verification::verify_chain,
 };

@@ -4,6 +4,10 @@ use std::{
     io::{self, IoSlice},
     net::SocketAddr,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, Waker},
 };
 
@@ -26,9 +30,43 @@ pub enum Stream {
     Tls {
         /// The TLS stream. It is boxed, so that plain connections need less memory.
         stream: Box<TlsStream<TcpStream>>,
-        /// At least the number of TLS records that were written.
-        records: u64,
+        /// The records that were written.
+        wear: Wear,
     },
+}
+
+/// Counts the records that a TLS 1.2 connection has written, because TLS 1.2 allows only a limited
+/// number of records with the same keys. Clones share the count.
+#[derive(Clone, Debug, Default)]
+pub struct Wear {
+    /// At least the number of records. `None` for connections without a limit: TLS 1.3 changes the
+    /// keys, and plain connections have none.
+    pub(crate) records: Option<Arc<AtomicU64>>,
+}
+
+impl Wear {
+    fn of(stream: &TlsStream<TcpStream>) -> Self {
+        let version = stream.get_ref().1.protocol_version();
+        let is_limited = version == Some(ProtocolVersion::TLSv1_2);
+        Self {
+            records: is_limited.then(Arc::default),
+        }
+    }
+
+    /// Counts the records of a write.
+    fn add(&self, written: &Poll<io::Result<usize>>) {
+        if let (Some(records), Poll::Ready(Ok(bytes))) = (&self.records, written) {
+            let bytes = u64::try_from(*bytes).unwrap_or(u64::MAX);
+            let added = bytes.div_ceil(TLS_RECORD_BYTES).max(1);
+            records.fetch_add(added, Ordering::Relaxed);
+        }
+    }
+
+    /// True if the connection must not be used for another message.
+    pub fn is_worn_out(&self) -> bool {
+        let records = self.records.as_ref();
+        records.is_some_and(|records| records.load(Ordering::Relaxed) >= MAX_TLS_1_2_RECORDS)
+    }
 }
 
 /// Number of records after which a TLS 1.2 connection is replaced. With AES-GCM, rustls closes the
@@ -39,20 +77,11 @@ const MAX_TLS_1_2_RECORDS: u64 = (1 << 24) - (1 << 16);
 /// Maximum number of bytes of one TLS record (RFC 8446, section 5.1).
 const TLS_RECORD_BYTES: u64 = 1 << 14;
 
-/// The number of records for a write to a TLS stream.
-fn records_of(written: &Poll<io::Result<usize>>) -> u64 {
-    let Poll::Ready(Ok(bytes)) = written else {
-        return 0;
-    };
-    let bytes = u64::try_from(*bytes).unwrap_or(u64::MAX);
-    bytes.div_ceil(TLS_RECORD_BYTES).max(1)
-}
-
 impl From<TlsStream<TcpStream>> for Stream {
     fn from(stream: TlsStream<TcpStream>) -> Self {
         Self::Tls {
+            wear: Wear::of(&stream),
             stream: Box::new(stream),
-            records: 0,
         }
     }
 }
@@ -74,14 +103,17 @@ impl Stream {
         socket.local_addr().ok()
     }
 
-    /// True if the connection must not be used for another message, because TLS 1.2 allows only a
-    /// limited number of records with the same keys. TLS 1.3 changes the keys.
+    /// The records that this stream has written. Plain streams have no limit.
+    pub fn wear(&self) -> Wear {
+        match self {
+            Self::Tls { wear, .. } => wear.clone(),
+            Self::Tcp(_) | Self::Unix(_) => Wear::default(),
+        }
+    }
+
+    /// True if the connection must not be used for another message: see [`Wear`].
     pub fn is_worn_out(&self) -> bool {
-        let Self::Tls { stream, records } = self else {
-            return false;
-        };
-        let version = || stream.get_ref().1.protocol_version();
-        *records >= MAX_TLS_1_2_RECORDS && version() == Some(ProtocolVersion::TLSv1_2)
+        matches!(self, Self::Tls { wear, .. } if wear.is_worn_out())
     }
 
     /// True if the stream cannot be used for another command: the peer or the kernel has closed it,
@@ -199,9 +231,9 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(s) => Pin::new(s).poll_write(cx, buf),
             Self::Unix(s) => Pin::new(s).poll_write(cx, buf),
-            Self::Tls { stream, records } => {
+            Self::Tls { stream, wear } => {
                 let written = Pin::new(stream).poll_write(cx, buf);
-                *records += records_of(&written);
+                wear.add(&written);
                 written
             }
         }
@@ -223,9 +255,9 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Self::Unix(s) => Pin::new(s).poll_write_vectored(cx, bufs),
-            Self::Tls { stream, records } => {
+            Self::Tls { stream, wear } => {
                 let written = Pin::new(stream).poll_write_vectored(cx, bufs);
-                *records += records_of(&written);
+                wear.add(&written);
                 written
             }
         }

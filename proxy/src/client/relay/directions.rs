@@ -32,7 +32,7 @@ use crate::{
 };
 use seawall_locks::Mutex;
 use seawall_stats::{Departure, Stage};
-use seawall_transport::{Message, MessageReader, ReadError, Sharer, Stream};
+use seawall_transport::{Message, MessageReader, ReadError, Sharer, Stream, Wear};
 use seawall_wire::{MAX_MESSAGE_BYTES, OpCode, OpMsg};
 
 /// Largest number of requests that wait for replies. At this number, Seawall stops reading from the
@@ -89,8 +89,9 @@ enum Ended {
     Broken,
     /// The client has reset its connection.
     Reset,
-    /// Seawall closes the relay: a message is malformed or not allowed, or the client is too slow.
-    Refused,
+    /// Seawall closes the relay: a message is malformed or not allowed, the client is too slow, or
+    /// a TLS 1.2 connection is [worn out](Wear).
+    Closed,
 }
 
 impl Ended {
@@ -99,7 +100,7 @@ impl Ended {
     fn departure(self, is_of_server: bool) -> Option<Departure> {
         match self {
             Self::Peer if is_of_server => Some(Departure::Closed),
-            Self::Server | Self::Refused => Some(Departure::Closed),
+            Self::Server | Self::Closed => Some(Departure::Closed),
             Self::Reset => Some(Departure::Reset),
             Self::Peer | Self::Broken => None,
         }
@@ -136,6 +137,15 @@ impl<'a> Relay<'a> {
         is_idle.then(|| self.requests.load(Ordering::Relaxed))
     }
 
+    /// True if one of the connections is worn out, and the relay is idle.
+    fn has_to_end(&self, wear: &[Wear]) -> bool {
+        let has_to_end = wear.iter().any(Wear::is_worn_out) && self.activity().is_some();
+        if has_to_end {
+            tracing::debug!("relayed client closed: TLS 1.2 keys are worn out");
+        }
+        has_to_end
+    }
+
     /// Resolves when the client's login is overdue.
     pub(super) fn login_overdue(&self) -> impl Future<Output = ()> + use<> {
         self.watch.lock().login_overdue()
@@ -156,6 +166,7 @@ impl<'a> Relay<'a> {
         first: Option<Message>,
         server: Stream,
     ) -> Option<Departure> {
+        let wear = [client.wear(), server.wear()];
         let (stream, to_client) = split(client);
         let mut from_client = FromClient {
             stream,
@@ -163,8 +174,15 @@ impl<'a> Relay<'a> {
         };
         let (from_server, mut to_server) = split(server);
         let to_client = AsyncMutex::new(to_client);
-        let mut replies = std::pin::pin!(self.replies(from_server, &to_client));
-        let requests = self.requests(&mut from_client, reader, first, &mut to_server, &to_client);
+        let mut replies = std::pin::pin!(self.replies(from_server, &to_client, &wear));
+        let requests = self.requests(
+            &mut from_client,
+            reader,
+            first,
+            &mut to_server,
+            &to_client,
+            &wear,
+        );
         let ended = tokio::select! {
             ended = requests => ended,
             ended = &mut replies => return ended.departure(true),
@@ -198,12 +216,17 @@ impl<'a> Relay<'a> {
         first: Option<Message>,
         server: &mut WriteHalf<Stream>,
         to_client: &ClientWriter,
+        wear: &[Wear],
     ) -> Ended {
         let mut next = first;
         loop {
             // The reader may already hold a part of the next request.
             let has_request = next.is_some() || !reader.buffered().is_empty();
             self.has_request.store(has_request, Ordering::Relaxed);
+            // Unacknowledged writes get no replies, after which the wear is checked too.
+            if self.has_to_end(wear) {
+                return Ended::Closed;
+            }
             let message = match next.take() {
                 Some(message) => message,
                 None => match self.next(&mut reader, client).await {
@@ -229,7 +252,7 @@ impl<'a> Relay<'a> {
                 }
                 Verdict::Close(reason) => {
                     tracing::debug!(reason, "relayed client closed");
-                    return Ended::Refused;
+                    return Ended::Closed;
                 }
             }
             let sent = self.forward(&message, &mut reader, client, server);
@@ -272,7 +295,7 @@ impl<'a> Relay<'a> {
         match error.refusal() {
             Some(reason) => {
                 self.shared.recorder.unobserved(reason);
-                Ended::Refused
+                Ended::Closed
             }
             None if error.is_reset() => Ended::Reset,
             None => Ended::Broken,
@@ -328,7 +351,7 @@ impl<'a> Relay<'a> {
         let gone = |_: io::Error| Ended::Server;
         server.write_all(&message.bytes).await.map_err(gone)?;
         if message.is_head() {
-            let parsed = OpMsg::parse_head(&message.bytes).map_err(|_| Ended::Refused)?;
+            let parsed = OpMsg::parse_head(&message.bytes).map_err(|_| Ended::Closed)?;
             let rest = forward_rest(reader, client, server, message, &parsed, &|| false).await;
             let statements = rest.map_err(|error| self.not_forwarded(&error))?;
             let request_id = message.header.request_id;
@@ -343,7 +366,7 @@ impl<'a> Relay<'a> {
             StreamError::Client(error) => self.not_read(error),
             StreamError::Malformed(_) => {
                 self.shared.recorder.unobserved("relay_malformed");
-                Ended::Refused
+                Ended::Closed
             }
         }
     }
@@ -360,13 +383,19 @@ impl<'a> Relay<'a> {
         match sent.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Ended::Broken),
-            Err(_) => Err(Ended::Refused),
+            Err(_) => Err(Ended::Closed),
         }
     }
 
     /// Forwards the server's bytes as they arrive. While a reply is incomplete, the client's writer
-    /// stays locked, so that Seawall's own replies are sent only between two replies.
-    async fn replies(&self, mut server: ReadHalf<Stream>, to_client: &ClientWriter) -> Ended {
+    /// stays locked, so that Seawall's own replies are sent only between two replies. `wear`
+    /// belongs to the connections to the client and to the server.
+    async fn replies(
+        &self,
+        mut server: ReadHalf<Stream>,
+        to_client: &ClientWriter,
+        wear: &[Wear],
+    ) -> Ended {
         let mut replies = Replies::default();
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut locked_writer = None;
@@ -385,7 +414,7 @@ impl<'a> Relay<'a> {
             };
             if self.inspect(&mut replies, bytes).is_err() {
                 self.shared.recorder.unobserved("relay_reply_malformed");
-                return Ended::Refused;
+                return Ended::Closed;
             }
             let sent = timeout(self.shared.settings().client_write_idle_timeout, async {
                 writer.write_all(bytes).await?;
@@ -394,11 +423,13 @@ impl<'a> Relay<'a> {
             match sent.await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Ended::Broken,
-                Err(_) => return Ended::Refused,
+                Err(_) => return Ended::Closed,
             }
             self.watch.lock().sent(Instant::now());
             if !replies.is_between_replies() {
                 locked_writer = Some(writer);
+            } else if self.has_to_end(wear) {
+                return Ended::Closed;
             }
         }
     }
