@@ -150,6 +150,16 @@ impl ServerDescription {
         self.failed_since.get_or_insert(now);
     }
 
+    /// Records that Seawall's own host could not open a connection to this server, for example
+    /// because DNS does not know its name. This says nothing about a server that the driver
+    /// reaches. A server of unknown type counts as failed, because nothing shows that it is
+    /// available.
+    pub(super) fn note_local_failure(&mut self, now: Instant) {
+        if self.server_type == ServerType::Unknown {
+            self.suspect(now);
+        }
+    }
+
     /// True if operations can be sent to the server now.
     pub fn is_usable(&self) -> bool {
         self.server_type.holds_data() && !self.is_suspect()
@@ -400,6 +410,22 @@ mod tests {
         assert_eq!(description.router_except(&addresses[2..]), Some(0));
         description.topology_type = TopologyType::ReplicaSetWithPrimary;
         assert_eq!(description.router_except(&[]), None);
+    }
+
+    #[test]
+    fn after_a_failure_of_the_own_host_only_servers_of_unknown_type_count_as_failed() {
+        let now = Instant::now();
+        let mut known = server(1, ServerType::Router, 1);
+        known.note_local_failure(now);
+        assert!(known.is_usable());
+        let mut unknown = server(2, ServerType::Unknown, 1);
+        assert!(unknown.is_unnoticed());
+        unknown.note_local_failure(now);
+        assert!(!unknown.is_unnoticed());
+        let mut description = routers(1);
+        description.servers = vec![unknown];
+        assert!(description.expects_router_except(&[], now));
+        assert!(!description.expects_router_except(&[], now + ROUTER_EXPECTED_FOR));
     }
 
     #[test]

@@ -199,6 +199,8 @@ impl Topology {
         is_hung: bool,
     ) -> Duration {
         if matches!(outcome, ProbeOutcome::Local) {
+            let now = Instant::now();
+            self.update(address, |member| member.server.note_local_failure(now));
             return FAILED_PROBE_INTERVAL;
         }
         let ProbeOutcome::Replied(reply) = outcome else {
