@@ -474,8 +474,8 @@ impl Store {
                 login_version,
                 is_undecided,
             } => {
-                let is_doubted = current.is_some_and(Known::is_doubted);
-                if (is_doubted || !is_undecided) && login_version == identity.login_version() {
+                let is_outdated = |known: &Known| !is_undecided || known.is_doubted();
+                if current.is_some_and(is_outdated) && login_version == identity.login_version() {
                     self.known.remove(&hash);
                 }
                 return Confirmed::default();

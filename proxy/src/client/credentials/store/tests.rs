@@ -152,8 +152,14 @@ async fn a_user_that_was_dropped_and_created_again_gets_a_new_identity() {
     assert_eq!(before.identity.status(), IdentityStatus::Gone);
     // A later result for the old identity does not affect the new identity.
     let version = before.identity.login_version();
-    drop(store.confirm(&user("u"), &before.identity, Reading::Refused(version), now));
-    assert!(store.known(&user("u"), now).is_some());
+    let by_routers = Reading::RefusedByRouters {
+        login_version: version,
+        is_undecided: false,
+    };
+    for reading in [Reading::Refused(version), by_routers] {
+        drop(store.confirm(&user("u"), &before.identity, reading, now));
+        assert!(store.known(&user("u"), now).is_some());
+    }
 }
 
 #[tokio::test(start_paused = true)]
