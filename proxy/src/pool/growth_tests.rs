@@ -52,6 +52,21 @@ async fn after_a_refused_login_no_connections_for_min_pool_size_are_established_
     inner.check_invariants();
 }
 
+/// For example, the user has logged in with its new password.
+#[tokio::test(start_paused = true)]
+async fn after_a_refused_login_a_user_with_an_adopted_connection_gets_its_min_pool_size() {
+    let (mut inner, user, now) = (inner(with_minimum(1)), identity("u"), Instant::now());
+    let (_wait, todo) = wait(&mut inner, &user, CLIENT, now);
+    assert_eq!(todo.establish.len(), 1);
+    let error = refused(&inner);
+    drop(inner.not_established(&user, &error, now));
+    drop(inner.adopt(&user, connection(now, inner.generation()), now));
+    inner.clear(inner.generation(), now).unwrap();
+    inner.ready();
+    assert_eq!(inner.maintain(now, |_| false).establish.len(), 1);
+    inner.check_invariants();
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_connections_for_min_pool_size_are_established_for_a_user_that_no_longer_exists() {
     let (mut inner, user, now) = (inner(with_minimum(3)), identity("u"), Instant::now());

@@ -246,8 +246,6 @@ impl Inner {
         if let Some(user) = self.users.get_mut(&id) {
             user.pending -= 1;
             self.pending -= 1;
-            user.refill_after = None;
-            user.is_refused = false;
         }
         let mut todo = self.add(id, connection, now);
         let has_waiters = |user: &User| !user.waiters.is_empty();
@@ -264,6 +262,8 @@ impl Inner {
         connection.expires_at =
             life_time.map(|limit| connection.created_at + limit.mul_f64(life_share));
         if let Some(user) = self.users.get_mut(&id) {
+            user.refill_after = None;
+            user.is_refused = false;
             user.in_use += 1;
             self.in_use += 1;
         }
