@@ -1,11 +1,10 @@
 //! One operation, from its message to its reply. Only this file knows the order of the steps.
 //!
 //! ```text
-//! operate ─► run ─┬─ awaits data: slices, each with a permit of the server's lane ┐
-//!                 ├─ killCursors on several servers: one part for each server     │
-//!                 └─ else: one attempt, and a second one if that is safe          │
-//!                          │                                                      │
-//!                          └─► send_once = routing (a checkout, or a failure) ◄───┘
+//! operate ─► run ─┬─ awaits data: slices, each with a permit of the server's lane
+//!                 ├─ killCursors on several servers: one part for each server
+//!                 └─ else: one attempt, and a second one if that is safe
+//!                          └─► send_once = routing (a checkout, or a failure)
 //!                                          and exchange (the reply)
 //! ```
 //!

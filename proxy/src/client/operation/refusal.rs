@@ -2,12 +2,12 @@
 
 use std::pin::pin;
 
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     context::{AttemptEnd, Operation},
     failure::Failure,
-    routing::CheckOutFailure,
+    routing::{CheckOutFailure, PAUSE_AFTER_FAILURE},
 };
 use crate::{client::client_end::ClientEnd, observe::Observation, topology::TopologyType};
 use seawall_stats::Outcome;
@@ -31,7 +31,16 @@ impl Operation<'_> {
         }
         let failure = match failure {
             CheckOutFailure::KeysRefused => return self.close_in_turn(end).await,
-            CheckOutFailure::LoginRefused => Failure::LoginRefused,
+            CheckOutFailure::LoginRefused => {
+                // A client that retries without a pause must not cause one refused login after
+                // another.
+                let until =
+                    self.within_time_limit(observation, Instant::now() + PAUSE_AFTER_FAILURE);
+                if end.unless_gone(pin!(sleep_until(until))).await.is_none() {
+                    return AttemptEnd::Gone;
+                }
+                Failure::LoginRefused
+            }
             CheckOutFailure::Unauthenticated => Failure::Unauthenticated,
             CheckOutFailure::NoServer => {
                 recorder.shed("no_server");

@@ -23,7 +23,7 @@ const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
 
 /// Pause between two attempts to check out after a connection could not be opened or could not log
 /// in.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// While an operation waits for another router, the time between two checks of the user's identity.
 /// A check finds out whether the user has new keys, and whether the client has to log in again.
@@ -182,7 +182,9 @@ impl Operation<'_> {
             CheckOutError::Paused | CheckOutError::Closed => {
                 if self.may_change_router(observation) {
                     self.unpin_transaction();
-                } else if self.command.name_str() == "abortTransaction" {
+                } else if self.command.name_str() == "abortTransaction"
+                    && self.pinned_transaction().is_some()
+                {
                     // Only the transaction's router can abort it at once. But if the router does
                     // not recover soon, drivers ignore the error of another router.
                     let until = deadline.min(Instant::now() + ABORT_WAIT);
