@@ -379,7 +379,7 @@ impl<'a> Comparison<'a> {
         if !(is_relevant || self.is_costly_and_new(pair)) || self.may_hide(pair, ratio > 0.0) {
             return None;
         }
-        if self.is_renamed(pair) {
+        if self.is_renamed(number, pair) {
             return None;
         }
         let kind = match (before, now) {
@@ -433,12 +433,13 @@ impl<'a> Comparison<'a> {
     /// them by `*`. The shapes that differed only in these names then become one shape with a new
     /// text. A restart forgets the learned names. The one shape then becomes several shapes again,
     /// until the names have been learned again.
-    fn is_renamed(&self, pair: &Pair<'_>) -> bool {
+    fn is_renamed(&self, number: usize, pair: &Pair<'_>) -> bool {
+        let load = self.rates.drift_without(number).unwrap_or(0.0).exp();
         // A shape with a changed text may occur with the new text in both periods,
         // because learning the names takes some time.
         match (pair.before.count, pair.now.count) {
-            (0, _) => self.renames.occurred_before(pair.label),
-            (_, 0) => self.renames.occurs_now(pair.label),
+            (0, _) => self.renames.occurred_before(pair.label, load),
+            (_, 0) => self.renames.occurs_now(pair.label, load),
             _ => false,
         }
     }

@@ -8,7 +8,7 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
-use seawall_stats::{Label, Level, Period};
+use seawall_stats::{Label, Level, Period, float};
 
 /// Maximum number of texts that are compared with each other in one comparison of two periods. A
 /// client can send thousands of shapes with long texts and with the same separators. Once this
@@ -42,6 +42,8 @@ impl<'a> Texts<'a> {
 
 /// Finds shapes whose text changed between two periods, although the shape did not.
 pub(super) struct Renames<'a> {
+    /// The earlier and the later period.
+    periods: [&'a Period; 2],
     before: Texts<'a>,
     now: Texts<'a>,
     /// How many more texts may be compared.
@@ -51,6 +53,7 @@ pub(super) struct Renames<'a> {
 impl<'a> Renames<'a> {
     pub(super) fn of(before: &'a Period, now: &'a Period) -> Self {
         Self {
+            periods: [before, now],
             before: Texts::of(before),
             now: Texts::of(now),
             left: Cell::new(MAX_COMPARED_TEXTS),
@@ -58,28 +61,50 @@ impl<'a> Renames<'a> {
     }
 
     /// True if a shape of the earlier period has this shape's text, except for names that only one
-    /// of the texts has.
-    pub(super) fn occurred_before(&self, shape: &Label) -> bool {
-        self.has_alike(&self.before, shape)
+    /// of the texts has, and if its operations have moved to this shape. `load` is the load of the
+    /// later period, divided by that of the earlier period.
+    pub(super) fn occurred_before(&self, shape: &Label, load: f64) -> bool {
+        let have_moved = |other: &Label| self.have_moved(other, shape, load);
+        self.has_alike(&self.before, shape, have_moved)
     }
 
     /// True if a shape of the later period has this shape's text, except for names that only one of
-    /// the texts has.
-    pub(super) fn occurs_now(&self, shape: &Label) -> bool {
-        self.has_alike(&self.now, shape)
+    /// the texts has, and if this shape's operations have moved to it. `load` is the load of the
+    /// later period, divided by that of the earlier period.
+    pub(super) fn occurs_now(&self, shape: &Label, load: f64) -> bool {
+        let have_moved = |other: &Label| self.have_moved(shape, other, load);
+        self.has_alike(&self.now, shape, have_moved)
     }
 
-    fn has_alike(&self, texts: &Texts<'_>, shape: &Label) -> bool {
+    /// True if operations with one text may have the other text in the later period. Then `from`
+    /// has lost, and `to` has gained, at least half of the operations per second that can have
+    /// moved. Names such as years are data at once, so two different shapes can occur beside each
+    /// other all the time, for example with the fields `a.*` (for `a.2026`) and `a.total`.
+    fn have_moved(&self, from: &Label, to: &Label, load: f64) -> bool {
+        let [before, now] = self.periods;
+        let rates = |shape| [per_second(before, shape) * load, per_second(now, shape)];
+        let [[from_before, from_now], [to_before, to_now]] = [from, to].map(rates);
+        let can_have_moved = from_before.min(to_now);
+        (from_before - from_now).min(to_now - to_before) >= can_have_moved / 2.0
+    }
+
+    /// True if `texts` has a text that is alike and that `is_counted` accepts.
+    fn has_alike(
+        &self,
+        texts: &Texts<'_>,
+        shape: &Label,
+        is_counted: impl Fn(&Label) -> bool,
+    ) -> bool {
         let Some(frame) = frame(shape) else {
             return false;
         };
         let general = texts.general.get(&frame).into_iter().flatten();
         let special = texts.all.get(&frame).filter(|_| is_general(shape));
         let special = special.into_iter().flatten();
-        let mut pairs = (general.map(|general| (*general, shape)))
-            .chain(special.map(|special| (shape, *special)))
+        let mut pairs = (general.map(|general| (*general, shape, *general)))
+            .chain(special.map(|special| (shape, *special, *special)))
             .take_while(|_| self.may_compare());
-        pairs.any(|(general, special)| covers(general, special))
+        pairs.any(|(general, special, other)| covers(general, special) && is_counted(other))
     }
 
     /// Counts one comparison of two texts. False once [`MAX_COMPARED_TEXTS`] is reached.
@@ -88,6 +113,12 @@ impl<'a> Renames<'a> {
         self.left.set(left.saturating_sub(1));
         left > 0
     }
+}
+
+/// The operations per second of a shape in a period.
+fn per_second(period: &Period, shape: &Label) -> f64 {
+    let count = period.series.get(shape).map_or(0, |figures| figures.count);
+    float(count) / period.length.as_secs_f64()
 }
 
 /// A hash of the part of a shape's label that replacing names by `*` does not change: the command,
@@ -210,12 +241,12 @@ mod tests {
             shape("c", "{a.*:?,b:?}"),
             shape("other", "{a.*:?}"),
         ] {
-            assert!(!renames.occurred_before(&unlike), "{unlike:?}");
+            assert!(!renames.occurred_before(&unlike, 1.0), "{unlike:?}");
             assert_eq!(compared(), 0, "{unlike:?}");
         }
-        assert!(renames.occurred_before(&shape("c", "{a.*:?}")));
+        assert!(renames.occurred_before(&shape("c", "{a.*:?}"), 1.0));
         assert_eq!(compared(), 1);
-        assert!(!renames.occurs_now(&shape("c", "{a.*:?}")));
+        assert!(!renames.occurs_now(&shape("c", "{a.*:?}"), 1.0));
         assert_eq!(compared(), 1);
     }
 
@@ -229,10 +260,10 @@ mod tests {
         let (before, now) = (minute(&earlier), minute(&later));
         let renames = Renames::of(&before, &now);
         for shape in &later {
-            assert!(!renames.occurred_before(shape));
+            assert!(!renames.occurred_before(shape, 1.0));
         }
         assert_eq!(renames.left.get(), 0);
-        assert!(!renames.occurs_now(&shape("c", "{a.bob.y1:?}")));
+        assert!(!renames.occurs_now(&shape("c", "{a.bob.y1:?}"), 1.0));
     }
 
     #[test]

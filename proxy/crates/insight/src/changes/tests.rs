@@ -383,6 +383,15 @@ fn minute_with(text: &str) -> Period {
     period
 }
 
+/// Like [`minute_with`] of [`BOB`], but its names were learned in the middle of the period.
+fn half_learned() -> Period {
+    let mut period = minute_with(BOB);
+    for text in [BOB, LEARNED] {
+        period.series.insert(update(text), alike(250, 1.0));
+    }
+    period
+}
+
 const BOB: &str = "{updates:[{update:{$set:{scores.bob:?}}}]}";
 
 /// The text of [`BOB`] after Seawall has learned that the names below `scores` are data.
@@ -398,11 +407,25 @@ fn a_shape_whose_field_names_are_replaced_by_a_star_is_neither_new_nor_gone() {
     assert_eq!(compare(&before, &before), []);
     assert_eq!(compare(&before, &minute_with(OTHER)).len(), 2);
     // The names were learned in the middle of the earlier period.
-    let mut both = before;
-    both.series.insert(update(LEARNED), alike(500, 1.0));
-    assert_eq!(compare(&both, &learned), []);
+    assert_eq!(compare(&half_learned(), &learned), []);
     // The names were learned in the middle of the later period.
-    assert_eq!(compare(&minute_with(BOB), &both), []);
+    assert_eq!(compare(&before, &half_learned()), []);
+    // All shapes have fewer operations in the later period.
+    let mut calmer = learned;
+    calmer.length *= 2;
+    assert_eq!(compare(&half_learned(), &calmer), []);
+}
+
+/// A year in a field name is replaced by `*` at once.
+#[test]
+fn a_new_field_beside_a_star_that_occurs_in_both_periods_makes_a_new_shape() {
+    let before = minute_with(LEARNED);
+    let mut now = before.clone();
+    now.series.insert(update(BOB), alike(500, 1.0));
+    let new = [(update(BOB), ChangeKind::New)];
+    assert_eq!(kinds(&compare(&before, &now)), new);
+    let gone = [(update(BOB), ChangeKind::Gone)];
+    assert_eq!(kinds(&compare(&now, &before)), gone);
 }
 
 /// A restart forgets which field names are data, until Seawall has learned them again.
@@ -412,8 +435,7 @@ fn a_shape_whose_star_is_a_name_again_after_a_restart_is_neither_new_nor_gone() 
     assert_eq!(compare(&learned, &restarted), []);
     assert_eq!(compare(&minute_with(OTHER), &restarted).len(), 2);
     // The names were learned again in the later period.
-    let mut both = restarted;
-    both.series.insert(update(LEARNED), alike(500, 1.0));
+    let mut both = half_learned();
     assert_eq!(compare(&learned, &both), []);
     // The names were learned in the middle of the earlier period, before the restart.
     assert_eq!(compare(&both, &minute_with(BOB)), []);
