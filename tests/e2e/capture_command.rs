@@ -107,6 +107,15 @@ impl Copying {
         let ended = timeout(LIMIT, self.child.wait()).await;
         ended.unwrap().unwrap().code()
     }
+
+    /// Sends the held replies. Checks that the command then succeeds, and that its output file has
+    /// the whole capture, which was stopped.
+    async fn release_and_check(&mut self, file: &Path) {
+        self.recorder.hold_replies(false);
+        assert_eq!(self.ended().await, Some(0));
+        let copied = Read::from_bytes(&fs::read(file).unwrap());
+        assert_eq!(copied.end(), EndReason::Stopped);
+    }
 }
 
 #[tokio::test]
@@ -130,10 +139,7 @@ async fn ctrl_c_during_the_start_of_a_capture_stops_the_capture() {
     let file = scratch.join("copy.swc");
     let mut copying = Copying::start(&seawall, &file, true).await;
     copying.interrupt();
-    copying.recorder.hold_replies(false);
-    assert_eq!(copying.ended().await, Some(0));
-    let copied = Read::from_bytes(&fs::read(&file).unwrap());
-    assert_eq!(copied.end(), EndReason::Stopped);
+    copying.release_and_check(&file).await;
 }
 
 #[tokio::test]
@@ -156,10 +162,7 @@ async fn after_ctrl_c_a_capture_that_has_already_ended_is_copied_to_its_end() {
     copying.recorder.hold_replies(true);
     seawall.stop_capture(&copying.id).await;
     copying.interrupt_and_wait().await;
-    copying.recorder.hold_replies(false);
-    assert_eq!(copying.ended().await, Some(0));
-    let copied = Read::from_bytes(&fs::read(&file).unwrap());
-    assert_eq!(copied.end(), EndReason::Stopped);
+    copying.release_and_check(&file).await;
 }
 
 #[tokio::test]

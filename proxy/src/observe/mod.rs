@@ -126,4 +126,17 @@ impl Observer {
             exporter: Arc::new(exporter),
         })
     }
+
+    /// An observer that does not count shapes, for tests.
+    #[cfg(test)]
+    pub(crate) fn without_shapes() -> Self {
+        let settings = ObserverSettings {
+            counts_shapes: false,
+            max_shapes: 1,
+            name_key: None,
+            max_namespaces: 1,
+            keeps_seconds: false,
+        };
+        Self::new(settings, None).unwrap()
+    }
 }

@@ -372,14 +372,7 @@ fn without_names<'a>(fingerprint: &Fingerprint<'a>) -> Fingerprint<'a> {
 impl Recorder {
     /// A recorder that does not count shapes, for tests.
     pub(crate) fn without_shapes() -> Arc<Self> {
-        let settings = ObserverSettings {
-            counts_shapes: false,
-            max_shapes: 1,
-            name_key: None,
-            max_namespaces: 1,
-            keeps_seconds: false,
-        };
-        super::Observer::new(settings, None).unwrap().recorder
+        super::Observer::without_shapes().recorder
     }
 }
 
@@ -394,14 +387,7 @@ mod tests {
 
     #[test]
     fn servers_beyond_the_limit_share_counters_but_have_no_gauges() {
-        let settings = ObserverSettings {
-            counts_shapes: false,
-            max_shapes: 1,
-            name_key: None,
-            max_namespaces: 1,
-            keeps_seconds: false,
-        };
-        let observer = Observer::new(settings, None).unwrap();
+        let observer = Observer::without_shapes();
         let servers = (0..=MAX_SERVERS).map(|number| {
             let server = observer.recorder.server(&format!("s{number}:1"));
             server.show(1, 2, 3, 4);

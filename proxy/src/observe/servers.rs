@@ -297,18 +297,11 @@ fn count(number: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::observe::{Observer, ObserverSettings};
+    use crate::observe::Observer;
 
     #[test]
     fn concurrency_limit_is_exported_only_if_there_is_one() {
-        let settings = ObserverSettings {
-            counts_shapes: false,
-            max_shapes: 1,
-            name_key: None,
-            max_namespaces: 1,
-            keeps_seconds: false,
-        };
-        let observer = Observer::new(settings, None).unwrap();
+        let observer = Observer::without_shapes();
         let server = observer.recorder.server("a:1");
         server.show_concurrency(None, 3, 1, 2, 4);
         server.limit_changed("crowded");
