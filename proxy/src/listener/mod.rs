@@ -53,8 +53,9 @@ use self::{
     tls::begins_with_tls,
 };
 
-/// Time limit for a TLS handshake.
-pub(crate) const TLS_LIMIT: Duration = Duration::from_secs(10);
+/// Time limit for a TLS handshake. It is the usual `connectTimeoutMS` of drivers. While operations
+/// use all cores, a handshake that has begun on a thread of low priority may need many seconds.
+pub(crate) const TLS_LIMIT: Duration = Duration::from_secs(30);
 
 /// Pause after a failed accept. An accept fails, for example, when file descriptors or memory run
 /// out.

@@ -189,6 +189,9 @@ impl ClientTls {
         stream: TcpStream,
         heavy: Heavy<'_>,
     ) -> Result<Option<TlsStream<TcpStream>>, FailedHandshake> {
+        // A handshake that has begun stays on its thread, which may not get a core for a long time.
+        // So a handshake begins only when its client has sent something.
+        stream.readable().await?;
         // A socket belongs to the runtime that waits for its events. So the socket moves to the
         // runtime of the handshakes and back.
         let socket = stream.into_std()?;
