@@ -5,7 +5,7 @@
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
-    task::{block_in_place, spawn_blocking},
+    task::{block_in_place, spawn_blocking, yield_now},
 };
 
 use super::{
@@ -51,10 +51,18 @@ impl HandshakeLine {
         Self { turns, sharer }
     }
 
-    /// Waits for a turn. A sharer's newest waiting handshake is usually served first, because
+    /// Waits for a turn and runs `compute`: cryptography of up to a millisecond. Waiting sharers
+    /// are served in turn. A sharer's newest waiting handshake is usually served first, because
     /// clients that have waited for long often give up and retry.
-    pub(crate) async fn wait(&self) -> Turn {
-        self.turns.take(self.sharer).await
+    pub(crate) async fn run<T>(&self, compute: impl FnOnce() -> T) -> T {
+        let turn = self.turns.take(self.sharer).await;
+        let computed = compute();
+        // There is a turn for each thread. If this turn were free at once, the next handshake on
+        // this thread would get it without waiting, whichever it is. During the yield, the
+        // handshakes that are ready begin to wait, so the turn passes to the right one.
+        yield_now().await;
+        drop(turn);
+        computed
     }
 }
 
@@ -163,8 +171,28 @@ mod tests {
     };
 
     use futures_util::future::join_all;
+    use seawall_locks::Mutex;
 
     use super::*;
+
+    #[tokio::test]
+    async fn ready_handshakes_of_one_address_do_not_delay_a_handshake_of_another_address() {
+        let (turns, order) = (Turns::newest_first(1), Arc::new(Mutex::new(Vec::new())));
+        let crowd = [1; 20].into_iter().chain([2]);
+        let handshakes: Vec<_> = crowd
+            .map(|address| {
+                let sharer = Sharer::at(Some([192, 0, 2, address].into()));
+                let line = HandshakeLine::new(turns.clone(), sharer);
+                let order = Arc::clone(&order);
+                tokio::spawn(async move { line.run(|| order.lock().push(address)).await })
+            })
+            .collect();
+        for handshake in join_all(handshakes).await {
+            handshake.unwrap();
+        }
+        let place = order.lock().iter().position(|address| *address == 2);
+        assert!(place.is_some_and(|place| place <= 2), "{order:?}");
+    }
 
     #[tokio::test]
     async fn work_on_more_than_128_kib_runs_on_another_thread() {

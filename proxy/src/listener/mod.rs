@@ -585,10 +585,8 @@ async fn until_refused(
         let chain = Arc::clone(&certificates);
         let heavy = limits.heavy(sharer);
         // The future is boxed, so that the future of each connection stays small.
-        let verifying = heavy.handshake(|line| async move {
-            let _turn = line.wait().await;
-            now.refuses(&chain)
-        });
+        let verifying =
+            heavy.handshake(|line| async move { line.run(|| now.refuses(&chain)).await });
         if !Box::pin(verifying).await {
             continue;
         }

@@ -254,14 +254,18 @@ async fn accept(
     choose: impl FnOnce() -> (Arc<ServerConfig>, Option<Arc<Verifier>>),
 ) -> Result<Option<AcceptedSession>, FailedHandshake> {
     let hello = first_message(TcpStream::from_std(socket)?).await?;
-    let turn = line.wait().await;
-    if peer_has_left(&hello.io) {
+    // Only this part needs a turn, because `into_stream` computes the keys and the signature.
+    let begin = move || {
+        if peer_has_left(&hello.io) {
+            return None;
+        }
+        let (config, verifier) = choose();
+        let accepting = hello.into_stream(Arc::clone(&config)).into_fallible();
+        Some((accepting, config, verifier))
+    };
+    let Some((accepting, config, verifier)) = line.run(begin).await else {
         return Ok(None);
-    }
-    let (config, verifier) = choose();
-    // Only `into_stream` needs the turn, because it computes the keys and the signature.
-    let accepting = hello.into_stream(Arc::clone(&config)).into_fallible();
-    drop(turn);
+    };
     let accepted = accepting.await;
     let mut stream =
         accepted.map_err(|(error, stream)| FailedHandshake::new(error, Some(stream)))?;
