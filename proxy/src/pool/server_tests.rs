@@ -14,7 +14,7 @@ use super::{
     tests::{CLIENT, identity, limits},
 };
 use crate::{
-    observe::{CloseReason, Observer, ObserverSettings, Recorder},
+    observe::{CloseReason, Observer, Recorder},
     pool::Checkout,
     scripted::{Response, ScriptedServer},
 };
@@ -106,20 +106,9 @@ async fn a_connection_that_was_checked_in_is_checked_out_again() {
     assert_eq!(scene.server.accepted(), 1);
 }
 
-fn observer() -> Observer {
-    let settings = ObserverSettings {
-        counts_shapes: false,
-        max_shapes: 1,
-        name_key: None,
-        max_namespaces: 1,
-        keeps_seconds: false,
-    };
-    Observer::new(settings, None).unwrap()
-}
-
 #[tokio::test]
 async fn gauges_of_a_removed_server_become_zero() {
-    let observer = observer();
+    let observer = Observer::without_shapes();
     let gauges = || {
         const NAMES: [&str; 4] = [
             "seawall_server_connections{",
@@ -185,7 +174,7 @@ async fn a_pool_is_not_cleared_twice_for_failures_in_the_same_generation() {
 
 #[tokio::test]
 async fn two_clears_of_a_pool_for_the_same_failure_are_counted_as_one() {
-    let observer = observer();
+    let observer = Observer::without_shapes();
     let scene = Scene::observed(&observer).await;
     let generation = scene.pool.generation();
     assert!(scene.pool.clear(generation));
@@ -441,7 +430,7 @@ async fn a_waiter_is_served_when_max_pool_size_rises() {
 
 #[tokio::test]
 async fn only_resets_that_change_the_value_of_the_concurrency_limit_are_counted() {
-    let observer = observer();
+    let observer = Observer::without_shapes();
     let scene = Scene::observed(&observer).await;
     let auto = Limits {
         concurrency: Concurrency::Auto,
