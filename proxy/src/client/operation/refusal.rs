@@ -34,9 +34,8 @@ impl Operation<'_> {
             CheckOutFailure::LoginRefused => {
                 // A client that retries without a pause must not cause one refused login after
                 // another.
-                let until =
-                    self.within_time_limit(observation, Instant::now() + PAUSE_AFTER_FAILURE);
-                if end.unless_gone(pin!(sleep_until(until))).await.is_none() {
+                let until = Instant::now() + PAUSE_AFTER_FAILURE;
+                if !self.hold_error(end, observation, until).await {
                     return AttemptEnd::Gone;
                 }
                 Failure::LoginRefused
@@ -49,9 +48,8 @@ impl Operation<'_> {
             CheckOutFailure::Overload(overload) => {
                 // The error is delayed even if the pool refused at once, because some drivers retry
                 // without a pause.
-                let held_until = observation.began() + self.shared.settings().wait_queue_timeout;
-                let until = self.within_time_limit(observation, held_until);
-                if end.unless_gone(pin!(sleep_until(until))).await.is_none() {
+                let until = observation.began() + self.shared.settings().wait_queue_timeout;
+                if !self.hold_error(end, observation, until).await {
                     return AttemptEnd::Gone;
                 }
                 recorder.shed(overload.as_str());
@@ -59,6 +57,18 @@ impl Operation<'_> {
             }
         };
         AttemptEnd::Error(self.error(&failure), Outcome::Refused)
+    }
+
+    /// Waits until `until`, but not longer than the client's time limit. Returns false if the
+    /// client disconnects first.
+    async fn hold_error(
+        &self,
+        end: &mut ClientEnd<'_>,
+        observation: &Observation<'_>,
+        until: Instant,
+    ) -> bool {
+        let until = self.within_time_limit(observation, until);
+        end.unless_gone(pin!(sleep_until(until))).await.is_some()
     }
 
     fn no_server(&self) -> Failure {
