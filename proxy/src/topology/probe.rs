@@ -114,15 +114,21 @@ struct ProbeReply {
     build_info: Option<RawDocumentBuf>,
 }
 
-/// Probes a server over `connection`, or over a new connection. `failures` limits the log lines
-/// about new connections that fail.
+/// Probes a server over `connection`, or over a new connection. If the server counts as failed, the
+/// connection is always new, because the pool will also need new connections: a server or a network
+/// may refuse them while earlier connections still work. `failures` limits the log lines about new
+/// connections that fail.
 async fn probe(
     topology: &Topology,
     address: &ServerAddress,
     connection: &mut Option<Connection>,
     failures: &OccasionalLog,
 ) -> ProbeOutcome {
-    let (mut open, is_new) = match connection.take() {
+    let used = connection.take().filter(|used| {
+        let has_current_tls = used.tls_version == topology.connector.tls_version();
+        has_current_tls && !topology.is_failed(address)
+    });
+    let (mut open, is_new) = match used {
         Some(used) => (used, false),
         None => match topology.connector.connect(address).await {
             Ok(new) => (new, true),
@@ -187,6 +193,13 @@ impl Topology {
         drop(state);
         let client = is_unnoticed.then(|| self.monitoring_client.lock().clone());
         client.flatten()
+    }
+
+    /// True if the server counts as failed.
+    fn is_failed(&self, address: &ServerAddress) -> bool {
+        let snapshot = self.snapshot();
+        let mut servers = snapshot.description.servers.iter();
+        servers.any(|server| server.address == *address && server.failed_since.is_some())
     }
 
     /// Applies the outcome of a probe to the server's description and to its pool. If `is_hung`,

@@ -16,7 +16,7 @@ use crate::{
 };
 use seawall_auth::NonceSource;
 use seawall_locks::Mutex;
-use seawall_transport::connection::Connector;
+use seawall_transport::connection::{Authorities, Connector, ServerTls, TlsSettings, Verification};
 
 /// The time limit for each new connection and each probe. It is longer than any step of these
 /// tests, so it never expires.
@@ -75,6 +75,39 @@ async fn a_probe_over_a_new_connection_reads_the_version_of_an_upgraded_server()
     assert!(matches!(closed, ProbeOutcome::Failed));
     let upgraded = replied(probe(&topology, address, &mut connection, &failures).await);
     assert_eq!(version_in(&upgraded), Some("B"));
+}
+
+#[tokio::test]
+async fn probes_of_a_failed_server_and_probes_after_a_tls_reload_use_new_connections() {
+    let server = server_of(Arc::new(Mutex::new("A"))).await;
+    let nonces = Arc::new(NonceSource::new().unwrap());
+    let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
+    let recorder = Recorder::without_shapes();
+    let address = server.address();
+    let topology = Topology::of_standalone(address.clone(), limits(), connector.clone(), recorder);
+    let (mut connection, failures) = (None, OccasionalLog::default());
+    replied(probe(&topology, address, &mut connection, &failures).await);
+    replied(probe(&topology, address, &mut connection, &failures).await);
+    assert_eq!(server.accepted(), 1);
+    let mut failed = Snapshot::clone(&topology.snapshot());
+    failed.description.servers[0].failed_since = Some(Instant::now());
+    topology.published.replace(failed);
+    replied(probe(&topology, address, &mut connection, &failures).await);
+    assert_eq!(server.accepted(), 2);
+    topology.recover_all();
+    replied(probe(&topology, address, &mut connection, &failures).await);
+    assert_eq!(server.accepted(), 2);
+    // The server does not speak TLS. A probe that times out is silent only on a new connection.
+    let tls = ServerTls::new(&TlsSettings {
+        authorities: Authorities::Mozilla,
+        identity: None,
+        revocation_lists: Vec::new(),
+        verification: Verification::Full,
+    });
+    connector.set_tls(Arc::new(tls.unwrap()));
+    connector.set_limit(Duration::ZERO);
+    let outcome = probe(&topology, address, &mut connection, &failures).await;
+    assert!(matches!(outcome, ProbeOutcome::Silent));
 }
 
 #[test]
