@@ -3,8 +3,15 @@
 //! large message, and TLS handshakes. Handshakes have a lower priority than everything else,
 //! because clients that have not logged in may begin thousands of handshakes at once.
 
+use std::{
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+};
+
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
+    sync::Notify,
     task::{block_in_place, spawn_blocking, yield_now},
 };
 
@@ -51,18 +58,36 @@ impl HandshakeLine {
         Self { turns, sharer }
     }
 
-    /// Waits for a turn and runs `compute`: cryptography of up to a millisecond. Waiting sharers
-    /// are served in turn. A sharer's newest waiting handshake is usually served first, because
-    /// clients that have waited for long often give up and retry.
-    pub(crate) async fn run<T>(&self, compute: impl FnOnce() -> T) -> T {
-        let turn = self.turns.take(self.sharer).await;
-        let computed = compute();
-        // There is a turn for each thread. If this turn were free at once, the next handshake on
-        // this thread would get it without waiting, whichever it is. During the yield, the
-        // handshakes that are ready begin to wait, so the turn passes to the right one.
-        yield_now().await;
-        drop(turn);
-        computed
+    /// Runs `task`. Each poll waits for a turn, because it may compute cryptography for up to some
+    /// milliseconds. Waiting sharers are served in turn. A sharer's newest waiting handshake is
+    /// usually served first, because clients that have waited for long often give up and retry.
+    pub(crate) async fn run<F: Future>(&self, task: F) -> F::Output {
+        let mut task = pin!(task);
+        let wakeup = Arc::new(Wakeup::default());
+        let waker = Waker::from(Arc::clone(&wakeup));
+        loop {
+            let turn = self.turns.take(self.sharer).await;
+            let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
+            // There is a turn for each thread. If this turn were free at once, the next handshake
+            // on this thread would get it without waiting, whichever it is. During the yield, the
+            // handshakes that are ready begin to wait, so the turn passes to the right one.
+            yield_now().await;
+            drop(turn);
+            match polled {
+                Poll::Ready(done) => return done,
+                Poll::Pending => wakeup.0.notified().await,
+            }
+        }
+    }
+}
+
+/// Remembers that a task was woken until the task waits for a turn.
+#[derive(Debug, Default)]
+struct Wakeup(Notify);
+
+impl Wake for Wakeup {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
     }
 }
 
@@ -102,7 +127,7 @@ impl Heavy<'_> {
     }
 
     /// Runs a TLS handshake on threads of low priority. `begin` gets the sharer's queue, in which
-    /// the handshake waits before its cryptography. If this future is dropped, the handshake ends.
+    /// the handshake waits before each step with cryptography. If this future is dropped, the handshake ends.
     ///
     /// # Panics
     /// If the handshake panics.
@@ -162,7 +187,7 @@ impl Heavy<'_> {
 mod tests {
     use std::{
         sync::{
-            Arc, Barrier,
+            Barrier,
             atomic::{AtomicUsize, Ordering},
             mpsc,
         },
@@ -184,7 +209,7 @@ mod tests {
                 let sharer = Sharer::at(Some([192, 0, 2, address].into()));
                 let line = HandshakeLine::new(turns.clone(), sharer);
                 let order = Arc::clone(&order);
-                tokio::spawn(async move { line.run(|| order.lock().push(address)).await })
+                tokio::spawn(async move { line.run(async { order.lock().push(address) }).await })
             })
             .collect();
         for handshake in join_all(handshakes).await {

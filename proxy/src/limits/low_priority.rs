@@ -33,9 +33,9 @@ use seawall_locks::Mutex;
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The idle threads make progress if their tasks take at least this number of turns in
-/// [`PATIENCE`]. A turn is up to 1 ms of cryptography. So with fewer turns, the threads had less
-/// than about a tenth of the CPU time of a core.
-const LEAST_TURNS: u64 = 5;
+/// [`PATIENCE`]. A handshake takes at least two turns, with up to 1 ms of cryptography in most
+/// cases. So with fewer turns, the threads had less than about a tenth of the CPU time of a core.
+const LEAST_TURNS: u64 = 10;
 
 /// Time for which all new tasks run on the fallback threads after a task has moved to them.
 const BUSY_TIME: Duration = Duration::from_secs(1);

@@ -586,7 +586,7 @@ async fn until_refused(
         let heavy = limits.heavy(sharer);
         // The future is boxed, so that the future of each connection stays small.
         let verifying =
-            heavy.handshake(|line| async move { line.run(|| now.refuses(&chain)).await });
+            heavy.handshake(|line| async move { line.run(async { now.refuses(&chain) }).await });
         if !Box::pin(verifying).await {
             continue;
         }

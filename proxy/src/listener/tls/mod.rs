@@ -254,18 +254,20 @@ async fn accept(
     choose: impl FnOnce() -> (Arc<ServerConfig>, Option<Arc<Verifier>>),
 ) -> Result<Option<AcceptedSession>, FailedHandshake> {
     let hello = first_message(TcpStream::from_std(socket)?).await?;
-    // Only this part needs a turn, because `into_stream` computes the keys and the signature.
-    let begin = move || {
-        if peer_has_left(&hello.io) {
-            return None;
-        }
-        let (config, verifier) = choose();
-        let accepting = hello.into_stream(Arc::clone(&config)).into_fallible();
-        Some((accepting, config, verifier))
-    };
-    let Some((accepting, config, verifier)) = line.run(begin).await else {
+    line.run(Box::pin(finish(hello, choose))).await
+}
+
+/// Performs a handshake after its first message. Each poll may compute keys and signatures: a
+/// client may also have to send a second `ClientHello`, or a certificate.
+async fn finish(
+    hello: StartHandshake<TcpStream>,
+    choose: impl FnOnce() -> (Arc<ServerConfig>, Option<Arc<Verifier>>),
+) -> Result<Option<AcceptedSession>, FailedHandshake> {
+    if peer_has_left(&hello.io) {
         return Ok(None);
-    };
+    }
+    let (config, verifier) = choose();
+    let accepting = hello.into_stream(Arc::clone(&config)).into_fallible();
     let accepted = accepting.await;
     let mut stream =
         accepted.map_err(|(error, stream)| FailedHandshake::new(error, Some(stream)))?;
@@ -335,30 +337,42 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// Counts the handshakes in which rustls asks for Seawall's certificate. Returns no
-    /// certificate, so each of these handshakes fails.
+    /// Counts how often rustls asks for Seawall's certificate. Without a certificate, the handshake
+    /// fails.
     #[derive(Debug, Default)]
-    struct CountingResolver(AtomicUsize);
+    struct CountingResolver {
+        count: AtomicUsize,
+        certificate: Option<Arc<CertifiedKey>>,
+    }
 
     impl ResolvesServerCert for CountingResolver {
         fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-            self.0.fetch_add(1, Ordering::Relaxed);
-            None
+            self.count.fetch_add(1, Ordering::Relaxed);
+            self.certificate.clone()
         }
     }
 
-    /// The first message of a TLS handshake.
-    fn client_hello() -> Vec<u8> {
+    /// The client's side of a TLS handshake, which has not sent anything yet.
+    fn client_session() -> ClientConnection {
         let config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth();
         let name = ServerName::try_from("localhost").unwrap();
-        let mut session = ClientConnection::new(Arc::new(config), name).unwrap();
-        let mut hello = Vec::new();
-        session.write_tls(&mut hello).unwrap();
-        hello
+        ClientConnection::new(Arc::new(config), name).unwrap()
+    }
+
+    /// The bytes that this side of a TLS handshake sends next.
+    fn next_bytes(session: &mut ClientConnection) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        session.write_tls(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// The first message of a TLS handshake.
+    fn client_hello() -> Vec<u8> {
+        next_bytes(&mut client_session())
     }
 
     /// Lets other tasks run until the condition is true.
@@ -399,9 +413,51 @@ mod tests {
             drop(held);
             let accepted = accepting.await.unwrap();
             assert_eq!(matches!(accepted, Ok(None)), leaves);
-            assert_eq!(resolver.0.load(Ordering::Relaxed), computed);
+            assert_eq!(resolver.count.load(Ordering::Relaxed), computed);
             drop(client);
         }
+    }
+
+    /// The client offers only a key of a group that Seawall does not support, so Seawall requests a
+    /// second `ClientHello`. Seawall computes its signature after the second one.
+    #[tokio::test]
+    async fn the_second_client_hello_of_a_tls_handshake_waits_for_a_turn() {
+        let turns = Turns::new(1);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let mut session = client_session();
+        client.write_all(&next_bytes(&mut session)).await.unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut provider = ring::default_provider();
+        provider.kx_groups = vec![ring::kx_group::SECP384R1];
+        let (chain, key) = self_signed();
+        let certificate = CertifiedKey::from_der(vec![chain], key, &provider).unwrap();
+        let resolver = Arc::new(CountingResolver {
+            certificate: Some(Arc::new(certificate)),
+            ..CountingResolver::default()
+        });
+        let shared = Arc::clone(&resolver);
+        let config = ServerConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(shared);
+        let line = HandshakeLine::new(turns.clone(), Sharer::Local);
+        let choose = || (Arc::new(config), None);
+        let accepting = tokio::spawn(accept(socket.into_std().unwrap(), line, choose));
+        let mut reply = [0; 4096];
+        let length = client.read(&mut reply).await.unwrap();
+        let held = turns.take(Sharer::Local).await;
+        let asked = resolver.count.load(Ordering::Relaxed);
+        session.read_tls(&mut &reply[..length]).unwrap();
+        session.process_new_packets().unwrap();
+        client.write_all(&next_bytes(&mut session)).await.unwrap();
+        until(|| turns.waiting() == 1).await;
+        assert_eq!(resolver.count.load(Ordering::Relaxed), asked);
+        drop(held);
+        until(|| resolver.count.load(Ordering::Relaxed) > asked).await;
+        drop(accepting);
     }
 
     /// Performs a handshake with the next client of the listener, and closes the connection.
@@ -478,16 +534,22 @@ mod tests {
         assert_eq!(cause, Some(&expected), "{error}");
     }
 
+    /// A certificate for `localhost` and its key.
+    fn self_signed() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+        (certificate, PrivateKeyDer::Pkcs8(key))
+    }
+
     /// Returns the configuration of a server and the configuration of a client for this version of
     /// TLS. Their connections can resume TLS sessions. The client has no certificate.
     fn configurations(
         resumption: &Resumption,
         version: &'static SupportedProtocolVersion,
     ) -> (Arc<ServerConfig>, Arc<ClientConfig>) {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        let certificate = params.self_signed(&key).unwrap().der().clone();
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let (certificate, key) = self_signed();
         let mut roots = RootCertStore::empty();
         roots.add(certificate.clone()).unwrap();
         let mut server = ServerConfig::builder_with_provider(provider())
