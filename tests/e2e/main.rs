@@ -20,6 +20,7 @@ mod counted;
 mod credential_modes;
 mod credentials;
 mod crosswiring;
+mod cursors;
 mod demo;
 mod differential;
 mod drain;

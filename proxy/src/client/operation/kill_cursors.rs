@@ -106,6 +106,19 @@ impl Operation<'_> {
         self.reply_with(&merged.unwrap_or_default(), Outcome::Ok)
     }
 
+    /// The reply to a `killCursors` that has reached no server. Drivers ignore errors of this
+    /// command, so the reply shows what happened instead.
+    pub(super) fn none_killed(&self, observation: &Observation<'_>) -> AttemptEnd {
+        let pools = &self.shared.routing.topology.snapshot().pools;
+        let has_left = |server: &Arc<ServerPool>| !pools.iter().any(|of| Arc::ptr_eq(of, server));
+        let list = match self.pinned_server(observation) {
+            Some(server) if has_left(&server) => NOT_FOUND,
+            Some(_) | None => ALIVE,
+        };
+        let cursors: Vec<i64> = self.cursor_ids().collect();
+        self.reply_with(&all_in(list, &cursors), Outcome::Refused)
+    }
+
     /// Sends one server its part and returns the reply; `None` if the exchange failed or the server
     /// hangs.
     async fn kill(&self, mut checkout: Checkout, cursors: &[i64]) -> Option<RawDocumentBuf> {

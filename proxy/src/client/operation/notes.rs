@@ -15,6 +15,10 @@ use seawall_command::{Class, Command, ReplyFacts};
 use seawall_stats::Outcome;
 use seawall_wire::Elements;
 
+/// Errors of a `getMore` after which its cursor no longer exists: 43 `CursorNotFound`, 175
+/// `QueryPlanKilled` and 237 `CursorKilled`.
+const CURSOR_ENDED: [i32; 3] = [43, 175, 237];
+
 /// The kind of an object that an operation names but this instance of Seawall does not know.
 #[derive(Clone, Copy, Debug)]
 enum Foreign {
@@ -122,7 +126,7 @@ impl Operation<'_> {
     }
 
     /// Pins the cursor that the reply opened (records its server), and unpins cursors that are
-    /// exhausted or killed.
+    /// exhausted, killed or not found.
     fn note_cursor(
         &self,
         checkout: &Checkout,
@@ -134,7 +138,14 @@ impl Operation<'_> {
             self.cursor_ids()
                 .for_each(|id| self.shared.routing.pins.unpin_cursor(id));
         }
+        let has_lost_its_cursor = self.command.class == Class::GetMore
+            && facts
+                .error_code()
+                .is_some_and(|code| CURSOR_ENDED.contains(&code));
         match (facts.cursor_id, self.cursor_id()) {
+            (None, Some(ended)) if has_lost_its_cursor => {
+                self.shared.routing.pins.unpin_cursor(ended);
+            }
             (Some(0), Some(exhausted)) => self.shared.routing.pins.unpin_cursor(exhausted),
             (Some(id), None) if id != 0 => {
                 let server = Arc::clone(checkout.pool());

@@ -10,6 +10,7 @@ use super::{
     routing::{CheckOutFailure, PAUSE_AFTER_FAILURE},
 };
 use crate::{client::client_end::ClientEnd, observe::Observation, topology::TopologyType};
+use seawall_command::Class;
 use seawall_stats::Outcome;
 
 impl Operation<'_> {
@@ -41,6 +42,10 @@ impl Operation<'_> {
                 Failure::LoginRefused
             }
             CheckOutFailure::Unauthenticated => Failure::Unauthenticated,
+            CheckOutFailure::NoServer if self.command.class == Class::KillCursors => {
+                recorder.shed("no_server");
+                return self.none_killed(observation);
+            }
             CheckOutFailure::NoServer => {
                 recorder.shed("no_server");
                 self.no_server()

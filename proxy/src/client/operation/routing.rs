@@ -32,9 +32,10 @@ const KEYS_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long an `abortTransaction` waits for the router of its transaction.
 const ABORT_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a `getMore` on a change stream waits for an unavailable server. The wait is short,
-/// because the driver can reopen the change stream on another server without losing events.
-const RESUMABLE_WAIT: Duration = Duration::from_secs(1);
+/// How long a `getMore` on a change stream waits for an unavailable server, and how long a
+/// `killCursors` does. The wait is short, because the driver can reopen the change stream on another
+/// server without losing events, and ignores the reply to `killCursors`.
+const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 /// The reason why an operation got no permit or no connection.
 pub(super) enum CheckOutFailure {
@@ -123,8 +124,10 @@ impl Operation<'_> {
         began: Instant,
     ) -> Instant {
         let mut limit = self.shared.settings().server_selection_timeout;
-        if self.is_resumable() {
-            limit = limit.min(RESUMABLE_WAIT);
+        // Drivers send `killCursors` before they report the error of a `getMore`. So a long wait
+        // would delay this error.
+        if self.is_resumable() || self.command.class == Class::KillCursors {
+            limit = limit.min(SHORT_WAIT);
         }
         self.within_time_limit(observation, began + limit)
     }
@@ -364,7 +367,7 @@ impl Operation<'_> {
 
     /// Returns the server of the operation's cursor or transaction; `None` if the operation is not
     /// pinned.
-    fn pinned_server(&self, observation: &Observation<'_>) -> Option<Arc<ServerPool>> {
+    pub(super) fn pinned_server(&self, observation: &Observation<'_>) -> Option<Arc<ServerPool>> {
         let now = observation.began();
         let pins = &self.shared.routing.pins;
         let pin = match self.command.class {
