@@ -283,6 +283,7 @@ impl Client {
         let shared = Arc::clone(&self.shared);
         let (login, reply) = Login::speculate(&self.login_context(&shared), command)?;
         self.login = Some(Box::new(login));
+        self.end_exemption_for_login();
         Some(Login::speculative_reply(&reply))
     }
 
@@ -325,9 +326,7 @@ impl Client {
         source: &str,
     ) -> Result<RawDocumentBuf, LoginEnd> {
         self.login = None;
-        if self.handshake.is_none() && self.identity.is_none() {
-            self.require_login();
-        }
+        self.end_exemption_for_login();
         let shared = Arc::clone(&self.shared);
         let mut context = self.login_context(&shared);
         let (login, reply) = Login::start(&mut context, body, source).await?;
@@ -375,6 +374,14 @@ impl Client {
             self.require_login();
         }
         rawdoc! { "ok": 1.0 }
+    }
+
+    /// Gives a client that had no deadline for its login, such as a monitor, a deadline when it
+    /// begins a login.
+    fn end_exemption_for_login(&mut self) {
+        if self.handshake.is_none() && self.identity.is_none() {
+            self.require_login();
+        }
     }
 
     /// Requires the client to log in before a new deadline. The client keeps its connection even if

@@ -327,7 +327,9 @@ impl Login {
                     },
                 ));
             }
-            LoginStep::Verify(step) => Self::verified(context, &self.user, *step, &payload).await,
+            LoginStep::Verify(step) => {
+                Self::verified(context, &self.user, began, *step, &payload).await
+            }
             LoginStep::Carry(carried) => {
                 Self::carried(context, &self.user, *carried, &payload).await
             }
@@ -361,10 +363,12 @@ impl Login {
         ))
     }
 
-    /// Checks the client's proof. Returns the identity and the last payload for the client.
+    /// Checks the client's proof. `began` is when the login began. Returns the identity and the last
+    /// payload for the client.
     async fn verified(
         context: &mut LoginContext<'_>,
         user: &UserName,
+        began: Instant,
         (from, conversation): (KeySource, ServerConversation),
         payload: &[u8],
     ) -> Result<(Arc<Identity>, Secret), LoginError> {
@@ -383,6 +387,9 @@ impl Login {
         let client_key = verified.client_key;
         let known = match from {
             KeySource::Server(checked) => {
+                let freshening = pin!(credentials.freshen_for_proof(user, &checked, began));
+                let freshened = context.client.unless_gone(freshening).await;
+                freshened.ok_or(LoginError::Gone { is_ok: Some(true) })?;
                 credentials.prove(user, &checked, mechanism, client_key)?
             }
             KeySource::Configuration(keys) => {

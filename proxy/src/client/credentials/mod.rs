@@ -47,7 +47,7 @@ use self::{
     flights::{Flights, Wait},
     permits::AdjustableSemaphore,
     spares::Spares,
-    store::Store,
+    store::{FRESH_FOR, Store},
 };
 pub(super) use self::{
     first_login::{Carried, FirstLogin, Secret},
@@ -336,6 +336,21 @@ impl Credentials {
             let mut done = self.read_again(user, &known.identity);
             let read = timeout_at(began + limit, done.wait_for(|done| *done)).await;
             readings += u32::from(read.is_ok());
+        }
+    }
+
+    /// Reads a user's keys again if the login that began at `began` has waited for its client for
+    /// so long that the keys of its challenge may be outdated. `checked` has these keys.
+    pub(super) async fn freshen_for_proof(
+        self: &Arc<Self>,
+        user: &UserName,
+        checked: &Known,
+        began: Instant,
+    ) {
+        let now = Instant::now();
+        let has_waited = now.saturating_duration_since(began) >= FRESH_FOR;
+        if has_waited && !checked.is_fresh(now) {
+            drop(self.freshened(user).await);
         }
     }
 

@@ -17,7 +17,7 @@ use seawall_auth::{ClientKey, Identity, IdentityStatus, Login, Mechanism, ScramK
 
 /// Before a login uses cached keys that are older than this, Seawall reads them from a server
 /// again. If this takes too long, the login uses the cached keys.
-const FRESH_FOR: Duration = Duration::from_secs(1);
+pub(super) const FRESH_FOR: Duration = Duration::from_secs(1);
 
 /// For this long after a server has refused a user as unknown, Seawall refuses the user without
 /// another request to a server.

@@ -1,13 +1,17 @@
 //! Tests of logins that do not succeed: when Seawall sends the refusal of a login, and how a login
 //! ends when its client disconnects.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
 use bson::{Binary, RawDocumentBuf, rawdoc, spec::BinarySubtype};
 use tokio::{
     net::UnixStream,
-    task::yield_now,
-    time::{Instant, pause, timeout},
+    task::{spawn_blocking, yield_now},
+    time::{Instant, advance, pause, timeout},
 };
 
 use super::{
@@ -76,6 +80,47 @@ fn binary(payload: &[u8]) -> Binary {
         subtype: BinarySubtype::Generic,
         bytes: payload.to_vec(),
     }
+}
+
+/// The client sends its proof two seconds after the challenge, and the keys of the challenge are
+/// still cached. Tokio does not move a paused clock while a blocking task runs. So the time limit
+/// for reading the keys again does not end before the server has replied.
+#[tokio::test]
+async fn a_late_proof_of_an_old_password_is_refused_although_the_old_keys_are_cached() {
+    let scene = Scene::new().await;
+    scene.log_in("u", "secret").await.unwrap();
+    let (mut connected, _client) = Connected::pair();
+    let mut context = connected.context(&scene);
+    let (conversation, payload) = ClientConversation::start(SHA_256, "u", &scene.nonces.nonce());
+    let start = rawdoc! {
+        "saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": binary(&payload)
+    };
+    let started = Login::start(&mut context, &start, SOURCE).await;
+    let (login, challenge) = started.unwrap_or_else(|_| panic!("the user is known"));
+    let server_first = challenge.get_binary("payload").unwrap().bytes;
+    let responded = conversation.respond_with_password(server_first, "secret");
+    let (_, client_final, _) = responded.unwrap();
+    let proof = rawdoc! {
+        "saslContinue": 1, "conversationId": 1, "payload": binary(&client_final)
+    };
+    scene.server.set_password("u", "changed");
+    pause();
+    advance(Duration::from_secs(2)).await;
+    let (release, held) = mpsc::channel::<()>();
+    let holding = spawn_blocking(move || held.recv());
+    let read = async {
+        while scene.server.count("usersInfo") < 2 || !scene.credentials.readings.lock().is_empty() {
+            yield_now().await;
+        }
+        drop(release);
+        pending::<()>().await;
+    };
+    let end = tokio::select! {
+        end = login.proceed(&mut context, &proof, SOURCE, None) => end.err(),
+        () = read => None,
+    };
+    assert!(matches!(end, Some(LoginEnd::Refused(error)) if error.code == AUTHENTICATION_FAILED));
+    assert!(holding.await.unwrap().is_err());
 }
 
 /// Refusals are sent only at fixed times, so that their delay does not show why a login was
