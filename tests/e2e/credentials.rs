@@ -9,14 +9,14 @@ use seawall_tests::{
     crowd,
     eventually::eventually,
     mongod::{NewUser, RunCommand, create_user, shared_replica_set, unique_name},
-    raw::{KeyCache, Mechanism, RawReply, Start},
+    raw::{KeyCache, Mechanism, RawClient, RawReply, Start},
     seawall::Seawall,
 };
 use tokio::task::JoinSet;
 
 use crate::scene::{
-    connect, connect_from, find, insert, log_in, logged_in, recorded, root, seawall, seawall_at,
-    server, update_user, writer,
+    connect, connect_from, connection_to, find, insert, log_in, logged_in, recorded, root, seawall,
+    seawall_at, server, update_user, writer,
 };
 
 const STARTS: [Start; 3] = [
@@ -214,12 +214,16 @@ async fn client_source_restrictions_of_users_and_roles_apply_to_the_first_and_to
 }
 
 #[tokio::test]
-async fn a_restriction_that_is_added_after_a_login_applies_to_later_logins() {
+async fn a_restriction_that_is_added_after_a_login_applies_to_later_logins_and_connected_clients() {
     let seawall = seawall("").await;
     let user = writer().await;
     let restriction = doc! { "authenticationRestrictions": [{ "clientSource": ["127.0.0.1"] }] };
     let mut outside = connect_from(&seawall, [127, 0, 0, 2]).await;
     let outcome = outside.login(&user.login()).await.unwrap();
+    assert!(outcome.is_authenticated());
+    let port = server().await.address().port();
+    let mut direct = RawClient::new(connection_to(port, [127, 0, 0, 2]).await);
+    let outcome = direct.login(&user.login()).await.unwrap();
     assert!(outcome.is_authenticated());
     update_user(&root().await, &user, restriction).await;
     let is_refused = || async {
@@ -227,7 +231,11 @@ async fn a_restriction_that_is_added_after_a_login_applies_to_later_logins() {
         client.login(&user.login()).await.unwrap().code() == Some(18)
     };
     eventually(LIMIT, is_refused).await.unwrap();
-    logged_in(&seawall, &user.login()).await;
+    let mut inside = logged_in(&seawall, &user.login()).await;
+    assert!(find(&mut inside, &user.name).await.is_ok());
+    for client in [&mut direct, &mut outside] {
+        assert_eq!(find(client, &user.name).await.code(), Some(13));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -265,9 +273,7 @@ async fn many_users_share_few_server_connections_and_all_are_served() {
         for _ in 0..5 {
             let (login, prefix) = (user.login().keys(&keys), prefix.clone());
             clients.spawn(async move {
-                let mut client = seawall_tests::raw::RawClient::connect(address)
-                    .await
-                    .unwrap();
+                let mut client = RawClient::connect(address).await.unwrap();
                 client.set_limit(CROWD_LIMIT);
                 let outcome = client.login(&login).await.unwrap();
                 assert!(outcome.is_authenticated(), "{outcome:?}");

@@ -78,12 +78,17 @@ pub(crate) async fn connect_from(seawall: &Seawall, source: [u8; 4]) -> RawClien
 
 /// A connection to Seawall with this source address.
 pub(crate) async fn connection_from(seawall: &Seawall, source: [u8; 4]) -> TcpStream {
+    let listen: SocketAddr = seawall.address().parse().unwrap();
+    connection_to(listen.port(), source).await
+}
+
+/// A connection to a port of this machine with this source address.
+pub(crate) async fn connection_to(port: u16, source: [u8; 4]) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket
         .bind(SocketAddr::new(IpAddr::from(source), 0))
         .unwrap();
-    let listen: SocketAddr = seawall.address().parse().unwrap();
-    let address = SocketAddr::from(([127, 0, 0, 1], listen.port()));
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
     let stream = socket.connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
     stream

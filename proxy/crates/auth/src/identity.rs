@@ -4,13 +4,14 @@
 
 use std::{
     fmt,
+    net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
-use super::{ClientKey, Mechanism, ScramKeys};
+use super::{ClientKey, Mechanism, Restrictions, ScramKeys};
 use seawall_locks::RwLock;
 
 /// The number of an identity, unique within this process. A number is never reused.
@@ -95,6 +96,9 @@ pub struct Identity {
     in_flight: Arc<AtomicUsize>,
     login: RwLock<Login>,
     login_version: AtomicU64,
+    /// True unless `restrictions` permits every client.
+    is_restricted: AtomicBool,
+    restrictions: RwLock<Restrictions>,
 }
 
 impl fmt::Debug for Identity {
@@ -117,12 +121,30 @@ impl Identity {
             in_flight: Arc::default(),
             login: RwLock::new(login),
             login_version: AtomicU64::new(0),
+            is_restricted: AtomicBool::new(false),
+            restrictions: RwLock::default(),
         }
     }
 
     /// Creates the identity of clients that have not logged in.
     pub fn anonymous() -> Self {
         Self::new("", "", None, Login::Anonymous)
+    }
+
+    /// Replaces the user's `authenticationRestrictions`. They apply to connected clients too, as on
+    /// servers.
+    pub fn restrict(&self, restrictions: &Restrictions) {
+        let is_restricted = !restrictions.is_unrestricted();
+        if is_restricted || self.is_restricted.load(Ordering::Acquire) {
+            self.restrictions.write().clone_from(restrictions);
+            self.is_restricted.store(is_restricted, Ordering::Release);
+        }
+    }
+
+    /// True if the user's `authenticationRestrictions` permit a client at `peer`. `None` is a
+    /// client without an IP address.
+    pub fn permits(&self, peer: Option<IpAddr>) -> bool {
+        !self.is_restricted.load(Ordering::Acquire) || self.restrictions.read().permits(peer)
     }
 
     /// The unique number of this identity.

@@ -372,6 +372,7 @@ impl Store {
             .map(|known| (known.claimed.clone(), known.claimed_at));
         let (claimed, claimed_at) = claimed.unwrap_or_default();
         let identity = self.identity_of(user, &credentials);
+        identity.restrict(&credentials.restrictions);
         if let Some(login) = login {
             identity.learn(login);
         }

@@ -21,13 +21,14 @@ use seawall_command::ErrorReply;
 use seawall_stats::Outcome;
 
 impl Operation<'_> {
-    /// Ends the operation if the client's user no longer exists. Closes the client connection if a
+    /// Ends the operation if the client's user no longer exists, or if the user's
+    /// `authenticationRestrictions` no longer permit the client. Closes the client connection if a
     /// server refused the user's keys, because the client has to log in again. `None` if the
     /// operation may continue.
     pub(super) async fn check_identity(&self, end: &mut ClientEnd<'_>) -> Option<AttemptEnd> {
         match self.identity.status() {
-            IdentityStatus::Good => None,
-            IdentityStatus::Gone => {
+            IdentityStatus::Good if self.identity.permits(self.peer) => None,
+            IdentityStatus::Good | IdentityStatus::Gone => {
                 let error = self.error(&Failure::Unauthenticated);
                 Some(AttemptEnd::Error(error, Outcome::Refused))
             }

@@ -1,7 +1,7 @@
 //! The values that all steps of an operation use: its command, its client, and the ways in which it
 //! can end.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -28,6 +28,8 @@ pub(super) struct Operation<'a> {
     pub(super) command: &'a Command<'a>,
     pub(super) client_element: Option<&'a [u8]>,
     pub(super) announces_backpressure: bool,
+    /// The IP address of the client; `None` for a client on a Unix domain socket.
+    pub(super) peer: Option<IpAddr>,
     /// The address or user towards which the client counts when Seawall divides limited resources.
     pub(super) sharer: Sharer,
     pub(super) reply_to: ReplyTo,

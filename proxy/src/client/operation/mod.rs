@@ -81,6 +81,7 @@ impl Client {
             command,
             client_element: self.client_element.as_deref(),
             announces_backpressure: self.announces_backpressure,
+            peer: self.peer.ip,
             sharer: self.sharer,
             reply_to,
             recording: recording.as_ref(),
