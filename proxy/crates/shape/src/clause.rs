@@ -3,7 +3,6 @@
 
 use super::bson::{Document, Documents, Field, Fields, Number, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, Set, Word, word};
-use super::name::Name;
 use super::walk::Walk;
 use seawall_wire::Sequence;
 use seawall_wire::head_of;
@@ -198,7 +197,7 @@ impl<F: Form> Walk<'_, F> {
             (Content::Presence, _) => Some(Node::value()),
             (Content::Pipeline, &Value::Array(pipeline)) => Some(self.pipeline(pipeline, depth)),
             (Content::Hint, &Value::String(name)) if !name.is_empty() => {
-                Some(Node::name(Name::verbatim(name)))
+                Some(Node::same(self.index_name(name)))
             }
             (Content::Filters, &Value::Array(filters)) if !filters.is_empty() => {
                 Some(self.filters(filters, depth))

@@ -1,4 +1,5 @@
-//! Prints field names as keyed hashes, for users whose field names may contain personal data.
+//! Prints names of fields and indexes as keyed hashes, for users whose field names may contain
+//! personal data.
 //!
 //! While the key is the same, a name always has the same hash. So shapes stay distinguishable, and
 //! a user who knows the key can match the hashes with the names of a schema. MongoDB does the same
@@ -12,7 +13,7 @@ use sha2::Sha256;
 /// Number of printed bytes of a hash: enough to distinguish some thousands of names.
 const SHOWN_BYTES: usize = 6;
 
-/// The key with which field names are hashed.
+/// The key with which names of fields and indexes are hashed.
 #[derive(Clone)]
 pub struct NameKey(Hmac<Sha256>);
 
@@ -36,13 +37,20 @@ impl NameKey {
         if name.is_empty() || name == b"*" || name.first() == Some(&b'$') {
             return component.to_vec();
         }
+        let mut hidden = sigils.to_vec();
+        hidden.extend_from_slice(self.hash(name).as_bytes());
+        hidden
+    }
+
+    /// The hash of a whole name, whatever its characters, in hexadecimal digits.
+    pub(super) fn hash(&self, name: &[u8]) -> String {
         let mac = self.0.clone().chain_update(name).finalize().into_bytes();
-        let mut hidden = String::from_utf8_lossy(sigils).into_owned();
+        let mut hash = String::new();
         for byte in mac.iter().take(SHOWN_BYTES) {
             // Writing to a string never fails.
-            write!(hidden, "{byte:02x}").unwrap_or_default();
+            write!(hash, "{byte:02x}").unwrap_or_default();
         }
-        hidden.into_bytes()
+        hash
     }
 }
 
@@ -100,5 +108,23 @@ mod tests {
             (described.op, described.collection),
             (plain.op, plain.collection)
         );
+    }
+
+    #[test]
+    fn the_name_of_an_index_is_hashed_as_a_whole() {
+        let key = NameKey::new(b"secret");
+        for index in ["email_1", "contact.email_1", "$email_1"] {
+            let command = doc! { "find": "users", "hint": index, "$db": "shop" };
+            let body = command.to_vec().unwrap();
+            let input = CommandBytes {
+                body: &body,
+                sequences: &[],
+            };
+            let described = LearnedNames::default().describe(&input, Some(&key));
+            let hash = key.hash(index.as_bytes());
+            assert_eq!(described.shape, format!("{{hint:{hash}}}"));
+            let plain = LearnedNames::default().describe(&input, None);
+            assert_eq!(plain.shape, format!("{{hint:{index}}}"));
+        }
     }
 }

@@ -193,7 +193,7 @@ impl LearnedNames {
 
     /// Like [`describe`](fn@describe), but names directly after a learned prefix of a field path
     /// (see [`Self::learn`]) count as data, and become `*`. If there is a key, the other names of
-    /// fields and variables are printed as hashes.
+    /// fields and variables, and the names of indexes, are printed as hashes.
     pub fn describe(&self, input: &CommandBytes<'_>, key: Option<&NameKey>) -> Description {
         let names = Names::new(self, key);
         let body = Document::at(input.body);

@@ -48,8 +48,9 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// A name that is printed unchanged: the name of a namespace or of an index. The field names
-    /// and the strings in a collation are printed in the same way.
+    /// A name that is printed unchanged: the name of a namespace, or of an index if there is no key
+    /// for hashing names. The field names and the strings in a collation are printed in the same
+    /// way.
     pub(super) fn verbatim(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -105,8 +106,8 @@ impl<'a> Name<'a> {
         is_quoted
     }
 
-    /// The key for hashing the components; `None` if they are not hashed. Names of collections and
-    /// indexes are never hashed.
+    /// The key for hashing the components; `None` if they are not hashed. Names of collections are
+    /// never hashed.
     pub(super) fn key(&self) -> Option<&'a NameKey> {
         self.known.and_then(Names::key)
     }

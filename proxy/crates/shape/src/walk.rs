@@ -61,6 +61,15 @@ impl<'n, F: Form> Walk<'n, F> {
         F::name(Name::expression_path(name, sigils, self.known))
     }
 
+    /// The part of the shape for the name of an index. Most such names consist of field names, so
+    /// the name is hashed if field names are.
+    pub(super) fn index_name(&self, name: &[u8]) -> F {
+        match self.known.and_then(Names::key) {
+            Some(key) => F::leaf(key.hash(name).as_bytes()),
+            None => F::name(Name::verbatim(name)),
+        }
+    }
+
     /// The part of the shape for an operator if the name begins with `$`, otherwise for a path.
     pub(super) fn operator_or_path(&self, name: &[u8]) -> F {
         if name.first() == Some(&b'$') {
