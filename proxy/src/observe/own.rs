@@ -3,7 +3,8 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fs,
+    fs, io,
+    path::Path,
     time::Duration,
 };
 
@@ -61,10 +62,20 @@ impl CpuTimes {
         by_name.chain([(ENDED, self.ended)])
     }
 
-    fn add(&mut self, process: Option<Duration>, threads: Vec<Thread>) {
+    /// Adds the results of [`process_cpu`] and [`threads`]. What could not be read, for example
+    /// because the process has no descriptor left, is added by the next call that has it.
+    fn add(&mut self, process: Option<Duration>, threads: Option<Vec<(ThreadId, Option<Thread>)>>) {
+        let Some(threads) = threads else { return };
         let mut seen = HashMap::with_capacity(threads.len());
-        for Thread { id, name, on_cpu } in threads {
-            let before = self.seen.get(&id).copied().unwrap_or_default();
+        let mut is_complete = true;
+        for (id, thread) in threads {
+            let before = self.seen.get(&id).copied();
+            let Some(Thread { name, on_cpu }) = thread else {
+                is_complete = false;
+                seen.extend(before.map(|before| (id, before)));
+                continue;
+            };
+            let before = before.unwrap_or_default();
             // If a thread has used less time than at the last measurement, it is a new thread with
             // a reused id.
             let used = on_cpu.checked_sub(before).unwrap_or(on_cpu);
@@ -73,7 +84,10 @@ impl CpuTimes {
         }
         self.seen = seen;
         let measured = self.by_name.values().sum();
-        let ended = process.map(|process| process.saturating_sub(measured));
+        // The time of a live thread must not count as that of ended threads.
+        let ended = process
+            .filter(|_| is_complete)
+            .map(|process| process.saturating_sub(measured));
         self.ended = self.ended.max(ended.unwrap_or_default());
     }
 }
@@ -83,31 +97,34 @@ struct ThreadId(u32);
 
 #[derive(Debug)]
 struct Thread {
-    id: ThreadId,
     name: String,
     on_cpu: Duration,
 }
 
-/// The live threads; empty if the system does not list them.
+/// The live threads; `None` if the system does not list them. A thread whose files cannot be read
+/// has only its id.
+fn threads() -> Option<Vec<(ThreadId, Option<Thread>)>> {
+    let tasks = fs::read_dir("/proc/self/task").ok()?;
+    let thread = |task: io::Result<fs::DirEntry>| {
+        let task = task.ok()?;
+        let id = ThreadId(task.file_name().to_str()?.parse().ok()?);
+        Some((id, read_thread(&task.path())))
+    };
+    tasks.map(thread).collect()
+}
+
+/// The thread with this folder; `None` if its files cannot be read, for example because it has just
+/// ended.
 ///
 /// Source: `/proc/PID/task/TID/schedstat`, proc(5): time on the CPU in nanoseconds comes first.
-fn threads() -> Vec<Thread> {
-    let Ok(tasks) = fs::read_dir("/proc/self/task") else {
-        return Vec::new();
-    };
-    let read_thread = |task: fs::DirEntry| {
-        let read = |file: &str| fs::read_to_string(task.path().join(file)).ok();
-        // Skip a thread that ends between the two reads.
-        let (name, schedule) = (read("comm")?, read("schedstat")?);
-        let id = ThreadId(task.file_name().to_str()?.parse().ok()?);
-        let on_cpu = schedule.split(' ').next().and_then(|ns| ns.parse().ok());
-        Some(Thread {
-            id,
-            name: name.trim().to_owned(),
-            on_cpu: Duration::from_nanos(on_cpu.unwrap_or(0)),
-        })
-    };
-    tasks.flatten().filter_map(read_thread).collect()
+fn read_thread(folder: &Path) -> Option<Thread> {
+    let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
+    let (name, schedule) = (read("comm")?, read("schedstat")?);
+    let on_cpu = schedule.split(' ').next()?.parse().ok()?;
+    Some(Thread {
+        name: name.trim().to_owned(),
+        on_cpu: Duration::from_nanos(on_cpu),
+    })
 }
 
 /// CPU time of all threads of the process, including ended threads, rounded down to clock ticks.
@@ -131,6 +148,19 @@ mod tests {
 
     const BUSY: &str = "seawall-busy";
 
+    fn read_threads() -> Vec<Thread> {
+        let threads = threads().into_iter().flatten();
+        threads.filter_map(|(_, thread)| thread).collect()
+    }
+
+    fn thread(id: u32, name: &str, seconds: u64) -> (ThreadId, Option<Thread>) {
+        let thread = Thread {
+            name: name.to_owned(),
+            on_cpu: Duration::from_secs(seconds),
+        };
+        (ThreadId(id), Some(thread))
+    }
+
     #[test]
     fn the_total_cpu_time_includes_threads_that_have_ended() {
         let (stop, wait) = std::sync::mpsc::channel::<()>();
@@ -149,7 +179,7 @@ mod tests {
         let before = used(&times);
         drop(stop);
         thread.unwrap().join().unwrap();
-        while threads().iter().any(|thread| thread.name == BUSY) {
+        while read_threads().iter().any(|thread| thread.name == BUSY) {
             std::thread::yield_now();
         }
         times.measure();
@@ -171,12 +201,10 @@ mod tests {
         let seconds = Duration::from_secs;
         let mut times = CpuTimes::default();
         let mut measure = |process: Option<u64>, threads: &[(u32, &str, u64)]| {
-            let threads = threads.iter().map(|(id, name, on_cpu)| Thread {
-                id: ThreadId(*id),
-                name: (*name).to_owned(),
-                on_cpu: seconds(*on_cpu),
-            });
-            times.add(process.map(seconds), threads.collect());
+            let threads = threads
+                .iter()
+                .map(|&(id, name, on_cpu)| thread(id, name, on_cpu));
+            times.add(process.map(seconds), Some(threads.collect()));
             let name = |name: &str| times.by_name.get(name).map_or(0, Duration::as_secs);
             [name("a"), name("b"), name("c"), times.ended.as_secs()]
         };
@@ -194,12 +222,29 @@ mod tests {
     }
 
     #[test]
+    fn cpu_time_is_counted_once_although_threads_could_not_be_read() {
+        let mut times = CpuTimes::default();
+        let mut measure = |process: u64, threads| {
+            times.add(Some(Duration::from_secs(process)), threads);
+            let name = |name: &str| times.by_name.get(name).map_or(0, Duration::as_secs);
+            [name("a"), name("b"), times.ended.as_secs()]
+        };
+        let first = Some(vec![thread(1, "a", 10), thread(2, "b", 5)]);
+        assert_eq!(measure(15, first), [10, 5, 0]);
+        assert_eq!(measure(17, None), [10, 5, 0]);
+        let partial = Some(vec![(ThreadId(1), None), thread(2, "b", 6)]);
+        assert_eq!(measure(18, partial), [10, 6, 0]);
+        let all = Some(vec![thread(1, "a", 13), thread(2, "b", 6)]);
+        assert_eq!(measure(19, all), [13, 6, 0]);
+    }
+
+    #[test]
     fn process_cpu_time_and_memory_are_converted_from_ticks_and_pages() {
         let spin = || (0..2_000_000_u64).fold(0, |sum: u64, n| sum.rotate_left(5) ^ n);
         while process_cpu().unwrap() < Duration::from_millis(100) {
             std::hint::black_box(spin());
         }
-        let by_thread: Duration = threads().iter().map(|thread| thread.on_cpu).sum();
+        let by_thread: Duration = read_threads().iter().map(|thread| thread.on_cpu).sum();
         // `process_cpu` is rounded down to clock ticks, so it may be less than the sum of the
         // threads' CPU times. More than 100 ms were used, so `process_cpu` cannot be less than half
         // of the sum.
