@@ -251,9 +251,14 @@ impl ServerMetrics {
     pub(crate) fn show_removed(&self) {
         self.show(0, 0, 0, 0);
         self.show_lane(0, 0);
-        // A limit of zero does not change sums over servers, but an infinite limit would.
-        let limit = self.concurrency_limit.get().map(|_| 0);
-        self.show_concurrency(limit, 0, 0, 0, 0);
+        self.show_concurrency(self.removed_limit(), 0, 0, 0, 0);
+    }
+
+    /// The concurrency limit to show for a server that is no longer part of the deployment: zero,
+    /// or `None` if no limit was ever shown. A limit of zero does not change sums over servers, but
+    /// an infinite limit would.
+    pub(crate) fn removed_limit(&self) -> Option<u32> {
+        self.concurrency_limit.get().map(|_| 0)
     }
 
     /// Counts a change of the concurrency limit. `reason` is the name of the reason for this

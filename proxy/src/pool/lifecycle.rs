@@ -1,6 +1,6 @@
 //! The states of a pool over time: paused, ready, suspect and closed.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::Instant;
 
@@ -70,13 +70,11 @@ impl ServerPool {
     pub fn close(&self) {
         let mut inner = self.inner.lock();
         let todo = inner.close(Instant::now());
+        self.is_closed.store(true, Ordering::Relaxed);
         self.note_state(inner);
         self.give_up_establishing();
         self.perform(todo);
         self.end_queue.close();
-        // The pool is in no later snapshot of the topology, so the gauges are updated here, and
-        // again when the last connection is checked in and the pool is dropped.
-        drop(self.snapshot());
     }
 
     /// Publishes if the pool is paused. The lock is held until then, so that the published state is

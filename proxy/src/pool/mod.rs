@@ -44,7 +44,10 @@ use std::{
     fmt,
     hash::{BuildHasher, RandomState},
     num::NonZeroU32,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -288,6 +291,8 @@ pub struct ServerPool {
     emptied: Notify,
     /// True while the pool is paused.
     paused: watch::Sender<bool>,
+    /// True once the pool is closed. It changes only while `inner` is locked.
+    is_closed: AtomicBool,
     /// Read operations whose client has disconnected, and which Seawall must end at the server.
     end_queue: EndQueue,
     lane: Lane,
@@ -402,6 +407,7 @@ impl ServerPool {
             pace_changed: Notify::new(),
             emptied: Notify::new(),
             paused: watch::Sender::new(true),
+            is_closed: AtomicBool::new(false),
             inner: Mutex::new(Inner::new(limits, has_ended, random(), Instant::now())),
             end_queue: EndQueue::default(),
             connector,
@@ -588,7 +594,10 @@ impl ServerPool {
 
     /// Returns a snapshot of the pool, and updates the gauges of the metrics.
     pub fn snapshot(&self) -> Snapshot {
-        let snapshot = self.inner.lock().snapshot();
+        let lane = self.lane.counts();
+        // The lock is held until the gauges are set, so that they show the last change.
+        let inner = self.inner.lock();
+        let snapshot = inner.snapshot();
         let Snapshot {
             pending,
             available,
@@ -597,11 +606,16 @@ impl ServerPool {
             ..
         } = snapshot;
         self.metrics.show(pending, available, in_use, wait_queue);
-        let (awaiting, queued) = self.lane.counts();
-        self.metrics.show_lane(awaiting, queued);
         let slots = snapshot.concurrency;
+        // In a closed pool, the waits for data end after at most one slice, and nothing updates
+        // their gauges at that time.
+        let (limit, (awaiting, queued)) = match self.is_closed.load(Ordering::Relaxed) {
+            true => (self.metrics.removed_limit(), (0, 0)),
+            false => (slots.limit, lane),
+        };
+        self.metrics.show_lane(awaiting, queued);
         self.metrics.show_concurrency(
-            slots.limit,
+            limit,
             slots.in_progress,
             slots.reserved,
             slots.exempt,
@@ -647,6 +661,11 @@ impl ServerPool {
         }
         if let Some(reset) = todo.limit_reset {
             self.report_reset(reset);
+        }
+        // A closed pool is in no later snapshot of the topology, and a cursor can keep it alive for
+        // long. So its gauges are updated here.
+        if self.is_closed.load(Ordering::Relaxed) {
+            drop(self.snapshot());
         }
     }
 

@@ -106,31 +106,76 @@ async fn a_connection_that_was_checked_in_is_checked_out_again() {
     assert_eq!(scene.server.accepted(), 1);
 }
 
+/// The gauges of the pool, with their values.
+fn gauges(observer: &Observer) -> Vec<String> {
+    const NAMES: [&str; 5] = [
+        "seawall_server_connections{",
+        "seawall_wait_queue_length{",
+        "seawall_awaiting_operations{",
+        "seawall_concurrency_limit{",
+        "seawall_concurrency_operations{",
+    ];
+    let text = observer.exporter.render();
+    let is_gauge = |line: &&str| NAMES.iter().any(|name| line.starts_with(name));
+    let lines = text.lines().filter(is_gauge).map(str::to_owned);
+    lines.collect()
+}
+
+#[track_caller]
+fn assert_gauge(observer: &Observer, line: &str) {
+    let gauges = gauges(observer);
+    assert!(gauges.iter().any(|gauge| gauge == line), "{gauges:?}");
+}
+
+const IN_USE: &str = r#"seawall_server_connections{server="test",state="in_use"} 1"#;
+
 #[tokio::test]
 async fn gauges_of_a_removed_server_become_zero() {
     let observer = Observer::without_shapes();
-    let gauges = || {
-        const NAMES: [&str; 4] = [
-            "seawall_server_connections{",
-            "seawall_wait_queue_length{",
-            "seawall_awaiting_operations{",
-            "seawall_concurrency_",
-        ];
-        let text = observer.exporter.render();
-        let is_gauge = |line: &&str| NAMES.iter().any(|name| line.starts_with(name));
-        let lines = text.lines().filter(is_gauge).map(str::to_owned);
-        lines.collect::<Vec<_>>()
-    };
     let scene = Scene::observed(&observer).await;
     let held = scene.check_out().await.unwrap();
     drop(scene.pool.snapshot());
-    let in_use = r#"seawall_server_connections{server="test",state="in_use"} 1"#;
-    assert!(gauges().iter().any(|line| line == in_use), "{:?}", gauges());
+    assert_gauge(&observer, IN_USE);
     scene.pool.close();
     drop(held);
     drop(scene);
-    let other = gauges().into_iter().find(|line| !line.ends_with(" 0"));
-    assert_eq!(other, None);
+    let gauges = gauges(&observer);
+    assert_eq!(gauges.iter().find(|line| !line.ends_with(" 0")), None);
+}
+
+/// For example, a cursor of the server keeps its pool.
+#[tokio::test]
+async fn gauges_of_a_removed_server_become_zero_although_its_pool_is_kept() {
+    let observer = Observer::without_shapes();
+    let scene = Scene::observed(&observer).await;
+    scene.pool.set_limits(&Limits {
+        concurrency: Concurrency::Fixed(NonZeroU32::new(8).unwrap()),
+        ..limits()
+    });
+    let permit = scene.pool.lane().enter((1, Sharer::Local)).await;
+    let mut held = scene.check_out().await.unwrap();
+    held.keep_permit(permit);
+    let mut waiting = Box::pin(scene.check_out());
+    assert!(waiting.as_mut().now_or_never().is_none());
+    drop(scene.pool.snapshot());
+    for line in [
+        IN_USE,
+        r#"seawall_server_connections{server="test",state="pending"} 1"#,
+        r#"seawall_awaiting_operations{server="test",state="running"} 1"#,
+        r#"seawall_concurrency_operations{server="test",state="in_progress"} 1"#,
+        r#"seawall_concurrency_limit{server="test"} 8"#,
+    ] {
+        assert_gauge(&observer, line);
+    }
+    scene.pool.close();
+    assert_gauge(&observer, IN_USE);
+    drop(held);
+    let become_zero = async {
+        while gauges(&observer).iter().any(|line| !line.ends_with(" 0")) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, become_zero).await.unwrap();
 }
 
 #[tokio::test]
