@@ -6,14 +6,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use metrics::{Key, Label};
+use metrics::Label;
 use metrics_exporter_prometheus::{
     LabelSet,
     formatting::{write_help_line, write_metric_line, write_type_line},
 };
 
 use super::{
-    metric_handles::{FIRST_EXPORTED_OCTAVE, LAST_EXPORTED_OCTAVE},
+    metric_handles::{FIRST_EXPORTED_OCTAVE, LAST_EXPORTED_OCTAVE, key},
     metric_name::MetricName,
 };
 use seawall_stats::{Distribution, octave_bound_seconds};
@@ -61,7 +61,7 @@ impl Histograms for HistogramText<'_> {
         let name = metric.as_str();
         let labels = labels.iter();
         let labels = labels.map(|(name, value)| Label::new(*name, (*value).to_owned()));
-        let key = Key::from_parts(name, labels.collect::<Vec<_>>());
+        let key = key(metric, labels.collect());
         let labels = LabelSet::from_key_and_global(&key, &Default::default());
         let counts: BTreeMap<_, _> = distribution
             .octaves()
@@ -99,7 +99,7 @@ pub(super) fn write_seconds<'s>(
         write_type_line(text, name, None, None, "counter");
     }
     for (label, value, time) in series {
-        let key = Key::from_parts(name, vec![Label::new(label, value.to_owned())]);
+        let key = key(metric, vec![Label::new(label, value.to_owned())]);
         let labels = LabelSet::from_key_and_global(&key, &Default::default());
         let none: Option<(&str, &str)> = None;
         let seconds = time.as_secs_f64();

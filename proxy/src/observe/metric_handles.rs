@@ -88,6 +88,95 @@ impl Metrics {
     }
 }
 
-fn key(name: MetricName, labels: Vec<Label>) -> Key {
+/// The key of a series whose labels are exported with exactly these values.
+pub(super) fn key(name: MetricName, labels: Vec<Label>) -> Key {
+    let labels: Vec<_> = labels.into_iter().map(doubled).collect();
     Key::from_parts(KeyName::from_const_str(name.as_str()), labels)
+}
+
+/// Doubles each backslash in the value of a label. The library takes two backslashes for one that
+/// is escaped already, so it would render `\` and `\\` alike. It escapes quotes and line feeds
+/// correctly unless there is a single backslash before them.
+fn doubled(label: Label) -> Label {
+    if !label.value().contains('\\') {
+        return label;
+    }
+    let (name, value) = label.into_parts();
+    Label::new(name, value.replace('\\', r"\\"))
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::observe::{
+        Observer, ObserverSettings,
+        protobuf::{self, Metric, NativeHistograms},
+    };
+    use seawall_command::CommandBytes;
+    use seawall_stats::Outcome;
+
+    fn label<'a>(metric: &'a Metric, name: &str) -> &'a str {
+        let mut labels = metric.labels.iter();
+        let label = labels.find(|label| label.name.as_deref() == Some(name));
+        label.unwrap().value.as_deref().unwrap()
+    }
+
+    #[test]
+    fn label_values_with_backslashes_and_quotes_are_exported_exactly() {
+        let settings = ObserverSettings {
+            counts_shapes: true,
+            max_shapes: 10,
+            name_key: None,
+            max_namespaces: 10,
+            keeps_seconds: false,
+        };
+        let observer = Observer::new(settings, None).unwrap();
+        let mut collections = ["a\\b", "a\\\\b", "a\\", "a\\\"b", "a\\\nb", "a\"\nb"];
+        for collection in collections {
+            let find = doc! { "find": collection, "filter": { "x\"y\\z": 1 }, "$db": "shop" };
+            let body = find.to_vec().unwrap();
+            let input = CommandBytes {
+                body: &body,
+                sequences: &[],
+            };
+            let began = Instant::now();
+            let operation = observer.recorder.begin(&input, 0, began);
+            operation.finish(Outcome::Ok, began + Duration::from_millis(1));
+        }
+        let text = observer.exporter.render();
+        for collection in [
+            r"a\\b",
+            r"a\\\\b",
+            r"a\\",
+            r#"a\\\"b"#,
+            r"a\\\nb",
+            r#"a\"\nb"#,
+        ] {
+            let labels = format!(r#"command="find",db="shop",collection="{collection}""#);
+            let line = format!("seawall_operations_total{{{labels},outcome=\"ok\"}} 1\n");
+            assert!(text.contains(&line), "{line}: {text}");
+        }
+        collections.sort_unstable();
+        let families = protobuf::families(&text, &NativeHistograms::default());
+        for name in [
+            MetricName::OperationsTotal,
+            MetricName::OperationDurationSeconds,
+            MetricName::ShapeInfo,
+        ] {
+            let mut families = families.iter();
+            let family = families.find(|family| family.name.as_deref() == Some(name.as_str()));
+            let metrics = &family.unwrap().metrics;
+            let mut exported: Vec<_> = metrics.iter().map(|m| label(m, "collection")).collect();
+            exported.sort_unstable();
+            assert_eq!(exported, collections, "{}", name.as_str());
+            if name == MetricName::ShapeInfo {
+                for metric in metrics {
+                    assert_eq!(label(metric, "text"), r#"{filter:{"x\"y\\z":?}}"#);
+                }
+            }
+        }
+    }
 }
