@@ -439,6 +439,30 @@ async fn a_drain_waits_for_relayed_operations_but_not_for_replies_to_hellos() {
 }
 
 #[tokio::test]
+async fn a_relayed_client_that_a_drain_closes_during_a_hello_does_not_count_as_one_that_left() {
+    let server = shared_standalone().await.unwrap();
+    let recorder = Recorder::start(server.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let (seawall, [mut monitor, mut busy]) = relay_with_two_clients(&uri).await;
+    // The drain does not end while a client is sending a request.
+    let ping = OpMsg::new(doc! {"ping": 1, "$db": "admin"}).to_bytes();
+    let (begun, _) = ping.split_at(ping.len() / 2);
+    busy.send_bytes(begun).await.unwrap();
+    recorder.hold_replies(true);
+    let closing = async {
+        let read = read_until_closed_in_drain(&seawall, &mut monitor).await;
+        assert_eq!(read, b"", "expected no reply to the hello");
+        let departures = "seawall_client_departures_total";
+        let is_counted = async || seawall.metric(departures, &["how=\"closed\""]).await > 0.0;
+        eventually(LIMIT, is_counted).await.unwrap();
+        assert_eq!(seawall.metric("seawall_clients_gone_total", &[]).await, 0.0);
+        recorder.hold_replies(false);
+        drop(busy);
+    };
+    drain_beside(&seawall, closing).await;
+}
+
+#[tokio::test]
 async fn all_configuration_errors_are_reported_together_before_a_port_is_bound() {
     let scratch = Scratch::create().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

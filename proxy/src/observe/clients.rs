@@ -168,16 +168,16 @@ thread_local! {
     static IS_CLOSING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Drops the future that serves a client, because Seawall closes the client's connection. The
-/// client then counts as closed by Seawall. If the future were dropped without this function, the
-/// client would count as a client that has left.
+/// Drops the future or the relay that serves a client, because Seawall closes the client's
+/// connection. The client then counts as closed by Seawall. If it were dropped without this
+/// function, the client would count as a client that has left.
 pub(crate) fn close<F>(serving: F) {
     IS_CLOSING.set(true);
     drop(serving);
     IS_CLOSING.set(false);
 }
 
-/// True while [`close`] drops a future on this thread.
+/// True while [`close`] runs on this thread.
 pub(super) fn is_closing() -> bool {
     IS_CLOSING.get()
 }

@@ -300,7 +300,11 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
         () = idle_in_drain(shared, sharer, &relay) => Some(Departure::Closed),
     };
     let stage = relay.stage();
-    drop(relay);
+    match how {
+        // The client of a request in progress has not left.
+        Some(Departure::Closed) => crate::observe::close(relay),
+        Some(Departure::Clean | Departure::GaveUp | Departure::Reset) | None => drop(relay),
+    }
     connected.reached(stage);
     if let Some(how) = how {
         connected.set_departure(how);
