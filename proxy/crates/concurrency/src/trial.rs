@@ -91,7 +91,8 @@ pub(crate) struct Trial {
     values: Vec<f64>,
     rounds: usize,
     restarts: u32,
-    /// The last gain that was computed, and its standard error.
+    /// The gain of the tried limit according to `values`, and its standard error. Both are 0 until
+    /// there is a value at the tried limit.
     pub(crate) gain: f64,
     pub(crate) error: f64,
 }
@@ -156,6 +157,7 @@ impl Trial {
         {
             let last = *last;
             self.values = vec![last];
+            (self.gain, self.error) = (0.0, 0.0);
             self.restarts += 1;
             return match self.restarts {
                 MAX_RESTARTS.. => Verdict::Drop,
@@ -261,7 +263,10 @@ mod tests {
     fn a_trial_is_not_decided_while_the_server_fails() {
         // The server fails while the last value is measured at the base limit. Compared with this
         // value, the value at the tried limit looks good.
-        let (verdict, _) = run(64, 0.01, &[0.0, 0.05, -2.0]);
-        assert_eq!(verdict, Verdict::Continue);
+        let mut trial = Trial::new(32, 64, Metric::Throughput, 0.0, 3);
+        for value in [0.05, -2.0] {
+            assert_eq!(trial.add(value, 0.01, true), Verdict::Continue);
+        }
+        assert_eq!(trial.early_verdict(), Verdict::Drop);
     }
 }
