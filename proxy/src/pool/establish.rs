@@ -48,7 +48,7 @@ impl ServerPool {
                 // pool was cleared.
                 biased;
                 () = pool.emptied_after(generation) => {
-                    let todo = pool.inner.lock().gave_up(&identity);
+                    let todo = pool.inner.lock().gave_up(&identity, Instant::now());
                     pool.perform(todo);
                 }
                 () = establishing => {}

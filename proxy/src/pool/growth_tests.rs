@@ -1,7 +1,7 @@
 //! Tests of the minimum number of connections of a user, and of connections that could not be
 //! established.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -10,7 +10,7 @@ use super::{
     inner::Inner,
     tests::{CLIENT, connection, identity, inner, limits, obtain, use_once, wait},
 };
-use seawall_auth::IdentityStatus;
+use seawall_auth::{Identity, IdentityStatus};
 use seawall_transport::connection::EstablishError;
 
 fn with_minimum(min_pool_size: usize) -> Limits {
@@ -97,6 +97,96 @@ async fn establishing_min_pool_size_connections_closes_no_connection_of_another_
     }
     let todo = inner.maintain(now, |_| false);
     assert_eq!((todo.establish.len(), todo.close.len()), (0, 0));
+    inner.check_invariants();
+}
+
+/// Creates a pool that was cleared. Each of the `count` users lacks all connections of its minimum.
+fn cleared(min_pool_size: usize, count: usize, now: Instant) -> (Inner, Vec<Arc<Identity>>) {
+    let mut inner = inner(Limits {
+        max_server_connections: 100,
+        ..with_minimum(min_pool_size)
+    });
+    let users: Vec<_> = (0..count).map(|n| identity(&format!("u{n}"))).collect();
+    for user in &users {
+        use_once(&mut inner, user, now);
+    }
+    inner.clear(inner.generation(), now).unwrap();
+    inner.ready();
+    (inner, users)
+}
+
+/// A *pending* connection is being established.
+#[tokio::test(start_paused = true)]
+async fn at_most_eight_connections_for_min_pool_size_are_pending_until_all_users_have_theirs() {
+    let now = Instant::now();
+    let (mut inner, _users) = cleared(2, 20, now);
+    let mut pending = VecDeque::from(inner.maintain(now, |_| false).establish);
+    for established in 0..40_usize {
+        assert_eq!(pending.len(), (40 - established).min(8));
+        let (user, generation) = pending.pop_front().unwrap();
+        let todo = inner.established(&user, connection(now, generation), now);
+        pending.extend(todo.establish);
+        inner.check_invariants();
+    }
+    let users = inner.snapshot().users;
+    assert_eq!(users.len(), 20);
+    assert!(users.iter().all(|user| user.available == 2), "{users:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_connecting_limits_the_pending_connections_for_min_pool_size_of_a_user() {
+    let now = Instant::now();
+    let (mut inner, users) = cleared(3, 1, now);
+    let todo = inner.maintain(now, |_| false);
+    assert_eq!(todo.establish.len(), 2);
+    let [(_, generation), _] = todo.establish[..] else {
+        panic!("expected two pending connections");
+    };
+    let todo = inner.established(&users[0], connection(now, generation), now);
+    assert_eq!(todo.establish.len(), 1);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_failed_attempt_the_next_user_gets_its_connections_for_min_pool_size() {
+    let now = Instant::now();
+    let (mut inner, _users) = cleared(2, 20, now);
+    let todo = inner.maintain(now, |_| false);
+    let (failed, _) = &todo.establish[0];
+    let error = refused(&inner);
+    let next = inner.not_established(failed, &error, now).establish;
+    assert_eq!(next.len(), 1);
+    assert_ne!(next[0].0.id(), failed.id());
+    inner.check_invariants();
+}
+
+/// A clear of the pool makes Seawall give up the connections that are being established.
+#[tokio::test(start_paused = true)]
+async fn connections_for_min_pool_size_are_established_in_place_of_those_that_were_given_up() {
+    let now = Instant::now();
+    let (mut inner, _users) = cleared(2, 20, now);
+    let given_up = inner.maintain(now, |_| false).establish;
+    inner.clear(inner.generation(), now).unwrap();
+    inner.ready();
+    assert!(inner.maintain(now, |_| false).establish.is_empty());
+    for (user, _) in &given_up {
+        assert_eq!(inner.gave_up(user, now).establish.len(), 1);
+        inner.check_invariants();
+    }
+    assert_eq!(inner.snapshot().pending, 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_pool_establishes_no_connections_for_min_pool_size() {
+    let now = Instant::now();
+    let (mut inner, _users) = cleared(2, 20, now);
+    let given_up = inner.maintain(now, |_| false).establish;
+    drop(inner.close(now));
+    for (user, _) in &given_up {
+        assert!(inner.gave_up(user, now).establish.is_empty());
+    }
+    assert!(inner.maintain(now, |_| false).establish.is_empty());
+    assert_eq!(inner.snapshot().pending, 0);
     inner.check_invariants();
 }
 

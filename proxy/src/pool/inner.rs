@@ -103,6 +103,10 @@ pub(super) struct Inner {
     /// waiters is in this list. A user whose waiters were served or have left may still be in the
     /// list: such a user gets no connection.
     turns: VecDeque<IdentityId>,
+    /// The users that had fewer than [`Limits::min_pool_size`] connections at the last call of
+    /// [`Self::maintain`], in the order in which connections are established for them. A user that
+    /// no longer needs a connection may still be in the list.
+    short: VecDeque<IdentityId>,
     /// For each need: the users in the order in which they get slots. A user is added if it has
     /// waiters with this need, and also has available connections. A user whose waiters were served
     /// or have left may still be in the list: such a user gets no slot.
@@ -152,6 +156,7 @@ impl Inner {
             users: HashMap::default(),
             total: 0,
             turns: VecDeque::new(),
+            short: VecDeque::new(),
             ready: Default::default(),
             was_urgent: false,
             examined: 0,
@@ -557,13 +562,19 @@ impl Inner {
         for id in ids {
             self.list(id);
             self.use_room(id, &mut todo);
-            self.refill(id, now, &mut todo);
         }
-        // A clear closes all connections. The users get their minimum when the pool is ready again.
-        let awaits_refill = self.limits.min_pool_size > 0 && self.state != PoolState::Ready;
+        let short = self.users.iter();
+        let short = short.filter(|(_, user)| user.is_short(&self.limits, now));
+        self.short = short.map(|(id, _)| *id).collect();
+        self.refill(now, &mut todo);
+        // A clear closes all connections. The users get their minimum when the pool is ready again,
+        // a few users at a time.
+        let awaits_ready = self.limits.min_pool_size > 0 && self.state != PoolState::Ready;
+        let has_room = self.total < self.limits.max_server_connections;
         self.users.retain(|_, user| {
-            let is_kept = awaits_refill && !user.is_refused;
-            is_kept || !user.is_unused(now)
+            !user.is_unused(now)
+                || (awaits_ready && !user.is_refused)
+                || (has_room && user.is_short(&self.limits, now))
         });
         todo
     }

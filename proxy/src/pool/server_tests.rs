@@ -264,6 +264,30 @@ async fn a_clear_of_the_pool_gives_up_connection_attempts_that_wait_for_their_st
     scene.use_once().await;
 }
 
+/// All connections to a server share `pool.connections_per_second`.
+#[tokio::test]
+async fn connections_for_min_pool_size_of_many_users_do_not_delay_an_operation_of_another_user() {
+    let scene = Scene::ready(Limits {
+        min_pool_size: 2,
+        max_server_connections: 200,
+        connections_per_second: NonZeroU32::new(10),
+        ..limits()
+    })
+    .await;
+    for n in 0..50 {
+        let connection = scene.connector.connect(scene.pool.address()).await.unwrap();
+        scene.pool.adopt(&identity(&format!("u{n}")), connection);
+    }
+    let before = scene.server.accepted();
+    assert!(scene.pool.clear(scene.pool.generation()));
+    scene.pool.ready();
+    scene.pool.maintain();
+    scene.use_once().await;
+    // The users lack 100 connections.
+    let established = scene.server.accepted() - before;
+    assert!(established < 50, "{established}");
+}
+
 #[tokio::test]
 async fn a_server_is_suspected_until_it_replies_to_a_probe_that_was_sent_after_the_suspicion() {
     let scene = Scene::ready(limits()).await;

@@ -111,14 +111,14 @@ impl User {
     }
 
     /// True if Seawall must establish a connection to reach `min_pool_size`: the user has fewer
-    /// connections, the user's own limits allow one more, `refill_after` has passed, and Seawall
-    /// has what it needs to log in as the user. A user whose last login was refused, and that has
-    /// neither connections nor waiters, gets none: it may have been dropped or have a new password.
+    /// connections, `refill_after` has passed, and Seawall has what it needs to log in as the user.
+    /// A user whose last login was refused, and that has neither connections nor waiters, gets
+    /// none: it may have been dropped or have a new password. [`Limits::max_connecting`] is not
+    /// checked here.
     pub(super) fn is_short(&self, limits: &Limits, now: Instant) -> bool {
         let is_given_up = self.is_refused && self.total() == 0 && self.waiters.is_empty();
         self.total() < limits.min_pool_size.min(limits.max_pool_size)
             && !is_given_up
-            && self.pending < limits.max_connecting
             && self.refill_after.is_none_or(|at| at <= now)
             && self.identity.can_log_in()
     }

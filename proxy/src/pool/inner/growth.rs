@@ -22,6 +22,12 @@ const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 /// the user's `min_pool_size` for this time. Connections for waiters are still established.
 const REFILL_PAUSE: Duration = Duration::from_secs(30);
 
+/// Connections for `min_pool_size` are established only while fewer than this number of connections
+/// to the server are pending. A connection for an operation has to begin after all connections that
+/// are pending before it ([`super::super::pace`]), and the pace lets about this number begin at
+/// once.
+const MAX_PENDING_FOR_REFILL: usize = 8;
+
 /// Maximum number of users with waiters that are examined to find the user for a new connection.
 const MAX_USERS_TRIED: usize = 8;
 
@@ -156,18 +162,30 @@ impl Inner {
         }
     }
 
-    /// Establishes connections up to [`Limits::min_pool_size`]. Closes no connections of other
-    /// users for this purpose: if the minimums of all users together exceeded
-    /// `max_server_connections`, users would close each other's connections again and again.
-    pub(super) fn refill(&mut self, id: IdentityId, now: Instant, todo: &mut Todo) {
+    /// Establishes connections up to [`Limits::min_pool_size`] for the users in `short` in turn, a
+    /// few at a time. Closes no connections of other users for this purpose: if the minimums of all
+    /// users together exceeded `max_server_connections`, users would close each other's connections
+    /// again and again.
+    pub(super) fn refill(&mut self, now: Instant, todo: &mut Todo) {
+        // Number of consecutive users that already have `max_connecting` pending connections.
+        let mut skipped = 0;
         while self.state == PoolState::Ready
+            && self.pending < MAX_PENDING_FOR_REFILL
             && self.total < self.limits.max_server_connections
-            && self
-                .users
-                .get(&id)
-                .is_some_and(|user| user.is_short(&self.limits, now))
+            && skipped < self.short.len()
+            && let Some(id) = self.short.pop_front()
         {
-            self.begin_connection(id, todo);
+            let user = self.users.get(&id);
+            let Some(user) = user.filter(|user| user.is_short(&self.limits, now)) else {
+                continue;
+            };
+            self.short.push_back(id);
+            if user.pending < self.limits.max_connecting {
+                self.begin_connection(id, todo);
+                skipped = 0;
+            } else {
+                skipped += 1;
+            }
         }
     }
 
@@ -224,7 +242,7 @@ impl Inner {
 
     /// Records that Seawall gave up establishing a connection, because [`Self::may_establish`]
     /// became false.
-    pub(in super::super) fn gave_up(&mut self, identity: &Arc<Identity>) -> Todo {
+    pub(in super::super) fn gave_up(&mut self, identity: &Arc<Identity>, now: Instant) -> Todo {
         let mut todo = Todo::default();
         self.total -= 1;
         if let Some(user) = self.users.get_mut(&identity.id()) {
@@ -232,6 +250,7 @@ impl Inner {
             self.pending -= 1;
         }
         self.use_room(identity.id(), &mut todo);
+        self.refill(now, &mut todo);
         todo
     }
 
@@ -252,6 +271,7 @@ impl Inner {
         if self.users.get(&id).is_some_and(has_waiters) {
             self.grow(id, &mut todo);
         }
+        self.refill(now, &mut todo);
         todo
     }
 
@@ -313,6 +333,7 @@ impl Inner {
             self.fail(waiters, error, now, &mut todo);
         }
         self.use_room(identity.id(), &mut todo);
+        self.refill(now, &mut todo);
         todo
     }
 

@@ -150,6 +150,7 @@ impl Inner {
         }
         self.fail(waiters, error, now, &mut todo);
         self.turns.clear();
+        self.short.clear();
         self.ready.iter_mut().for_each(VecDeque::clear);
         todo
     }
