@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use super::{
     CheckOutError, Limits,
     inner::Inner,
-    tests::{CLIENT, connection, identity, inner, limits, obtain, use_once, wait},
+    tests::{CLIENT, connection, identity, inner, limits, obtain, reasons, use_once, wait},
 };
+use crate::observe::CloseReason;
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_transport::connection::EstablishError;
 
@@ -74,6 +75,33 @@ async fn no_connections_for_min_pool_size_are_established_for_a_user_that_no_lon
     user.end(IdentityStatus::Gone);
     assert!(inner.forget(user.id()).establish.is_empty());
     assert!(inner.maintain(now, |_| false).establish.is_empty());
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn maintenance_closes_the_connections_of_users_that_no_client_can_use_any_more() {
+    for status in [IdentityStatus::Gone, IdentityStatus::Refused] {
+        let (mut inner, user, now) = (inner(with_minimum(1)), identity("u"), Instant::now());
+        use_once(&mut inner, &user, now);
+        user.end(status);
+        let todo = inner.maintain(now, |_| false);
+        assert_eq!(reasons(&todo), [CloseReason::Unauthorized], "{status:?}");
+        assert!(todo.establish.is_empty(), "{status:?}");
+        inner.check_invariants();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_keys_were_refused_a_connection_stays_open_until_no_operation_of_its_user_waits() {
+    let (mut inner, user, now) = (inner(with_minimum(1)), identity("u"), Instant::now());
+    let held = obtain(&mut inner, &user, now);
+    let (_wait, _) = wait(&mut inner, &user, CLIENT, now);
+    user.end(IdentityStatus::Refused);
+    assert_eq!(reasons(&inner.forget(user.id())), []);
+    let mut todo = inner.give_back(user.id(), held, None, now);
+    let last = todo.hand_over.pop().unwrap();
+    let todo = inner.give_back(user.id(), last.into(), None, now);
+    assert_eq!(reasons(&todo), [CloseReason::Unauthorized]);
     inner.check_invariants();
 }
 

@@ -341,7 +341,7 @@ impl Inner {
             debug_assert!(false, "check-in for an unknown user");
             return todo;
         };
-        let is_gone = user.is_gone();
+        let is_ended = user.is_ended();
         let is_excess = user.total() > self.limits.max_with_reserve()
             || self.total > self.limits.max_server_connections;
         user.in_use -= 1;
@@ -354,7 +354,7 @@ impl Inner {
         let is_closed = self.state == PoolState::Closed;
         let reason = perished
             .or_else(|| is_closed.then_some(CloseReason::PoolClosed))
-            .or_else(|| is_gone.then_some(CloseReason::Unauthorized))
+            .or_else(|| is_ended.then_some(CloseReason::Unauthorized))
             .or_else(|| self.limits.perished(&connection, self.generation, now))
             .or_else(|| (is_for_other || is_excess).then_some(CloseReason::GaveWay));
         if let Some(reason) = reason {
@@ -521,8 +521,10 @@ impl Inner {
         for user in self.users.values_mut() {
             user.note_late_command(now);
             let before = user.available.len();
+            let is_ended = user.is_ended();
             let perished = |c: &mut Connection| {
-                let reason = self.limits.perished(c, self.generation, now);
+                let reason = is_ended.then_some(CloseReason::Unauthorized);
+                let reason = reason.or_else(|| self.limits.perished(c, self.generation, now));
                 reason.or_else(|| has_ended(c).then_some(CloseReason::Ended))
             };
             let available = user.available.drain(..);

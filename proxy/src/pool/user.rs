@@ -98,6 +98,16 @@ impl User {
         self.identity.status() == IdentityStatus::Gone
     }
 
+    /// True if no client can use the user's connections any more: the user no longer exists, or a
+    /// server has refused the user's keys and none of the user's operations waits.
+    pub(super) fn is_ended(&self) -> bool {
+        match self.identity.status() {
+            IdentityStatus::Good => false,
+            IdentityStatus::Gone => true,
+            IdentityStatus::Refused => self.waiters.is_empty(),
+        }
+    }
+
     /// True if the user's waiters need another connection and the user's own limits allow one.
     /// [`Limits::max_server_connections`] is not checked here.
     pub(super) fn wants_more(&self, limits: &Limits, room: Room) -> bool {
