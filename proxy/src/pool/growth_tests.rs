@@ -6,12 +6,12 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    CheckOutError, Limits,
+    CheckOutError, Demand, Limits,
     inner::Inner,
     tests::{CLIENT, connection, identity, inner, limits, obtain, reasons, use_once, wait},
 };
 use crate::observe::CloseReason;
-use seawall_auth::{Identity, IdentityStatus};
+use seawall_auth::{Identity, IdentityStatus, Login};
 use seawall_transport::connection::EstablishError;
 
 fn with_minimum(min_pool_size: usize) -> Limits {
@@ -75,6 +75,21 @@ async fn no_connections_for_min_pool_size_are_established_for_a_user_that_no_lon
     user.end(IdentityStatus::Gone);
     assert!(inner.forget(user.id()).establish.is_empty());
     assert!(inner.maintain(now, |_| false).establish.is_empty());
+    inner.check_invariants();
+}
+
+/// After a change of its password, a user has no login until a client logs in with the new
+/// password. The open connections of the user stay logged in.
+#[tokio::test(start_paused = true)]
+async fn a_command_of_seawall_itself_waits_for_a_connection_in_use_of_a_user_without_a_login() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let held = obtain(&mut inner, &user, now);
+    user.learn(Login::Unknown);
+    let (_wait, todo) = wait(&mut inner, &user, Demand::OWN, now);
+    assert!(todo.establish.is_empty());
+    // Without a connection, the command cannot wait for one.
+    let todo = inner.give_back(user.id(), held, Some(CloseReason::Broken), now);
+    assert_eq!(todo.establish.len(), 1);
     inner.check_invariants();
 }
 

@@ -111,13 +111,22 @@ impl User {
     /// True if the user's waiters need another connection and the user's own limits allow one.
     /// [`Limits::max_server_connections`] is not checked here.
     pub(super) fn wants_more(&self, limits: &Limits, room: Room) -> bool {
-        let needed = self.needed(limits, room);
+        let needed = self.needed(limits, room) - self.commands_without_login();
         let missing = needed.saturating_sub(self.available.len());
         let max = match self.lacks_urgent_connection() {
             true => limits.max_with_reserve(),
             false => limits.max_pool_size,
         };
         self.pending < limits.max_connecting && self.pending < missing && self.total() < max
+    }
+
+    /// Number of waiting commands of Seawall itself for which no connection must be established,
+    /// because the login would fail. A failed login would close all clients of the user, although
+    /// its open connections stay logged in. So the commands wait for one of these connections.
+    fn commands_without_login(&self) -> usize {
+        let commands = self.waiters.len_of(Need::Nothing);
+        let must_wait = commands > 0 && self.total() > 0 && !self.identity.can_log_in();
+        if must_wait { commands } else { 0 }
     }
 
     /// True if Seawall must establish a connection to reach `min_pool_size`: the user has fewer

@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::{task::yield_now, time::Instant};
 
 use super::{
     super::READING_PACE,
-    CredentialError, CredentialMode, Credentials, Obtained, SHA_256, Scene, Topology, refused,
-    user,
+    CredentialError, CredentialMode, Credentials, LIMIT, Obtained, SHA_256, Scene, Topology,
+    refused, user,
     users::{error, keys_of, no_user, stored_keys, users_info},
 };
+use crate::pool::Demand;
 use seawall_auth::{IdentityStatus, Login};
 
 #[tokio::test]
@@ -53,6 +54,27 @@ async fn after_a_password_change_the_user_keeps_its_identity_but_its_stored_logi
     assert!(matches!(known.identity.login(), Login::Unknown));
     let keys = changed.credentials.keys(SHA_256);
     assert_eq!(keys, Some(&keys_of(SHA_256, "u", "changed").keys));
+}
+
+/// A new connection could not log in, because no client has logged in with the new password yet.
+#[tokio::test]
+async fn after_a_password_change_a_reading_of_the_keys_waits_for_a_connection_in_use() {
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    scene.server.set_password("u", "changed");
+    scene.read_again(&known).await;
+    let deadline = Instant::now() + LIMIT;
+    let held = scene.pool.check_out(&known.identity, Demand::OWN, deadline);
+    let held = held.await.unwrap();
+    let mut reading = scene.credentials.read_again(&user("u"), &known.identity);
+    while !scene.pool.has_waiting() {
+        yield_now().await;
+    }
+    assert_eq!(scene.pool.snapshot().pending, 0);
+    drop(held);
+    reading.wait_for(|done| *done).await.unwrap();
+    assert_eq!(known.identity.status(), IdentityStatus::Good);
+    assert_eq!(scene.server.count("usersInfo"), 3);
 }
 
 /// To read a user's keys again, Seawall sends `usersInfo` as this user. Every user may read its own
