@@ -276,6 +276,24 @@ async fn until_a_restart_a_changed_listener_requires_tls_as_before_and_its_chang
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_refuses_unusable_tls_files_of_a_listener_that_would_wait_for_a_restart() {
+    let files = Files::new();
+    files.scratch.write("added.pem", "nothing").unwrap();
+    let first = listener(1, "");
+    let seawall = start(&first).await;
+    let toml = first + &listener(2, &files.tls("added", ""));
+    let problems = seawall.reload(&toml).await.unwrap_err();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(
+        problems[0].starts_with("listeners[1].tls: "),
+        "{problems:?}"
+    );
+    let configuration: Configuration = seawall.api("/api/v1/config").await;
+    let mut values = configuration.values.iter();
+    assert!(values.all(|value| value.pending.is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unusable_tls_files_are_reported_with_the_configuration_key_of_their_listener() {
     let files = Files::new();
     files.issue("server");

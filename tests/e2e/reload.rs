@@ -498,6 +498,18 @@ async fn new_values_that_need_a_restart_are_pending_and_the_old_values_stay_in_e
     assert!(!keys(&reload, true).is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_refuses_credentials_lookup_if_the_connection_string_has_no_user() {
+    let seawall = start("").await;
+    let lookup = "auth.credentials = \"lookup\"\n";
+    let problems = seawall.reload(lookup).await.unwrap_err();
+    let expected = "auth.credentials: \"lookup\" needs a user in deployment.uri";
+    assert_eq!(problems, [expected]);
+    let configuration: Configuration = seawall.api("/api/v1/config").await;
+    let mut values = configuration.values.iter();
+    assert!(values.all(|value| value.pending.is_none()));
+}
+
 #[tokio::test]
 async fn sighup_and_the_api_reload_the_configuration() {
     let mut served = Served::start("").await;

@@ -19,7 +19,7 @@ use super::{
     reload_problems::Found,
     server_tls::NewAccess,
     telemetry::Destination,
-    tls::NewTls,
+    tls::{NewTls, tls_problems},
 };
 use crate::{
     admin::Switches,
@@ -139,6 +139,7 @@ impl App {
                 "{problem} (conflicts with running values that only a restart can change)"
             ));
         }
+        self.check_next_start(&new.settings, &running.settings, &mut found);
         let prepared = self.prepare(&settings, &running.settings, found)?;
         let mut changes = changes(&changed, &running.values, &new.values);
         if access.tls.is_some() && changed.iter().all(|change| change.path != SERVER_TLS) {
@@ -152,6 +153,25 @@ impl App {
             changes,
             prepared,
         })
+    }
+
+    /// Checks the values that the next start would use. Some of them need a restart, so the reload
+    /// does not use them: for example TLS of an added listener. The caller has checked a changed
+    /// connection string.
+    fn check_next_start(
+        &self,
+        new: &config::Settings,
+        running: &config::Settings,
+        found: &mut Found,
+    ) {
+        for problem in tls_problems(new) {
+            found.add(problem);
+        }
+        if new.deployment.uri == running.deployment.uri {
+            let has_account = self.has_service_account;
+            let credentials = convert::credential_settings(&new.auth, &new.limits, has_account);
+            found.unless_failed(credentials);
+        }
     }
 
     /// Carries out a plan. `slow_log` is the new slow log: `None` if it stays as it is, and
