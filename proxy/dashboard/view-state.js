@@ -353,7 +353,7 @@ export function configurationView(page) {
           h("code", {}, of.key),
           of.value,
           of.origin,
-          of.pending ?? "",
+          of.pending === "" ? "(absent)" : (of.pending ?? ""),
           ...instanceCell(of),
         ]),
       ),

@@ -293,6 +293,20 @@ test("clients, servers and the configuration are those of the API", async () => 
   });
 });
 
+test("the configuration shows which key has no value after a restart", async () => {
+  const { page, errors, close } = await open(browser);
+  const value = { key: "history.directory", value: '"/history"', origin: "file", pending: "" };
+  const json = { hash: "0", values: [{ ...value, in_effect: null }] };
+  await page.route("**/api/v1/config**", (route) => route.fulfill({ json }));
+  await page.goto(`${ADMIN}/?view=config`);
+  const row = page.getByRole("region", { name: "Configuration" }).locator("tbody tr").first();
+  await row.waitFor();
+  const cells = await row.locator("td, th").allTextContents();
+  assert.deepEqual(cells, [value.key, value.value, value.origin, "(absent)"]);
+  assert.deepEqual(errors, []);
+  await close();
+});
+
 test("connections that getMores hold are counted for their shape", async () => {
   const { page, errors, close } = await open(browser);
   const { shapes, other } = manyShapes(2);

@@ -268,7 +268,7 @@ async fn until_a_restart_a_changed_listener_requires_tls_as_before_and_its_chang
     let backlog = value("listeners[0].backlog");
     assert_eq!(backlog, ("4096", Some("7"), "default"));
     let mode = value("listeners[1].tls.mode");
-    assert_eq!(mode, ("\"require\"", None, "default"));
+    assert_eq!(mode, ("\"require\"", Some(""), "default"));
     let listen_keys = configuration.values.iter().map(|value| value.key.as_str());
     let listen_keys = listen_keys.filter(|key| key.starts_with("listen."));
     let listen_keys: Vec<&str> = listen_keys.collect();

@@ -147,7 +147,7 @@ impl App {
         }
         let values = values_in_effect(&changed, &running.values, &new.values);
         Ok(Plan {
-            described: described(&values, &pending(&changed, &new.values)),
+            described: described(&values, &pending(&changed, &values, &new.values)),
             settings,
             values,
             changes,
@@ -495,10 +495,21 @@ fn values_in_effect(
     values
 }
 
-/// The new values that take effect only after a restart.
-fn pending(changed: &[Changed], after: &[EffectiveValue]) -> Vec<EffectiveValue> {
+/// The new values that take effect only after a restart. The value of a key in `in_effect` that is
+/// absent after the restart is empty.
+fn pending(
+    changed: &[Changed],
+    in_effect: &[EffectiveValue],
+    after: &[EffectiveValue],
+) -> Vec<EffectiveValue> {
     let waits = |value: &&EffectiveValue| needs_restart(changed, &value.path);
-    after.iter().filter(waits).cloned().collect()
+    let is_absent = |value: &&EffectiveValue| !after.iter().any(|of| of.path == value.path);
+    let absent = in_effect.iter().filter(waits).filter(is_absent);
+    let absent = absent.map(|value| EffectiveValue {
+        value: String::new(),
+        ..value.clone()
+    });
+    after.iter().filter(waits).cloned().chain(absent).collect()
 }
 
 fn needs_restart(changed: &[Changed], path: &str) -> bool {
@@ -552,7 +563,7 @@ mod tests {
         let (before, after) = (load(before), load(after));
         let changed = after.settings.changes_since(&before.settings);
         let values = values_in_effect(&changed, &before.values, &after.values);
-        let pending = pending(&changed, &after.values);
+        let pending = pending(&changed, &values, &after.values);
         (
             changes(&changed, &before.values, &after.values),
             described(&values, &pending),
@@ -583,6 +594,22 @@ mod tests {
         };
         assert_eq!(value("listen.backlog"), ("7", Some("8")));
         assert_eq!(value("pool.max_pool_size"), ("6", None));
+    }
+
+    #[test]
+    fn keys_and_listeners_that_the_next_start_does_not_have_are_pending_without_a_value() {
+        let listener = |port: u16| format!("[[listeners]]\naddress = \"127.0.0.1:{port}\"\n");
+        let before = listener(1) + "name = \"public\"\n" + &listener(2);
+        let (_, configuration) = reload(&before, &listener(1));
+        let pending = |key: &str| {
+            let mut values = configuration.values.iter();
+            let value = values.find(|value| value.key == key).unwrap();
+            value.pending.as_deref()
+        };
+        assert_eq!(pending("listeners[0].address"), None);
+        assert_eq!(pending("listeners[0].name"), Some(""));
+        assert_eq!(pending("listeners[1].address"), Some(""));
+        assert_eq!(pending("listeners[1].backlog"), Some(""));
     }
 
     #[test]

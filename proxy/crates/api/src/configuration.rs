@@ -29,7 +29,8 @@ pub struct ConfigurationValue {
     pub key: String,
     /// The source of the value: `flag`, `environment`, `file` or `default`.
     pub origin: String,
-    /// The value that takes effect at the next start; `None` if the value stays the same.
+    /// The value that takes effect at the next start; empty if the key then has no value. `None` if
+    /// the value stays the same.
     pub pending: Option<String>,
     /// The value, as in a TOML file; empty if the key has no value. Secrets are hidden.
     pub value: String,

@@ -16,6 +16,9 @@ use seawall_api::{AdminClient, ClientError, Clients, Configuration, Pools, Reloa
 /// Time between two checks of a proxy that is starting or stopping.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The text for a key that has no value after a restart.
+const ABSENT: &str = "(absent)";
+
 /// The path in the admin API that starts a drain.
 const DRAIN: &str = "/api/v1/drain";
 
@@ -348,7 +351,10 @@ fn client_rows(clients: &Clients) -> Vec<String> {
 
 fn configuration_rows(configuration: &Configuration) -> Vec<String> {
     let rows = configuration.values.iter().map(|value| {
-        let pending = value.pending.as_deref().map(figures::printable);
+        let pending = match value.pending.as_deref() {
+            Some("") => ABSENT.to_owned(),
+            pending => figures::printable(pending.unwrap_or_default()),
+        };
         let configured = figures::printable(&value.value);
         let shown = match &value.in_effect {
             Some(other) => format!("{configured} (in effect: {})", figures::printable(other)),
@@ -358,7 +364,7 @@ fn configuration_rows(configuration: &Configuration) -> Vec<String> {
             figures::printable(&value.key),
             shown,
             value.origin.clone(),
-            pending.unwrap_or_default(),
+            pending,
         ]
     });
     let headings = ["<key", "<value", "<source", "<after a restart"];
@@ -437,20 +443,28 @@ mod tests {
     fn configuration_table_shows_which_values_need_a_restart_and_the_hash_of_all_values() {
         let configuration = Configuration {
             hash: "0123".to_owned(),
-            values: vec![ConfigurationValue {
-                in_effect: Some("7".to_owned()),
-                instance: None,
-                key: "listen.backlog".to_owned(),
-                origin: "file".to_owned(),
-                pending: Some("9".to_owned()),
-                value: "8".to_owned(),
-            }],
+            values: vec![
+                ConfigurationValue {
+                    in_effect: Some("7".to_owned()),
+                    instance: None,
+                    key: "listen.backlog".to_owned(),
+                    origin: "file".to_owned(),
+                    pending: Some("9".to_owned()),
+                    value: "8".to_owned(),
+                },
+                ConfigurationValue {
+                    key: "history.directory".to_owned(),
+                    pending: Some(String::new()),
+                    ..ConfigurationValue::default()
+                },
+            ],
         };
         let lines = configuration_rows(&configuration);
         assert!(lines[1].starts_with("listen.backlog"), "{lines:?}");
         assert!(lines[1].contains("8 (in effect: 7)"), "{lines:?}");
         assert!(lines[1].trim_end().ends_with('9'), "{lines:?}");
-        assert_eq!(lines[2], "hash of the values: 0123");
+        assert!(lines[2].trim_end().ends_with("(absent)"), "{lines:?}");
+        assert_eq!(lines[3], "hash of the values: 0123");
     }
 
     #[test]
