@@ -102,6 +102,15 @@ impl AdminAddress {
             Self::Tcp(address) => is_loopback(address),
         }
     }
+
+    /// The address; `None` if there is none ([`Self::Off`]), or if the system chooses its port.
+    pub(crate) fn with_fixed_port(&self) -> Option<ListenAddress> {
+        let Self::Tcp(address) = self else {
+            return None;
+        };
+        let (_, port) = address.rsplit_once(':')?;
+        (port.parse::<u16>() != Ok(0)).then(|| ListenAddress::Tcp(address.clone()))
+    }
 }
 
 impl FromStr for AdminAddress {

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use crate::address::ListenAddress;
 use crate::kinds::MIN_REDACTION_KEY_BYTES;
 use crate::listeners::{Listener, Tls};
 use crate::problem::{Problem, Problems, shown_text};
@@ -15,6 +16,7 @@ use crate::words::{
 pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Problems) {
     let listeners = settings.listeners();
     no_address_twice(&listeners, problems);
+    http_addresses_differ(&listeners, &settings.admin, problems);
     for listener in &*listeners {
         if let Some(tls) = &listener.tls {
             certificates_fit(&format!("{}.tls", listener.path), tls, problems);
@@ -49,6 +51,41 @@ fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
                 let text = shown_text(&address.to_string());
                 problems.add(Problem::new(&key, &text, "must not be listed twice"));
             }
+        }
+    }
+}
+
+/// Checks that the two HTTP addresses differ from each other and from the addresses of clients.
+/// Otherwise, an HTTP address could never be bound, but Seawall would start without it.
+fn http_addresses_differ(listeners: &[Listener], admin: &Admin, problems: &mut Problems) {
+    if problems.has("admin.address") {
+        return;
+    }
+    let address = admin.address.with_fixed_port();
+    let metrics = admin.metrics_address.with_fixed_port();
+    let of_clients = |address: &ListenAddress| {
+        let mut listeners = listeners.iter();
+        let listener = listeners.find(|listener| listener.addresses.contains(address));
+        listener.map(|listener| format!("{}.address", listener.path))
+    };
+    for (key, own, earlier) in [
+        ("admin.address", &address, &None),
+        ("admin.metrics_address", &metrics, &address),
+    ] {
+        let Some(own) = own else {
+            continue;
+        };
+        let other = match earlier.as_ref() == Some(own) {
+            true => Some("admin.address".to_owned()),
+            false => of_clients(own),
+        };
+        if let Some(other) = other {
+            let text = shown_text(&own.to_string());
+            problems.add(Problem::new(
+                key,
+                &text,
+                &format!("must differ from {other}"),
+            ));
         }
     }
 }
@@ -355,6 +392,38 @@ mod tests {
                 "pool.min_pool_size",
             ]
         );
+    }
+
+    #[test]
+    fn http_addresses_must_differ_from_each_other_and_from_the_addresses_of_clients() {
+        let problems = |toml: &str| {
+            let toml = format!("deployment.uri = \"mongodb://server/\"\n{toml}");
+            let problems = Settings::from_toml(&toml).err();
+            problems.map_or_else(String::new, |problems| problems.to_string())
+        };
+        for (toml, expected) in [
+            (
+                "admin.metrics_address = \"127.0.0.1:9909\"\n",
+                "admin.metrics_address = \"127.0.0.1:9909\": must differ from admin.address",
+            ),
+            (
+                "listen.address = [\"a:1\", \"127.0.0.1:9909\"]\n",
+                "admin.address = \"127.0.0.1:9909\": must differ from listen.address",
+            ),
+            (
+                "admin.metrics_address = \"b:1\"\n[[listeners]]\naddress = \"a:1\"\n\
+                 [[listeners]]\naddress = \"b:1\"\n",
+                "admin.metrics_address = \"b:1\": must differ from listeners[1].address",
+            ),
+        ] {
+            assert_eq!(problems(toml), expected);
+        }
+        let chosen_by_the_system = "listen.address = \"127.0.0.1:0\"\n\
+             admin.address = \"127.0.0.1:0\"\nadmin.metrics_address = \"127.0.0.1:0\"\n";
+        assert_eq!(problems(chosen_by_the_system), "");
+        // The default of a wrong admin address equals the other address, and is no further problem.
+        let wrong = "admin.address = \"9909\"\nadmin.metrics_address = \"127.0.0.1:9909\"\n";
+        assert_eq!(problems(wrong).lines().count(), 1);
     }
 
     /// A capture with `redact = "ordered"` replaces values by pseudonyms that depend on a secret
