@@ -41,8 +41,9 @@ const MAX_SOCKETS: usize = MAX_CONNECTIONS + 8;
 
 /// A connection on which nothing is read or written for this time is closed. Writes count too,
 /// because a caller of an event stream sends nothing. The time is longer than the usual interval of
-/// scrapes, so that scrapers can keep their connections.
-const MAX_IDLE: Duration = Duration::from_secs(90);
+/// scrapes, so that scrapers can keep their connections. It is also longer than a reload with the
+/// wait for earlier reloads, so that the caller gets the reply.
+const MAX_IDLE: Duration = Duration::from_secs(120);
 
 /// Performs the TLS handshake of a caller within a time limit. Without TLS, there is no handshake.
 pub type Handshake = Arc<dyn Fn(TcpStream, SocketAddr) -> Handshaking + Send + Sync>;
@@ -285,6 +286,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::admin::RELOAD_WAIT_LIMIT;
 
     async fn listener() -> (Bounded, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -395,6 +397,17 @@ mod tests {
         advance(Duration::from_secs(2)).await;
         let closed = connection.read_u8().await.unwrap_err();
         assert_eq!(closed.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn a_connection_stays_open_while_its_caller_waits_for_a_long_reload() {
+        let (mut listener, address) = listener().await;
+        let _caller = TcpStream::connect(address).await.unwrap();
+        let (mut connection, _) = listener.accept().await;
+        tokio::time::pause();
+        // A reload waits for earlier reloads, and then takes about a minute.
+        advance(RELOAD_WAIT_LIMIT + Duration::from_secs(65)).await;
+        assert!(timeout(Duration::ZERO, connection.read_u8()).await.is_err());
     }
 
     #[tokio::test]

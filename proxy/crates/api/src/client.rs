@@ -27,6 +27,10 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// many distributions.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(30);
 
+/// Time limit for the response to a reload. A reload waits up to 30 s for earlier reloads, and then
+/// takes up to a minute. A caller that gives up earlier does not learn if the reload took effect.
+const RELOAD_LIMIT: Duration = Duration::from_secs(120);
+
 /// Maximum size of a response. A report on several days with all its distributions is a few MiB.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
@@ -97,12 +101,14 @@ impl AdminClient {
         read(reply).map_err(ClientError::NotJson)
     }
 
-    /// Sends a POST request without a body, and parses the reply.
+    /// Sends a POST request without a body, and parses the reply. Waits up to 120 s for the reply,
+    /// because a reload may take long.
     ///
     /// # Errors
     /// If there is no reply, the request is refused, or the reply cannot be parsed as `T`.
     pub async fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        let reply = self.exchange(Method::POST, path).await?;
+        let exchange = self.exchange_body(Request::builder(), Method::POST, path, Body::empty());
+        let reply = self.within(RELOAD_LIMIT, exchange).await?;
         read(json(&reply)?).map_err(ClientError::NotJson)
     }
 
@@ -127,7 +133,7 @@ impl AdminClient {
         let head = Request::builder().header(header::CONTENT_TYPE, "application/json");
         let body = Body::from(request);
         let exchange = self.exchange_body(head, Method::POST, path, body);
-        let reply = self.within_limit(exchange).await?;
+        let reply = self.within(RESPONSE_LIMIT, exchange).await?;
         read(json(&reply)?).map_err(ClientError::NotJson)
     }
 
@@ -220,14 +226,15 @@ impl AdminClient {
     /// Sends a request without a body, and returns the body of a successful response.
     async fn exchange(&self, method: Method, path: &str) -> Result<Bytes, ClientError> {
         let exchange = self.exchange_body(Request::builder(), method, path, Body::empty());
-        self.within_limit(exchange).await
+        self.within(RESPONSE_LIMIT, exchange).await
     }
 
-    async fn within_limit(
+    async fn within(
         &self,
+        limit: Duration,
         exchange: impl Future<Output = Result<Bytes, ClientError>>,
     ) -> Result<Bytes, ClientError> {
-        match timeout(RESPONSE_LIMIT, exchange).await {
+        match timeout(limit, exchange).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::TimedOut {
                 address: self.base.clone(),
@@ -408,11 +415,21 @@ pub enum ClientError {
 mod tests {
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
-        net::TcpListener,
+        net::{TcpListener, TcpStream},
         task::JoinHandle,
+        time::{advance, pause, resume},
     };
 
     use super::*;
+
+    /// Reads a request without a body.
+    async fn read_request(stream: &mut TcpStream) -> String {
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(stream.read_u8().await.unwrap());
+        }
+        String::from_utf8(request).unwrap()
+    }
 
     /// Starts a server that sends `response` to one request. Returns a client, and the request as
     /// the server received it.
@@ -421,12 +438,9 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let mut request = Vec::new();
-            while !request.ends_with(b"\r\n\r\n") {
-                request.push(stream.read_u8().await.unwrap());
-            }
+            let request = read_request(&mut stream).await;
             stream.write_all(response.as_bytes()).await.unwrap();
-            String::from_utf8(request).unwrap()
+            request
         });
         let token = Some("secret".to_owned());
         let client = AdminClient::new(&address.to_string(), token, None).unwrap();
@@ -498,6 +512,22 @@ mod tests {
             assert!(matches!(error, ClientError::Refused { .. }), "{error}");
             assert_eq!(bytes, 0, "{response}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_reply_to_a_reload_may_take_longer_than_other_replies() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let client = AdminClient::new(&address, None, None).unwrap();
+        let reload = tokio::spawn(async move { client.post::<Value>("/api/v1/reload").await });
+        let (mut stream, _) = listener.accept().await.unwrap();
+        read_request(&mut stream).await;
+        pause();
+        advance(RESPONSE_LIMIT + Duration::from_secs(5)).await;
+        resume();
+        let response = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+        stream.write_all(response).await.unwrap();
+        assert_eq!(reload.await.unwrap().unwrap(), serde_json::json!({}));
     }
 
     #[tokio::test]
