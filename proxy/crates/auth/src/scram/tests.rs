@@ -465,7 +465,7 @@ fn proof_is_verified_against_the_gs2_header_that_the_client_sent() {
     for (header, channel_binding) in [
         ("n,,", "biws"),
         ("y,,", "eSws"),
-        ("n,a=a=3Db,", "bixhPWE9M0RiLA=="),
+        ("n,a=a=b,", "bixhPWE9Yiw="),
     ] {
         let bare = "n=a=3Db,r=abcd,x=extension";
         let client_first = ClientFirst::parse(format!("{header}{bare}").as_bytes()).unwrap();

@@ -20,7 +20,8 @@ use crate::{
     pool::{ServerPool, tests::limits},
 };
 use seawall_auth::{
-    Credentials, DerivedKeys, Identity, IdentityStatus, Login, Mechanism, Restrictions, ScramKeys,
+    ClientFirst, Credentials, DerivedKeys, Identity, IdentityStatus, Login, Mechanism,
+    Restrictions, ScramKeys,
 };
 
 /// After the first login, Seawall has the keys of the user, and pools the server connection.
@@ -62,6 +63,24 @@ async fn a_user_that_a_server_refused_as_unknown_can_still_begin_a_login_by_anot
     let request = key_request(&nobody, mechanism);
     let other = scene.credentials.obtain(&request).await;
     assert!(matches!(other, Ok(Obtained::FirstLogin(_))));
+}
+
+/// Servers compare the authorization identity with the user's name without decoding escapes.
+#[tokio::test]
+async fn a_message_with_an_escaped_authorization_identity_does_not_make_its_user_unknown() {
+    let scene = Scene::new().await;
+    scene.server.set_password("a=b", "secret");
+    scene.server.reply_instead("saslStart", error(18));
+    let payload = b"n,a=a=3Db,n=a=3Db,r=abcd";
+    let started = async {
+        let client_first = ClientFirst::parse(payload).ok()?;
+        let first_login = scene.first_login("a=b").await;
+        let started = first_login.start(SHA_256, client_first, payload).await;
+        started.ok()
+    };
+    assert!(started.await.is_none());
+    scene.server.reply_as_usual("saslStart");
+    assert!(scene.log_in("a=b", "secret").await.is_ok());
 }
 
 /// Only the first login is sent to the server. The logins that wait for it send nothing.
