@@ -4,16 +4,19 @@
 //! A long step is the sum of the short steps that it covers. So its percentiles are computed from
 //! all operations, and are never means of percentiles. Steps that have ended are packed into few
 //! bytes. One limit bounds the bytes of all tiers together: if it is reached, the oldest step of
-//! the tier with the most bytes is dropped. This module reads no clock: the caller passes all
-//! times, in seconds since the epoch.
+//! the tier with the most bytes is dropped. If a longer step in progress includes that step, a step
+//! of another tier is dropped instead: after a restart, the longer step is rebuilt from its short
+//! steps. This module reads no clock: the caller passes all times, in seconds since the epoch.
+
+mod fitting;
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
+use self::fitting::fitting;
 use super::{annotations::Annotation, packed};
 use seawall_stats::{Figures, Gauges, Label, Period};
 
@@ -347,14 +350,34 @@ impl History {
         // Steps that have not ended cannot be dropped. They count as at most half of `max_bytes`,
         // so that frames always have the other half.
         let open = self.open_bytes().min(self.max_bytes / 2);
-        while self.frame_bytes() + open > self.max_bytes {
-            let sizes = self.tiers.iter().map(|tier| tier.bytes).enumerate();
-            match sizes.max_by_key(|(_, bytes)| *bytes) {
-                Some((tier, bytes)) if bytes > 0 => self.drop_oldest(tier),
-                Some(_) | None => return,
-            }
+        while self.frame_bytes() + open > self.max_bytes
+            && let Some(tier) = self.tier_to_drop_from()
+        {
+            self.drop_oldest(tier);
             self.dropped_early += 1;
         }
+    }
+
+    /// The tier whose oldest frame is dropped next: the tier with the most bytes. If a step in
+    /// progress includes that frame, it is another tier, whose oldest frame is included in the
+    /// frame of a longer step. `None` if there are no frames.
+    fn tier_to_drop_from(&self) -> Option<usize> {
+        let bytes = |tier: &usize| self.tiers.get(*tier).map_or(0, |tier| tier.bytes);
+        let filled = || (0..TIERS.len()).filter(move |tier| bytes(tier) > 0);
+        let largest = filled().max_by_key(bytes)?;
+        let is_last = largest + 1 == TIERS.len();
+        if is_last || self.is_rolled_up(largest) {
+            return Some(largest);
+        }
+        let rolled_up = filled().filter(|tier| self.is_rolled_up(*tier));
+        rolled_up.max_by_key(bytes).or(Some(largest))
+    }
+
+    /// True if the oldest frame of a tier is included in the frame of a longer step.
+    fn is_rolled_up(&self, tier: usize) -> bool {
+        let length = TIERS.get(tier).map_or(0, |(length, _)| *length);
+        let first = self.tiers.get(tier).and_then(|tier| tier.frames.front());
+        first.is_some_and(|frame| frame.start + length <= self.included_to(tier + 1))
     }
 
     fn drop_oldest(&mut self, tier: usize) {
@@ -455,7 +478,7 @@ impl History {
     /// to the tier with the next longer steps, which must not read it again.
     fn reopen(&mut self) {
         for tier in (1..TIERS.len()).rev() {
-            let from = self.covered_to(tier);
+            let from = self.included_to(tier);
             let mut finer = Selection::default();
             for frame in self.frames(tier - 1, from, u64::MAX) {
                 finer.take(frame, &self.labels);
@@ -477,6 +500,13 @@ impl History {
         let length = TIERS.get(tier).map_or(0, |(length, _)| *length);
         let last = self.tiers.get(tier).and_then(|tier| tier.frames.back());
         last.map_or(0, |frame| frame.start + length)
+    }
+
+    /// End of the last frame of this tier or of a tier with longer steps. The longer frames may
+    /// include frames that this tier has dropped.
+    fn included_to(&self, tier: usize) -> u64 {
+        let ends = (tier..TIERS.len()).map(|tier| self.covered_to(tier));
+        ends.max().unwrap_or(0)
     }
 
     /// The frames of a tier that begin in `from..to`.
@@ -705,45 +735,6 @@ impl Selection {
             .filter_map(|(number, times)| Some((Arc::clone(self.labels.get(&number)?), times)))
             .collect()
     }
-}
-
-/// The series that the frame of a step gets: all series of the step, if their
-/// [`packed::unpacked_bytes`] are at most `max_bytes` together. Otherwise, series of shapes and
-/// namespaces are removed until the rest is small enough, the series with the smallest server load
-/// first. The figures of removed shapes are added to [`Label::OtherShapes`]; the figures of removed
-/// namespaces are not kept.
-fn fitting(
-    series: &BTreeMap<Arc<Label>, Figures>,
-    max_bytes: usize,
-) -> Cow<'_, BTreeMap<Arc<Label>, Figures>> {
-    let bytes = |series: &BTreeMap<Arc<Label>, Figures>| -> usize {
-        series.values().map(packed::unpacked_bytes).sum()
-    };
-    if bytes(series) <= max_bytes {
-        return Cow::Borrowed(series);
-    }
-    let is_removable =
-        |label: &Label| matches!(label, Label::Shape { .. } | Label::Namespace { .. });
-    let removable = series.iter().filter(|(label, _)| is_removable(label));
-    let mut lightest: Vec<_> = removable.collect();
-    lightest.sort_by_key(|(_, figures)| figures.load());
-    let mut kept = series.clone();
-    let mut other = kept.remove(&Label::OtherShapes).unwrap_or_default();
-    let mut kept_bytes = bytes(&kept);
-    for (label, figures) in lightest {
-        if kept_bytes + packed::unpacked_bytes(&other) <= max_bytes {
-            break;
-        }
-        kept.remove(label);
-        kept_bytes -= packed::unpacked_bytes(figures);
-        if matches!(**label, Label::Shape { .. }) {
-            other.merge(figures);
-        }
-    }
-    if other != Figures::default() {
-        kept.insert(Arc::new(Label::OtherShapes), other);
-    }
-    Cow::Owned(kept)
 }
 
 /// Estimated memory of a label in bytes: its texts, and its entries in the maps `numbers` and

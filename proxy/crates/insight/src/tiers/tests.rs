@@ -189,6 +189,59 @@ fn no_step_is_counted_twice_after_a_frame_of_the_history_file_was_lost() {
 }
 
 #[test]
+fn no_step_is_counted_twice_if_only_a_longer_step_still_includes_its_seconds() {
+    let mut history = filled(130);
+    for tier in &mut history.tiers {
+        tier.open = None;
+    }
+    history.tiers[1].frames.clear();
+    history.reopen();
+    for at in 130..181 {
+        let of = [(Arc::new(Label::Whole), 1 + at % 3, f64::INFINITY)];
+        history.add(START + at, second(&of), Gauges::default());
+    }
+    let minutes = history.tiers[2].frames.iter();
+    let starts: Vec<_> = minutes.map(|frame| frame.start - START).collect();
+    assert_eq!(starts, [0, 60, 120]);
+    let sum: u64 = (120..180).map(|at| 1 + at % 3).sum();
+    let minute = history.select(START + 120, START + 180, 60);
+    assert_eq!(whole(&minute.period()), sum);
+}
+
+/// The history has four *tiers*. Their steps have a length of 1 s, 10 s, 60 s and 600 s.
+#[test]
+fn a_step_in_progress_is_complete_after_a_restart_although_the_memory_limit_was_reached() {
+    let mut history = filled(1_750);
+    // The limit leaves room for two frames of 600 s, for nine frames of 60 s, which the third step
+    // of 600 s includes, and for the last ten frames of 1 s.
+    let begins = [1_740, 1_740, 1_200, 0];
+    let needed = history.tiers.iter().zip(begins).flat_map(|(tier, from)| {
+        let frames = tier.frames.iter();
+        frames.filter(move |frame| frame.start >= START + from)
+    });
+    let needed: usize = needed.map(|frame| frame.bytes()).sum();
+    let frames = history.label_bytes + needed;
+    history.max_bytes = frames + history.open_bytes().min(frames);
+    history.keep_within_bytes();
+    assert!(history.frame_bytes() <= frames);
+    let labels = history.labels.iter();
+    let labels = labels.map(|(number, (label, _))| (*number, (**label).clone()));
+    let frames = history.tiers.iter().flat_map(|tier| &tier.frames);
+    let frames = frames.map(|frame| (**frame).clone()).collect();
+    let mut again = History::new(64 << 20, 10);
+    let skipped = again.restore(labels.collect(), frames, START + 1_750);
+    assert_eq!(skipped, Skipped::default());
+    for at in 1_750..1_801 {
+        let of = [(Arc::new(Label::Whole), 1 + at % 3, f64::INFINITY)];
+        again.add(START + at, second(&of), Gauges::default());
+    }
+    let step = again.select(START + 1_200, START + 1_800, 600).period();
+    assert_eq!(step.length, Duration::from_secs(600));
+    let sum: u64 = (1_200..1_800).map(|at| 1 + at % 3).sum();
+    assert_eq!(whole(&step), sum);
+}
+
+#[test]
 fn a_timeline_has_one_entry_for_each_step_of_the_requested_length() {
     // In the cases (600, 5) and (3_600, 30), the history has already dropped the beginning of the
     // first step, because its retention has ended.
