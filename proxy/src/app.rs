@@ -444,6 +444,7 @@ impl App {
             configuration: self.configuration.subscribe(),
             reloads: self.reloads.clone(),
             places: Arc::new(Semaphore::new(admin::MAX_REQUESTS)),
+            capture_places: Arc::new(Semaphore::new(admin::MAX_CAPTURE_REQUESTS)),
             started_at: Instant::now(),
         }
     }

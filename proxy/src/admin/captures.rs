@@ -21,7 +21,7 @@ use seawall_capture::record::ReplyDetail;
 use seawall_stats::float;
 use tokio::{task::spawn_blocking, time::sleep};
 
-use super::{AdminState, Refused, bad_request, guard::Presented, work};
+use super::{AdminState, Refused, bad_request, guard::Presented, work_in};
 use crate::captures::{
     CaptureError, CaptureId, CaptureState, Captures, MAX_NAMES, Plan, Selection, redaction_named,
 };
@@ -36,10 +36,26 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// Time between two checks for new bytes of a running capture.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Runs a task that uses the directory of captures. If
+/// [`MAX_CAPTURE_REQUESTS`](super::MAX_CAPTURE_REQUESTS) such tasks run, the status is 503: the
+/// directory may be on a file system that does not respond.
+async fn work<T: Send + 'static>(
+    state: &Arc<AdminState>,
+    task: impl FnOnce(&Captures) -> T + Send + 'static,
+) -> Result<T, Refused> {
+    let place = Arc::clone(&state.capture_places).try_acquire_owned();
+    let place = place.map_err(|_| (StatusCode::SERVICE_UNAVAILABLE, format!("{BUSY}\n")))?;
+    work_in(place, state, move |state| task(&state.captures)).await
+}
+
+/// The error text if too many requests for captures have not ended.
+const BUSY: &str = "earlier requests for captures have not ended: try again later, and check that \
+                    capture.directory responds";
+
 pub(super) async fn list(
     State(state): State<Arc<AdminState>>,
 ) -> Result<Json<seawall_api::Captures>, Refused> {
-    let listed = work(&state, |state| state.captures.list()).await?;
+    let listed = work(&state, Captures::list).await?;
     let captures = match listed {
         // The list is empty if captures are off.
         Err(CaptureError::Off) => Vec::new(),
@@ -59,7 +75,7 @@ pub(super) async fn start(
     Json(new): Json<NewCapture>,
 ) -> Result<(StatusCode, Json<seawall_api::Capture>), Refused> {
     let plan = checked(new)?;
-    let started = work(&state, |state| start_planned(&state.captures, plan)).await?;
+    let started = work(&state, |captures| start_planned(captures, plan)).await?;
     let started = started.map_err(|error| refused(&error))?;
     Ok((StatusCode::CREATED, Json(shown(started))))
 }
@@ -106,7 +122,7 @@ async fn act(
     act: fn(&Captures, &CaptureId) -> Result<(), CaptureError>,
 ) -> Result<StatusCode, Refused> {
     let id = parsed(&id)?;
-    let done = work(state, move |state| act(&state.captures, &id)).await?;
+    let done = work(state, move |captures| act(captures, &id)).await?;
     done.map(|()| StatusCode::OK)
         .map_err(|error| refused(&error))
 }
@@ -119,6 +135,9 @@ pub(super) async fn content(
     request: Parts,
 ) -> Result<Response, Refused> {
     let id = parsed(&id)?;
+    let checked = id.clone();
+    let found = work(&state, move |captures| captures.part(&checked, 0)).await?;
+    found.map_err(|error| refused(&error))?;
     let content = Content {
         state,
         request,
@@ -126,13 +145,6 @@ pub(super) async fn content(
         next_part: 0,
         file: None,
     };
-    let (checked, content) = spawn_blocking(move || {
-        let part = content.state.captures.part(&content.id, 0);
-        (part, content)
-    })
-    .await
-    .map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")))?;
-    checked.map_err(|error| refused(&error))?;
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream"),
         (header::CACHE_CONTROL, "no-store"),
@@ -317,9 +329,82 @@ pub(super) fn shown(capture: CaptureState) -> seawall_api::Capture {
 
 #[cfg(test)]
 mod tests {
-    use seawall_capture::record::Redaction;
+    use std::{env, fs, process, sync::mpsc};
 
-    use super::*;
+    use axum::http::Request;
+    use seawall_capture::record::Redaction;
+    use seawall_locks::Mutex;
+    use tokio::{task::yield_now, time::timeout};
+    use tower::ServiceExt as _;
+
+    use super::{
+        super::{MAX_CAPTURE_REQUESTS, MAX_REQUESTS, router, tests::state},
+        *,
+    };
+    use crate::captures::CaptureSettings;
+
+    #[tokio::test]
+    async fn metrics_are_served_while_requests_for_captures_hang() {
+        // `servers` waits until `gate` is dropped. A capture begins only after `servers` has
+        // returned.
+        let (gate, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        let servers = move || {
+            wait.lock().recv().ok();
+            Vec::new()
+        };
+        let directory = env::temp_dir().join(format!("seawall-hung-requests-{}", process::id()));
+        let settings = CaptureSettings {
+            directory: directory.clone(),
+            max_bytes: 1 << 20,
+            max_part_bytes: 1 << 20,
+            max_bytes_per_second: None,
+            queue_bytes: 1 << 20,
+            retention: None,
+            max_duration: Duration::from_secs(60),
+            on: Vec::new(),
+            lead: Duration::from_secs(1),
+            lead_bytes: 1 << 20,
+            redaction: Redaction::None,
+            redaction_key: None,
+        };
+        let captures = Arc::new(Captures::new(Some(settings), Box::new(servers)));
+        let state = AdminState {
+            captures: Arc::clone(&captures),
+            ..state()
+        };
+        let router = router(Arc::new(state));
+        let starts = (0..MAX_REQUESTS).map(|_| {
+            let start = Request::post("/api/v1/captures")
+                .header(header::HOST, "localhost")
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(Body::from(r#"{"duration_ms": 60000}"#))
+                .unwrap();
+            tokio::spawn(router.clone().oneshot(start))
+        });
+        let starts: Vec<_> = starts.collect();
+        let refusals = async {
+            let ended = || starts.iter().filter(|start| start.is_finished()).count();
+            while ended() < MAX_REQUESTS - MAX_CAPTURE_REQUESTS {
+                yield_now().await;
+            }
+        };
+        let refusals = timeout(Duration::from_secs(10), refusals).await;
+        let scrape = Request::get("/metrics").header(header::HOST, "localhost");
+        let scrape = router.oneshot(scrape.body(Body::empty()).unwrap());
+        let scraped = timeout(Duration::from_secs(10), scrape).await;
+        drop(gate);
+        assert!(refusals.is_ok());
+        assert_eq!(scraped.unwrap().unwrap().status(), StatusCode::OK);
+        let mut statuses = Vec::new();
+        for start in starts {
+            statuses.push(start.await.unwrap().unwrap().status().as_u16());
+        }
+        statuses.sort_unstable();
+        assert_eq!(statuses, [201, 409, 409, 409, 503, 503, 503, 503]);
+        captures.close();
+        fs::remove_dir_all(directory).unwrap();
+    }
 
     #[test]
     fn stopping_a_capture_succeeds_although_its_files_are_not_complete_yet() {

@@ -39,7 +39,7 @@ use bson::{RawDocumentBuf, cstr};
 use serde::{Deserialize, Serialize};
 use tokio::{
     net::TcpListener,
-    sync::{Semaphore, mpsc, oneshot, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -70,6 +70,11 @@ use seawall_stats::float;
 /// same size, but a drain has no limit. The limit is low because a request for metrics takes
 /// milliseconds of CPU time.
 pub const MAX_REQUESTS: usize = 8;
+
+/// Maximum number of tasks that use the directory of captures at the same time. Further requests
+/// for captures are refused. The number is lower than [`MAX_REQUESTS`]: if the directory does not
+/// respond, these tasks do not end, and other requests must still be served.
+pub const MAX_CAPTURE_REQUESTS: usize = 4;
 
 /// Number of rows in a response if the request has no `limit`.
 const DEFAULT_LIMIT: usize = 50;
@@ -129,6 +134,8 @@ pub struct AdminState {
     pub reloads: mpsc::Sender<ReloadRequest>,
     /// Limits the number of blocking tasks that run at the same time.
     pub places: Arc<Semaphore>,
+    /// Limits the number of tasks that use the directory of captures at the same time.
+    pub capture_places: Arc<Semaphore>,
     /// The time at which Seawall started.
     pub started_at: Instant,
 }
@@ -416,16 +423,29 @@ async fn work<T: Send + 'static>(
     state: &Arc<AdminState>,
     task: impl FnOnce(&AdminState) -> T + Send + 'static,
 ) -> Result<T, Refused> {
-    let failed = |error: String| (StatusCode::INTERNAL_SERVER_ERROR, error + "\n");
-    let permit = Arc::clone(&state.places).acquire_owned().await;
-    let permit = permit.map_err(|error| failed(error.to_string()))?;
+    let place = Arc::clone(&state.places).acquire_owned().await;
+    let place = place.map_err(|error| internal_error(&error))?;
+    work_in(place, state, task).await
+}
+
+/// Runs a task on a thread where blocking is allowed. `place` is free again when the task has
+/// ended, also if the client has disconnected before.
+async fn work_in<T: Send + 'static>(
+    place: OwnedSemaphorePermit,
+    state: &Arc<AdminState>,
+    task: impl FnOnce(&AdminState) -> T + Send + 'static,
+) -> Result<T, Refused> {
     let state = Arc::clone(state);
     let result = tokio::task::spawn_blocking(move || {
         let result = task(&state);
-        drop(permit);
+        drop(place);
         result
     });
-    result.await.map_err(|error| failed(error.to_string()))
+    result.await.map_err(|error| internal_error(&error))
+}
+
+fn internal_error(error: &impl fmt::Display) -> Refused {
+    (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
 }
 
 /// Computes a reply and serializes it to JSON. Both run on a thread where blocking is allowed,

@@ -278,6 +278,7 @@ pub(super) fn state() -> AdminState {
         configuration: watch::channel(Arc::new(configuration())).1,
         reloads: mpsc::channel(1).0,
         places: Arc::new(Semaphore::new(MAX_REQUESTS)),
+        capture_places: Arc::new(Semaphore::new(MAX_CAPTURE_REQUESTS)),
         started_at: Instant::now(),
     }
 }

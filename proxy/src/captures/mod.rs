@@ -598,8 +598,12 @@ impl Captures {
     }
 
     /// Returns true once per [`CLEANING_INTERVAL`] while captures are on: the caller then deletes
-    /// expired captures.
+    /// expired captures. Returns false while captures are deleted or a capture starts: if the
+    /// directory does not respond, this does not end, and each further thread would wait for it.
     pub(crate) fn take_cleaning_turn(&self) -> bool {
+        if self.starts.try_lock().is_none() {
+            return false;
+        }
         let now = Instant::now();
         let mut cleaned_at = self.cleaned_at.lock();
         let is_due = cleaned_at.is_none_or(|at| now - at >= CLEANING_INTERVAL);

@@ -1,5 +1,6 @@
 //! Tests of captures, from the start of a capture to its files, without a server.
 
+mod cleaning;
 mod starting;
 mod waiting;
 

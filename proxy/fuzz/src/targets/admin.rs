@@ -19,7 +19,10 @@ use axum::{
     http::{Request, StatusCode, header},
 };
 use seawall::{
-    admin::{AdminState, Guard, Live, MAX_REQUESTS, OccasionalLog, Role, Sessions, Token, router},
+    admin::{
+        AdminState, Guard, Live, MAX_CAPTURE_REQUESTS, MAX_REQUESTS, OccasionalLog, Role, Sessions,
+        Token, router,
+    },
     captures::Captures,
     observe::{self, Observer, Recorder, outcome_of},
     pool,
@@ -264,6 +267,7 @@ impl Parts {
             // Nothing receives the requests for a reload, so each request gets the status 503.
             reloads: mpsc::channel(1).0,
             places: Arc::new(Semaphore::new(MAX_REQUESTS)),
+            capture_places: Arc::new(Semaphore::new(MAX_CAPTURE_REQUESTS)),
             started_at: Instant::now(),
         }
     }

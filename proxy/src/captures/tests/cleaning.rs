@@ -1,0 +1,26 @@
+//! Tests of the search for expired captures.
+
+use super::*;
+
+#[test]
+fn no_further_search_for_expired_captures_begins_while_a_search_hangs() {
+    let folder = Folder::new("hung-search");
+    let hour = Duration::from_secs(3_600);
+    let captures = Arc::new(folder.captures(|settings| settings.retention = Some(hour)));
+    let begins_if_due = || {
+        *captures.cleaned_at.lock() = None;
+        captures.take_cleaning_turn()
+    };
+    assert!(begins_if_due());
+    // At its end, the search measures the captures. So it waits for this lock.
+    let measuring = captures.kept.measuring.lock();
+    let searching = Arc::clone(&captures);
+    let search = thread::spawn(move || searching.delete_expired());
+    while captures.starts.try_lock().is_some() {
+        thread::yield_now();
+    }
+    assert!(!begins_if_due());
+    drop(measuring);
+    search.join().unwrap();
+    assert!(begins_if_due());
+}
