@@ -1,5 +1,7 @@
 //! Monitoring by the official driver. Its events update Seawall's topology description.
 
+mod seeds;
+
 use std::{
     collections::HashMap,
     fmt,
@@ -26,6 +28,7 @@ use tokio::{
 };
 use zeroize::Zeroizing;
 
+use self::seeds::{Found, Seeds};
 use super::{
     Member, Topology,
     description::{ServerDescription, ServerType, TopologyType},
@@ -335,6 +338,7 @@ pub(super) async fn watch(
     mut tls: watch::Receiver<DriverTls>,
 ) {
     let heartbeat_frequency = deployment.heartbeat_frequency;
+    let from_dns = deployment.uri.starts_with("mongodb+srv://");
     let resolved = resolved(deployment).await;
     if let Some(topology) = topology.upgrade()
         && let Some(service_account) = &topology.service_account
@@ -343,7 +347,10 @@ pub(super) async fn watch(
         service_account.set_account(account);
     }
     let mut options = driver_options(resolved, heartbeat_frequency);
-    let seeds = options.hosts.clone();
+    let seeds = Seeds {
+        hosts: options.hosts.clone(),
+        from_dns,
+    };
     let source = Arc::new(Source {
         topology,
         events: Mutex::default(),
@@ -356,7 +363,7 @@ pub(super) async fn watch(
     for number in 0_u64.. {
         tls.borrow_and_update().apply(&mut options);
         if options.direct_connection != Some(true) {
-            options.hosts = source.hosts(&seeds);
+            seeds.begin_with(source.found(), &mut options);
         }
         let next_change = match Client::with_options(with_events(&options, &source, number)) {
             Ok(new) => {
@@ -499,19 +506,17 @@ impl Source {
         }
     }
 
-    /// The hosts with which a new client begins: the current servers of the deployment, and the
-    /// hosts of the connection string. These may have been replaced since the start.
-    fn hosts(&self, seeds: &[DriverAddress]) -> Vec<DriverAddress> {
-        let topology = self.topology.upgrade();
-        let current = topology.iter().flat_map(|topology| {
-            let state = topology.state.lock();
-            state.members.keys().map(driver_address).collect::<Vec<_>>()
-        });
-        let mut hosts: Vec<_> = current.collect();
-        let missing = seeds.iter().filter(|seed| !hosts.contains(seed)).cloned();
-        let missing: Vec<_> = missing.collect();
-        hosts.extend(missing);
-        hosts
+    /// What the clients of the driver have found until now.
+    fn found(&self) -> Found {
+        let Some(topology) = self.topology.upgrade() else {
+            return Found::default();
+        };
+        let state = topology.state.lock();
+        Found {
+            topology_type: state.topology_type,
+            set_name: state.set_name.clone(),
+            servers: state.members.keys().map(driver_address).collect(),
+        }
     }
 
     /// Waits until the new client has found all servers that the earlier client has found. After

@@ -1,0 +1,116 @@
+//! The hosts and the replica set name with which a client of the driver begins.
+
+use mongodb::options::{ClientOptions, ServerAddress as DriverAddress};
+
+use super::TopologyType;
+
+/// The hosts of the connection string at the start.
+pub(super) struct Seeds {
+    pub(super) hosts: Vec<DriverAddress>,
+    /// True if the hosts are from DNS (`mongodb+srv`).
+    pub(super) from_dns: bool,
+}
+
+/// What the earlier client has found. Before the first client, this has no servers, and the type is
+/// [`TopologyType::Unknown`].
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) topology_type: TopologyType,
+    pub(super) set_name: Option<String>,
+    /// The current servers of the deployment.
+    pub(super) servers: Vec<DriverAddress>,
+}
+
+impl Seeds {
+    /// Sets the hosts with which a new client begins: the current servers, and the seeds, in case
+    /// the current servers do not reply. Seeds may have left the deployment since the start:
+    ///
+    /// - A seed may now belong to another replica set. The name of the current set makes the driver
+    ///   ignore it.
+    /// - If the servers are routers from DNS, the driver has removed routers that DNS no longer
+    ///   lists. Such a router may still run, so the seeds are not used.
+    pub(super) fn begin_with(&self, found: Found, options: &mut ClientOptions) {
+        let topology_type = found.topology_type;
+        let is_replica_set = matches!(
+            topology_type,
+            TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary
+        );
+        if is_replica_set && options.repl_set_name.is_none() {
+            options.repl_set_name = found.set_name;
+        }
+        let mut hosts = found.servers;
+        let follows_dns = self.from_dns && topology_type == TopologyType::Sharded;
+        if hosts.is_empty() || !follows_dns {
+            let missing = self.hosts.iter().filter(|seed| !hosts.contains(seed));
+            let missing: Vec<_> = missing.cloned().collect();
+            hosts.extend(missing);
+        }
+        options.hosts = hosts;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(names: &str) -> Vec<DriverAddress> {
+        let names = names.split_whitespace();
+        names
+            .map(|name| DriverAddress::parse(name).unwrap())
+            .collect()
+    }
+
+    /// The options of a client that begins with the seeds `a` and `b`, after an earlier client has
+    /// found a deployment of this type, the set name `rs` and these servers.
+    async fn options(
+        uri: &str,
+        from_dns: bool,
+        topology_type: TopologyType,
+        servers: &str,
+    ) -> ClientOptions {
+        let mut options = ClientOptions::parse(uri).await.unwrap();
+        let seeds = Seeds {
+            hosts: addresses("a b"),
+            from_dns,
+        };
+        let found = Found {
+            topology_type,
+            set_name: Some("rs".to_owned()),
+            servers: addresses(servers),
+        };
+        seeds.begin_with(found, &mut options);
+        options
+    }
+
+    #[tokio::test]
+    async fn a_router_that_dns_no_longer_lists_is_no_host_of_a_later_monitoring_client() {
+        use TopologyType::{ReplicaSetNoPrimary, Sharded, Unknown};
+        for (from_dns, topology_type, servers, hosts) in [
+            (true, Sharded, "a c", "a c"),
+            (true, Sharded, "", "a b"),
+            (true, Unknown, "c", "c a b"),
+            (true, ReplicaSetNoPrimary, "c", "c a b"),
+            (false, Sharded, "a c", "a c b"),
+        ] {
+            let options = options("mongodb://a,b/", from_dns, topology_type, servers).await;
+            assert_eq!(options.hosts, addresses(hosts), "{topology_type:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_later_monitoring_client_accepts_only_members_of_the_replica_set_that_was_found() {
+        use TopologyType::{ReplicaSetNoPrimary, ReplicaSetWithPrimary, Sharded, Unknown};
+        for (query, topology_type, set_name) in [
+            ("", ReplicaSetWithPrimary, Some("rs")),
+            ("", ReplicaSetNoPrimary, Some("rs")),
+            ("?replicaSet=mine", ReplicaSetNoPrimary, Some("mine")),
+            ("", Unknown, None),
+            ("", Sharded, None),
+        ] {
+            let uri = format!("mongodb://a,b/{query}");
+            let options = options(&uri, false, topology_type, "a").await;
+            let name = options.repl_set_name.as_deref();
+            assert_eq!(name, set_name, "{topology_type:?}");
+        }
+    }
+}
