@@ -69,6 +69,10 @@ const MAX_GROWTH_TIME: Duration = Duration::from_secs(3);
 const STALL: Duration = Duration::from_millis(300);
 const STALL_MEANS: f64 = 5.0;
 
+/// The load of the server has ended if, for this time, there was no window in which operations
+/// waited all the time.
+const LOAD_END: Duration = Duration::from_secs(10);
+
 /// For this time after a stall, the controller makes no trials of other limits.
 const RECOVERY: Duration = Duration::from_secs(1);
 
@@ -136,6 +140,8 @@ pub struct Controller {
     usual_rate: f64,
     rate_reference: RateReference,
     completed_at: Duration,
+    /// The end of the last window in which operations waited all the time.
+    bound_at: Duration,
     replies: Replies,
     has_stalled: bool,
     recovering_until: Duration,
@@ -190,6 +196,7 @@ impl Controller {
             usual_rate: 0.0,
             rate_reference: RateReference::default(),
             completed_at: Duration::ZERO,
+            bound_at: Duration::ZERO,
             replies: Replies::default(),
             has_stalled: false,
             recovering_until: Duration::ZERO,
@@ -303,7 +310,25 @@ impl Controller {
         }
     }
 
+    /// Forgets a load of the server that has ended. Without this, a later load would be compared
+    /// with it.
+    fn note_load(&mut self, is_bound: bool, window: Duration, now: Duration) {
+        let pause = now.saturating_sub(self.bound_at + window);
+        if is_bound {
+            self.bound_at = now;
+        }
+        if pause < LOAD_END {
+            return;
+        }
+        self.search.pause();
+        if self.crowd.end_load() {
+            self.search = Search::again();
+        }
+    }
+
     fn apply_rules(&mut self, sample: &Sample, load: Load, now: Duration) -> Reason {
+        let is_bound = load == Load::ServerBound;
+        self.note_load(is_bound, sample.window, now);
         if load == Load::Stalled {
             self.has_stalled = true;
             self.crowd.interrupt();
@@ -328,7 +353,7 @@ impl Controller {
         }
         let slowdown = self.like.slowdown(sample);
         self.crowd.observe(slowdown);
-        if load == Load::ServerBound {
+        if is_bound {
             self.search.begin(now);
             if let Some(reason) = self.yield_if_crowded(sample, now) {
                 return reason;

@@ -192,6 +192,18 @@ impl Crowd {
         }
     }
 
+    /// Ends yielding (lowering the limit of a crowded server), and forgets the rate and that the
+    /// server was crowded, because the load has ended. Returns true if it ended yielding.
+    pub(crate) fn end_load(&mut self) -> bool {
+        self.rate = 0.0;
+        self.crowded_since = None;
+        let was_yielding = self.yielding.is_some();
+        if was_yielding {
+            self.interrupt();
+        }
+        was_yielding
+    }
+
     /// Evaluates a window in which operations waited all the time, and returns the next action. The
     /// caller passes the slowdown of the window to [`Self::observe`] before this call. `rate` is
     /// the work per second of the window.

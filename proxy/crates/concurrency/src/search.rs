@@ -49,8 +49,8 @@ pub(crate) enum Search {
         down_failed: bool,
         /// Number of consecutive trials whose limit was kept.
         kept: u32,
-        /// The end of the first window of this search in which operations waited all the time.
-        /// `None` until then.
+        /// The end of the first window of this search in which operations waited all the time,
+        /// since the load began. `None` until then.
         since: Option<Duration>,
     },
     /// Trials with a small step, from time to time.
@@ -97,6 +97,13 @@ impl Search {
     pub(crate) fn begin(&mut self, now: Duration) {
         if let Self::Searching { since, .. } = self {
             since.get_or_insert(now);
+        }
+    }
+
+    /// Stops the time limit of the search, until operations wait all the time again.
+    pub(crate) fn pause(&mut self) {
+        if let Self::Searching { since, .. } = self {
+            *since = None;
         }
     }
 

@@ -56,6 +56,29 @@ impl Bench {
         sample
     }
 
+    /// The sample of a window in which 100 operations took `time` each, and other operations waited
+    /// for `waiting` of the window.
+    fn timed(&self, time: Duration, waiting: Duration) -> Sample {
+        let mut sample = self.busy(0);
+        sample.groups[0].server_time = Duration::ZERO;
+        (0..100).for_each(|_| sample.record(0, time, false));
+        sample.time_with_waiting = waiting;
+        sample.wait_time = time * 200;
+        sample
+    }
+
+    /// Passes ten seconds without operations.
+    fn rest(&mut self) {
+        for _ in 0..=100 {
+            let sample = Sample {
+                epoch: self.controller.epoch(),
+                window: WINDOW,
+                ..Sample::default()
+            };
+            let _decision = self.pass(&sample);
+        }
+    }
+
     fn pass(&mut self, sample: &Sample) -> seawall_concurrency::Decision {
         self.now += WINDOW;
         let decision = self.controller.update(sample, self.now);
@@ -84,6 +107,42 @@ fn limit_does_not_rise_over_time_if_throughput_is_the_same_at_every_limit() {
         bench.run(300, |_| 1_000);
         let highest = *bench.limits[200..].iter().max().unwrap();
         assert!(highest <= START * 6 / 5, "seed {seed}: {highest}");
+    }
+}
+
+#[test]
+fn after_a_pause_the_search_for_the_best_limit_has_its_whole_time() {
+    let rate = |limit: u32| 100 * u64::from(limit.min(256));
+    let mut bench = Bench::new(1);
+    let sample = bench.busy(rate(START));
+    let _decision = bench.pass(&sample);
+    bench.rest();
+    bench.run(3, rate);
+    let reached = bench.controller.limit();
+    assert!(reached >= 128, "{reached}");
+}
+
+/// A server is crowded if operations take more than eight times as long as without load. After half
+/// a second, the controller lowers the limit step by step.
+#[test]
+fn after_a_pause_the_limit_of_a_crowded_server_is_not_lowered_at_once() {
+    let slow = Duration::from_millis(20);
+    // After one crowded window, the limit is still the same. After eight, it is being lowered.
+    for crowded in [1, 8] {
+        let mut bench = Bench::new(1);
+        let _decision = bench.pass(&low_load());
+        for _ in 0..crowded {
+            let sample = bench.timed(slow, WINDOW);
+            let _decision = bench.pass(&sample);
+        }
+        assert_eq!(bench.controller.limit() < START, crowded == 8);
+        bench.rest();
+        let before = bench.controller.limit();
+        for window in 0..5 {
+            let sample = bench.timed(slow, WINDOW);
+            let decision = bench.pass(&sample);
+            assert!(decision.limit >= before, "{crowded}: window {window}");
+        }
     }
 }
 
@@ -125,6 +184,17 @@ fn limit_recovers_from_the_minimum_after_it_has_settled_there() {
     assert!(reached.iter().all(|limit| *limit >= 30), "{reached:?}");
 }
 
+/// The sample of a window in which each operation took 1 ms and hardly any load slowed it down.
+fn low_load() -> Sample {
+    let mut sample = Sample {
+        window: WINDOW,
+        ..Sample::default()
+    };
+    sample.record(0, Duration::from_millis(1), true);
+    sample.record(0, Duration::from_millis(1), true);
+    sample
+}
+
 /// The measurements of one window of 100 ms at a server that several clients share. The server can
 /// run 40 operations at a time at full speed. `others` is the number of operations of the other
 /// clients.
@@ -147,13 +217,7 @@ fn shared(bench: &Bench, others: u32) -> Sample {
 fn limit_recovers_when_the_other_clients_of_a_crowded_server_leave() {
     for seed in 0..8 {
         let mut bench = Bench::new(seed);
-        let mut low_load = Sample {
-            window: WINDOW,
-            ..Sample::default()
-        };
-        low_load.record(0, Duration::from_millis(1), true);
-        low_load.record(0, Duration::from_millis(1), true);
-        let _decision = bench.pass(&low_load);
+        let _decision = bench.pass(&low_load());
         for _ in 0..200 {
             // 49 other proxies have the same limit.
             let sample = shared(&bench, 49 * bench.controller.limit());
@@ -267,17 +331,9 @@ fn arrivals_bound_load_does_not_raise_the_limit_of_a_slow_server() {
     // the server, a trial of a higher limit would make operations slower.
     let highest = |time: Duration| {
         let mut bench = Bench::new(1);
-        let mut low_load = Sample::default();
-        low_load.record(0, Duration::from_millis(1), true);
-        low_load.record(0, Duration::from_millis(1), true);
-        low_load.window = WINDOW;
-        let _decision = bench.pass(&low_load);
+        let _decision = bench.pass(&low_load());
         for _ in 0..600 {
-            let mut sample = bench.busy(0);
-            sample.groups[0].server_time = Duration::ZERO;
-            (0..100).for_each(|_| sample.record(0, time, false));
-            sample.time_with_waiting = WINDOW / 2;
-            sample.wait_time = time * 200;
+            let sample = bench.timed(time, WINDOW / 2);
             let _decision = bench.pass(&sample);
         }
         *bench.limits.iter().max().unwrap()
