@@ -363,8 +363,8 @@ impl Login {
         ))
     }
 
-    /// Checks the client's proof. `began` is when the login began. Returns the identity and the last
-    /// payload for the client.
+    /// Checks the client's proof. `began` is when the login began. Returns the identity and the
+    /// last payload for the client.
     async fn verified(
         context: &mut LoginContext<'_>,
         user: &UserName,

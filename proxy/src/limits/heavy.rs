@@ -127,7 +127,8 @@ impl Heavy<'_> {
     }
 
     /// Runs a TLS handshake on threads of low priority. `begin` gets the sharer's queue, in which
-    /// the handshake waits before each step with cryptography. If this future is dropped, the handshake ends.
+    /// the handshake waits before each step with cryptography. If this future is dropped, the
+    /// handshake ends.
     ///
     /// # Panics
     /// If the handshake panics.

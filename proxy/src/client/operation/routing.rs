@@ -32,9 +32,9 @@ const KEYS_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long an `abortTransaction` waits for the router of its transaction.
 const ABORT_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a `getMore` on a change stream waits for an unavailable server, and how long a
-/// `killCursors` does. The wait is short, because the driver can reopen the change stream on another
-/// server without losing events, and ignores the reply to `killCursors`.
+/// How long a `killCursors` and a `getMore` on a change stream wait for an unavailable server. The
+/// wait is short: drivers ignore the reply to `killCursors`, and can reopen the change stream on
+/// another server without losing events.
 const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 /// The reason why an operation got no permit or no connection.
