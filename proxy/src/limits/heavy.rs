@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    low_priority::LowPriority,
+    low_priority::{LowPriority, StepTurns},
     turns::{Turn, Turns},
 };
 use seawall_transport::Sharer;
@@ -47,14 +47,14 @@ pub(crate) struct Heavy<'a> {
 /// The queue of the waiting handshakes of one sharer: an address or a user.
 #[derive(Debug)]
 pub(crate) struct HandshakeLine {
-    turns: Turns,
+    turns: StepTurns,
     sharer: Sharer,
 }
 
 impl HandshakeLine {
     /// Creates the queue of a sharer. The handshakes of this sharer wait for one of `turns`: the
     /// permits to use CPU time.
-    pub(crate) fn new(turns: Turns, sharer: Sharer) -> Self {
+    pub(crate) fn new(turns: StepTurns, sharer: Sharer) -> Self {
         Self { turns, sharer }
     }
 
@@ -65,8 +65,9 @@ impl HandshakeLine {
         let mut task = pin!(task);
         let wakeup = Arc::new(Wakeup::default());
         let waker = Waker::from(Arc::clone(&wakeup));
+        let mut turns = &self.turns.first;
         loop {
-            let turn = self.turns.take(self.sharer).await;
+            let turn = turns.take(self.sharer).await;
             let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
             // There is a turn for each thread. If this turn were free at once, the next handshake
             // on this thread would get it without waiting, whichever it is. During the yield, the
@@ -77,6 +78,7 @@ impl HandshakeLine {
                 Poll::Ready(done) => return done,
                 Poll::Pending => wakeup.0.notified().await,
             }
+            turns = &self.turns.later;
         }
     }
 }
@@ -203,7 +205,7 @@ mod tests {
 
     #[tokio::test]
     async fn ready_handshakes_of_one_address_do_not_delay_a_handshake_of_another_address() {
-        let (turns, order) = (Turns::newest_first(1), Arc::new(Mutex::new(Vec::new())));
+        let (turns, order) = (StepTurns::new(1), Arc::new(Mutex::new(Vec::new())));
         let crowd = [1; 20].into_iter().chain([2]);
         let handshakes: Vec<_> = crowd
             .map(|address| {
@@ -218,6 +220,25 @@ mod tests {
         }
         let place = order.lock().iter().position(|address| *address == 2);
         assert!(place.is_some_and(|place| place <= 2), "{order:?}");
+    }
+
+    #[tokio::test]
+    async fn handshakes_that_begin_do_not_delay_a_handshake_that_has_begun() {
+        let turns = StepTurns::new(1);
+        let line = HandshakeLine::new(turns.clone(), Sharer::Local);
+        let (begun, next) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let steps = {
+            let (begun, next) = (Arc::clone(&begun), Arc::clone(&next));
+            async move {
+                begun.notify_one();
+                next.notified().await;
+            }
+        };
+        let handshake = tokio::spawn(async move { line.run(steps).await });
+        begun.notified().await;
+        let _other = turns.first.take(Sharer::Local).await;
+        next.notify_one();
+        handshake.await.unwrap();
     }
 
     #[tokio::test]

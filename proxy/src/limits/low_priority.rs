@@ -32,10 +32,10 @@ use seawall_locks::Mutex;
 /// fallback threads.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The idle threads make progress if their tasks take at least this number of turns in
-/// [`PATIENCE`]. A handshake takes at least two turns, with up to 1 ms of cryptography in most
-/// cases. So with fewer turns, the threads had less than about a tenth of the CPU time of a core.
-const LEAST_TURNS: u64 = 10;
+/// The idle threads make progress if at least this number of tasks take their first turn in
+/// [`PATIENCE`]. The first step of a handshake is up to 1 ms of cryptography. So with fewer turns,
+/// the threads had less than about a tenth of the CPU time of a core.
+const LEAST_TURNS: u64 = 5;
 
 /// Time for which all new tasks run on the fallback threads after a task has moved to them.
 const BUSY_TIME: Duration = Duration::from_secs(1);
@@ -69,13 +69,16 @@ impl LowPriority {
         }))
     }
 
-    /// Runs the task that `begin` returns. `begin` gets the [`Turns`] of the threads on which the
-    /// task runs: the task may use much CPU time only while it has a turn. If this future is
-    /// dropped, the task is cancelled.
+    /// Runs the task that `begin` returns. `begin` gets the turns of the threads on which the task
+    /// runs: the task may use much CPU time only while it has a turn. If this future is dropped,
+    /// the task is cancelled.
     ///
     /// # Panics
     /// If the task panics.
-    pub(super) async fn run<F>(&self, begin: impl FnOnce(Turns) -> F + Send + 'static) -> F::Output
+    pub(super) async fn run<F>(
+        &self,
+        begin: impl FnOnce(StepTurns) -> F + Send + 'static,
+    ) -> F::Output
     where
         F: Future<Output: Send> + Send + 'static,
     {
@@ -94,12 +97,12 @@ impl LowPriority {
                 None => pending().await,
             }
         })));
-        let mut taken = idle.turns.ever_taken();
+        let mut taken = idle.turns.first.ever_taken();
         loop {
             if let Ok(done) = timeout(PATIENCE, running.as_mut()).await {
                 return done;
             }
-            let before = std::mem::replace(&mut taken, idle.turns.ever_taken());
+            let before = std::mem::replace(&mut taken, idle.turns.first.ever_taken());
             if unstarted.lock().is_none() || taken - before < LEAST_TURNS {
                 break;
             }
@@ -149,10 +152,28 @@ async fn joined<T>(task: JoinHandle<T>) -> T {
     }
 }
 
+/// The turns of tasks that consist of steps. First steps and later steps have separate turns, so
+/// tasks that begin do not delay the tasks that have begun.
+#[derive(Clone, Debug)]
+pub(crate) struct StepTurns {
+    pub(crate) first: Turns,
+    pub(crate) later: Turns,
+}
+
+impl StepTurns {
+    /// Allows `count` first steps and `count` later steps at a time.
+    pub(crate) fn new(count: usize) -> Self {
+        Self {
+            first: Turns::newest_first(count),
+            later: Turns::newest_first(count),
+        }
+    }
+}
+
 /// A runtime with its own threads, which all have one priority.
 struct Threads {
     count: usize,
-    turns: Turns,
+    turns: StepTurns,
     /// Gives the current thread its priority.
     prepare: fn(),
     /// The runtime of the threads; `None` if the threads could not be started.
@@ -171,7 +192,7 @@ impl Threads {
     fn new(count: usize, prepare: fn()) -> Self {
         Self {
             count,
-            turns: Turns::newest_first(count),
+            turns: StepTurns::new(count),
             prepare,
             runtime: OnceLock::new(),
         }
@@ -274,7 +295,7 @@ mod tests {
             begun.send(()).unwrap();
             let began = Instant::now();
             while began.elapsed() < 4 * PATIENCE {
-                drop(turns.take(Sharer::Local).await);
+                drop(turns.first.take(Sharer::Local).await);
             }
         });
         let waiting = async {

@@ -39,6 +39,9 @@ pub(crate) use self::{
     turns::{StepwiseTurn, Turns},
 };
 
+#[cfg(test)]
+pub(crate) use self::low_priority::StepTurns;
+
 /// The limits that all clients share.
 #[derive(Debug)]
 pub struct Limits {

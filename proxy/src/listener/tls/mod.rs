@@ -333,7 +333,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::limits::Turns;
+    use crate::limits::StepTurns;
 
     const LIMIT: Duration = Duration::from_secs(20);
 
@@ -388,8 +388,8 @@ mod tests {
     #[tokio::test]
     async fn no_cryptography_runs_for_a_client_that_left_while_its_tls_handshake_waited() {
         for (leaves, computed) in [(false, 1), (true, 0)] {
-            let turns = Turns::new(1);
-            let held = turns.take(Sharer::Local).await;
+            let turns = StepTurns::new(1);
+            let held = turns.first.take(Sharer::Local).await;
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let mut client = TcpStream::connect(address).await.unwrap();
@@ -407,7 +407,7 @@ mod tests {
                 .with_cert_resolver(shared);
             let line = HandshakeLine::new(turns.clone(), Sharer::Local);
             let accepting = tokio::spawn(accept(socket, line, || (Arc::new(config), None)));
-            until(|| turns.waiting() == 1).await;
+            until(|| turns.first.waiting() == 1).await;
             let client = (!leaves).then_some(client);
             until(|| peer_has_left(&copy) == leaves).await;
             drop(held);
@@ -422,7 +422,7 @@ mod tests {
     /// second `ClientHello`. Seawall computes its signature after the second one.
     #[tokio::test]
     async fn the_second_client_hello_of_a_tls_handshake_waits_for_a_turn() {
-        let turns = Turns::new(1);
+        let turns = StepTurns::new(1);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut client = TcpStream::connect(address).await.unwrap();
@@ -448,12 +448,12 @@ mod tests {
         let accepting = tokio::spawn(accept(socket.into_std().unwrap(), line, choose));
         let mut reply = [0; 4096];
         let length = client.read(&mut reply).await.unwrap();
-        let held = turns.take(Sharer::Local).await;
+        let held = turns.later.take(Sharer::Local).await;
         let asked = resolver.count.load(Ordering::Relaxed);
         session.read_tls(&mut &reply[..length]).unwrap();
         session.process_new_packets().unwrap();
         client.write_all(&next_bytes(&mut session)).await.unwrap();
-        until(|| turns.waiting() == 1).await;
+        until(|| turns.later.waiting() == 1).await;
         assert_eq!(resolver.count.load(Ordering::Relaxed), asked);
         drop(held);
         until(|| resolver.count.load(Ordering::Relaxed) > asked).await;
@@ -468,7 +468,7 @@ mod tests {
         verifier: Option<Arc<Verifier>>,
     ) -> Option<io::Error> {
         let (socket, _) = listener.accept().await.unwrap();
-        let line = HandshakeLine::new(Turns::new(1), Sharer::Local);
+        let line = HandshakeLine::new(StepTurns::new(1), Sharer::Local);
         let socket = socket.into_std().unwrap();
         match Box::pin(accept(socket, line, || (config, verifier))).await {
             Ok(_) => None,
