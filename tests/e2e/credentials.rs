@@ -216,11 +216,16 @@ async fn client_source_restrictions_of_users_and_roles_apply_to_the_first_and_to
 #[tokio::test]
 async fn a_restriction_that_is_added_after_a_login_applies_to_later_logins_and_connected_clients() {
     let seawall = seawall("").await;
-    let user = writer().await;
+    let name = unique_name("user");
+    let user = NewUser::new("admin", &name, "secret").role("readWrite", &name);
+    let user = user.role("clusterMonitor", "admin");
+    create_user(&root().await, &user).await.unwrap();
     let restriction = doc! { "authenticationRestrictions": [{ "clientSource": ["127.0.0.1"] }] };
     let mut outside = connect_from(&seawall, [127, 0, 0, 2]).await;
     let outcome = outside.login(&user.login()).await.unwrap();
     assert!(outcome.is_authenticated());
+    let status = || doc! { "seawall": "status" };
+    assert!(outside.command("admin", status()).await.unwrap().is_ok());
     let port = server().await.address().port();
     let mut direct = RawClient::new(connection_to(port, [127, 0, 0, 2]).await);
     let outcome = direct.login(&user.login()).await.unwrap();
@@ -236,6 +241,8 @@ async fn a_restriction_that_is_added_after_a_login_applies_to_later_logins_and_c
     for client in [&mut direct, &mut outside] {
         assert_eq!(find(client, &user.name).await.code(), Some(13));
     }
+    let refused = outside.command("admin", status()).await.unwrap();
+    assert_eq!(refused.code(), Some(13), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

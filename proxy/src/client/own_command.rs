@@ -171,7 +171,7 @@ impl Client {
 
     /// Asks a server for the privileges of a user, on a connection of this user.
     async fn privileges(&self, identity: &Arc<Identity>) -> Result<RawDocumentBuf, ErrorReply> {
-        if identity.status() != IdentityStatus::Good {
+        if identity.status() != IdentityStatus::Good || !identity.permits(self.peer.ip) {
             return Err(ErrorReply::new(UNAUTHORIZED, "the user must log in again"));
         }
         let failed = |reason: String| {

@@ -293,7 +293,7 @@ impl Credentials {
             user, mechanism, ..
         } = *request;
         if self.may_be_known(user)
-            && let Some(known) = self.freshened(user).await
+            && let Some(known) = self.freshened(user, Duration::ZERO).await
         {
             return Ok(Obtained::Known(known));
         }
@@ -309,8 +309,9 @@ impl Credentials {
     /// Returns the keys of a known user for a login that begins now. Returns the cached keys if
     /// they are fresh and no other login uses them. Otherwise waits until a server has returned the
     /// keys again. The request for these keys must have been sent after the login began. If the
-    /// wait takes too long, returns the cached keys. `None` if the user is not known.
-    async fn freshened(self: &Arc<Self>, user: &UserName) -> Option<Known> {
+    /// wait takes too long, returns the cached keys, but not before `least` is over. `None` if the
+    /// user is not known.
+    async fn freshened(self: &Arc<Self>, user: &UserName, least: Duration) -> Option<Known> {
         let began = Instant::now();
         let mut readings = 0;
         loop {
@@ -327,7 +328,8 @@ impl Credentials {
                 (true, _) => DOUBTED_LIMIT,
                 (false, true) => CONTENDED_LIMIT,
                 (false, false) => FRESHEN_LIMIT,
-            };
+            }
+            .max(least);
             // The first reading may have begun before this login, but the second reading began
             // after this login. A third reading would not help.
             if readings == 2 || now >= began + limit {
@@ -340,7 +342,8 @@ impl Credentials {
     }
 
     /// Reads a user's keys again if the login that began at `began` has waited for its client for
-    /// so long that the keys of its challenge may be outdated. `checked` has these keys.
+    /// so long that the keys of its challenge may be outdated. `checked` has these keys. The client
+    /// was slow, so Seawall may take longer for this than before a challenge.
     pub(super) async fn freshen_for_proof(
         self: &Arc<Self>,
         user: &UserName,
@@ -350,7 +353,7 @@ impl Credentials {
         let now = Instant::now();
         let has_waited = now.saturating_duration_since(began) >= FRESH_FOR;
         if has_waited && !checked.is_fresh(now) {
-            drop(self.freshened(user).await);
+            drop(self.freshened(user, DOUBTED_LIMIT).await);
         }
     }
 
