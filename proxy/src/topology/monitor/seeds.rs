@@ -26,7 +26,7 @@ impl Seeds {
     /// the current servers do not reply. Seeds may have left the deployment since the start:
     ///
     /// - A seed may now belong to another replica set. The name of the current set makes the driver
-    ///   ignore it.
+    ///   ignore it. If the set has no members any more, it may have a new name.
     /// - If the servers are routers from DNS, the driver has removed routers that DNS no longer
     ///   lists. Such a router may still run, so the seeds are not used.
     pub(super) fn begin_with(&self, found: Found, options: &mut ClientOptions) {
@@ -35,7 +35,8 @@ impl Seeds {
             topology_type,
             TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary
         );
-        if is_replica_set && options.repl_set_name.is_none() {
+        let has_members = !found.servers.is_empty();
+        if is_replica_set && has_members && options.repl_set_name.is_none() {
             options.repl_set_name = found.set_name;
         }
         let mut hosts = found.servers;
