@@ -94,9 +94,9 @@ pub(super) fn key(name: MetricName, labels: Vec<Label>) -> Key {
     Key::from_parts(KeyName::from_const_str(name.as_str()), labels)
 }
 
-/// Doubles each backslash in the value of a label. The library takes two backslashes for one that
-/// is escaped already, so it would render `\` and `\\` alike. It escapes quotes and line feeds
-/// correctly unless there is a single backslash before them.
+/// Doubles each backslash in the value of a label. The library treats two backslashes as one
+/// backslash that is already escaped, so it would render `\` and `\\` alike. It escapes quotes and
+/// line feeds correctly unless there is a single backslash before them.
 fn doubled(label: Label) -> Label {
     if !label.value().contains('\\') {
         return label;

@@ -62,8 +62,9 @@ impl CpuTimes {
         by_name.chain([(ENDED, self.ended)])
     }
 
-    /// Adds the results of [`process_cpu`] and [`threads`]. What could not be read, for example
-    /// because the process has no descriptor left, is added by the next call that has it.
+    /// Adds the results of [`process_cpu`] and [`threads`]. A time that could not be read, for
+    /// example because the process has no descriptor left, is added by the next call that can read
+    /// it.
     fn add(&mut self, process: Option<Duration>, threads: Option<Vec<(ThreadId, Option<Thread>)>>) {
         let Some(threads) = threads else { return };
         let mut seen = HashMap::with_capacity(threads.len());
@@ -102,26 +103,38 @@ struct Thread {
 }
 
 /// The live threads; `None` if the system does not list them. A thread whose files cannot be read
-/// has only its id.
+/// now has only its id. Threads without these files, for example because they have just ended, are
+/// left out.
 fn threads() -> Option<Vec<(ThreadId, Option<Thread>)>> {
     let tasks = fs::read_dir("/proc/self/task").ok()?;
     let thread = |task: io::Result<fs::DirEntry>| {
         let task = task.ok()?;
         let id = ThreadId(task.file_name().to_str()?.parse().ok()?);
-        Some((id, read_thread(&task.path())))
+        Some(match read_thread(&task.path()) {
+            Ok(thread) => Some((id, Some(thread))),
+            Err(error) => (!has_ended(&error)).then_some((id, None)),
+        })
     };
-    tasks.map(thread).collect()
+    let threads: Option<Vec<_>> = tasks.map(thread).collect();
+    Some(threads?.into_iter().flatten().collect())
 }
 
-/// The thread with this folder; `None` if its files cannot be read, for example because it has just
-/// ended.
+/// True if a file of a thread does not exist. Reading an open file of a thread that has ended fails
+/// with ESRCH.
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+/// Reads the thread with this folder.
 ///
 /// Source: `/proc/PID/task/TID/schedstat`, proc(5): time on the CPU in nanoseconds comes first.
-fn read_thread(folder: &Path) -> Option<Thread> {
-    let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
+fn read_thread(folder: &Path) -> io::Result<Thread> {
+    let read = |file: &str| fs::read_to_string(folder.join(file));
     let (name, schedule) = (read("comm")?, read("schedstat")?);
-    let on_cpu = schedule.split(' ').next()?.parse().ok()?;
-    Some(Thread {
+    let on_cpu = schedule.split(' ').next().and_then(|of| of.parse().ok());
+    let on_cpu = on_cpu.ok_or(io::ErrorKind::InvalidData)?;
+    Ok(Thread {
         name: name.trim().to_owned(),
         on_cpu: Duration::from_nanos(on_cpu),
     })
