@@ -19,7 +19,10 @@ use futures_util::stream;
 use seawall_api::NewCapture;
 use seawall_capture::record::ReplyDetail;
 use seawall_stats::float;
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::{
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
 
 use super::{AdminState, Refused, bad_request, guard::Presented, work_in};
 use crate::captures::{
@@ -36,15 +39,19 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// Time between two checks for new bytes of a running capture.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Runs a task that uses the directory of captures. If
-/// [`MAX_CAPTURE_REQUESTS`](super::MAX_CAPTURE_REQUESTS) such tasks run, the status is 503: the
+/// How long a request for captures waits for earlier ones.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// Runs a task that uses the directory of captures. The status is 503 if the task has to wait for
+/// [`MAX_WAIT`] because [`MAX_CAPTURE_REQUESTS`](super::MAX_CAPTURE_REQUESTS) such tasks run: the
 /// directory may be on a file system that does not respond.
 async fn work<T: Send + 'static>(
     state: &Arc<AdminState>,
     task: impl FnOnce(&Captures) -> T + Send + 'static,
 ) -> Result<T, Refused> {
-    let place = Arc::clone(&state.capture_places).try_acquire_owned();
-    let place = place.map_err(|_| (StatusCode::SERVICE_UNAVAILABLE, format!("{BUSY}\n")))?;
+    let place = timeout(MAX_WAIT, Arc::clone(&state.capture_places).acquire_owned()).await;
+    let place = place.ok().and_then(Result::ok);
+    let place = place.ok_or_else(|| (StatusCode::SERVICE_UNAVAILABLE, format!("{BUSY}\n")))?;
     work_in(place, state, move |state| task(&state.captures)).await
 }
 
@@ -100,30 +107,28 @@ fn start_planned(captures: &Captures, plan: Plan) -> Result<CaptureState, Captur
     Ok(started)
 }
 
-/// Stops a capture. The status is 202 if the last records of the capture are still being redacted
-/// and written.
+/// Stops a capture, also while the directory of captures does not respond. The status is 202 if the
+/// last records of the capture are still being redacted and written.
 pub(super) async fn stop(
     State(state): State<Arc<AdminState>>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Refused> {
-    act(&state, id, Captures::stop).await
+    let id = parsed(&id)?;
+    let stopped = super::work(&state, move |state| state.captures.stop(&id)).await?;
+    acted(stopped)
 }
 
 pub(super) async fn delete(
     State(state): State<Arc<AdminState>>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Refused> {
-    act(&state, id, Captures::delete).await
+    let id = parsed(&id)?;
+    acted(work(&state, move |captures| captures.delete(&id)).await?)
 }
 
-async fn act(
-    state: &Arc<AdminState>,
-    id: String,
-    act: fn(&Captures, &CaptureId) -> Result<(), CaptureError>,
-) -> Result<StatusCode, Refused> {
-    let id = parsed(&id)?;
-    let done = work(state, move |captures| act(captures, &id)).await?;
-    done.map(|()| StatusCode::OK)
+fn acted(result: Result<(), CaptureError>) -> Result<StatusCode, Refused> {
+    result
+        .map(|()| StatusCode::OK)
         .map_err(|error| refused(&error))
 }
 

@@ -72,8 +72,9 @@ use seawall_stats::float;
 pub const MAX_REQUESTS: usize = 8;
 
 /// Maximum number of tasks that use the directory of captures at the same time. Further requests
-/// for captures are refused. The number is lower than [`MAX_REQUESTS`]: if the directory does not
-/// respond, these tasks do not end, and other requests must still be served.
+/// for captures wait for a second and are then refused. The number is lower than [`MAX_REQUESTS`]:
+/// if the directory does not respond, these tasks do not end, and other requests must still be
+/// served.
 pub const MAX_CAPTURE_REQUESTS: usize = 4;
 
 /// Number of rows in a response if the request has no `limit`.
