@@ -58,7 +58,7 @@ fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
 /// Checks that the two HTTP addresses differ from each other and from the addresses of clients.
 /// Otherwise, an HTTP address could never be bound, but Seawall would start without it.
 fn http_addresses_differ(listeners: &[Listener], admin: &Admin, problems: &mut Problems) {
-    if problems.has("admin.address") {
+    if problems.has("admin.address") || problems.has("listen.address") {
         return;
     }
     let address = admin.address.with_fixed_port();
@@ -421,7 +421,8 @@ mod tests {
         let chosen_by_the_system = "listen.address = \"127.0.0.1:0\"\n\
              admin.address = \"127.0.0.1:0\"\nadmin.metrics_address = \"127.0.0.1:0\"\n";
         assert_eq!(problems(chosen_by_the_system), "");
-        // The default of a wrong admin address equals the other address, and is no further problem.
+        // An invalid admin address is replaced by its default, which equals the metrics address
+        // here. This must not be reported as a second problem.
         let wrong = "admin.address = \"9909\"\nadmin.metrics_address = \"127.0.0.1:9909\"\n";
         assert_eq!(problems(wrong).lines().count(), 1);
     }

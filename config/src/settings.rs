@@ -437,8 +437,8 @@ section! {
     /// metrics; the others are counted as `other`.
     max_namespaces: NonZeroUsize = key("shapes.max_namespaces",
         ENTRIES, Live, default 2000, unit "namespaces");
-    /// File with a secret; with it, shapes contain keyed hashes (HMAC-SHA-256) instead of field
-    /// names.
+    /// File with a secret; with it, shapes contain keyed hashes (HMAC-SHA-256) instead of the
+    /// names of fields and indexes.
     name_key: Option<Secret> = key("shapes.name_key_file",
         KeyKind::SecretFile, Restart, example "/run/secrets/name-key");
 }

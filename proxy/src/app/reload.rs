@@ -495,8 +495,8 @@ fn values_in_effect(
     values
 }
 
-/// The new values that take effect only after a restart. The value of a key in `in_effect` that is
-/// absent after the restart is empty.
+/// The new values that take effect only after a restart. A key of `in_effect` that does not exist
+/// after the restart is included with an empty value.
 fn pending(
     changed: &[Changed],
     in_effect: &[EffectiveValue],

@@ -28,7 +28,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 const RESPONSE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Time limit for the response to a reload. A reload waits up to 30 s for earlier reloads, and then
-/// takes up to a minute. A caller that gives up earlier does not learn if the reload took effect.
+/// takes up to a minute. A caller that gives up earlier does not know if the reload took effect.
 const RELOAD_LIMIT: Duration = Duration::from_secs(120);
 
 /// Maximum size of a response. A report on several days with all its distributions is a few MiB.

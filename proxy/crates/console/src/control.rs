@@ -385,10 +385,13 @@ fn reload_rows(reload: &Reload) -> Vec<String> {
         };
         let (from, to) = match change.from == change.to {
             true => (String::new(), "(other content)".to_owned()),
-            false => (
-                figures::printable(&change.from),
-                figures::printable(&change.to),
-            ),
+            false => {
+                let to = match &*change.to {
+                    "" => ABSENT.to_owned(),
+                    to => figures::printable(to),
+                };
+                (figures::printable(&change.from), to)
+            }
         };
         vec![figures::printable(&change.key), from, to, effect.to_owned()]
     });

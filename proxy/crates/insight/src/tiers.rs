@@ -359,18 +359,20 @@ impl History {
     }
 
     /// The tier whose oldest frame is dropped next: the tier with the most bytes. If a step in
-    /// progress includes that frame, it is another tier, whose oldest frame is included in the
-    /// frame of a longer step. `None` if there are no frames.
+    /// progress includes that frame, it is a tier whose oldest frame no step in progress includes,
+    /// if there is one. `None` if there are no frames.
     fn tier_to_drop_from(&self) -> Option<usize> {
         let bytes = |tier: &usize| self.tiers.get(*tier).map_or(0, |tier| tier.bytes);
         let filled = || (0..TIERS.len()).filter(move |tier| bytes(tier) > 0);
         let largest = filled().max_by_key(bytes)?;
-        let is_last = largest + 1 == TIERS.len();
-        if is_last || self.is_rolled_up(largest) {
+        let is_free = |tier: &usize| *tier + 1 == TIERS.len() || self.is_rolled_up(*tier);
+        if is_free(&largest) {
             return Some(largest);
         }
+        // The frames of the last tier are dropped only if all other frames are needed.
         let rolled_up = filled().filter(|tier| self.is_rolled_up(*tier));
-        rolled_up.max_by_key(bytes).or(Some(largest))
+        let free = rolled_up.max_by_key(bytes);
+        free.or_else(|| filled().find(is_free)).or(Some(largest))
     }
 
     /// True if the oldest frame of a tier is included in the frame of a longer step.
