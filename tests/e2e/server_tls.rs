@@ -20,7 +20,7 @@ use seawall_tests::{
 use tokio::{
     io::AsyncReadExt as _,
     net::{TcpListener, TcpStream},
-    time::timeout,
+    time::{interval, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 
@@ -202,45 +202,51 @@ async fn a_reload_with_a_new_client_certificate_replaces_server_connections_with
     );
 }
 
+/// Replaces a TLS file under a client that runs finds all the time, so a connection may be in use
+/// when Seawall replaces it. With `options` and `toml`, the connection string or the configuration
+/// names the file.
+async fn replace_under_load(scene: &Scene, options: &str, toml: &str, file: &str) {
+    let identity = scene.authority().client("seawall", YEAR).unwrap();
+    let foreign = Authority::generate("foreign").unwrap();
+    let content = match file {
+        "client.pem" => identity.pem(),
+        _ => format!("{}{}", scene.authority().pem(), foreign.pem()),
+    };
+    let toml = format!("reload.watch = true\n{toml}");
+    let process = scene.serve_with(options, &toml).await;
+    let name = format!("{options} {file}");
+    let expired = async || {
+        let name = "seawall_server_connections_closed_total";
+        metric(&process, name, "reason=\"expired\"").await
+    };
+    let connected = async || logged_in_at(process.address()).await;
+    let mut client = eventually(LIMIT, connected).await.unwrap();
+    assert!(find(&mut client).await, "{name}");
+    assert_eq!(expired().await, 0.0, "{name}");
+    scene.replace(file, &content);
+    let replaced = async {
+        let mut turns = interval(Duration::from_millis(5));
+        while expired().await < 1.0 {
+            assert!(find(&mut client).await, "{name}");
+            turns.tick().await;
+        }
+    };
+    let replaced = timeout(LIMIT, replaced).await;
+    replaced.unwrap_or_else(|_| panic!("{name}: no connection was replaced"));
+    assert!(find(&mut client).await, "{name}");
+    let clears = metric(&process, "seawall_pool_clears_total", "").await;
+    assert_eq!(clears, 0.0, "{name}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_reload_watch_a_changed_tls_file_causes_new_server_connections_but_no_failed_find() {
-    let scene = Scene::new().await;
-    // The settings contain only the paths of the files that the connection string names.
-    for (options, toml, file) in [
-        (TLS, FILES, "client.pem"),
-        (TLS, FILES, "ca.pem"),
-        (TLS_WITH_FILES, "", "client.pem"),
-        (TLS_WITH_FILES, "", "ca.pem"),
-    ] {
-        let identity = scene.authority().client("seawall", YEAR).unwrap();
-        let foreign = Authority::generate("foreign").unwrap();
-        let content = match file {
-            "client.pem" => identity.pem(),
-            _ => format!("{}{}", scene.authority().pem(), foreign.pem()),
-        };
-        let toml = format!("reload.watch = true\n{toml}");
-        let process = scene.serve_with(options, &toml).await;
-        let name = format!("{options} {file}");
-        let expired = async || {
-            let name = "seawall_server_connections_closed_total";
-            metric(&process, name, "reason=\"expired\"").await
-        };
-        let connected = async || logged_in_at(process.address()).await;
-        let mut client = eventually(LIMIT, connected).await.unwrap();
-        assert!(find(&mut client).await, "{name}");
-        assert_eq!(expired().await, 0.0, "{name}");
-        scene.replace(file, &content);
-        // Finds run all the time, so a connection may be in use when Seawall replaces it.
-        let replaced = async {
-            while expired().await < 1.0 {
-                assert!(find(&mut client).await, "{name}");
-            }
-        };
-        let replaced = timeout(LIMIT, replaced).await;
-        replaced.unwrap_or_else(|_| panic!("{name}: no connection was replaced"));
-        assert!(find(&mut client).await, "{name}");
-        let clears = metric(&process, "seawall_pool_clears_total", "").await;
-        assert_eq!(clears, 0.0, "{name}");
+    for file in ["client.pem", "ca.pem"] {
+        let scenes = [Scene::new().await, Scene::new().await];
+        tokio::join!(
+            replace_under_load(&scenes[0], TLS, FILES, file),
+            // The settings contain only the paths of the files that the connection string names.
+            replace_under_load(&scenes[1], TLS_WITH_FILES, "", file),
+        );
     }
 }
 
