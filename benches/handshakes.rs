@@ -55,7 +55,7 @@ const STORM_CLIENTS: usize = 200;
 /// Total finds per second in the part `storms`. Clients without TLS run these finds.
 const RATE: f64 = 400.0;
 
-/// Total number of connections without TLS that run finds in the part `storms`.
+/// Total number of connections without TLS that send `find` commands in the part `storms`.
 const CONNECTIONS: usize = 16;
 
 const START_LIMIT: Duration = Duration::from_secs(30);

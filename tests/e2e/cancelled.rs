@@ -194,8 +194,8 @@ impl OneConnection {
     }
 
     /// Runs a find on the collection `held`, and then a find on `waits`. The first find gets the
-    /// connection. The server's reply to it arrives when the second find is in the wait queue. If
-    /// one of the finds ends earlier, because it is cancelled, the other one continues at once.
+    /// connection. The server replies to the first find only after the second find is in the wait
+    /// queue. If one find is cancelled before that, the other find does not wait for it.
     async fn find_in_turn(
         &self,
         holder: &mut RawClient,

@@ -379,7 +379,7 @@ async fn an_expired_authority_is_still_trusted_and_its_expiry_is_in_the_status()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn for_each_file_in_listen_tls_the_log_says_when_its_content_expires() {
+async fn the_log_says_when_the_content_of_each_file_in_listen_tls_expires() {
     let scene = Scene::new();
     let server = scene.servers.expired_server(&["localhost"]).unwrap();
     scene.write_server("server", &server);

@@ -120,7 +120,7 @@ async fn seawall_load_copy_uses_tls_and_logs_in_to_the_source_server_and_the_tar
 }
 
 #[tokio::test]
-async fn seawall_load_copy_to_another_machine_needs_the_option_yes_i_own_this() {
+async fn the_command_load_copy_needs_the_option_yes_i_own_this_if_the_target_is_another_machine() {
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
     let key = key.to_str().unwrap();

@@ -15,9 +15,9 @@ pub(crate) struct Case {
     /// The third argument of the driver's test program: `stable` (the client uses the Stable API)
     /// or `plain`.
     pub(crate) api: &'static str,
-    /// Parameters of the connection string. The runs of several cases through Seawall are compared
-    /// with a single direct run to the servers. This direct run uses the parameters of the first of
-    /// these cases.
+    /// Parameters of the connection string. Several cases run through Seawall, and their results
+    /// are compared with one direct run (without Seawall). The direct run uses the parameters of
+    /// the first of these cases.
     pub(crate) parameters: &'static str,
     /// Additional parameters of the connection string for a run through Seawall.
     pub(crate) through: &'static str,

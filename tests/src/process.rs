@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// package `seawall`, in the same profile.
 ///
 /// # Panics
-/// If the binary does not exist, because the caller is not a test or bench of the package
+/// If the binary does not exist. This happens if the caller is not a test or bench of the package
 /// `seawall`.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();

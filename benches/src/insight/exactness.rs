@@ -161,7 +161,7 @@ impl Shape {
     }
 }
 
-/// The numbers of operations that got a reply.
+/// Counts of the operations that got a reply.
 struct Sent {
     /// Number of operations by shape.
     shapes: Vec<u64>,

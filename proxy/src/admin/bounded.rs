@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_uses_all_connections_does_not_lock_out_another_address() {
+    async fn an_address_that_holds_all_connections_loses_one_to_another_address() {
         let (mut listener, address, [mut first, mut second], _greedy) = full_listener().await;
         // The address 127.0.0.2 has all connections, so its third connection is closed.
         let mut third = connect_from(2, address).await;

@@ -117,7 +117,7 @@ mod tests {
 
     /// If namespaces are listed too, a client is captured from its first operation on one of them.
     #[test]
-    fn a_client_is_captured_only_if_each_nonempty_list_contains_its_user_or_application() {
+    fn a_client_is_captured_only_if_its_user_and_application_are_listed_or_the_lists_are_empty() {
         let client = Described {
             application: "shop".to_owned(),
             driver: String::new(),

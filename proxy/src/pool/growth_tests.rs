@@ -177,7 +177,7 @@ async fn at_most_eight_connections_for_min_pool_size_are_pending_until_all_users
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_connecting_limits_the_pending_connections_for_min_pool_size_of_a_user() {
+async fn connections_for_the_min_pool_size_of_a_user_are_limited_by_max_connecting() {
     let now = Instant::now();
     let (mut inner, users) = cleared(3, 1, now);
     let todo = inner.maintain(now, |_| false);
@@ -191,7 +191,7 @@ async fn max_connecting_limits_the_pending_connections_for_min_pool_size_of_a_us
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_failed_attempt_the_next_user_gets_its_connections_for_min_pool_size() {
+async fn if_a_connection_for_min_pool_size_fails_the_next_one_is_for_another_user() {
     let now = Instant::now();
     let (mut inner, _users) = cleared(2, 20, now);
     let todo = inner.maintain(now, |_| false);

@@ -313,7 +313,7 @@ impl Slots {
         self.record_reset(ResetCause::Mode, previous)
     }
 
-    /// The limit while no trial of another limit runs; `None` if there is no limit.
+    /// The limit that applies when no trial of another limit runs; `None` if there is no limit.
     fn settled_limit(&self) -> Option<u32> {
         (self.mode != Concurrency::Off).then_some(self.settled)
     }

@@ -669,7 +669,7 @@ async fn change_streams_do_not_count_towards_a_user_s_share_of_the_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_concurrency_limit_an_idle_connection_of_a_busy_user_is_closed_for_another_user() {
+async fn at_the_concurrency_limit_a_busy_user_loses_an_idle_connection_to_another_user() {
     let [busy, other] = ["busy", "other"].map(identity);
     let now = Instant::now();
     let mut inner = inner(Limits {

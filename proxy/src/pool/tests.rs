@@ -153,7 +153,7 @@ pub(super) fn obtain_for(
     }
 }
 
-/// Gives a user one available connection.
+/// Establishes a connection for a user. After this call, the connection is available.
 pub(super) fn use_once(inner: &mut Inner, user: &Arc<Identity>, now: Instant) {
     let held = obtain(inner, user, now);
     inner.give_back(user.id(), held, None, now);
@@ -706,7 +706,7 @@ async fn a_command_of_seawall_itself_gets_a_connection_before_waiting_clients() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_seawall_drops_its_own_wait_for_a_connection_the_wait_leaves_the_queue() {
+async fn a_request_for_a_connection_leaves_the_queue_when_its_operation_is_cancelled() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();

@@ -73,7 +73,7 @@ async fn command_is_abandoned_after_ten_seconds_without_a_reply() {
 }
 
 #[test]
-fn each_reply_adds_a_sample_and_counts_toward_the_round_trip_times() {
+fn each_reply_adds_a_sample_and_a_round_trip_time() {
     let server = server();
     let reading = Reading::of(&doc! { "connections": { "current": 3 } });
     server.record_reply(reading.values(None), Duration::from_millis(2));

@@ -105,8 +105,8 @@ pub(super) async fn largest(arena: Arena) {
     }
 }
 
-/// Small compressed messages. Inflated, each message is much larger, or its size differs from the
-/// size that its header declares.
+/// Small compressed messages. After decompression, each message is much larger, or its size differs
+/// from the size that its header declares.
 fn compression_bombs() -> Vec<Vec<u8>> {
     let header = Header {
         message_length: i32::try_from(MAX_MESSAGE_BYTES).unwrap_or(i32::MAX),

@@ -367,7 +367,7 @@ pub enum ClientError {
     },
     /// The token contains characters that a header must not contain, or the path contains
     /// characters that a URL must not contain.
-    #[error("the token or the path is not valid in an HTTP request: {0}")]
+    #[error("the token or the path has characters that an HTTP request must not contain: {0}")]
     Request(axum::http::Error),
     /// TLS cannot be set up.
     #[error("cannot set up TLS: {0}")]

@@ -51,7 +51,7 @@ pub struct Phases {
     pub forward: f64,
     /// Waiting for a permit. Permits limit the number of operations in flight.
     pub permit: f64,
-    /// From the first to the last byte of the reply.
+    /// Time from the first to the last byte of the reply.
     pub receive: f64,
     /// Writing the rest of the reply to the client, after its last byte has arrived from the
     /// server.

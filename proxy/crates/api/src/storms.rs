@@ -30,7 +30,7 @@ pub struct Storm {
     pub arrivals: u64,
     /// Number of logins of clients.
     pub client_authentications: u64,
-    /// Number of short-lived connections by the way in which they ended.
+    /// Number of short-lived connections, grouped by how they ended.
     pub departures: BTreeMap<String, u64>,
     /// The drivers with the most short-lived connections.
     pub drivers: Vec<Named>,

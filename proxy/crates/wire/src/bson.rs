@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_db_pointer_is_skipped_by_its_length() {
+    fn the_length_of_a_db_pointer_is_known_so_it_can_be_skipped() {
         let pointer = [&b"\x0cp\0\x02\0\0\0x\0"[..], &[7; 12]].concat();
         assert_eq!(names(&with_null(&pointer)), [&b"p"[..], b"null"]);
     }

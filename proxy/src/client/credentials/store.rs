@@ -154,7 +154,7 @@ pub(in crate::client) enum Reading {
 #[derive(Debug)]
 pub(super) struct EndedIdentity {
     asked_at: Instant,
-    /// Keys that a server refused; `None` if the user no longer exists.
+    /// The keys that the server refused. If it refused none, the user no longer exists.
     refused: Option<Arc<seawall_auth::Credentials>>,
 }
 

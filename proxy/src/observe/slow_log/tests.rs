@@ -506,7 +506,7 @@ fn one_line_a_second() -> SlowLogSettings {
 }
 
 #[test]
-fn dropped_lines_are_reported_when_no_other_line_follows() {
+fn dropped_lines_are_reported_even_if_no_other_line_follows() {
     let (sender, lines) = mpsc::channel();
     let destination = Destination::Stream(Box::new(Sent(sender)));
     let quiet = Duration::from_millis(1);

@@ -165,7 +165,7 @@ fn add_more(sums: &mut More, other: More) {
     add_known(&mut sums.documents, other.documents);
 }
 
-/// Lengths of the steps in which Seawall keeps and shows figures, in seconds.
+/// Lengths, in seconds, of the time steps for which Seawall keeps and shows figures.
 const STEP_LENGTHS: [f64; 10] = [
     1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 60.0, 600.0, 3_600.0, 86_400.0,
 ];

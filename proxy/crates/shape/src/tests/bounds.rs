@@ -41,7 +41,7 @@ fn filters_deeper_than_the_limit_are_cut() {
 }
 
 #[test]
-fn operators_expressions_and_stages_deeper_than_the_limit_are_cut() {
+fn parts_of_a_command_that_are_nested_too_deeply_are_printed_as_dots() {
     let not = (0..40).fold(doc! { "$gt": 1 }, |operators, _| doc! { "$not": operators });
     let printed = (0..31).fold("...".to_owned(), |inner, _| format!("{{$not:{inner}}}"));
     assert_eq!(filter_shape(doc! { "a": not }), format!("{{a:{printed}}}"));
