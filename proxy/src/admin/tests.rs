@@ -23,7 +23,7 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::{
     captures::CaptureState,
-    observe::{self, Observer, outcome_of},
+    observe::{Observer, outcome_of},
     pool::{ConcurrencySnapshot, Snapshot, UserSnapshot, tests::limits},
     pulse,
     service_account::ServiceAccount,
@@ -219,14 +219,7 @@ fn capture() -> CaptureState {
 
 /// The state of Seawall after half an hour, with storms, stalls and changes.
 pub(super) fn state() -> AdminState {
-    let settings = observe::ObserverSettings {
-        counts_shapes: true,
-        max_shapes: 10,
-        name_key: None,
-        max_namespaces: 10,
-        keeps_seconds: false,
-    };
-    let observer = Observer::new(settings, None).unwrap();
+    let observer = Observer::with_shapes();
     operations(&observer);
     let known = find_id(&observer.exporter);
     let now = Arc::new(AtomicU64::new(START));

@@ -676,21 +676,14 @@ mod tests {
     use bson::doc;
 
     use super::*;
-    use crate::observe::{Observer, ObserverSettings};
+    use crate::observe::Observer;
     use seawall_command::CommandBytes;
 
     /// The labels of the operations of [`record_get_more`].
     const LABELS: &str = r#"command="getMore",db="shop",collection="orders""#;
 
     fn observer() -> Observer {
-        let settings = ObserverSettings {
-            counts_shapes: true,
-            max_shapes: 10,
-            name_key: None,
-            max_namespaces: 10,
-            keeps_seconds: false,
-        };
-        Observer::new(settings, None).unwrap()
+        Observer::with_shapes()
     }
 
     /// Records a successful `getMore` with the given duration.

@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
     use crate::observe::{
-        Observer, ObserverSettings,
+        Observer,
         protobuf::{self, Metric, NativeHistograms},
     };
     use seawall_command::CommandBytes;
@@ -126,14 +126,7 @@ mod tests {
 
     #[test]
     fn label_values_with_backslashes_and_quotes_are_exported_exactly() {
-        let settings = ObserverSettings {
-            counts_shapes: true,
-            max_shapes: 10,
-            name_key: None,
-            max_namespaces: 10,
-            keeps_seconds: false,
-        };
-        let observer = Observer::new(settings, None).unwrap();
+        let observer = Observer::with_shapes();
         let mut collections = ["a\\b", "a\\\\b", "a\\", "a\\\"b", "a\\\nb", "a\"\nb"];
         for collection in collections {
             let find = doc! { "find": collection, "filter": { "x\"y\\z": 1 }, "$db": "shop" };

@@ -139,4 +139,17 @@ impl Observer {
         };
         Self::new(settings, None).unwrap()
     }
+
+    /// An observer that counts up to ten shapes and up to ten namespaces, for tests.
+    #[cfg(test)]
+    pub(crate) fn with_shapes() -> Self {
+        let settings = ObserverSettings {
+            counts_shapes: true,
+            max_shapes: 10,
+            name_key: None,
+            max_namespaces: 10,
+            keeps_seconds: false,
+        };
+        Self::new(settings, None).unwrap()
+    }
 }

@@ -344,19 +344,12 @@ mod tests {
     use bson::doc;
 
     use super::*;
-    use crate::observe::{NamespaceSums, Observer, ObserverSettings};
+    use crate::observe::{NamespaceSums, Observer};
     use seawall_command::CommandBytes;
     use seawall_command::ReplyForm;
 
     fn observer() -> Observer {
-        let settings = ObserverSettings {
-            counts_shapes: true,
-            max_shapes: 10,
-            name_key: None,
-            max_namespaces: 10,
-            keeps_seconds: false,
-        };
-        Observer::new(settings, None).unwrap()
+        Observer::with_shapes()
     }
 
     fn sums_of(observer: &Observer, replies: &[bson::Document]) -> NamespaceSums {

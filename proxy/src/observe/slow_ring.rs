@@ -189,18 +189,11 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::observe::{Observer, ObserverSettings};
+    use crate::observe::Observer;
     use seawall_command::CommandBytes;
 
     fn observer() -> Observer {
-        let settings = ObserverSettings {
-            counts_shapes: true,
-            max_shapes: 10,
-            name_key: None,
-            max_namespaces: 10,
-            keeps_seconds: false,
-        };
-        Observer::new(settings, None).unwrap()
+        Observer::with_shapes()
     }
 
     fn run(observer: &Observer, field: &str, user: u64, time: Duration) {

@@ -16,14 +16,7 @@ use crate::observe::{Observer, ObserverSettings, outcome_of};
 use seawall_command::{CommandBytes, ReplyFacts, ReplyForm};
 
 fn observer() -> Observer {
-    let settings = ObserverSettings {
-        counts_shapes: true,
-        max_shapes: 10,
-        name_key: None,
-        max_namespaces: 10,
-        keeps_seconds: false,
-    };
-    Observer::new(settings, None).unwrap()
+    Observer::with_shapes()
 }
 
 /// Records an operation that takes `ms` milliseconds.
