@@ -72,7 +72,11 @@ impl Connected {
 
 fn sasl_start(scene: &Scene, user: &str, mechanism: &str) -> RawDocumentBuf {
     let (_, payload) = ClientConversation::start(SHA_256, user, &scene.nonces.nonce());
-    rawdoc! { "saslStart": 1, "mechanism": mechanism, "payload": binary(&payload) }
+    sasl_start_with(mechanism, &payload)
+}
+
+fn sasl_start_with(mechanism: &str, payload: &[u8]) -> RawDocumentBuf {
+    rawdoc! { "saslStart": 1, "mechanism": mechanism, "payload": binary(payload) }
 }
 
 fn binary(payload: &[u8]) -> Binary {
@@ -92,9 +96,7 @@ async fn a_late_proof_of_an_old_password_is_refused_although_the_old_keys_are_ca
     let (mut connected, _client) = Connected::pair();
     let mut context = connected.context(&scene);
     let (conversation, payload) = ClientConversation::start(SHA_256, "u", &scene.nonces.nonce());
-    let start = rawdoc! {
-        "saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": binary(&payload)
-    };
+    let start = sasl_start_with("SCRAM-SHA-256", &payload);
     let started = Login::start(&mut context, &start, SOURCE).await;
     let (login, challenge) = started.unwrap_or_else(|_| panic!("the user is known"));
     let server_first = challenge.get_binary("payload").unwrap().bytes;
