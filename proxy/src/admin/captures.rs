@@ -334,11 +334,10 @@ pub(super) fn shown(capture: CaptureState) -> seawall_api::Capture {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, fs, process, sync::mpsc};
+    use std::{env, fs, process};
 
     use axum::http::Request;
     use seawall_capture::record::Redaction;
-    use seawall_locks::Mutex;
     use tokio::{task::yield_now, time::timeout};
     use tower::ServiceExt as _;
 
@@ -350,14 +349,6 @@ mod tests {
 
     #[tokio::test]
     async fn metrics_are_served_while_requests_for_captures_hang() {
-        // `servers` waits until `gate` is dropped. A capture begins only after `servers` has
-        // returned.
-        let (gate, wait) = mpsc::channel::<()>();
-        let wait = Mutex::new(wait);
-        let servers = move || {
-            wait.lock().recv().ok();
-            Vec::new()
-        };
         let directory = env::temp_dir().join(format!("seawall-hung-requests-{}", process::id()));
         let settings = CaptureSettings {
             directory: directory.clone(),
@@ -373,7 +364,7 @@ mod tests {
             redaction: Redaction::None,
             redaction_key: None,
         };
-        let captures = Arc::new(Captures::new(Some(settings), Box::new(servers)));
+        let (captures, gate) = Captures::with_hanging_starts(settings);
         let state = AdminState {
             captures: Arc::clone(&captures),
             ..state()

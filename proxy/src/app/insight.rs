@@ -424,17 +424,9 @@ mod tests {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = Arc::new(feed(&observer, &now));
-        // `servers` waits until `gate` is dropped. A capture begins only after `servers` has
-        // returned.
-        let (gate, wait) = mpsc::channel::<()>();
-        let wait = Mutex::new(wait);
-        let servers = move || {
-            wait.lock().recv().ok();
-            Vec::new()
-        };
         let directory = env::temp_dir().join(format!("seawall-hung-{}", process::id()));
         let settings = captures_of_storms(&directory);
-        let captures = Arc::new(Captures::new(Some(settings), Box::new(servers)));
+        let (captures, gate) = Captures::with_hanging_starts(settings);
         captures.prepare();
         feed.captures.set(Arc::clone(&captures)).unwrap();
         let pushed = Arc::clone(&feed);

@@ -1,6 +1,22 @@
 //! Tests of captures that cannot start.
 
+use std::sync::mpsc::Sender;
+
 use super::*;
+
+impl Captures {
+    /// Returns captures whose starts hang until the returned sender is dropped.
+    pub(crate) fn with_hanging_starts(settings: CaptureSettings) -> (Arc<Self>, Sender<()>) {
+        let (gate, wait) = channel::<()>();
+        let wait = Mutex::new(wait);
+        let servers = move || {
+            wait.lock().recv().ok();
+            Vec::new()
+        };
+        let captures = Self::new(Some(settings), Box::new(servers));
+        (Arc::new(captures), gate)
+    }
+}
 
 #[test]
 fn a_capture_whose_thread_cannot_be_started_leaves_no_directory() {
