@@ -22,14 +22,14 @@ use crate::scene::{connect, find, insert, logged_in, recorded, root, server, wri
 /// A text that occurs only in messages of these tests.
 const MARKER: &str = "planted-by-the-test";
 
-/// The indexes of the connections over which Seawall sent any command other than a handshake. These
-/// connections belong to a pool.
+/// The indexes of the connections over which Seawall sent any command other than those of a
+/// handshake or a probe. These connections belong to a pool.
 fn pooled(recorder: &Recorder) -> Vec<usize> {
     let is_pooled = |recording: &Recording| {
         let mut names = recording.commands().into_iter();
         names.any(|command| {
             let name = command.keys().next().unwrap();
-            !["hello", "isMaster", "ismaster", "saslStart"].contains(&name.as_str())
+            !["hello", "isMaster", "ismaster", "saslStart", "buildInfo"].contains(&name.as_str())
         })
     };
     let connections = recorder.connections().into_iter().enumerate();
