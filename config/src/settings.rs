@@ -460,8 +460,9 @@ section! {
         KeyKind::Integer { min: MIN_HISTORY_BYTES, max: MAX_MEMORY_BYTES }, Restart,
         default 134217728, unit "bytes");
     // The default equals the maximum number of shapes for which Seawall exports metrics.
-    /// Maximum number of shapes with their own values in each step of the history; the heaviest
-    /// shapes are kept, and the others are counted as `other`.
+    /// Maximum number of shapes with their own values in each second of the history; a longer step
+    /// can have four times as many. The heaviest shapes are kept, and the others are counted as
+    /// `other`.
     max_series_shapes: NonZeroUsize = key("history.max_series_shapes",
         ENTRIES, Restart, default 200, unit "shapes");
 }

@@ -6,9 +6,12 @@
 //! bytes. One limit bounds the bytes of all tiers together: if it is reached, the oldest step of
 //! the tier with the most bytes is dropped. If a longer step in progress includes that step, a step
 //! of another tier is dropped instead: after a restart, the longer step is rebuilt from its short
-//! steps. This module reads no clock: the caller passes all times, in seconds since the epoch.
+//! steps. Texts of shapes have a limit of their own, so that a client with ever new shapes cannot
+//! remove the history of all other clients. This module reads no clock: the caller passes all
+//! times, in seconds since the epoch.
 
 mod fitting;
+mod names;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -16,7 +19,10 @@ use std::{
     time::Duration,
 };
 
-use self::fitting::fitting;
+use self::{
+    fitting::{fitting, limit_shapes},
+    names::LabelStore,
+};
 use super::{annotations::Annotation, packed};
 use seawall_stats::{Figures, Gauges, Label, Period};
 
@@ -34,6 +40,14 @@ pub(super) const MAX_GAP_SECONDS: u64 = 60;
 /// erased if the clock was wrong, and is set back soon, unless the memory limit is reached.
 const UNSURE_SECONDS: u64 = 300;
 
+/// A step of more than a second keeps the figures of at most this number of times
+/// [`History::max_shapes`] shapes, because different shapes may be heavy in different seconds.
+const LONG_STEP_FACTOR: usize = 4;
+
+/// Labels may use this fraction of the memory limit. At this limit, the history forgets the labels
+/// of the shapes that occur in the fewest steps.
+const LABEL_SHARE: usize = 4;
+
 /// One step of a tier, packed into few bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -44,7 +58,9 @@ pub struct Frame {
     /// Number of seconds of the step that have data. It is less than the step's length if a part of
     /// the step has no data, for example because Seawall started during the step.
     pub(super) seconds: u64,
-    /// For each packed series, in the order of the series, the number that identifies its label.
+    /// For each packed series, in the order of the series, the number that identifies its label. A
+    /// number without a label belongs to a shape whose label was forgotten. Its figures count as
+    /// [`Label::OtherShapes`].
     pub(super) labels: Box<[u32]>,
     pub(super) packed: Box<[u8]>,
     /// The packed gauges; empty if none was measured.
@@ -130,10 +146,7 @@ pub struct History {
     max_bytes: usize,
     max_shapes: usize,
     tiers: [Tier; 4],
-    labels: HashMap<u32, (Arc<Label>, usize)>,
-    numbers: HashMap<Arc<Label>, u32>,
-    label_bytes: usize,
-    next_label: u32,
+    labels: LabelStore,
     dropped_early: u64,
     /// No step expires before this time (see [`UNSURE_SECONDS`]).
     expires_from: u64,
@@ -142,16 +155,14 @@ pub struct History {
 
 impl History {
     /// Creates an empty history. `max_bytes` limits its memory. `max_shapes` limits the number of
-    /// shapes that have their own figures in each second; all other shapes are counted together.
+    /// shapes that have their own figures in each second; all other shapes are counted together. A
+    /// longer step has at most four times as many.
     pub fn new(max_bytes: usize, max_shapes: usize) -> Self {
         Self {
             max_bytes,
             max_shapes,
             tiers: Default::default(),
-            labels: HashMap::new(),
-            numbers: HashMap::new(),
-            label_bytes: 0,
-            next_label: 0,
+            labels: LabelStore::new(),
             dropped_early: 0,
             expires_from: 0,
             delta: Delta::default(),
@@ -175,6 +186,7 @@ impl History {
         self.close_step(0, start, Sums { period, gauges });
         self.close_steps(start);
         self.expire(start);
+        self.limit_labels();
         self.keep_within_bytes();
     }
 
@@ -268,7 +280,10 @@ impl History {
 
     /// Closes a step: packs it as a frame, and adds its figures and gauges to the longer step of
     /// the next tier.
-    fn close_step(&mut self, tier: usize, start: u64, sums: Sums) {
+    fn close_step(&mut self, tier: usize, start: u64, mut sums: Sums) {
+        if tier > 0 {
+            limit_shapes(&mut sums.period.series, self.max_shapes_of_long_step());
+        }
         let frame = Arc::new(self.frame(tier, start, &sums));
         self.delta.added.push(Arc::clone(&frame));
         let Some(place) = self.tiers.get_mut(tier) else {
@@ -279,7 +294,12 @@ impl History {
         self.roll_up(tier + 1, start, &sums);
     }
 
+    fn max_shapes_of_long_step(&self) -> usize {
+        self.max_shapes.saturating_mul(LONG_STEP_FACTOR)
+    }
+
     fn roll_up(&mut self, tier: usize, start: u64, sums: &Sums) {
+        let max_shapes = self.max_shapes_of_long_step();
         let (Some((length, _)), Some(place)) = (TIERS.get(tier), self.tiers.get_mut(tier)) else {
             return;
         };
@@ -289,6 +309,11 @@ impl History {
         open.period.merge(&sums.period);
         open.period.length += sums.period.length;
         open.gauges.merge(&sums.gauges);
+        // This bounds the memory of the step in progress. Shapes are seldom removed, because a
+        // shape that is light now can become heavy later in the step.
+        if open.period.series.len() > max_shapes.saturating_mul(2) {
+            limit_shapes(&mut open.period.series, max_shapes);
+        }
         if let Some((start, sums)) = over {
             self.close_step(tier, start, sums);
         }
@@ -298,7 +323,11 @@ impl History {
         let series = fitting(&period.series, packed::MAX_UNPACKED_BYTES);
         let mut labels = Vec::with_capacity(series.len());
         for label in series.keys() {
-            labels.push(self.use_label(label));
+            let (number, is_new) = self.labels.use_label(label);
+            if is_new {
+                self.delta.named.push((number, Arc::clone(label)));
+            }
+            labels.push(number);
         }
         let numbered = labels.iter().copied().zip(series.values());
         Frame {
@@ -311,25 +340,18 @@ impl History {
         }
     }
 
-    /// Returns the number of a label and counts one more frame that uses it.
-    fn use_label(&mut self, label: &Arc<Label>) -> u32 {
-        if let Some(number) = self.numbers.get(label) {
-            if let Some((_, uses)) = self.labels.get_mut(number) {
-                *uses += 1;
-            }
-            return *number;
+    /// Forgets labels of shapes if the labels use too much memory. Keeps the labels of the steps in
+    /// progress: their texts stay in memory anyway.
+    fn limit_labels(&mut self) {
+        let max_bytes = self.max_bytes / LABEL_SHARE;
+        if self.labels.bytes() <= max_bytes {
+            return;
         }
-        let number = self.next_label;
-        self.next_label = self.next_label.wrapping_add(1);
-        self.insert_label(number, Arc::clone(label), 1);
-        self.delta.named.push((number, Arc::clone(label)));
-        number
-    }
-
-    fn insert_label(&mut self, number: u32, label: Arc<Label>, uses: usize) {
-        self.label_bytes += label_bytes(&label);
-        self.numbers.insert(Arc::clone(&label), number);
-        self.labels.insert(number, (label, uses));
+        let open = self.tiers.iter().filter_map(|tier| tier.open.as_ref());
+        let open = open.flat_map(|(_, sums)| sums.period.series.keys());
+        let open: HashSet<&Label> = open.map(|label| &**label).collect();
+        let forgotten = self.labels.forget_rare(max_bytes, &open);
+        self.delta.unnamed.extend(forgotten);
     }
 
     fn expire(&mut self, now: u64) {
@@ -397,22 +419,10 @@ impl History {
         }
         self.delta.drop_frame((frame.tier, frame.start));
         for number in &frame.labels {
-            let Some((_, uses)) = self.labels.get_mut(number) else {
-                continue;
-            };
-            *uses -= 1;
-            if *uses == 0 {
-                self.remove_label(*number);
+            if self.labels.release(*number) {
+                self.delta.unnamed.push(*number);
             }
         }
-    }
-
-    fn remove_label(&mut self, number: u32) {
-        if let Some((label, _)) = self.labels.remove(&number) {
-            self.label_bytes -= label_bytes(&label);
-            self.numbers.remove(&label);
-        }
-        self.delta.unnamed.push(number);
     }
 
     /// Returns the changes since the last call.
@@ -420,8 +430,8 @@ impl History {
         std::mem::take(&mut self.delta)
     }
 
-    /// Loads labels and frames from the file. Skips frames that end in the future, are damaged or
-    /// use an unknown label. The next delta removes the skipped frames from the file.
+    /// Loads labels and frames from the file. Skips frames that end in the future or are damaged.
+    /// The next delta removes the skipped frames from the file.
     pub(crate) fn restore(
         &mut self,
         labels: Vec<(u32, Label)>,
@@ -429,15 +439,14 @@ impl History {
         now: u64,
     ) -> Skipped {
         for (number, label) in labels {
-            self.next_label = self.next_label.max(number.wrapping_add(1));
-            self.insert_label(number, Arc::new(label), 0);
+            self.labels.restore(number, label);
         }
         let mut skipped = Skipped::default();
         let mut frames = frames;
         frames.sort_by_key(|frame| (frame.tier, frame.start));
         for frame in frames {
             let key = (frame.tier, frame.start);
-            if !self.is_intact(&frame) {
+            if !is_intact(&frame) {
                 skipped.damaged += 1;
                 self.delta.drop_frame(key);
             } else if is_future(&frame, now) {
@@ -445,34 +454,20 @@ impl History {
                 self.delta.drop_frame(key);
             } else if let Some(tier) = self.tiers.get_mut(frame.tier) {
                 for number in &frame.labels {
-                    if let Some((_, uses)) = self.labels.get_mut(number) {
-                        *uses += 1;
-                    }
+                    self.labels.restore_use(*number);
                 }
                 tier.bytes += frame.bytes();
                 tier.frames.push_back(Arc::new(frame));
             }
         }
-        let unused = self.labels.iter().filter(|(_, (_, uses))| *uses == 0);
-        let unused: Vec<_> = unused.map(|(number, _)| *number).collect();
-        unused
-            .into_iter()
-            .for_each(|number| self.remove_label(number));
+        self.delta.unnamed.extend(self.labels.remove_unused());
         self.reopen();
         self.check_gaps(now);
         self.close_steps(now);
         self.expire(now);
+        self.limit_labels();
         self.keep_within_bytes();
         skipped
-    }
-
-    /// True if all parts of a frame from the file can be read.
-    fn is_intact(&self, frame: &Frame) -> bool {
-        frame.tier < TIERS.len()
-            && frame.labels.iter().all(|n| self.labels.contains_key(n))
-            && packed::unpack(&frame.packed)
-                .is_ok_and(|series| series.iter().map(|(n, _)| n).eq(frame.labels.iter()))
-            && packed::unpack_gauges(&frame.gauges).is_ok()
     }
 
     /// For each tier, rebuilds the step that has not ended yet, from the frames of the tier with
@@ -569,7 +564,7 @@ impl History {
 
     /// Memory of all frames and labels.
     fn frame_bytes(&self) -> usize {
-        self.label_bytes + self.tiers.iter().map(|tier| tier.bytes).sum::<usize>()
+        self.labels.bytes() + self.tiers.iter().map(|tier| tier.bytes).sum::<usize>()
     }
 
     /// Memory of the steps that have not ended, which are not packed.
@@ -591,6 +586,14 @@ fn is_future(frame: &Frame, now: u64) -> bool {
     let length = TIERS.get(frame.tier).map_or(1, |(length, _)| *length);
     let is_running = length == 1 && frame.start == now;
     !is_running && frame.start.saturating_add(length) > now
+}
+
+/// True if all parts of a frame from the file can be read.
+fn is_intact(frame: &Frame) -> bool {
+    frame.tier < TIERS.len()
+        && packed::unpack(&frame.packed)
+            .is_ok_and(|series| series.iter().map(|(n, _)| n).eq(frame.labels.iter()))
+        && packed::unpack_gauges(&frame.gauges).is_ok()
 }
 
 /// How many frames of a file were not loaded.
@@ -620,13 +623,11 @@ pub struct Selection {
 }
 
 impl Selection {
-    fn take(&mut self, frame: &Arc<Frame>, labels: &HashMap<u32, (Arc<Label>, usize)>) {
+    fn take(&mut self, frame: &Arc<Frame>, labels: &LabelStore) {
         for number in &frame.labels {
-            if let Some((label, _)) = labels.get(number) {
-                self.labels
-                    .entry(*number)
-                    .or_insert_with(|| Arc::clone(label));
-            }
+            self.labels
+                .entry(*number)
+                .or_insert_with(|| labels.get(*number));
         }
         self.frames.push(Arc::clone(frame));
     }
@@ -648,15 +649,19 @@ impl Selection {
         let wanted = self.labels.iter().filter(|(_, label)| is_wanted(label));
         let wanted: HashSet<u32> = wanted.map(|(number, _)| *number).collect();
         self.frames.iter().filter_map(move |frame| {
-            let series = packed::unpack_if(&frame.packed, |number| wanted.contains(&number));
-            let named = series.ok()?.into_iter().filter_map(|(number, figures)| {
-                Some((Arc::clone(self.labels.get(&number)?), figures))
-            });
-            let period = Period {
-                length: Duration::from_secs(frame.seconds),
-                series: named.collect(),
-            };
-            Some((&**frame, period))
+            let unpacked = packed::unpack_if(&frame.packed, |number| wanted.contains(&number));
+            let mut series = BTreeMap::<Arc<Label>, Figures>::new();
+            for (number, figures) in unpacked.ok()? {
+                let Some(label) = self.labels.get(&number) else {
+                    continue;
+                };
+                match series.get_mut(label) {
+                    Some(all) => all.merge(&figures),
+                    None => drop(series.insert(Arc::clone(label), figures)),
+                }
+            }
+            let length = Duration::from_secs(frame.seconds);
+            Some((&**frame, Period { length, series }))
         })
     }
 
@@ -724,43 +729,24 @@ impl Selection {
     /// Each series with the start of its first step and the end of its last step. Does not unpack
     /// the frames.
     pub fn seen(&self) -> HashMap<Arc<Label>, (u64, u64)> {
-        let mut seen: HashMap<u32, (u64, u64)> = HashMap::new();
+        let mut by_number: HashMap<u32, (u64, u64)> = HashMap::new();
         for frame in &self.frames {
             let end = frame.start + TIERS.get(frame.tier).map_or(1, |(length, _)| *length);
             for number in &frame.labels {
-                let (first, last) = seen.entry(*number).or_insert((frame.start, end));
-                (*first, *last) = ((*first).min(frame.start), (*last).max(end));
+                let times = by_number.entry(*number).or_insert((frame.start, end));
+                *times = (times.0.min(frame.start), times.1.max(end));
             }
         }
-        let named = seen.into_iter();
-        named
-            .filter_map(|(number, times)| Some((Arc::clone(self.labels.get(&number)?), times)))
-            .collect()
+        let mut seen: HashMap<Arc<Label>, (u64, u64)> = HashMap::new();
+        for (number, (first, last)) in by_number {
+            let Some(label) = self.labels.get(&number) else {
+                continue;
+            };
+            let times = seen.entry(Arc::clone(label)).or_insert((first, last));
+            *times = (times.0.min(first), times.1.max(last));
+        }
+        seen
     }
-}
-
-/// Estimated memory of a label in bytes: its texts, and its entries in the maps `numbers` and
-/// `labels` of [`History`].
-fn label_bytes(label: &Label) -> usize {
-    let texts = match label {
-        Label::Shape {
-            id,
-            command,
-            db,
-            collection,
-            text,
-            ..
-        } => id.len() + command.len() + db.len() + collection.len() + text.len(),
-        Label::Namespace {
-            command,
-            db,
-            collection,
-        } => command.len() + db.len() + collection.len(),
-        Label::Server(address) => address.len(),
-        Label::Phase { server, .. } => server.as_ref().map_or(0, |address| address.len()),
-        Label::Whole | Label::OtherShapes => 0,
-    };
-    texts + size_of::<Label>() + 64
 }
 
 #[cfg(test)]

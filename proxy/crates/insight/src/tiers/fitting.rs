@@ -1,6 +1,6 @@
-//! Limits the size of one frame.
+//! Limits the series of one step.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use super::super::packed;
 use seawall_stats::{Figures, Label};
@@ -42,4 +42,25 @@ pub(super) fn fitting(
         kept.insert(Arc::new(Label::OtherShapes), other);
     }
     Cow::Owned(kept)
+}
+
+/// Keeps the series of the `max` shapes with the greatest server load. The figures of all other
+/// shapes are added to [`Label::OtherShapes`].
+pub(super) fn limit_shapes(series: &mut BTreeMap<Arc<Label>, Figures>, max: usize) {
+    let shapes = series.iter();
+    let shapes = shapes.filter(|(label, _)| matches!(***label, Label::Shape { .. }));
+    let mut loads: Vec<_> = shapes
+        .map(|(label, figures)| (figures.load(), Arc::clone(label)))
+        .collect();
+    if loads.len() <= max {
+        return;
+    }
+    loads.sort_by_key(|(load, _)| Reverse(*load));
+    let mut other = series.remove(&Label::OtherShapes).unwrap_or_default();
+    for (_, label) in loads.drain(max..) {
+        if let Some(figures) = series.remove(&label) {
+            other.merge(&figures);
+        }
+    }
+    series.insert(Arc::new(Label::OtherShapes), other);
 }

@@ -2,13 +2,17 @@ use super::*;
 use seawall_stats::{Distribution, Gauge, Level};
 
 fn shape(number: usize) -> Arc<Label> {
+    shape_with_text(number, &format!("{{filter:{{f{number}:?}}}}"))
+}
+
+fn shape_with_text(number: usize, text: &str) -> Arc<Label> {
     Arc::new(Label::Shape {
         level: Level::Fine,
         id: format!("{number:016x}").into(),
         command: "find".into(),
         db: "shop".into(),
         collection: "orders".into(),
-        text: format!("{{filter:{{f{number}:?}}}}").into(),
+        text: text.into(),
     })
 }
 
@@ -220,12 +224,12 @@ fn a_step_in_progress_is_complete_after_a_restart_although_the_memory_limit_was_
         frames.filter(move |frame| frame.start >= START + from)
     });
     let needed: usize = needed.map(|frame| frame.bytes()).sum();
-    let frames = history.label_bytes + needed;
+    let frames = history.labels.bytes() + needed;
     history.max_bytes = frames + history.open_bytes().min(frames);
     history.keep_within_bytes();
     assert!(history.frame_bytes() <= frames);
     let labels = history.labels.iter();
-    let labels = labels.map(|(number, (label, _))| (*number, (**label).clone()));
+    let labels = labels.map(|(number, label)| (number, label.clone()));
     let frames = history.tiers.iter().flat_map(|tier| &tier.frames);
     let frames = frames.map(|frame| (**frame).clone()).collect();
     let mut again = History::new(64 << 20, 10);
@@ -457,7 +461,7 @@ fn a_frame_that_would_be_too_large_omits_the_series_with_the_least_server_load()
 
 #[test]
 fn labels_are_kept_in_the_history_and_in_its_file_while_frames_use_them() {
-    let mut history = History::new(64 << 20, 10);
+    let mut history = History::new(64 << 20, 50);
     let mut kept = HashMap::new();
     for at in 0..2_000 {
         let number = usize::try_from(at / 10).unwrap();
@@ -473,9 +477,9 @@ fn labels_are_kept_in_the_history_and_in_its_file_while_frames_use_them() {
         });
     }
     // `kept` has the labels that the history file would have.
-    assert_eq!(kept.len(), history.labels.len());
+    assert_eq!(kept.len(), history.labels.iter().count());
     // All 200 labels are kept, because frames of 10 s still use them.
-    assert_eq!(history.labels.len(), 200);
+    assert_eq!(history.labels.iter().count(), 200);
 }
 
 /// A *frame* is a step of the history that has ended, packed into few bytes.
@@ -572,4 +576,81 @@ fn long_steps_have_the_minimum_maximum_and_mean_of_a_gauge_over_all_seconds() {
             600
         );
     }
+}
+
+/// The history of a client with one shape, beside a client that sends 20 new shapes with long texts
+/// in each second.
+fn history_beside_new_shapes(seconds: u64) -> History {
+    let mut history = History::new(64 << 20, 30);
+    let text = "x".repeat(4_000);
+    for at in 0..seconds {
+        let first = usize::try_from(at).unwrap() * 20 + 1;
+        let new = (first..first + 20).map(|number| (shape_with_text(number, &text), 1, 2.0));
+        let of: Vec<_> = new.chain([(shape(0), 3, 1.0)]).collect();
+        history.add(START + at, second(&of), Gauges::default());
+    }
+    history
+}
+
+#[test]
+fn a_client_with_ever_new_shapes_does_not_remove_the_history_of_other_clients() {
+    const SECONDS: u64 = 3_000;
+    let history = history_beside_new_shapes(SECONDS);
+    assert_eq!(history.dropped_early(), 0);
+    assert!(history.labels.bytes() <= 16 << 20);
+    let period = history.period(START, START + SECONDS);
+    let count = |label: &Label| period.series.get(label).map_or(0, |figures| figures.count);
+    assert_eq!(count(&shape(0)), 3 * SECONDS);
+    let all = period.series.values().map(|figures| figures.count);
+    assert_eq!(all.sum::<u64>(), 23 * SECONDS);
+    assert!(count(&Label::OtherShapes) > 10 * SECONDS);
+    let seen = history.select(START, START + SECONDS, 1).seen();
+    let first = START + SECONDS - 600;
+    assert!(seen[&Label::OtherShapes].0 <= first, "{seen:?}");
+}
+
+#[test]
+fn the_number_of_a_forgotten_label_is_not_used_again_after_a_restart() {
+    let mut history = history_beside_new_shapes(100);
+    let delta = history.take_delta();
+    let last = delta.named.iter().map(|(number, _)| *number).max();
+    // The labels of the last shapes are lost too, as if they had been forgotten.
+    let frames = delta.added.iter().map(|frame| (**frame).clone());
+    let mut restored = History::new(4 << 20, 30);
+    restored.restore(
+        vec![(0, (*shape(0)).clone())],
+        frames.collect(),
+        START + 100,
+    );
+    restored.add(
+        START + 100,
+        second(&[(shape(7), 1, 1.0)]),
+        Gauges::default(),
+    );
+    let named = restored.take_delta().named;
+    assert!(!named.is_empty());
+    assert!(
+        named.iter().all(|(number, _)| Some(*number) > last),
+        "{named:?}"
+    );
+}
+
+#[test]
+fn a_long_step_keeps_the_shapes_with_the_greatest_load() {
+    let mut history = History::new(64 << 20, 10);
+    for at in 0..600 {
+        let number = usize::try_from(at % 200).unwrap();
+        // The shape 199 is the heaviest.
+        let of = [(shape(number), at % 200 + 1, 1.0)];
+        history.add(START + at, second(&of), Gauges::default());
+        let open = history.tiers.iter().filter_map(|tier| tier.open.as_ref());
+        let most = open.map(|(_, sums)| sums.period.series.len()).max();
+        assert!(most.is_none_or(|most| most <= 81), "{most:?}");
+    }
+    history.add(START + 600, BTreeMap::new(), Gauges::default());
+    let period = history.select(START, START + 600, 600).period();
+    assert_eq!(period.series.len(), 41);
+    assert_eq!(period.series.get(&shape(199)).map(|f| f.count), Some(600));
+    let all = period.series.values().map(|figures| figures.count);
+    assert_eq!(all.sum::<u64>(), 3 * (1..=200).sum::<u64>());
 }
