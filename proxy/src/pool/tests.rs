@@ -645,6 +645,34 @@ async fn a_connection_is_not_closed_for_another_user_until_it_is_100_ms_old() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_with_a_slow_login_serves_its_user_for_100_ms() {
+    let now = Instant::now();
+    let mut inner = inner(Limits {
+        max_server_connections: 1,
+        ..limits()
+    });
+    let [first, second] = ["first", "second"].map(identity);
+    let held = obtain(&mut inner, &first, now);
+    let _waits = [0, 1, 2].map(|_| wait(&mut inner, &second, CLIENT, now).0);
+    let _first_waits = wait(&mut inner, &first, CLIENT, now).0;
+    let begin = now + Duration::from_millis(100);
+    let todo = inner.give_back(first.id(), held, None, begin);
+    assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
+    // The login of `second` takes longer than `first` has to wait.
+    let end = begin + Duration::from_millis(150);
+    let new = connection(begin, inner.generation());
+    let todo = inner.established(&second, new, end);
+    assert!(reasons(&todo).is_empty());
+    let served = todo.hand_over.into_iter().next().unwrap().into();
+    let todo = inner.give_back(second.id(), served, None, end + Duration::from_millis(99));
+    assert_eq!((todo.hand_over.len(), reasons(&todo).len()), (1, 0));
+    let served = todo.hand_over.into_iter().next().unwrap().into();
+    let todo = inner.give_back(second.id(), served, None, end + Duration::from_millis(100));
+    assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
 async fn minimum_pool_size_is_maintained() {
     let (user, now) = (identity("u"), Instant::now());
     let later = |seconds| now + Duration::from_secs(seconds);

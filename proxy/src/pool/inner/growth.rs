@@ -14,8 +14,9 @@ use seawall_auth::{Identity, IdentityId};
 use seawall_transport::connection::{Connection, Generation};
 
 /// At `max_server_connections`, Seawall may close a connection of a user with waiters to make room
-/// for another user. The connection must be at least this old, and an operation of the other user
-/// must have waited at least this long, because each new connection costs the server a login.
+/// for another user. The login of the connection must have ended at least this long ago, and an
+/// operation of the other user must have waited at least this long, because each new connection
+/// costs the server a login.
 const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 
 /// After a connection of a user could not be established, Seawall establishes no connections for
@@ -277,10 +278,12 @@ impl Inner {
 
     /// Adds an open connection that is already counted in `total`.
     fn add(&mut self, id: IdentityId, mut connection: Box<Connection>, now: Instant) -> Todo {
+        // Until now, the value was the start of the login. If it remained, a connection with a slow
+        // login could be closed for another user (`MIN_TIME_PER_USER`) before its first operation.
+        connection.created_at = now;
         let life_share = connection.id().life_share();
         let life_time = self.limits.max_life_time;
-        connection.expires_at =
-            life_time.map(|limit| connection.created_at + limit.mul_f64(life_share));
+        connection.expires_at = life_time.map(|limit| now + limit.mul_f64(life_share));
         if let Some(user) = self.users.get_mut(&id) {
             user.refill_after = None;
             user.is_refused = false;

@@ -86,7 +86,8 @@ pub struct Connection {
     pub generation: Generation,
     /// The TLS configuration that the connection was established with.
     pub tls_version: TlsVersion,
-    /// When the connection was established.
+    /// When the connection was established. For a connection of a pool, this is the end of the
+    /// login.
     pub created_at: Instant,
     /// When the connection was last checked in.
     pub last_used_at: Instant,
