@@ -25,7 +25,7 @@ use seawall_tests::{
     raw::{Login, OpMsg, RawClient, RawError},
     recorder::Recorder,
     scratch::Scratch,
-    seawall::{self, Seawall},
+    seawall::{self, Seawall, http, sum_of},
 };
 use tokio::{
     sync::oneshot,
@@ -182,6 +182,44 @@ async fn a_second_sigterm_ends_the_drain_and_the_log_has_the_number_of_closed_cl
     let drained = async || process.said("drained");
     let drained = eventually(LIMIT, drained).await.unwrap();
     assert_eq!(drained["fields"]["closed_clients"], 3, "{}", process.log());
+}
+
+/// If the reader of standard error hangs, the pipe becomes full, and each write to it blocks.
+#[tokio::test]
+async fn a_process_whose_log_is_not_read_serves_clients_and_ends_after_sigterm() {
+    let scratch = Scratch::create().unwrap();
+    let server = shared_standalone().await.unwrap();
+    let toml = format!(
+        "listen.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\nadmin.address = \"127.0.0.1:0\"\n\
+         shutdown.drain_ms = 0\n\
+         [slow_log]\nthreshold_ms = 0\nmax_lines_per_second = 1000000\n",
+        server.uri()
+    );
+    let toml = scratch.write("seawall.toml", toml).unwrap();
+    let mut process = Process::serve(&toml).await;
+    eventually(LIMIT, || is_ready(&process)).await.unwrap();
+    process.stop_reading_log();
+    let mut client = RawClient::connect(process.address().parse().unwrap())
+        .await
+        .unwrap();
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    assert!(client.login(&login).await.unwrap().is_authenticated());
+    // The slow log writes to standard error too. It drops lines as soon as the pipe and its own
+    // queue are full.
+    let drops_lines = async || {
+        for _ in 0..500 {
+            let reply = client.command("admin", doc! { "ping": 1 }).await.unwrap();
+            assert!(reply.is_ok(), "{reply:?}");
+        }
+        let (_, text) = http(process.admin(), "GET", "/metrics", "").await;
+        sum_of(&text, "seawall_slow_log_left_out_total", &[]) > 0.0
+    };
+    wait_until(drops_lines).await;
+    let (status, _) = http(process.admin(), "GET", "/health/live", "").await;
+    assert_eq!(status, 200);
+    // Seawall logs that it drains.
+    process.signal(Signal::TERM);
+    assert_eq!(process.ended().await.code(), Some(0));
 }
 
 /// Repeats `attempt` until it returns true, for at most [`LIMIT`]. An attempt may borrow variables

@@ -1,10 +1,14 @@
 //! Runs the real binary as a separate process: signals, exit codes and log.
 
 use std::{
+    future::pending,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::{ExitStatus, Output, Stdio},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -74,6 +78,8 @@ pub struct Process {
     /// The lines of the process's log: JSON objects, or strings if a line is not JSON.
     lines: Arc<Mutex<Vec<Value>>>,
     reading: Option<JoinHandle<()>>,
+    /// True if this fixture no longer reads the standard error of the process.
+    hangs: Arc<AtomicBool>,
     address: String,
     admin: String,
 }
@@ -130,9 +136,14 @@ impl Process {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let stderr = child.stderr.take().expect("standard error is piped");
         let reading = Arc::clone(&lines);
+        let hangs = Arc::new(AtomicBool::new(false));
+        let has_to_hang = Arc::clone(&hangs);
         let reading = tokio::spawn(async move {
             let mut said = BufReader::new(stderr).lines();
             while let Ok(Some(line)) = said.next_line().await {
+                if has_to_hang.load(Ordering::Relaxed) {
+                    pending::<()>().await;
+                }
                 let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
                 reading.lock().push(line);
             }
@@ -141,6 +152,7 @@ impl Process {
             child,
             lines,
             reading: Some(reading),
+            hangs,
             address: String::new(),
             admin: String::new(),
         };
@@ -182,6 +194,13 @@ impl Process {
     /// Number of lines of the log with this message.
     pub fn said_times(&self, message: &str) -> usize {
         self.all_said(message).len()
+    }
+
+    /// Reads no further line of the log, but keeps the pipe open. [`Self::ended`] then does not
+    /// wait for the end of the log.
+    pub fn stop_reading_log(&mut self) {
+        self.hangs.store(true, Ordering::Relaxed);
+        self.reading = None;
     }
 
     /// The whole log as text.

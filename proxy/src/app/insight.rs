@@ -297,8 +297,8 @@ pub(super) fn annotate_reload<'a>(insight: &Insight, keys: impl Iterator<Item = 
     }
 }
 
-/// Updates the metrics of Seawall's own memory, of its CPU time, of the operations that the slow
-/// log has left out, and of the data that the history has dropped early or could not write.
+/// Updates the metrics of Seawall's own memory, of its CPU time, of the lines that the log and the
+/// slow log have left out, and of the data that the history has dropped early or could not write.
 pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
     let size = feed.insight.size();
     let losses = HistoryLosses {

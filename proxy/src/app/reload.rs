@@ -25,7 +25,7 @@ use crate::{
     admin::Switches,
     client::{self, CredentialSettings},
     limits::LimitNumbers,
-    observe::SlowLog,
+    observe::{LeftOutLines, SlowLog},
     pins::PinLimits,
     pulse,
     topology::{self, DriverTls},
@@ -376,6 +376,11 @@ impl App {
         if self.log_filter.set(filter).is_ok() {
             self.describe_configuration();
         }
+    }
+
+    /// Exports the number of log lines that were not written. `left_out` returns this number.
+    pub(crate) fn count_log_left_out(&self, left_out: LeftOutLines) {
+        self.feed.exporter.count_log_left_out(left_out);
     }
 
     /// Waits until a caller of the API requests a reload, and returns the request. `None` after

@@ -6,7 +6,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     iter::repeat,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -152,7 +152,12 @@ pub struct Exporter {
     /// [`Exporter::set_info`] is called. The metrics library cannot remove a single series, so each
     /// call replaces all these series.
     info: Mutex<Option<Metrics>>,
+    /// Not set if Seawall does not write a log.
+    pub(super) log_left_out: OnceLock<LeftOutLines>,
 }
+
+/// Returns the number of log lines that were not written.
+pub(crate) type LeftOutLines = Box<dyn Fn() -> u64 + Send + Sync>;
 
 impl fmt::Debug for Exporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -169,6 +174,7 @@ impl Exporter {
             cpu: Mutex::default(),
             keeps_seconds,
             info: Mutex::new(None),
+            log_left_out: OnceLock::new(),
         })
     }
 

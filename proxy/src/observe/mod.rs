@@ -63,7 +63,7 @@ pub use self::{
 };
 pub(crate) use self::{
     clients::close,
-    exporter::CertificateSeries,
+    exporter::{CertificateSeries, LeftOutLines},
     own::{open_descriptors, process_cpu, resident_bytes},
     process::{CaptureCounts, HistoryLosses, Memory},
     protobuf::PROTOBUF,

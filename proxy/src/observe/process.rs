@@ -1,11 +1,11 @@
 //! Metrics of Seawall itself: CPU time by thread, memory by owner, delay of the event loops,
-//! unwritten lines of the slow log, losses of the history, and captures.
+//! unwritten lines of the log and the slow log, losses of the history, and captures.
 
 use std::time::Duration;
 
 use metrics::Label;
 
-use super::{Exporter, metric_name::MetricName, own::resident_bytes};
+use super::{Exporter, exporter::LeftOutLines, metric_name::MetricName, own::resident_bytes};
 use seawall_stats::float;
 
 /// The memory of one part of Seawall.
@@ -57,6 +57,11 @@ impl Exporter {
             .record(delay.as_secs_f64());
     }
 
+    /// Exports the number of log lines that were not written. Only the first call has an effect.
+    pub(crate) fn count_log_left_out(&self, left_out: LeftOutLines) {
+        self.log_left_out.get_or_init(|| left_out);
+    }
+
     /// Updates the metrics of the process. Must be called once a second.
     pub(crate) fn update_process_metrics(&self, memory: &[Memory], history: HistoryLosses) {
         let tables = Memory {
@@ -76,7 +81,9 @@ impl Exporter {
         }
         self.export_cpu();
         let left_out = self.recorder.slow_log_left_out();
+        let log_left_out = self.log_left_out.get().map_or(0, |left_out| left_out());
         for (name, count) in [
+            (MetricName::LogLeftOutTotal, log_left_out),
             (MetricName::SlowLogLeftOutTotal, left_out),
             (MetricName::HistoryDroppedTotal, history.dropped_early),
             (MetricName::HistoryWriteFailuresTotal, history.failed_writes),

@@ -1,4 +1,7 @@
 //! The log on standard error. A reload can change its level and its format.
+//!
+//! A separate thread writes the lines. So if the reader of standard error hangs, only this thread
+//! waits: clients are served, servers are monitored, and signals work.
 
 use std::{
     env,
@@ -6,6 +9,7 @@ use std::{
 };
 
 use seawall_config::{Log, LogFormat};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
     EnvFilter, Layer, Registry, fmt,
     layer::{Layered, SubscriberExt as _},
@@ -18,6 +22,9 @@ use crate::runtime::AUDIT_TARGET;
 /// Environment variable that overrides the log level, with the syntax of `tracing`'s filters.
 const LOG_VARIABLE: &str = "SEAWALL_LOG";
 
+/// Maximum number of lines that wait to be written. Further lines are dropped and counted.
+const MAX_WAITING_LINES: usize = 8_192;
+
 type Filtered = Layered<reload::Layer<EnvFilter, Registry>, Registry>;
 type Format = Box<dyn Layer<Filtered> + Send + Sync>;
 
@@ -25,21 +32,35 @@ type Format = Box<dyn Layer<Filtered> + Send + Sync>;
 pub(super) struct LogControl {
     filter: reload::Handle<EnvFilter, Registry>,
     format: reload::Handle<Format, Filtered>,
+    writer: NonBlocking,
 }
 
 impl LogControl {
-    /// Begins to log.
-    pub(super) fn init(log: &Log) -> Self {
+    /// Begins to log. When the returned guard is dropped, it waits until the waiting lines are
+    /// written, but for at most about a second.
+    pub(super) fn init(log: &Log) -> (Self, WorkerGuard) {
+        let (writer, guard) = NonBlockingBuilder::default()
+            .lossy(true)
+            .buffered_lines_limit(MAX_WAITING_LINES)
+            .thread_name("seawall-log")
+            .finish(io::stderr());
         let (filter, filter_handle) = reload::Layer::new(filter(log));
-        let (format, format_handle) = reload::Layer::new(format(log));
+        let (format, format_handle) = reload::Layer::new(format(log, &writer));
         tracing_subscriber::registry()
             .with(filter)
             .with(format)
             .init();
-        Self {
+        let control = Self {
             filter: filter_handle,
             format: format_handle,
-        }
+            writer,
+        };
+        (control, guard)
+    }
+
+    /// Counts the lines that were not written.
+    pub(super) fn left_out(&self) -> ErrorCounter {
+        self.writer.error_counter()
     }
 
     /// The filter in the environment variable `SEAWALL_LOG`. `None` if the variable is not set, is
@@ -54,7 +75,7 @@ impl LogControl {
     pub(super) fn configure(&self, log: &Log) {
         // Both calls fail only if the log no longer exists.
         drop(self.filter.reload(filter(log)));
-        drop(self.format.reload(format(log)));
+        drop(self.format.reload(format(log, &self.writer)));
     }
 }
 
@@ -72,8 +93,8 @@ fn filter(log: &Log) -> EnvFilter {
     }
 }
 
-fn format(log: &Log) -> Format {
-    let layer = fmt::layer().with_writer(io::stderr);
+fn format(log: &Log, writer: &NonBlocking) -> Format {
+    let layer = fmt::layer().with_writer(writer.clone());
     match log.format {
         // The log library obeys `NO_COLOR`. But if standard error is a file, the library would
         // write color codes, too.
