@@ -144,6 +144,8 @@ impl Client {
         }
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();
+            // The client may have begun a login.
+            self.handshake = None;
             return Ok(());
         }
         let limits = &self.shared.limits;
@@ -385,14 +387,17 @@ impl Client {
     }
 
     /// Requires the client to log in before a new deadline. The client keeps its connection even if
-    /// no permit is left for clients that have not logged in.
+    /// no permit is left for clients that have not logged in. A monitor then keeps its permit for
+    /// monitors until it has logged in. So one address cannot use this to exceed both limits.
     pub(super) fn require_login(&mut self) {
         let deadline = Instant::now() + self.shared.settings().authentication_timeout;
         self.share_as(Sharer::at(self.peer.ip));
         let limits = &self.shared.limits;
         let permit = limits.admit_handshake(self.sharer, &self.eviction);
+        if permit.is_some() {
+            self.leave_monitors();
+        }
         self.handshake = Some(Box::new(LoginDue { permit, deadline }));
-        self.leave_monitors();
     }
 
     fn leave_monitors(&mut self) {

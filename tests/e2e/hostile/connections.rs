@@ -165,16 +165,47 @@ async fn relayed_driver_monitors_that_begin_a_login_count_as_unauthenticated_con
         };
         monitors.push(eventually(LIMIT, is_greeted).await.unwrap());
     }
-    let payload = bson::Binary {
-        subtype: bson::spec::BinarySubtype::Generic,
-        bytes: b"n,,n=nobody,r=nonce".to_vec(),
-    };
-    let start = doc! {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": payload};
+    let start = sasl_start();
     let mut are_served = Vec::new();
     for monitor in &mut monitors {
         are_served.push(monitor.command("admin", start.clone()).await.is_ok());
     }
     assert_eq!(are_served, [true, true, false, false]);
+}
+
+#[tokio::test]
+async fn monitors_that_begin_a_login_count_as_monitors_if_too_many_clients_have_not_logged_in() {
+    let toml = "limits.monitor_connections = 10\nlimits.unauthenticated_connections = 12\n";
+    let seawall = seawall(toml).await;
+    let mut monitors = Vec::new();
+    // One address may have nine of the ten monitor connections.
+    for _ in 0..9 {
+        let mut monitor = connect_from(&seawall, HOSTILE).await;
+        assert!(monitor.hello(monitors_hello()).await.unwrap().is_ok());
+        monitors.push(monitor);
+    }
+    let mut silent = Vec::new();
+    for _ in 0..13 {
+        silent.push(connect_from(&seawall, HOSTILE).await);
+    }
+    let is_full = async || refused(&seawall, "unauthenticated_connections").await == 1.0;
+    eventually(LIMIT, is_full).await.unwrap();
+    for monitor in &mut monitors {
+        let reply = monitor.command("admin", sasl_start()).await.unwrap();
+        assert!(!reply.is_ok(), "{reply:?}");
+    }
+    let hello = silent[0].hello(monitors_hello()).await.unwrap();
+    assert!(!hello.is_ok(), "{hello:?}");
+    assert_eq!(refused(&seawall, "monitor_connections").await, 1.0);
+}
+
+/// The first message of a login of an unknown user.
+fn sasl_start() -> Document {
+    let payload = bson::Binary {
+        subtype: bson::spec::BinarySubtype::Generic,
+        bytes: b"n,,n=nobody,r=nonce".to_vec(),
+    };
+    doc! {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": payload}
 }
 
 #[tokio::test]
