@@ -9,7 +9,7 @@ use seawall_stats::Traffic;
 pub(super) struct Logins {
     /// Logins of clients.
     pub(super) of_clients: AtomicU64,
-    /// Logins of Seawall at servers.
+    /// Logins of Seawall and of relayed clients at servers.
     pub(super) at_servers: AtomicU64,
     /// Server connections established.
     pub(super) server_connections: AtomicU64,

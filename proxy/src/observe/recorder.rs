@@ -257,6 +257,18 @@ impl Recorder {
         histogram.record(time.as_secs_f64());
     }
 
+    /// Counts the end of a relayed client's login. A server runs this login, so it is also a login
+    /// at a server. The metrics of servers count only the logins of Seawall.
+    pub(crate) fn relayed_client_authenticated(
+        &self,
+        mechanism: &'static str,
+        result: &'static str,
+        time: Duration,
+    ) {
+        self.client_authenticated(mechanism, result, time);
+        self.logins.at_servers.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Counts an operation that Seawall refused.
     pub(crate) fn shed(&self, reason: &'static str) {
         self.metrics
@@ -419,6 +431,20 @@ mod tests {
             panic!("{servers:?}");
         };
         assert_eq!(one.index(), other.index());
+    }
+
+    #[test]
+    fn the_login_of_a_relayed_client_is_also_a_login_at_a_server() {
+        let observer = Observer::without_shapes();
+        let recorder = &observer.recorder;
+        recorder.client_authenticated("SCRAM-SHA-256", "ok", Duration::ZERO);
+        recorder.relayed_client_authenticated("PLAIN", "ok", Duration::ZERO);
+        recorder.relayed_client_authenticated("PLAIN", "refused", Duration::ZERO);
+        let traffic = observer.exporter.take_traffic();
+        assert_eq!(traffic.client_authentications, 3);
+        assert_eq!(traffic.server_authentications, 2);
+        let text = observer.exporter.render();
+        assert!(!text.contains("seawall_server_authentications_total{"));
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub struct Storm {
     /// The highest number of clients that connected within one second.
     #[serde(serialize_with = "as_integer")]
     pub peak_arrivals_per_second: f64,
-    /// Number of Seawall's logins at servers.
+    /// Number of logins of Seawall and of relayed clients at servers.
     pub server_authentications: u64,
     /// Number of client logins that caused no login at a server.
     pub server_authentications_absorbed: u64,

@@ -52,9 +52,9 @@ gauges! {
     /// Waiting operations to which a concurrency limit applies. They wait for the limit to allow
     /// them to run, or for a server connection.
     ConcurrencyWaiting = "concurrency_waiting";
-    /// Logins of clients at Seawall, per second.
+    /// Logins of clients, per second. The logins of relayed clients at servers are included.
     LoginsHere = "logins_here";
-    /// Logins of Seawall at servers, per second.
+    /// Logins of Seawall and of relayed clients at servers, per second.
     LoginsAtServers = "logins_at_servers";
     /// Client connections accepted, per second.
     ConnectionsArrived = "connections_arrived";

@@ -31,11 +31,11 @@ pub struct Traffic {
     /// Users that logged in on short-lived client connections, as `source.name`. `source` is the
     /// authentication database.
     pub users: Names,
-    /// Number of logins of clients at Seawall.
+    /// Number of logins of clients. The logins of relayed clients at servers are included.
     pub client_authentications: u64,
     /// Number of server connections established.
     pub server_connections: u64,
-    /// Number of logins of Seawall at servers.
+    /// Number of logins of Seawall and of relayed clients at servers.
     pub server_authentications: u64,
     /// Number of client connections that Seawall refused.
     pub refusals: u64,
