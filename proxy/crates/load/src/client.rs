@@ -68,6 +68,34 @@ impl Drop for NextOperation {
     }
 }
 
+/// The only operation of a client that connects for it. This value is dropped when the operation
+/// ends, or when the load ends. If the load ends first, the drop records the operation.
+struct Arrival {
+    shared: Arc<Shared>,
+    due: Instant,
+    /// The mean time between two operations of the load.
+    interval: Duration,
+    /// True if the operation was sent and its reply has not arrived.
+    is_in_flight: bool,
+    /// True if the result of the operation is recorded.
+    has_ended: bool,
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        // The load ended before the operation, so the latency is not known. A wait of more than one
+        // interval is recorded instead of the latency; a shorter wait is not recorded.
+        if self.has_ended || self.due + self.interval >= self.shared.ends_at {
+            return;
+        }
+        let mut record = self.shared.record.lock();
+        match self.is_in_flight {
+            true => record.since_due(self.due),
+            false => record.missed(self.due),
+        }
+    }
+}
+
 impl Client {
     pub(super) fn new(shared: Arc<Shared>, number: usize) -> Self {
         let seed = SEED.wrapping_add(u64::try_from(number).unwrap_or(0));
@@ -91,12 +119,24 @@ impl Client {
     }
 
     /// Connects, runs one operation and closes the connection. `due` is the time at which the
-    /// client should begin to connect.
-    pub(super) async fn run_arrival(mut self, due: Instant) {
+    /// client should begin to connect. `rate` is the number of operations per second that are due
+    /// for all clients together.
+    pub(super) async fn run_arrival(mut self, due: Instant, rate: f64) {
+        let mut arrival = Arrival {
+            shared: Arc::clone(&self.shared),
+            due,
+            interval: interval(1, rate),
+            is_in_flight: false,
+            has_ended: false,
+        };
         match self.connect().await {
-            Some(mut link) => drop(self.ask(&mut link, due).await),
+            Some(mut link) => {
+                arrival.is_in_flight = true;
+                drop(self.ask(&mut link, due).await);
+            }
             None => self.shared.record.lock().missed(due),
         }
+        arrival.has_ended = true;
     }
 
     /// Keeps one connection, and sends the next operation as soon as a reply arrives.
@@ -320,5 +360,40 @@ mod tests {
                 assert!(total.from_due.quantile(1.0) >= sent_before_end.mul_f64(0.9));
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_arrival_that_has_waited_long_at_the_end_of_the_load_is_recorded() {
+        for (due_before_end, is_in_flight, expected) in [
+            (1_000, true, (1, 0)),
+            (1_000, false, (0, 1)),
+            (50, true, (0, 0)),
+            (50, false, (0, 0)),
+        ] {
+            let shared = shared().await;
+            let due_before_end = Duration::from_millis(due_before_end);
+            let arrival = Arrival {
+                due: shared.ends_at - due_before_end,
+                shared: Arc::clone(&shared),
+                interval: Duration::from_millis(100),
+                is_in_flight,
+                has_ended: false,
+            };
+            sleep_until(shared.ends_at).await;
+            drop(arrival);
+            let total = shared.record.lock().total();
+            assert_eq!((total.from_due.count(), total.missed), expected);
+            if expected.0 > 0 {
+                assert!(total.from_due.quantile(1.0) >= due_before_end.mul_f64(0.9));
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_arrival_that_cannot_connect_is_counted_once() {
+        let shared = shared().await;
+        let client = Client::new(Arc::clone(&shared), 0);
+        client.run_arrival(Instant::now(), 10.0).await;
+        assert_eq!(shared.record.lock().total().missed, 1);
     }
 }

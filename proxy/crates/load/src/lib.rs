@@ -126,7 +126,8 @@ pub async fn run(plan: Plan, progress: impl Fn(&str)) -> Result<Report, PrepareE
         plan,
     });
     let watch = tokio::spawn(own::watch_lateness(Arc::clone(&shared)));
-    let mut clients = start(&shared);
+    let arrived = Arrived::default();
+    let mut clients = start(&shared, &arrived);
     for second in 0.. {
         let end_of_second = began + Duration::from_secs(second + 1);
         if end_of_second > ends_at {
@@ -140,17 +141,23 @@ pub async fn run(plan: Plan, progress: impl Fn(&str)) -> Result<Report, PrepareE
     // Steps that are still running at the end are aborted and not counted.
     clients.abort_all();
     while clients.join_next().await.is_some() {}
+    // No task starts clients any more. Each client that this call aborts records its operation.
+    let mut arrived = std::mem::take(&mut *arrived.lock());
+    arrived.shutdown().await;
     watch.abort();
     let record = shared.record.lock().clone();
     Ok(Report::new(&shared.plan, &record, usage.since()))
 }
 
-fn start(shared: &Arc<Shared>) -> JoinSet<()> {
+/// The clients that [`arrivals`] has started.
+type Arrived = Arc<Mutex<JoinSet<()>>>;
+
+fn start(shared: &Arc<Shared>, arrived: &Arrived) -> JoinSet<()> {
     let mut clients = JoinSet::new();
     let count = shared.plan.clients;
     match shared.plan.behaviour {
         Behaviour::ShortAt(rate) => {
-            clients.spawn(arrivals(Arc::clone(shared), rate));
+            clients.spawn(arrivals(Arc::clone(shared), rate, Arc::clone(arrived)));
         }
         behaviour => {
             for number in 0..count {
@@ -172,10 +179,9 @@ fn start(shared: &Arc<Shared>) -> JoinSet<()> {
 
 /// Starts clients at random times, as a Poisson process: the pauses between them have an
 /// exponential distribution.
-async fn arrivals(shared: Arc<Shared>, rate: f64) {
+async fn arrivals(shared: Arc<Shared>, rate: f64, arrived: Arrived) {
     let permits = Arc::new(Semaphore::new(shared.plan.clients));
     let mut random = StdRng::seed_from_u64(work::SEED);
-    let mut arriving = JoinSet::new();
     let mut due = Instant::now();
     for number in 0.. {
         let pause = -(1.0 - random.random::<f64>()).ln() / rate;
@@ -186,11 +192,11 @@ async fn arrivals(shared: Arc<Shared>, rate: f64) {
             continue;
         };
         let client = Client::new(Arc::clone(&shared), number % shared.plan.clients);
-        arriving.spawn(async move {
-            client.run_arrival(due).await;
+        arrived.lock().spawn(async move {
+            client.run_arrival(due, rate).await;
             drop(permit);
         });
-        while arriving.try_join_next().is_some() {}
+        while arrived.lock().try_join_next().is_some() {}
     }
 }
 
