@@ -361,6 +361,7 @@ impl Captures {
                 redacting,
             },
         ));
+        create(&settings, &written)?;
         self.write(&written, &settings, room)?;
         Ok(CaptureState::of_running(&written))
     }
@@ -425,16 +426,20 @@ impl Captures {
                 kind: kind.as_str().to_owned(),
                 text: text.to_owned(),
             };
-            let offset_us = tap.queue.begin(event, &self.totals);
-            let lead = Duration::from_micros(at_us.saturating_sub(offset_us));
             let beginning = Beginning {
-                offset_us,
-                began_at: SystemTime::now() - lead,
+                offset_us: at_us,
+                began_at: SystemTime::now(),
                 until: now + settings.max_duration,
                 trigger: kind.as_str(),
                 redacting,
             };
-            let written = Arc::new(Written::new(tap, beginning));
+            let mut written = Written::new(tap, beginning);
+            // If the files cannot be created, the queue keeps its records for the next event. The
+            // first summary has the time of the event, and the last summary has the exact time.
+            create(&settings, &written)?;
+            written.offset_us = written.tap.queue.begin(event, &self.totals);
+            written.began_at -= Duration::from_micros(at_us.saturating_sub(written.offset_us));
+            let written = Arc::new(written);
             self.write(&written, &settings, room)?;
             Ok(written)
         });
@@ -475,7 +480,8 @@ impl Captures {
 
     /// Starts the thread that writes the capture `written`. From then on this capture is the
     /// running capture, and operations of clients are recorded in it. `room` is the maximum size of
-    /// the capture in bytes.
+    /// the capture in bytes. [`create`] must have created the directory of the capture. If the
+    /// thread cannot be started, deletes this directory.
     fn write(
         &self,
         written: &Arc<Written>,
@@ -506,7 +512,6 @@ impl Captures {
         let running = Arc::clone(&self.running);
         let kept = Arc::clone(&self.kept);
         let capture = Arc::clone(written);
-        create(&directory, written)?;
         let of_writer = directory.clone();
         let work = move || {
             let files = Files {
@@ -706,7 +711,8 @@ fn limits_of(settings: &CaptureSettings) -> QueueLimits {
 
 /// Creates the directory of a capture, and writes the first summary into it. If this fails, no
 /// directory is left.
-fn create(directory: &Directory, capture: &Written) -> io::Result<()> {
+fn create(settings: &CaptureSettings, capture: &Written) -> io::Result<()> {
+    let directory = Directory::new(settings.directory.clone());
     let id = &capture.id;
     directory.create(id)?;
     let begun = directory.begin_summary(id, &capture.summary(Counts::default(), None));

@@ -35,6 +35,7 @@ fn a_capture_whose_thread_cannot_be_started_leaves_no_directory() {
         redacting: Redacting::choose(&settings, None).unwrap(),
     };
     let written = Arc::new(Written::new(tap, beginning));
+    create(&settings, &written).unwrap();
     let begun = captures.write_on(&written, &settings, 1 << 20, |_| {
         Err(io::Error::other("no thread"))
     });

@@ -73,3 +73,25 @@ fn an_event_begins_a_capture_although_the_capture_of_an_earlier_event_could_not_
     let (records, _) = folder.read(&begun[0].id);
     assert!(matches!(&records[0], Content::Event(event) if event.text == "another storm"));
 }
+
+#[test]
+fn kept_operations_are_in_the_next_capture_if_the_files_of_a_capture_cannot_be_created() {
+    let folder = Folder::new("uncreated");
+    std::os::unix::fs::symlink(folder.0.with_extension("absent"), &folder.0).unwrap();
+    let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
+    let mut client = CapturedClient::default();
+    let find = doc! {"find": "c", "$db": "d"};
+    captures.prepare();
+    assert!(operate(&captures, &mut client, find, None));
+    captures.begin_on(EventKind::Storm, "storm");
+    captures.prepare();
+    let omitted = captures.figures().omitted;
+    assert!(omitted.iter().all(|(_, count)| *count == 0), "{omitted:?}");
+    fs::remove_file(&folder.0).unwrap();
+    captures.begin_on(EventKind::Storm, "another storm");
+    let begun = captures.list().unwrap();
+    captures.stop(&id_of(&begun[0])).unwrap();
+    let (records, _) = folder.read(&begun[0].id);
+    let is_command = |record: &Content| matches!(record, Content::Command(_));
+    assert!(records.iter().any(is_command), "{records:?}");
+}
