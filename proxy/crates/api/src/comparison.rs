@@ -6,11 +6,14 @@ use seawall_insight::{compare, incomparable};
 use seawall_stats::{Figures, Label, Period, float};
 
 /// Returns the changes from the period `before` to the period `now`, in the order of
-/// [`Changes::changes`]. `against` is the text that describes `before` in the request; the result
-/// contains this text.
+/// [`Changes::changes`]. There are no changes if the periods are not comparable. `against` is the
+/// text that describes `before` in the request; the result contains this text.
 pub fn between(before: &Period, now: &Period, against: &str) -> Changes {
     let incomparable = incomparable(before, now, now.length.as_secs());
-    let changes = compare(before, now);
+    let changes = match incomparable {
+        None => compare(before, now),
+        Some(_) => Vec::new(),
+    };
     let changes = changes.iter().map(|change| Change {
         kind: change.kind.as_str().to_owned(),
         shape: named(&change.label),
@@ -179,6 +182,19 @@ mod tests {
         let now = merged.now.unwrap();
         assert_eq!((now.count, now.seconds), (4_000, 100.0));
         assert!(now.figures.is_none());
+    }
+
+    #[test]
+    fn merged_periods_that_are_not_comparable_have_no_changes() {
+        let mut merged = reply(10, 40);
+        let baseline = merged.baseline.as_mut().unwrap();
+        baseline.seconds = 20.0;
+        compare_merged(&mut merged);
+        assert_eq!(
+            merged.incomparable(),
+            Some("only 20 s of the baseline have data")
+        );
+        assert!(merged.changes.is_empty(), "{merged:?}");
     }
 
     /// The comparison is between an earlier period (the baseline) and the current period.
