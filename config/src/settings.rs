@@ -437,8 +437,11 @@ section! {
     /// metrics; the others are counted as `other`.
     max_namespaces: NonZeroUsize = key("shapes.max_namespaces",
         ENTRIES, Live, default 2000, unit "namespaces");
-    /// File with a secret; with it, shapes contain keyed hashes (HMAC-SHA-256) instead of the
-    /// names of fields and indexes.
+    /// File with a secret; with it, shapes contain keyed hashes (HMAC-SHA-256) instead of the names
+    /// of fields and indexes. A history file from before the key was set still contains these
+    /// names: in shapes for up to eight days, and in annotations for longer. During the eight days,
+    /// a shape whose text changed has two series. To remove the names at once, stop Seawall and
+    /// delete the files `history.redb*` in `history.directory`.
     name_key: Option<Secret> = key("shapes.name_key_file",
         KeyKind::SecretFile, Restart, example "/run/secrets/name-key");
 }
