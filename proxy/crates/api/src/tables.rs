@@ -9,8 +9,9 @@ use super::{
     figures::{Bucket, Latency, Phases},
 };
 
-/// The namespaces, by total time in descending order. The time of operations that waited for an
-/// event does not count for this order.
+/// The namespaces, by total time in descending order. In the figures since Seawall started, the
+/// time of operations that waited for an event does not count for this order. In the figures of a
+/// requested period, it does count.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Namespaces {
