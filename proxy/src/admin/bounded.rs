@@ -31,8 +31,8 @@ use tokio::{
 use crate::limits::{EvictablePermit, EvictablePermits, Eviction};
 use seawall_transport::{Sharer, Stream};
 
-/// Maximum number of connections to one HTTP listener. The file descriptors that Seawall reserves
-/// at its start are enough for two listeners.
+/// Maximum number of connections to one HTTP listener. At its start, Seawall reserves file
+/// descriptors for the [`MAX_SOCKETS`] sockets of two listeners.
 const MAX_CONNECTIONS: usize = 64;
 
 /// Maximum number of sockets of one HTTP listener: the connections, and eight evicted connections

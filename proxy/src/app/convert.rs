@@ -113,11 +113,12 @@ pub(super) fn pin_limits(limits: &config::Limits) -> PinLimits {
     }
 }
 
-/// Number of file descriptors that are reserved for listeners, logs, monitors of servers, and
-/// server connections for the first login of a user. It does not include the descriptors for
-/// clients, for the connections to one server (`pool.max_server_connections`), and for connections
-/// that wait for a header of the PROXY protocol.
-const OTHER_DESCRIPTORS: u64 = 200;
+/// Number of file descriptors that are reserved for everything except clients, the connections to
+/// one server (`pool.max_server_connections`), and connections that wait for a header of the PROXY
+/// protocol. At most, there are 144 sockets of two HTTP addresses, 128 requests to other instances,
+/// 100 server connections outside of the pools (with the default limits, for one server), 34
+/// listeners, and about 40 descriptors for files, DNS and the runtimes.
+const OTHER_DESCRIPTORS: u64 = 450;
 
 /// Returns the maximum number of clients: the configured number, or fewer if the limit of file
 /// descriptors is too low.
