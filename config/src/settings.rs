@@ -648,8 +648,9 @@ section! {
     /// for none.
     metrics_address: AdminAddress = key("admin.metrics_address",
         KeyKind::AdminAddress, Restart, default "off");
-    /// File with the token that requests must contain; required unless the address is loopback or
-    /// requires client certificates. Several files, separated by commas, give several tokens.
+    /// File with the token that requests must contain; unless the address is loopback or requires
+    /// client certificates, this key or `read_token_file` is required. Several files, separated by
+    /// commas, give several tokens.
     tokens: Vec<SecretFile> = key("admin.token_file",
         KeyKind::SecretFiles, Live, example "/run/secrets/admin-token");
     /// Files with further tokens, separated by commas. Requests with these tokens may only read:

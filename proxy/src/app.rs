@@ -650,6 +650,7 @@ fn routing(settings: &config::Settings, topology: Arc<Topology>) -> Routing {
         foreign_transactions: OccasionalLog::default(),
         failed_logins: OccasionalLog::default(),
         local_failures: OccasionalLog::default(),
+        unforwarded_replies: OccasionalLog::default(),
     }
 }
 

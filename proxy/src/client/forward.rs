@@ -142,7 +142,7 @@ async fn inflate_reply(
         read_more(client, server, awaited.interrupt, &mut held, Some(length)).await?;
     }
     let wrong = |error: InflateError| {
-        tracing::warn!(%error, "malformed compressed reply");
+        tracing::debug!(%error, "malformed compressed reply");
         RelayError::Foreign("malformed compressed message")
     };
     let head = CompressedHead::parse(&held, MAX_MESSAGE_BYTES).map_err(wrong)?;

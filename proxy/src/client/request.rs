@@ -66,7 +66,7 @@ pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_
         Ok(packed) if packed.len() <= MAX_MESSAGE_BYTES => packed,
         Ok(_) => plain,
         Err(error) => {
-            tracing::warn!(%error, "could not compress a message");
+            tracing::debug!(%error, "could not compress a message");
             plain
         }
     };

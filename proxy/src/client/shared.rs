@@ -100,6 +100,8 @@ pub struct Routing {
     pub(crate) failed_logins: OccasionalLog,
     /// Counts connections that Seawall's own host could not open. At most one a minute is logged.
     pub(crate) local_failures: OccasionalLog,
+    /// Logs replies that could not be forwarded.
+    pub(crate) unforwarded_replies: OccasionalLog,
 }
 
 /// Limits the memory of messages.

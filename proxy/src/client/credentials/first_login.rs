@@ -211,6 +211,13 @@ impl Credentials {
         CredentialError::Unavailable
     }
 
+    /// Logs that Seawall has refused a first login that a server has accepted.
+    fn log_refused_first_login(&self, user: &UserName, reason: &'static str) {
+        if let Some(logins) = self.refused_first_logins.count(Instant::now()) {
+            tracing::warn!(user = %user.name, source = %user.source, reason, logins, "first login refused");
+        }
+    }
+
     /// Asks a server which SASL mechanisms a user can use.
     pub(super) async fn ask_mechanisms(
         &self,
@@ -365,8 +372,7 @@ impl FirstLogin {
         let asked_at = Instant::now();
         let read = ask_own_keys(&mut connection, user).await;
         let read = read.map_err(|error| {
-            let error = shown_error(error.as_ref());
-            tracing::warn!(user = %user.name, source = %user.source, %error, "user could not read its own keys");
+            credentials.log_failed_reading(user, error.as_ref());
             CredentialError::Unavailable
         })?;
         let known = credentials.learn(user, read, (client_key, keys), asked_at)?;
@@ -480,7 +486,7 @@ impl Carried {
         }
         let server_final = payload(&reply);
         let refused = |reason: &'static str| {
-            tracing::warn!(user = %user.name, source = %user.source, reason, "first login refused");
+            credentials.log_refused_first_login(user, reason);
             CredentialError::Refused
         };
         let outcome = proof
@@ -496,10 +502,13 @@ impl Carried {
         }
         let asked_at = Instant::now();
         let read = ask_own_keys(&mut connection, user).await.map_err(|error| {
-            tracing::warn!(
-                error = %shown_error(error.as_ref()),
-                "user could not read its own keys at its first login"
-            );
+            if let Some(attempts) = credentials.failed_readings.count(Instant::now()) {
+                tracing::warn!(
+                    error = %shown_error(error.as_ref()),
+                    attempts,
+                    "user could not read its own keys at its first login"
+                );
+            }
             refused("could not read the user's keys or restrictions")
         })?;
         let keys = read

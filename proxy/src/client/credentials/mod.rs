@@ -153,6 +153,10 @@ pub struct Credentials {
     /// Counts readings of keys through the service account that failed for a reason other than the
     /// user. At most one a minute is logged.
     failed_lookups: OccasionalLog,
+    /// Logs users that could not read their own keys.
+    failed_readings: OccasionalLog,
+    /// Logs first logins that a server accepted and Seawall refused.
+    refused_first_logins: OccasionalLog,
     runtime: Handle,
 }
 
@@ -186,6 +190,8 @@ impl Credentials {
             conversations: Conversations::new(settings.conversations),
             spares: Mutex::default(),
             failed_lookups: OccasionalLog::default(),
+            failed_readings: OccasionalLog::default(),
+            refused_first_logins: OccasionalLog::default(),
             runtime: runtime.clone(),
             users: RwLock::new(mode::by_name(settings.users)),
         });

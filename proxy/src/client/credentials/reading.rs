@@ -71,10 +71,18 @@ impl Credentials {
                 Reading::Unavailable
             }
             Err(Some(error)) => {
-                tracing::warn!(user = %user.name, source = %user.source, %error, "user could not read its own keys");
+                self.log_failed_reading(user, Some(&error));
                 Reading::Refused(login_version)
             }
             Err(None) => Reading::Unavailable,
+        }
+    }
+
+    /// Logs that a user could not read its own keys. `error` is the error of [`ask_own_keys`].
+    pub(super) fn log_failed_reading(&self, user: &UserName, error: Option<&UsersInfoError>) {
+        if let Some(attempts) = self.failed_readings.count(Instant::now()) {
+            let error = shown_error(error);
+            tracing::warn!(user = %user.name, source = %user.source, %error, attempts, "user could not read its own keys");
         }
     }
 

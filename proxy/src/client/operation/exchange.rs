@@ -117,12 +117,7 @@ impl Operation<'_> {
             }
             Err(RelayError::Server(error)) => self.server_failed(&error, &checkout, generation),
             Err(error @ (RelayError::MidReply(_) | RelayError::Foreign(_))) => {
-                tracing::warn!(server = %checkout.pool().address(), %error, "could not forward a reply");
-                if matches!(error, RelayError::MidReply(_)) {
-                    let topology = &self.shared.routing.topology;
-                    topology.report_connection_ended(&checkout, generation);
-                }
-                Attempt::Ended(AttemptEnd::Close(Outcome::ServerFailed))
+                self.reply_not_forwarded(&error, &checkout, generation)
             }
         }
     }
@@ -180,6 +175,26 @@ impl Operation<'_> {
         let bytes = if is_unwanted { 0 } else { forwarded.bytes };
         observation.add_reply(bytes, documents);
         outcome
+    }
+
+    /// Handles a reply that Seawall cannot forward: the server connection ended within the reply,
+    /// or the server sent other bytes than the reply.
+    fn reply_not_forwarded(
+        &self,
+        error: &RelayError,
+        checkout: &Checkout,
+        generation: Generation,
+    ) -> Attempt {
+        let routing = &self.shared.routing;
+        if let Some(replies) = routing.unforwarded_replies.count(Instant::now()) {
+            let server = checkout.pool().address();
+            tracing::warn!(%server, %error, replies, "could not forward a reply");
+        }
+        if matches!(error, RelayError::MidReply(_)) {
+            let topology = &routing.topology;
+            topology.report_connection_ended(checkout, generation);
+        }
+        Attempt::Ended(AttemptEnd::Close(Outcome::ServerFailed))
     }
 
     /// Handles a server connection that ended, or a server that failed, before Seawall forwarded a
