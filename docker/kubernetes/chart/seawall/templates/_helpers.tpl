@@ -70,7 +70,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if regexMatch `(?m)^\s*\[\[\s*listeners\s*\]\]` .Values.config }}true{{ end }}
 {{- end }}
 
-{{/* The wait of preStop, the drain, and 5 s to close the remaining clients and exit. */}}
+{{/* The wait of preStop, the drain, and 15 s to close clients, write files and exit. */}}
 {{- define "seawall.gracePeriodSeconds" -}}
-{{- add (int .Values.shutdown.preStopSeconds) (int .Values.shutdown.drainSeconds) 5 }}
+{{- add (int .Values.shutdown.preStopSeconds) (int .Values.shutdown.drainSeconds) 15 }}
 {{- end }}
