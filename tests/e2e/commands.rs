@@ -79,6 +79,19 @@ async fn seawall_commands_show_the_state_and_the_configuration() {
 }
 
 #[tokio::test]
+async fn a_report_on_more_than_a_week_is_refused_with_the_exit_code_of_wrong_arguments() {
+    let served = Served::start("").await;
+    let report = ["report", "--since", "8d", "--admin", served.process.admin()];
+    let output = run(&report).await;
+    assert_eq!(output.status.code(), Some(64));
+    assert!(
+        stderr(&output).contains("expected a time from 1s to 7d"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[tokio::test]
 async fn the_configuration_shows_the_source_of_each_value_and_the_value_in_effect() {
     let scratch = Scratch::create().unwrap();
     let server = seawall_tests::mongod::shared_standalone().await.unwrap();

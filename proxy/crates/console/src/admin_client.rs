@@ -156,7 +156,9 @@ pub(super) fn exit(error: &ClientError) -> Exit {
         ClientError::Url { .. }
         | ClientError::Request(_)
         | ClientError::Tls(_)
-        | ClientError::Unauthorized => Exit::Usage,
+        | ClientError::Unauthorized
+        // A value in the request is wrong, and it comes from an argument of the command.
+        | ClientError::Refused { status: 400, .. } => Exit::Usage,
         ClientError::Unreachable { .. }
         | ClientError::TimedOut { .. }
         | ClientError::Broken(_)
@@ -214,15 +216,16 @@ mod tests {
     }
 
     #[test]
-    fn exit_status_says_usage_error_if_the_token_is_refused_and_unavailable_if_a_request_fails() {
+    fn exit_status_says_usage_error_for_a_refused_token_or_value_and_unavailable_otherwise() {
         let broken = ClientError::Broken(String::new());
         assert_eq!(exit(&broken), Exit::Unavailable);
-        let refused = ClientError::Refused {
+        let refused = |status| ClientError::Refused {
             path: "/".to_owned(),
-            status: 400,
+            status,
             said: "no!".to_owned(),
         };
-        assert_eq!(exit(&refused), Exit::Unavailable);
+        assert_eq!(exit(&refused(400)), Exit::Usage);
+        assert_eq!(exit(&refused(503)), Exit::Unavailable);
         assert_eq!(exit(&ClientError::Unauthorized), Exit::Usage);
     }
 }
