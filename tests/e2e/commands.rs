@@ -10,7 +10,7 @@ use std::{
 use seawall_api::{Clients, Configuration, Pools, Status};
 use seawall_tests::{
     eventually::eventually,
-    process::{Process, binary, run},
+    process::{Process, binary, run, run_in},
     raw::RawClient,
     scratch::Scratch,
     seawall::{Options, Seawall, http},
@@ -88,6 +88,30 @@ async fn a_report_on_more_than_a_week_is_refused_with_the_exit_code_of_wrong_arg
         stderr(&output).contains("expected a time from 1s to 7d"),
         "{}",
         stderr(&output)
+    );
+}
+
+/// The log library would take `warning` for the name of a target, and log nothing of Seawall.
+#[tokio::test]
+async fn serve_refuses_a_log_filter_that_sets_no_level() {
+    let scratch = Scratch::create().unwrap();
+    let arguments = [
+        "serve",
+        "--allow-root",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "off",
+        "--deployment",
+        "mongodb://127.0.0.1:1/",
+    ];
+    let variables = [("SEAWALL_LOG", "warning")];
+    let output = run_in(scratch.path(), &variables, &arguments).await;
+    assert_eq!(output.status.code(), Some(64));
+    let message = stderr(&output);
+    assert!(
+        message.contains(r#"SEAWALL_LOG = "warning": must be a level"#),
+        "{message}"
     );
 }
 

@@ -56,7 +56,11 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         let refusal = "refusing to run as root: start Seawall as another user, or use --allow-root";
         return complain(refusal, Exit::Usage);
     }
-    let (log, _flush_at_exit) = LogControl::init(&loaded.settings.log);
+    let log_filter = match log::variable() {
+        Ok(filter) => filter,
+        Err(problem) => return complain(&problem, Exit::Usage),
+    };
+    let (log, _flush_at_exit) = LogControl::init(&loaded.settings.log, log_filter.clone());
     if !loaded.settings.runtime.core_dumps
         && let Err(error) = forbid_core_dumps()
     {
@@ -83,7 +87,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     let left_out = log.left_out();
     let left_out = move || u64::try_from(left_out.dropped_lines()).unwrap_or(u64::MAX);
     app.count_log_left_out(Box::new(left_out));
-    if let Some(filter) = LogControl::variable() {
+    if let Some(filter) = log_filter {
         app.set_log_filter(filter);
     }
     let settings = &loaded.settings.admin;

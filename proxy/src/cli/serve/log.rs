@@ -11,7 +11,9 @@ use std::{
 use seawall_config::{Log, LogFormat};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry, fmt,
+    EnvFilter, Layer, Registry,
+    filter::LevelFilter,
+    fmt,
     layer::{Layered, SubscriberExt as _},
     reload,
     util::SubscriberInitExt as _,
@@ -30,27 +32,31 @@ type Format = Box<dyn Layer<Filtered> + Send + Sync>;
 
 /// Changes the log's level and format.
 pub(super) struct LogControl {
+    /// The filter in the environment variable, which overrides the configured level.
+    variable: Option<String>,
     filter: reload::Handle<EnvFilter, Registry>,
     format: reload::Handle<Format, Filtered>,
     writer: NonBlocking,
 }
 
 impl LogControl {
-    /// Begins to log. When the returned guard is dropped, it waits until the waiting lines are
-    /// written, but for at most about a second.
-    pub(super) fn init(log: &Log) -> (Self, WorkerGuard) {
+    /// Begins to log. `variable` is the filter in the environment variable, if any. When the
+    /// returned guard is dropped, it waits until the waiting lines are written, but for at most
+    /// about a second.
+    pub(super) fn init(log: &Log, variable: Option<String>) -> (Self, WorkerGuard) {
         let (writer, guard) = NonBlockingBuilder::default()
             .lossy(true)
             .buffered_lines_limit(MAX_WAITING_LINES)
             .thread_name("seawall-log")
             .finish(io::stderr());
-        let (filter, filter_handle) = reload::Layer::new(filter(log));
+        let (filter, filter_handle) = reload::Layer::new(filter(log, variable.as_deref()));
         let (format, format_handle) = reload::Layer::new(format(log, &writer));
         tracing_subscriber::registry()
             .with(filter)
             .with(format)
             .init();
         let control = Self {
+            variable,
             filter: filter_handle,
             format: format_handle,
             writer,
@@ -63,26 +69,50 @@ impl LogControl {
         self.writer.error_counter()
     }
 
-    /// The filter in the environment variable `SEAWALL_LOG`. `None` if the variable is not set, is
-    /// empty or is invalid: it then does not override the level.
-    pub(super) fn variable() -> Option<String> {
-        let text = env::var(LOG_VARIABLE).ok()?;
-        let filter = EnvFilter::try_new(&text).ok()?;
-        (!text.is_empty()).then(|| filter.to_string())
-    }
-
     /// Applies changed settings. The environment variable `SEAWALL_LOG` still overrides the level.
     pub(super) fn configure(&self, log: &Log) {
         // Both calls fail only if the log no longer exists.
-        drop(self.filter.reload(filter(log)));
+        drop(self.filter.reload(filter(log, self.variable.as_deref())));
         drop(self.format.reload(format(log, &self.writer)));
     }
 }
 
-/// The filter in the environment variable, or else the configured level. Neither of them switches
-/// the audit log off, unless the variable names its target.
-fn filter(log: &Log) -> EnvFilter {
-    let filter = LogControl::variable().unwrap_or_else(|| log.level.name().to_owned());
+/// The filter in the environment variable `SEAWALL_LOG`. `None` if the variable is not set or is
+/// empty: it then does not override the level.
+///
+/// # Errors
+/// A message, if the variable has no valid filter.
+pub(super) fn variable() -> Result<Option<String>, String> {
+    match env::var_os(LOG_VARIABLE) {
+        Some(text) if !text.is_empty() => parsed(&text.to_string_lossy()).map(Some),
+        Some(_) | None => Ok(None),
+    }
+}
+
+/// Checks a filter, and returns it as the log library shows it.
+///
+/// # Errors
+/// A message, if the filter is invalid or sets no level. The library takes a word that is not a
+/// level, such as `warning`, for a target, and then logs nothing of all other targets.
+fn parsed(text: &str) -> Result<String, String> {
+    let sets_level = |directive: &str| {
+        let after_target = directive.rsplit_once('=').map(|(_, level)| level);
+        let level = after_target.unwrap_or(directive);
+        !level.is_empty() && level.parse::<LevelFilter>().is_ok()
+    };
+    match EnvFilter::try_new(text) {
+        Ok(filter) if text.split(',').any(sets_level) => Ok(filter.to_string()),
+        Ok(_) | Err(_) => Err(format!(
+            "{LOG_VARIABLE} = {text:?}: must be a level (error, warn, info, debug or trace), \
+             directives target=level, or both, separated by commas"
+        )),
+    }
+}
+
+/// The filter in the environment variable (`variable`), or else the configured level. Neither of
+/// them switches the audit log off, unless the variable names its target.
+fn filter(log: &Log, variable: Option<&str>) -> EnvFilter {
+    let filter = variable.unwrap_or_else(|| log.level.name());
     let mut targets = filter.split(',').map(|directive| {
         let end = directive.find(['=', '[']).unwrap_or(directive.len());
         directive.get(..end).unwrap_or_default().trim()
@@ -101,5 +131,37 @@ fn format(log: &Log, writer: &NonBlocking) -> Format {
         LogFormat::Text if io::stderr().is_terminal() => layer.with_target(false).boxed(),
         LogFormat::Text => layer.with_target(false).with_ansi(false).boxed(),
         LogFormat::Json => layer.json().boxed(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_filter_may_have_a_level_and_levels_of_targets() {
+        for filter in ["warn", "DEBUG", "seawall=info", "info,seawall::pool=trace"] {
+            assert!(parsed(filter).is_ok(), "{filter}");
+        }
+        assert_eq!(parsed("seawall=info").unwrap(), "seawall=info");
+    }
+
+    #[test]
+    fn a_log_filter_that_is_invalid_or_sets_no_level_is_refused() {
+        for filter in [
+            "warning",
+            "seawall",
+            "seawall=",
+            "seawall=warning",
+            ",",
+            "[",
+            " warn",
+        ] {
+            let refused = parsed(filter).unwrap_err();
+            let expected = format!(
+                "SEAWALL_LOG = {filter:?}: must be a level (error, warn, info, debug or trace)"
+            );
+            assert!(refused.starts_with(&expected), "{refused}");
+        }
     }
 }
