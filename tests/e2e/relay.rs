@@ -1,12 +1,15 @@
 //! Relay mode: each client has its own server connection, bytes are unchanged, and operations are
 //! counted.
 
-use std::{net::SocketAddr, time::Duration};
+mod plain;
 
+use std::time::Duration;
+
+use self::plain::{Plain, binary, plain};
 use crate::protocol::compression::{SNAPPY, compressed};
 use mongodb::{
     Client,
-    bson::{Binary, Document, doc, spec::BinarySubtype},
+    bson::{Document, doc},
     options::ClientOptions,
 };
 use seawall_api::{Clients, Shapes};
@@ -16,12 +19,11 @@ use seawall_tests::{
         NewUser, Options, ROOT, ROOT_PASSWORD, ReplicaSet, Standalone, create_user,
         shared_replica_set, unique_name,
     },
-    raw::message::{EXHAUST_ALLOWED, MORE_TO_COME},
+    raw::message::{EXHAUST_ALLOWED, MORE_TO_COME, OP_REPLY},
     raw::{Login, OpMsg, OpQuery, RawClient, RawError, RawReply, Section},
     recorder::Recorder,
     seawall::{self, Seawall},
 };
-use tokio::{net::TcpListener, task::JoinHandle};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
@@ -546,89 +548,6 @@ async fn a_legacy_command_is_not_relayed_if_the_name_of_its_database_is_not_utf8
     }
 }
 
-/// A forwarder in front of a server. It accepts logins with the mechanism PLAIN, which community
-/// servers do not have. For each such login, the forwarder itself logs in at the server with SCRAM.
-struct Plain {
-    address: SocketAddr,
-    accepting: JoinHandle<()>,
-}
-
-impl Drop for Plain {
-    fn drop(&mut self) {
-        self.accepting.abort();
-    }
-}
-
-impl Plain {
-    async fn start(server: SocketAddr, login: Login) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let accepting = tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let (login, server) = (login.clone(), RawClient::connect(server).await.unwrap());
-                tokio::spawn(Self::serve(RawClient::new(client), server, login));
-            }
-        });
-        Self { address, accepting }
-    }
-
-    async fn serve(mut client: RawClient, mut server: RawClient, login: Login) {
-        while let Ok(message) = client.read_message().await {
-            let sent = RawReply::parse(message.clone());
-            let start = sent.filter(|sent| {
-                sent.body
-                    .get_str("mechanism")
-                    .is_ok_and(|name| name == "PLAIN")
-            });
-            if let Some(start) = start {
-                let outcome = server.login(&login).await.unwrap();
-                let payload = start.body.get_binary_generic("payload").unwrap();
-                let is_right = payload == b"\0app\0secret" && outcome.is_authenticated();
-                let body = match is_right {
-                    true => {
-                        doc! {"conversationId": 1, "done": true, "payload": binary(b""), "ok": 1.0}
-                    }
-                    false => doc! {"ok": 0.0, "code": 18, "errmsg": "Authentication failed."},
-                };
-                let reply = OpMsg {
-                    request_id: 1,
-                    response_to: start.header.request_id,
-                    ..OpMsg::new(body)
-                };
-                client.send_bytes(&reply.to_bytes()).await.unwrap();
-                continue;
-            }
-            if server.send_bytes(&message).await.is_err() {
-                return;
-            }
-            loop {
-                let Ok(reply) = server.read_message().await else {
-                    return;
-                };
-                let more = RawReply::parse(reply.clone()).is_some_and(|r| r.has_more_to_come());
-                if client.send_bytes(&reply).await.is_err() {
-                    return;
-                }
-                if !more {
-                    break;
-                }
-            }
-        }
-    }
-}
-
-fn binary(bytes: &[u8]) -> Binary {
-    Binary {
-        subtype: BinarySubtype::Generic,
-        bytes: bytes.to_vec(),
-    }
-}
-
-fn plain(password: &[u8]) -> Document {
-    let payload = [b"\0app\0".as_slice(), password].concat();
-    doc! {"saslStart": 1, "mechanism": "PLAIN", "payload": binary(&payload)}
-}
-
 /// Checks that the server knows the application's name, and that Seawall has counted the
 /// application's connection, login and operations.
 async fn assert_seen_on_both_sides(seawall: &Seawall, client: &mut RawClient, db: &str) {
@@ -727,6 +646,39 @@ async fn settings_can_allow_relayed_logins_with_a_mechanism_that_seawall_does_no
         .await
         .unwrap();
     assert_eq!(reply.code(), Some(MECHANISM_UNAVAILABLE), "{}", reply.body);
+}
+
+/// Some drivers, for example those for Java before 4.3, log in by OP_QUERY.
+#[tokio::test]
+async fn a_login_by_op_query_with_a_mechanism_that_seawall_does_not_support_can_be_relayed() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let user = NewUser::new("admin", "app", "secret").role("readWriteAnyDatabase", "admin");
+    create_user(&server.client().unwrap(), &user).await.unwrap();
+    let behind = Plain::start(server.address(), user.login()).await;
+    let uri = format!("mongodb://{}/?directConnection=true", behind.address);
+    let options = seawall::Options {
+        toml: "auth.other_mechanisms = \"relay\"\n".to_owned(),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&uri, options).await;
+    let mut client = connect(&seawall).await;
+    assert!(client.legacy_hello(doc! {}).await.unwrap().is_ok());
+    for (password, code) in [(b"wrong!", Some(18)), (b"secret", None)] {
+        let start = OpQuery::new(plain(password));
+        let request_id = client.send_query(&start).await.unwrap();
+        let reply = client.read_reply().await.unwrap();
+        assert_eq!(reply.header.op_code, OP_REPLY);
+        assert_eq!(reply.header.response_to, request_id);
+        assert_eq!(reply.code(), code, "{}", reply.body);
+    }
+    let insert = doc! {"insert": "c", "documents": [{}]};
+    let reply = client.command(&unique_name("relay"), insert).await.unwrap();
+    assert!(reply.is_ok(), "{}", reply.body);
+    let logins = [r#"mechanism="PLAIN""#, r#"result="ok""#];
+    let logins = seawall
+        .metric("seawall_client_authentications_total", &logins)
+        .await;
+    assert_eq!(logins, 1.0);
 }
 
 #[tokio::test]

@@ -633,6 +633,9 @@ impl Client {
         }
         if command.class == Class::Handshake(Handshake::SaslStart) {
             Box::pin(self.pass_login_gates(&command)).await?;
+            if self.falls_back(command.body) {
+                return Box::pin(self.fall_back(message, reply_to)).await;
+            }
         }
         match command.class {
             Class::Handshake(
