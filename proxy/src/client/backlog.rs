@@ -406,15 +406,12 @@ pub(super) async fn forward_large(
             }
             turns.poll(|| transfer.poll_move(cx, client, server))
         });
-        let moved = match check_again_at {
-            None => moving.await?,
-            Some(until) => match timeout_at(until, moving).await {
-                Ok(moved) => moved?,
-                // The timeout is not the client's fault, because this task was waiting for its turn
-                // to move bytes.
-                Err(_) if turns.is_waiting() => continue,
-                Err(_) => 0,
-            },
+        let moved = match timeout_at(check_again_at, moving).await {
+            Ok(moved) => moved?,
+            // The timeout is not the client's fault, because this task was waiting for its turn to
+            // move bytes.
+            Err(_) if turns.is_waiting() && Instant::now() < transfer.overdue_at => continue,
+            Err(_) => 0,
         };
         // After the whole reply has been read, the loop ends at once, without a check and without a
         // pause, so that the server connection is released.
@@ -432,10 +429,13 @@ pub(super) async fn forward_large(
 }
 
 impl Transfer<'_> {
-    /// When to check the client's speed again; `None` if the client has read everything so far.
-    fn check_again_at(&self) -> Option<Instant> {
-        let is_behind = !self.backlog.is_empty();
-        is_behind.then(|| Instant::now() + SILENT_AFTER)
+    /// When to check again if the transfer takes too long. While the client has read everything so
+    /// far, its speed needs no check.
+    fn check_again_at(&self) -> Instant {
+        match self.backlog.is_empty() {
+            true => self.overdue_at,
+            false => self.overdue_at.min(Instant::now() + SILENT_AFTER),
+        }
     }
 
     fn client_gone(&self) -> RelayError {
@@ -472,7 +472,8 @@ impl Transfer<'_> {
     }
 
     /// Writes the bytes that the client's socket accepts, and reads from the server if there is
-    /// memory. Ready with the number of moved bytes as soon as any byte was moved.
+    /// memory. Ready with the number of moved bytes as soon as any byte was moved. Fails if the
+    /// server counts as hung and its next bytes are awaited.
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -519,7 +520,15 @@ impl Transfer<'_> {
         if moved > 0 {
             return Poll::Ready(Ok(moved));
         }
-        client.poll_gone(cx).map(|()| Err(self.client_gone()))
+        if client.poll_gone(cx).is_ready() {
+            return Poll::Ready(Err(self.client_gone()));
+        }
+        if self.room != Room::Given {
+            return Poll::Pending;
+        }
+        // There is room for more bytes, but the server has not sent them yet.
+        let interrupted = self.awaited.interrupt.poll_raised(cx);
+        interrupted.map(|()| Err(RelayError::MidReply(io::ErrorKind::TimedOut.into())))
     }
 
     /// Reads a piece of the reply and passes it to the client. Ready with the number of bytes read.

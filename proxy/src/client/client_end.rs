@@ -9,10 +9,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::{io::AsyncWrite as _, time::timeout};
+use tokio::{
+    io::AsyncWrite as _,
+    time::{Instant, timeout, timeout_at},
+};
 
 use super::End;
-use seawall_transport::{MessageReader, Stream};
+use seawall_transport::{MESSAGE_LIMIT, MessageReader, Stream};
 
 /// A client connection, borrowed for one operation or one step of a login.
 pub(super) struct ClientEnd<'c> {
@@ -71,21 +74,30 @@ impl ClientEnd<'_> {
     }
 
     /// Sends bytes to the client. Sends nothing if the client does not wait for a reply.
+    ///
+    /// # Errors
+    /// Fails in any of these cases: the client has left; the client reads no byte for `write_idle`;
+    /// the client needs longer than [`MESSAGE_LIMIT`] for all bytes.
     pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.is_awaiting {
             return Ok(());
         }
         let mut rest = bytes;
+        let mut overdue_at = None;
         while !rest.is_empty() {
             let write = poll_fn(|cx| Pin::new(&mut *self.stream).poll_write(cx, rest));
             // Most writes complete at once, so a timer is created only for a write that has to
             // wait.
             let step = match poll_once(write).await {
                 Ok(step) => step?,
-                Err(write) => match timeout(self.write_idle, write).await {
-                    Ok(step) => step?,
-                    Err(_) => return Err(self.give_up()),
-                },
+                Err(write) => {
+                    let now = Instant::now();
+                    let overdue_at = *overdue_at.get_or_insert(now + MESSAGE_LIMIT);
+                    match timeout_at(overdue_at.min(now + self.write_idle), write).await {
+                        Ok(step) => step?,
+                        Err(_) => return Err(self.give_up()),
+                    }
+                }
             };
             if step == 0 {
                 return Err(io::ErrorKind::WriteZero.into());

@@ -40,7 +40,8 @@ pub(super) enum Reply {
 
 /// Reads the awaited reply. A large reply that the server has not compressed is forwarded as it
 /// arrives, unless Seawall compresses it for the client. If the server counts as hung before
-/// Seawall has forwarded a byte of the reply, the result is [`RelayError::Server`].
+/// Seawall has forwarded a byte of the reply, the result is [`RelayError::Server`]. Later, it is
+/// [`RelayError::MidReply`].
 pub(super) async fn relay_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,

@@ -75,8 +75,7 @@ pub(super) struct Awaited<'a> {
     pub(super) limits: &'a Limits,
     /// The address or user towards which the memory of the reply and the work to forward it count.
     pub(super) sharer: Sharer,
-    /// Raised if the server counts as hung. It ends the wait as long as no byte of the reply was
-    /// forwarded.
+    /// Raised if the server counts as hung. It ends each wait for the server's next bytes.
     pub(super) interrupt: &'a Interrupt,
     /// Returns true if other operations wait for the server connection.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),

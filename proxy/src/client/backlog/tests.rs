@@ -10,7 +10,10 @@ use super::*;
 use crate::limits::{LimitNumbers, Limits, OperationPermits, Turns};
 use seawall_command::ReplyForm;
 use seawall_locks::Mutex;
-use seawall_transport::{MemoryBudget, MessageReader, Sharer, connection::Interrupt};
+use seawall_transport::{
+    MemoryBudget, MessageReader, Sharer,
+    connection::{Interrupt, Interrupts},
+};
 use seawall_wire::encode_op_msg_like;
 
 /// The two ends of a connected stream: Seawall's end, and the end of its peer.
@@ -34,6 +37,18 @@ async fn forward(
     limits: &Limits,
 ) -> Result<Forwarded, RelayError> {
     let interrupt = Interrupt::default();
+    forward_unless_hung(client, server, length, budget, limits, &interrupt).await
+}
+
+/// Like [`forward`]. `interrupt` is raised if the server counts as hung.
+async fn forward_unless_hung(
+    client: &mut ClientEnd<'_>,
+    server: &mut Stream,
+    length: usize,
+    budget: &MemoryBudget,
+    limits: &Limits,
+    interrupt: &Interrupt,
+) -> Result<Forwarded, RelayError> {
     let awaited = Awaited {
         request_id: 7,
         form: ReplyForm::Plain,
@@ -41,7 +56,7 @@ async fn forward(
         budget,
         limits,
         sharer: Sharer::Local,
-        interrupt: &interrupt,
+        interrupt,
         is_wanted: &|| false,
         recording: None,
     };
@@ -163,6 +178,53 @@ async fn forwarding_fails_if_the_server_sends_bytes_after_the_end_of_a_large_rep
     assert!(matches!(forwarded, Err(RelayError::Foreign(_))));
     assert_eq!(budget.used_bytes(), 0);
     writing.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn forwarding_fails_if_the_server_hangs_within_a_large_reply() {
+    let sent = reply(2 * PIECE_BYTES);
+    let (mut server, mut far_server) = pair();
+    let (mut client, _far_client) = pair();
+    let (mut reader, limits) = (MessageReader::default(), limits());
+    let mut end = end(&mut client, &mut reader);
+    let budget = MemoryBudget::of_bytes(64 << 20);
+    let (interrupts, interrupt) = <(Interrupts, Arc<Interrupt>)>::default();
+    interrupts.add(&interrupt);
+    far_server.write_all(&sent[..4096]).await.unwrap();
+    let length = sent.len();
+    let mut forwarding = Box::pin(forward_unless_hung(
+        &mut end,
+        &mut server,
+        length,
+        &budget,
+        &limits,
+        &interrupt,
+    ));
+    for _ in 0..100 {
+        assert!(futures_util::poll!(forwarding.as_mut()).is_pending());
+        yield_now().await;
+    }
+    interrupts.raise();
+    let forwarded = forwarding.await;
+    assert!(matches!(forwarded, Err(RelayError::MidReply(_))));
+    assert_eq!(budget.used_bytes(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn forwarding_fails_if_the_server_does_not_send_the_whole_large_reply_within_an_hour() {
+    let sent = reply(2 * PIECE_BYTES);
+    let (mut server, mut far_server) = pair();
+    let (mut client, _far_client) = pair();
+    let (mut reader, limits) = (MessageReader::default(), limits());
+    let mut end = end(&mut client, &mut reader);
+    let budget = MemoryBudget::of_bytes(64 << 20);
+    far_server.write_all(&sent[..4096]).await.unwrap();
+    let began = Instant::now();
+    let forwarded = forward(&mut end, &mut server, sent.len(), &budget, &limits).await;
+    assert!(matches!(forwarded, Err(RelayError::ClientGone { .. })));
+    assert!(end.gave_up);
+    assert!(began.elapsed() >= MESSAGE_LIMIT);
+    assert_eq!(budget.used_bytes(), 0);
 }
 
 #[tokio::test]
