@@ -150,9 +150,7 @@ impl Operation<'_> {
 
     /// The cursors that a `killCursors` names.
     pub(super) fn cursor_ids(&self) -> impl Iterator<Item = i64> {
-        let cursors = self.command.cursors.unwrap_or_default();
-        let ids = Elements::of(cursors).map_while(Result::ok);
-        ids.filter_map(|id| id.value.as_i64())
+        cursor_ids(self.command)
     }
 
     /// True if the operation uses a cursor that its driver can reopen on another server.
@@ -177,6 +175,13 @@ impl Operation<'_> {
         };
         error_reply(&command, failure)
     }
+}
+
+/// The cursors that a `killCursors` names.
+pub(in crate::client) fn cursor_ids(command: &Command<'_>) -> impl Iterator<Item = i64> {
+    let cursors = command.cursors.unwrap_or_default();
+    let ids = Elements::of(cursors).map_while(Result::ok);
+    ids.filter_map(|id| id.value.as_i64())
 }
 
 /// Returns the document sequences of a message. Unused entries at the end of the array are empty.

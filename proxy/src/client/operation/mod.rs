@@ -36,8 +36,8 @@ use self::{
     slices::Wait,
 };
 pub(super) use self::{
-    context::{input, sequences},
-    notes::note_retry,
+    context::{cursor_ids, input, sequences},
+    notes::{note_retry, reports_lost_cursor},
 };
 use super::{Client, End, client_end::ClientEnd, own_reply::ReplyTo, reply::HeldReply};
 use crate::{limits::Heavy, observe::Observation};

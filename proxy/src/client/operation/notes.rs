@@ -138,10 +138,8 @@ impl Operation<'_> {
             self.cursor_ids()
                 .for_each(|id| self.shared.routing.pins.unpin_cursor(id));
         }
-        let has_lost_its_cursor = self.command.class == Class::GetMore
-            && facts
-                .error_code()
-                .is_some_and(|code| CURSOR_ENDED.contains(&code));
+        let has_lost_its_cursor =
+            self.command.class == Class::GetMore && reports_lost_cursor(facts);
         match (facts.cursor_id, self.cursor_id()) {
             (None, Some(ended)) if has_lost_its_cursor => {
                 self.shared.routing.pins.unpin_cursor(ended);
@@ -178,6 +176,12 @@ impl Operation<'_> {
             credentials.user_unknown_on_connection(self.identity);
         }
     }
+}
+
+/// True if the reply to a `getMore` says that its cursor no longer exists.
+pub(in crate::client) fn reports_lost_cursor(facts: &ReplyFacts) -> bool {
+    let code = facts.error_code();
+    code.is_some_and(|code| CURSOR_ENDED.contains(&code))
 }
 
 /// Marks an operation as a retry if its driver has sent the same operation before. Drivers number

@@ -14,15 +14,15 @@ use crate::{
     client::{
         Shared,
         hello::Hello,
-        operation::{input, note_retry, sequences},
+        operation::{cursor_ids, input, note_retry, reports_lost_cursor, sequences},
         own_reply::{Form, ReplyTo},
     },
     observe::{ConnectedClient, Observation, Recorder, ServerIndex, outcome_of},
-    pins::CursorPin,
+    pins::{CursorPin, Pins},
 };
 use seawall_auth::{ClientFirst, Mechanism};
 use seawall_command::CommandBytes;
-use seawall_command::{Class, Command, ErrorReply, Handshake, ReplyForm};
+use seawall_command::{Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm};
 use seawall_stats::{Outcome, Phase, Stage};
 use seawall_transport::Message;
 use seawall_wire::{Elements, Header, OpCode, OpMsg, OpQuery};
@@ -35,6 +35,10 @@ const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"]
 /// clients. Seawall does not see every login, so it does not know the users of all these clients.
 /// Session ids are unique even without the user.
 const ANY_USER: u64 = 0;
+
+/// Maximum number of cursors of one `killCursors` whose pins are removed. The pins of further
+/// cursors expire. The limit bounds the memory of a request in progress.
+const MAX_KILLED_CURSORS: usize = 100;
 
 /// The decision about a request.
 pub(super) enum Verdict {
@@ -62,6 +66,8 @@ struct Pending<'a> {
     form: ReplyForm,
     /// The cursor of a `getMore`, else `None`.
     cursor: Option<i64>,
+    /// The first cursors of a `killCursors`, at most [`MAX_KILLED_CURSORS`].
+    killed: Vec<i64>,
     /// True if the request opens a cursor whose `getMore`s wait for data.
     opens_awaiting_cursor: bool,
     /// True if the server sends no reply.
@@ -361,6 +367,10 @@ impl<'a> Watch<'a> {
             (Class::GetMore, seawall_command::Target::Number(id)) => Some(id),
             _ => None,
         };
+        let killed: Vec<_> = match command.class {
+            Class::KillCursors => cursor_ids(command).take(MAX_KILLED_CURSORS).collect(),
+            _ => Vec::new(),
+        };
         let pin = cursor.and_then(|id| self.shared.routing.relay_pins.cursor(id, now));
         if let Some(pin) = pin {
             if pin.is_awaiting {
@@ -386,6 +396,7 @@ impl<'a> Watch<'a> {
             kind,
             form: command.spec.reply_form,
             cursor,
+            killed,
             opens_awaiting_cursor: command.opens_awaiting_cursor(),
             is_unacknowledged,
         });
@@ -548,20 +559,19 @@ impl<'a> Watch<'a> {
         match pending.kind {
             RequestKind::Operation => {
                 let pins = &self.shared.routing.relay_pins;
-                match (reply.facts.cursor_id, pending.cursor) {
-                    (Some(0), Some(exhausted)) => pins.unpin_cursor(exhausted),
-                    (Some(id), None) if id != 0 => {
-                        let pin = CursorPin {
-                            server: (),
-                            origin: pending.observation.origin(),
-                            is_awaiting: pending.opens_awaiting_cursor,
-                            is_resumable: false,
-                        };
-                        if !pins.pin_cursor(id, ANY_USER, pin, now) {
-                            self.shared.recorder.unobserved("cursor_pins_full");
-                        }
+                unpin_ended(pins, &reply.facts, pending.cursor, &pending.killed);
+                if let (Some(id), None) = (reply.facts.cursor_id, pending.cursor)
+                    && id != 0
+                {
+                    let pin = CursorPin {
+                        server: (),
+                        origin: pending.observation.origin(),
+                        is_awaiting: pending.opens_awaiting_cursor,
+                        is_resumable: false,
+                    };
+                    if !pins.pin_cursor(id, ANY_USER, pin, now) {
+                        self.shared.recorder.unobserved("cursor_pins_full");
                     }
-                    _ => {}
                 }
             }
             RequestKind::Greeting => {
@@ -635,6 +645,18 @@ impl Login {
     }
 }
 
+/// Removes the pins of the cursors that no longer exist after this reply. `cursor` is the cursor of
+/// a `getMore`, and `killed` are the cursors of a `killCursors`.
+fn unpin_ended(pins: &Pins<()>, facts: &ReplyFacts, cursor: Option<i64>, killed: &[i64]) {
+    if facts.ok == Some(true) {
+        killed.iter().for_each(|id| pins.unpin_cursor(*id));
+    }
+    let has_ended = facts.cursor_id == Some(0) || reports_lost_cursor(facts);
+    if let Some(ended) = cursor.filter(|_| has_ended) {
+        pins.unpin_cursor(ended);
+    }
+}
+
 /// True if a hello comes from a driver's monitor and a server would accept this hello.
 fn is_from_monitor(hello: &RawDocument) -> bool {
     Hello::parse(hello, false, true).is_ok_and(|hello| hello.is_from_monitor())
@@ -649,5 +671,58 @@ fn request_kind(command: &Command<'_>) -> RequestKind {
         Handshake::SaslStart | Handshake::SaslContinue => RequestKind::Login,
         Handshake::Logout => RequestKind::Logout,
         Handshake::Authenticate | Handshake::Getnonce | Handshake::WhatsMyUri => RequestKind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bson::rawdoc;
+
+    use super::*;
+    use crate::pins::PinLimits;
+
+    /// The pinned cursors of 7, 8 and 9 after this reply to a `getMore` of 7, or to a `killCursors`
+    /// of 7 and 8. A cursor's *pin* is Seawall's record of the cursor.
+    fn pinned_after(reply: &RawDocument, is_kill: bool) -> Vec<i64> {
+        let pins = Pins::new(PinLimits {
+            max_cursors: 100,
+            max_transactions: 100,
+            cursor_idle: Duration::from_secs(600),
+            transaction_idle: Duration::from_secs(60),
+        });
+        let (ids, now) = ([7, 8, 9], Instant::now());
+        for id in ids {
+            let pin = CursorPin {
+                server: (),
+                origin: None,
+                is_awaiting: false,
+                is_resumable: false,
+            };
+            assert!(pins.pin_cursor(id, ANY_USER, pin, now));
+        }
+        let facts = ReplyFacts::of(ReplyForm::Plain, reply.as_bytes());
+        match is_kill {
+            true => unpin_ended(&pins, &facts, None, &[7, 8]),
+            false => unpin_ended(&pins, &facts, Some(7), &[]),
+        }
+        let is_pinned = |id: &i64| pins.cursor(*id, now).is_some();
+        ids.into_iter().filter(is_pinned).collect()
+    }
+
+    #[test]
+    fn pins_of_cursors_that_a_relayed_client_has_killed_or_lost_are_removed() {
+        let failed = |code: i32| rawdoc! { "ok": 0.0, "code": code };
+        let batch = |id: i64| rawdoc! { "cursor": { "id": id }, "ok": 1.0 };
+        let killed = rawdoc! { "cursorsKilled": [7_i64, 8_i64], "ok": 1.0 };
+        assert_eq!(pinned_after(&killed, true), [9]);
+        assert_eq!(pinned_after(&failed(13), true), [7, 8, 9]);
+        for code in [43, 175, 237] {
+            assert_eq!(pinned_after(&failed(code), false), [8, 9], "{code}");
+        }
+        assert_eq!(pinned_after(&failed(50), false), [7, 8, 9]);
+        assert_eq!(pinned_after(&batch(0), false), [8, 9]);
+        assert_eq!(pinned_after(&batch(7), false), [7, 8, 9]);
     }
 }
