@@ -199,7 +199,7 @@ impl Client {
                 // A client's driver would treat Seawall like a member that changed its state. Old
                 // drivers also search the error text, so the server's text is not used.
                 Err((code, _)) if is_state_change(code) => {
-                    topology.report_state_change(checkout.pool(), code);
+                    topology.report_state_change(checkout.pool(), checkout.generation(), code);
                     Err(failed("the server changed its state".to_owned()))
                 }
                 Err((code, message)) => Err(ErrorReply::new(code, message)),

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::observe::CloseReason;
 use seawall_auth::Identity;
-use seawall_transport::connection::Connection;
+use seawall_transport::connection::{Connection, Generation};
 
 /// A checked-out connection. Dropping the checkout checks the connection in. The connection is
 /// dirty during an exchange (a command and its replies), from [`Checkout::begin`] to
@@ -142,6 +142,12 @@ impl Checkout {
     /// The pool that the connection returns to.
     pub fn pool(&self) -> &Arc<ServerPool> {
         &self.pool
+    }
+
+    /// The generation that the pool had when it created the connection.
+    pub(crate) fn generation(&self) -> Generation {
+        let (connection, _) = self.held.as_ref().expect("a checkout has a connection");
+        connection.generation
     }
 
     /// The identity that the connection is authenticated as.

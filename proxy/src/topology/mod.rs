@@ -482,14 +482,20 @@ impl Topology {
         }
     }
 
-    /// Handles a state-change error (`code`) in a server's reply. A server that is shutting down
-    /// counts as failed. A primary counts as demoted. A secondary counts as demoted only if the
-    /// code says that it is leaving or has left the state `SECONDARY`, because clients can cause
-    /// the other state-change codes, for example with a write on a secondary.
-    pub(crate) fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
+    /// Handles a state-change error (`code`) in a server's reply. `generation` is the generation
+    /// that the pool had when it created the connection of the reply. A server that is shutting
+    /// down counts as failed. A primary counts as demoted. A secondary counts as demoted only if
+    /// the code says that it is leaving or has left the state `SECONDARY`, because clients can
+    /// cause the other state-change codes, for example with a write on a secondary.
+    pub(crate) fn report_state_change(
+        &self,
+        pool: &Arc<ServerPool>,
+        generation: Generation,
+        code: i32,
+    ) {
         let is_shutting_down = matches!(code, SHUTDOWN_IN_PROGRESS | INTERRUPTED_AT_SHUTDOWN);
         if is_shutting_down {
-            self.report_failure(pool, pool.generation());
+            self.report_failure(pool, generation);
             return;
         }
         self.update(pool.address(), |member| {
@@ -644,5 +650,32 @@ impl Topology {
     pub fn close(&self) {
         self.stop.cancel();
         self.snapshot().pools.iter().for_each(|pool| pool.close());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::tests::limits;
+    use seawall_auth::NonceSource;
+
+    /// A clear of the pool begins a new *generation* of connections.
+    #[tokio::test]
+    async fn a_shutdown_error_on_a_connection_of_an_earlier_generation_does_not_clear_the_pool() {
+        let nonces = Arc::new(NonceSource::new().unwrap());
+        let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
+        let address = "127.0.0.1:1".parse().unwrap();
+        let recorder = Recorder::without_shapes();
+        let topology = Topology::of_standalone(address, limits(), connector, recorder);
+        let pool = Arc::clone(&topology.snapshot().pools[0]);
+        let first = pool.generation();
+        topology.report_state_change(&pool, first, SHUTDOWN_IN_PROGRESS);
+        let second = pool.generation();
+        assert_ne!(second, first);
+        pool.ready();
+        topology.report_state_change(&pool, first, SHUTDOWN_IN_PROGRESS);
+        assert_eq!(pool.generation(), second);
+        topology.report_state_change(&pool, second, INTERRUPTED_AT_SHUTDOWN);
+        assert_ne!(pool.generation(), second);
     }
 }

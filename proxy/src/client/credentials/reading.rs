@@ -66,7 +66,9 @@ impl Credentials {
             Err(Some(UsersInfoError::CommandFailed { code })) => {
                 checkout.finish();
                 if is_state_change(code) {
-                    self.topology.report_state_change(checkout.pool(), code);
+                    let generation = checkout.generation();
+                    self.topology
+                        .report_state_change(checkout.pool(), generation, code);
                 }
                 Reading::Unavailable
             }
@@ -252,7 +254,7 @@ impl Credentials {
         if let Err(UsersInfoError::CommandFailed { code }) = &parsed
             && is_state_change(*code)
         {
-            topology.report_state_change(&pool, *code);
+            topology.report_state_change(&pool, generation, *code);
         }
         Ok(parsed?)
     }

@@ -17,6 +17,7 @@ use crate::{
 };
 use seawall_command::{Class, ReplyFacts, ReplyForm, conceal_state_change};
 use seawall_stats::{Outcome, Phase};
+use seawall_transport::connection::Generation;
 
 const NOT_FOUND: &CStr = cstr!("cursorsNotFound");
 
@@ -78,25 +79,26 @@ impl Operation<'_> {
                 None => return AttemptEnd::Gone,
                 Some(Err(error)) => Err(list_without_server(&error)),
                 Some(Ok(checkout)) => {
+                    let generation = checkout.generation();
                     observation.enter(Phase::Server, Instant::now());
                     let asked = end.unless_gone(pin!(self.kill(checkout, &cursors))).await;
                     match asked {
                         None => return AttemptEnd::Gone,
                         // Without a reply, it is unknown if the server has run the command. So the
                         // cursors are listed as alive.
-                        Some(reply) => reply.ok_or(ALIVE),
+                        Some(reply) => reply.map(|reply| (reply, generation)).ok_or(ALIVE),
                     }
                 }
             };
-            let reply = match reply {
-                Ok(reply) => reply,
+            let (reply, generation) = match reply {
+                Ok(replied) => replied,
                 Err(list) => {
                     merged = Some(merge(merged, &all_in(list, &cursors)));
                     continue;
                 }
             };
             if reply.get_f64("ok").is_ok_and(|ok| ok == 0.0) {
-                return self.pass_error(&pool, reply, observation);
+                return self.pass_error(&pool, generation, reply, observation);
             }
             for cursor in cursors {
                 self.shared.routing.pins.unpin_cursor(cursor);
@@ -145,19 +147,20 @@ impl Operation<'_> {
         Some(reply)
     }
 
-    /// Ends the operation with a server's error. Reports a state-change error (such as
-    /// `NotWritablePrimary`) to the topology. If the setting `repeats` is true, replaces this error
-    /// by error 6 (`HostUnreachable`) for the client.
+    /// Ends the operation with a server's error on a connection of `generation`. Reports a
+    /// state-change error (such as `NotWritablePrimary`) to the topology. If the setting `repeats`
+    /// is true, replaces this error by error 6 (`HostUnreachable`) for the client.
     fn pass_error(
         &self,
         pool: &Arc<ServerPool>,
+        generation: Generation,
         reply: RawDocumentBuf,
         observation: &mut Observation<'_>,
     ) -> AttemptEnd {
         let facts = ReplyFacts::of(ReplyForm::Plain, reply.as_bytes());
         if let Some(code) = facts.state_change {
             let topology = &self.shared.routing.topology;
-            topology.report_state_change(pool, code);
+            topology.report_state_change(pool, generation, code);
         }
         let shown = match self.shared.settings().repeats {
             true => concealed(reply),
@@ -233,7 +236,7 @@ mod tests {
 
     use super::*;
     use crate::pool::Overload;
-    use seawall_transport::connection::{EstablishError, Generation};
+    use seawall_transport::connection::EstablishError;
 
     /// State-change errors, such as `NotWritablePrimary`, report that a server changed its role.
     #[test]

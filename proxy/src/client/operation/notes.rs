@@ -120,7 +120,7 @@ impl Operation<'_> {
         self.note_cursor(checkout, facts, observation, now);
         if let Some(code) = facts.state_change {
             let topology = &self.shared.routing.topology;
-            topology.report_state_change(checkout.pool(), code);
+            topology.report_state_change(checkout.pool(), checkout.generation(), code);
         }
         (outcome_of(facts), facts.documents())
     }
