@@ -392,10 +392,10 @@ impl<T> UserQueue<T> {
         self.0.push(from, waiter);
     }
 
-    /// Examines the next waiter of each of the next `max_users` users. Removes and returns the
-    /// first waiter that is ready.
-    pub(super) fn pop_if(&mut self, max_users: usize, is_ready: impl Fn(&T) -> bool) -> Option<T> {
-        for _ in 0..max_users.min(self.0.turns.len()) {
+    /// Examines the next waiter of each user, in the order of the users' turns. Removes and returns
+    /// the first waiter that is ready.
+    pub(super) fn pop_if(&mut self, is_ready: impl Fn(&T) -> bool) -> Option<T> {
+        for _ in 0..self.0.turns.len() {
             match self.peek().is_some_and(&is_ready) {
                 true => return self.0.pop(),
                 false => self.0.turns.rotate_left(1),
@@ -470,15 +470,15 @@ mod tests {
         assert_eq!(left, [1, 3]);
     }
 
-    /// The first argument of `pop_if` is the number of users that it examines.
     #[test]
-    fn pop_if_examines_only_the_oldest_waiter_of_each_of_the_next_users() {
+    fn pop_if_examines_all_users_but_only_the_oldest_waiter_of_each() {
         let mut queue = UserQueue::default();
         (0..6_u64).for_each(|n| queue.push((n % 3, Sharer::Local), n));
-        assert_eq!(queue.pop_if(2, |n| *n == 2), None);
-        assert_eq!(queue.pop_if(3, |n| *n == 1), Some(1));
-        assert_eq!(queue.pop_if(3, |n| *n > 2), Some(4));
-        assert_eq!(queue.len(), 4);
+        assert_eq!(queue.pop_if(|n| *n > 2), None);
+        assert_eq!(queue.pop_if(|n| *n == 1), Some(1));
+        assert_eq!(queue.pop_if(|n| *n > 2), Some(4));
+        assert_eq!(queue.pop_if(|n| *n == 2), Some(2));
+        assert_eq!(queue.len(), 3);
     }
 
     #[test]

@@ -11,10 +11,6 @@ use super::fair::UserQueue;
 use seawall_locks::Mutex;
 use seawall_transport::{Sharer, is_within_share};
 
-/// When a permit becomes free, at most this many waiting users are examined, to find a user whose
-/// share allows another permit.
-const MAX_USERS_TRIED: usize = 8;
-
 /// Number of extra permits. They are reserved for operations that other operations may wait for,
 /// such as the commit of a transaction. Without these permits, the operations that wait for a
 /// commit could hold all permits, so that the commit could not begin.
@@ -198,16 +194,22 @@ impl SharedPermits {
         })
     }
 
+    /// Gives the free permits to waiters. While a permit is free, examines all waiting users:
+    /// otherwise the permit could stay unused until an operation ends. Each user that may get no
+    /// permit holds at least eight permits, so the number of such users is limited.
     fn serve_waiters(self: &Arc<Self>) {
         loop {
             let mut waiters = self.waiters.lock();
+            let all = self.all.load(Ordering::SeqCst);
+            let free = all.saturating_sub(self.taken.load(Ordering::SeqCst));
+            if free == 0 {
+                return;
+            }
             let is_ready = |waiter: &Waiter| {
                 let held = waiter.in_flight.load(Ordering::Relaxed);
-                let all = self.all.load(Ordering::SeqCst);
-                let free = all.saturating_sub(self.taken.load(Ordering::SeqCst));
                 self.allows(held, free)
             };
-            let Some(waiter) = waiters.pop_if(MAX_USERS_TRIED, is_ready) else {
+            let Some(waiter) = waiters.pop_if(is_ready) else {
                 return;
             };
             if waiter.permit.is_closed() {
@@ -215,9 +217,9 @@ impl SharedPermits {
             }
             let Some(permit) = self.try_admit(&waiter.in_flight) else {
                 // Another operation has got the permit. The waiter is dropped here, so its
-                // operation enters the queue again. The waiters are served when the other operation
-                // releases its permit.
-                return;
+                // operation enters the queue again. If other permits are still free, other users
+                // may get them.
+                continue;
             };
             drop(waiters);
             // If the waiter's operation was dropped, the send fails and drops the permit, which
@@ -312,6 +314,30 @@ mod tests {
         assert!(second.as_mut().now_or_never().is_none());
         drop(held);
         assert!(second.now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_free_operation_permit_goes_to_a_user_that_waits_behind_many_users_with_full_shares() {
+        let permits = OperationPermits::new(20 * 8 + 1);
+        let full: Vec<_> = (1..=20).map(User::new).collect();
+        let [holder, late] = [21, 22].map(User::new);
+        let mut held = Vec::new();
+        for user in &full {
+            held.extend((0..8).map(|_| permits.try_admit(user.operator()).unwrap()));
+        }
+        let last = permits.try_admit(holder.operator()).unwrap();
+        let mut crowd: Vec<_> = full
+            .iter()
+            .map(|user| Box::pin(permits.admit(user.operator())))
+            .collect();
+        for operation in &mut crowd {
+            assert!(operation.as_mut().now_or_never().is_none());
+        }
+        let mut waits = Box::pin(permits.admit(late.operator()));
+        assert!(waits.as_mut().now_or_never().is_none());
+        drop(last);
+        assert!(waits.now_or_never().is_some());
+        assert_eq!(permits.in_flight(), 20 * 8);
     }
 
     #[test]
