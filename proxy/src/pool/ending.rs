@@ -175,12 +175,12 @@ impl EndQueue {
         batches.remove(&first.unwrap_or(oldest))
     }
 
-    /// Waits up to [`KEPT_FOR`] until another read is queued. Returns false if no read was queued,
-    /// or if the queue is closed. The worker then ends. If a read is queued later, [`Self::push`]
+    /// Waits up to `limit` until another read is queued. Returns false if no read was queued, or if
+    /// the queue is closed. The worker then ends. If a read is queued later, [`Self::push`]
     /// requests a new worker.
-    async fn wait_for_more(&self) -> bool {
+    async fn wait_for_more(&self, limit: Duration) -> bool {
         let is_closed = self.state.lock().is_closed;
-        let is_pushed = !is_closed && timeout(KEPT_FOR, self.pushed.notified()).await.is_ok();
+        let is_pushed = !is_closed && timeout(limit, self.pushed.notified()).await.is_ok();
         let mut state = self.state.lock();
         state.is_running = is_pushed || !state.batches.is_empty();
         state.is_running
@@ -205,8 +205,8 @@ struct Kept {
     connection: Connection,
 }
 
-/// The worker that ends reads at one server. The worker runs while there are reads to end, and
-/// [`KEPT_FOR`] longer.
+/// The worker that ends reads at one server. The worker runs while there are reads to end, and at
+/// most [`KEPT_FOR`] longer.
 struct KillOpWorker<'a> {
     pool: &'a ServerPool,
     kept: Option<Kept>,
@@ -236,11 +236,12 @@ impl ServerPool {
             next_login: Instant::now(),
         };
         loop {
+            worker.close_unfit();
             if let Some(batch) = self.end_queue.next(worker.first()) {
                 if let Err(error) = worker.end(batch).await {
                     tracing::warn!(server = %self.address, %error, "could not kill the reads of disconnected clients");
                 }
-            } else if !self.end_queue.wait_for_more().await {
+            } else if !self.end_queue.wait_for_more(worker.wait_limit()).await {
                 return;
             }
         }
@@ -262,7 +263,8 @@ impl KillOpWorker<'_> {
         if !batch.retain_wanted() {
             return Ok(());
         }
-        if let Some(mut kept) = self.usable(batch.identity.id()) {
+        let user = batch.identity.id();
+        if let Some(mut kept) = self.kept.take_if(|kept| kept.user == user) {
             match self.end_on(&mut kept.connection, &mut batch).await {
                 Ok(()) => {
                     self.kept = Some(kept);
@@ -280,21 +282,31 @@ impl KillOpWorker<'_> {
         }
         let mut connection = self.log_in(&batch.identity).await?;
         self.end_on(&mut connection, &mut batch).await?;
-        self.kept = Some(Kept {
-            user: batch.identity.id(),
-            connection,
-        });
+        self.kept = Some(Kept { user, connection });
         Ok(())
     }
 
-    /// Returns the extra connection if it is authenticated as `user` and still usable. If it is
-    /// authenticated as `user` but no longer usable, closes it.
-    fn usable(&mut self, user: IdentityId) -> Option<Kept> {
-        let mut kept = self.kept.take_if(|kept| kept.user == user)?;
-        let is_fit = kept.connection.generation == self.pool.generation()
-            && kept.connection.created_at.elapsed() < KEPT_AT_MOST
-            && !kept.connection.stream.has_ended();
-        is_fit.then_some(kept)
+    /// Closes the extra connection if it must not be used again.
+    fn close_unfit(&mut self) {
+        let pool = self.pool;
+        let unfit = self.kept.take_if(|kept| {
+            let connection = &mut kept.connection;
+            connection.generation != pool.generation()
+                || connection.tls_version != pool.connector.tls_version()
+                || connection.created_at.elapsed() >= KEPT_AT_MOST
+                || connection.stream.has_ended()
+        });
+        drop(unfit);
+    }
+
+    /// Maximum time to wait for another read: [`KEPT_FOR`], but not longer than the extra
+    /// connection may be kept.
+    fn wait_limit(&self) -> Duration {
+        let kept = self.kept.as_ref();
+        let age = kept.map(|kept| kept.connection.created_at.elapsed());
+        age.map_or(KEPT_FOR, |age| {
+            KEPT_FOR.min(KEPT_AT_MOST.saturating_sub(age))
+        })
     }
 
     async fn log_in(&mut self, identity: &Arc<Identity>) -> Result<Connection, EndError> {
@@ -424,8 +436,8 @@ mod tests {
         assert_eq!(next(None), None);
         // The first wait ends at once, because of the earlier requests. The second wait times out,
         // because no other request arrives.
-        assert!(end_queue.wait_for_more().await);
-        assert!(!end_queue.wait_for_more().await);
+        assert!(end_queue.wait_for_more(KEPT_FOR).await);
+        assert!(!end_queue.wait_for_more(KEPT_FOR).await);
         assert!(asked(&end_queue, &users[0], Generation::default()).1);
         drop((requests, again));
     }
@@ -487,6 +499,6 @@ mod tests {
         end_queue.close();
         let (after, must_start) = asked(&end_queue, &user, Generation::default());
         assert!(is_refused(&before) && is_refused(&after) && !must_start);
-        assert!(!end_queue.wait_for_more().await);
+        assert!(!end_queue.wait_for_more(KEPT_FOR).await);
     }
 }

@@ -20,9 +20,9 @@ use crate::{
 };
 use seawall_auth::{Identity, NonceSource};
 use seawall_locks::Mutex;
-use seawall_transport::connection::Connector;
+use seawall_transport::connection::{Authorities, Connector, ServerTls, TlsSettings, Verification};
 
-/// Maximum number of polls for ended operations. Usually a few are enough.
+/// Maximum number of polls of the server's log. Usually a few are enough.
 const MAX_POLLS: u32 = 1_000_000;
 
 /// Minimum time between two logins.
@@ -34,8 +34,10 @@ const LONG: i64 = 1 << 40;
 /// The events that the scripted server has recorded.
 #[derive(Debug, Default)]
 struct Log {
-    /// Connections accepted so far; their ids begin at 1.
+    /// Number of connections accepted so far. Their ids begin at 1.
     connections: usize,
+    /// The ids of the connections that have been closed.
+    closed: Vec<usize>,
     /// Ended operations, each with the id of the connection on which `killOp` arrived.
     ended: Vec<(usize, String)>,
 }
@@ -80,8 +82,33 @@ fn respond(log: &mut Log, id: usize, command: &RawDocument) -> RawDocumentBuf {
     rawdoc! { "ok": 1, "maxWireVersion": 17 }
 }
 
+/// One connection at the server. Dropping it records that the connection was closed.
+struct Accepted {
+    id: usize,
+    log: Arc<Mutex<Log>>,
+}
+
+impl Accepted {
+    fn new(log: Arc<Mutex<Log>>) -> Self {
+        log.lock().connections += 1;
+        let id = log.lock().connections;
+        Self { id, log }
+    }
+
+    fn respond(&self, command: &RawDocument) -> Response {
+        Response::Reply(respond(&mut self.log.lock(), self.id, command))
+    }
+}
+
+impl Drop for Accepted {
+    fn drop(&mut self) {
+        self.log.lock().closed.push(self.id);
+    }
+}
+
 /// A server, and a pool of connections to it.
 struct Scene {
+    connector: Connector,
     pool: Arc<ServerPool>,
     log: Arc<Mutex<Log>>,
     _server: ScriptedServer,
@@ -92,10 +119,8 @@ impl Scene {
         let log = Arc::<Mutex<Log>>::default();
         let shared = Arc::clone(&log);
         let server = ScriptedServer::start(move || {
-            let log = Arc::clone(&shared);
-            log.lock().connections += 1;
-            let id = log.lock().connections;
-            move |command: &RawDocument| Response::Reply(respond(&mut log.lock(), id, command))
+            let accepted = Accepted::new(Arc::clone(&shared));
+            move |command: &RawDocument| accepted.respond(command)
         });
         let server = server.await;
         let nonces = Arc::new(NonceSource::new().unwrap());
@@ -103,7 +128,8 @@ impl Scene {
         let metrics = Recorder::without_shapes().server("test");
         let (address, runtime) = (server.address().clone(), Handle::current());
         Self {
-            pool: ServerPool::new(address, limits(), connector, metrics, runtime),
+            pool: ServerPool::new(address, limits(), connector.clone(), metrics, runtime),
+            connector,
             log,
             _server: server,
         }
@@ -116,14 +142,19 @@ impl Scene {
 
     /// Waits until the server has ended at least `count` operations, and returns them.
     async fn ended(&self, count: usize) -> Vec<(usize, String)> {
+        self.eventually(|log| log.ended.len() >= count).await;
+        self.log.lock().ended.clone()
+    }
+
+    /// Waits until `is_expected` is true for the server's log.
+    async fn eventually(&self, is_expected: impl Fn(&Log) -> bool) {
         for _ in 0..MAX_POLLS {
-            let ended = self.log.lock().ended.clone();
-            if ended.len() >= count {
-                return ended;
+            if is_expected(&self.log.lock()) {
+                return;
             }
             yield_now().await;
         }
-        panic!("expected {count} ended operations: {:?}", self.log.lock());
+        panic!("not the expected log: {:?}", self.log.lock());
     }
 }
 
@@ -174,6 +205,40 @@ async fn the_connection_for_kill_op_is_replaced_after_a_minute() {
     let ended = scene.ended(9).await.into_iter();
     let ids: Vec<_> = ended.map(|(id, _)| id).collect();
     assert_eq!(ids, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
+}
+
+/// The server does not speak TLS, so no login succeeds after the reload.
+#[tokio::test(start_paused = true)]
+async fn the_connection_for_kill_op_is_replaced_after_a_tls_reload() {
+    let (scene, user) = (Scene::new().await, identity("u"));
+    let _first = scene.end_read(&user, 7);
+    scene.ended(1).await;
+    let tls = ServerTls::new(&TlsSettings {
+        authorities: Authorities::Mozilla,
+        identity: None,
+        revocation_lists: Vec::new(),
+        verification: Verification::Full,
+    });
+    scene.connector.set_tls(Arc::new(tls.unwrap()));
+    advance(LOGIN_INTERVAL).await;
+    let _second = scene.end_read(&user, 8);
+    scene.eventually(|log| log.connections == 2).await;
+    scene.eventually(|log| log.closed.contains(&1)).await;
+    assert_eq!(scene.ended(1).await, [(1, operation_of(7))]);
+}
+
+/// Each withdrawn request restarts the time for which Seawall keeps an unused connection.
+#[tokio::test(start_paused = true)]
+async fn the_connection_for_kill_op_is_closed_after_a_minute_if_later_requests_are_withdrawn() {
+    let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
+    let _first = scene.end_read(&users[0], 1);
+    scene.ended(1).await;
+    for _ in 0..7 {
+        advance(millis(9_000)).await;
+        drop(scene.end_read(&users[1], 2));
+    }
+    scene.eventually(|log| log.closed == [1]).await;
+    assert_eq!(scene.log.lock().connections, 1);
 }
 
 /// A connection for `killOp` can end only the reads of its own user. For another user, Seawall
