@@ -89,8 +89,9 @@ pub struct Probe {
     /// Time of the server's last write (`lastWriteDate`), in milliseconds since the Unix epoch, by
     /// the server's clock; `None` if the server has not reported it.
     pub last_write_ms: Option<i64>,
-    /// When `last_write_ms` was read, in milliseconds since the Unix epoch, by Seawall's clock.
-    pub last_update_ms: i64,
+    /// When the last reply to `hello` arrived; `None` before the first reply. This time does not
+    /// depend on the system clock, which may be set.
+    pub last_update: Option<Instant>,
     /// The highest wire version that the server supports.
     pub max_wire_version: i32,
     /// True if the server does not support the command name `hello`.
@@ -436,7 +437,7 @@ mod tests {
         let later = failed_at + ROUTER_EXPECTED_FOR;
         assert!(description.expects_router_except(&refusing, later));
         // The age of the last probe does not matter: here the router has never replied to a probe.
-        assert_eq!(description.servers[1].probe.last_update_ms, 0);
+        assert_eq!(description.servers[1].probe.last_update, None);
         description.servers[1].suspect(failed_at);
         // A second failure does not replace the time of the first failure.
         description.servers[1].suspect(later);

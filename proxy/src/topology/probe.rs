@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Weak},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use bson::{RawDocument, RawDocumentBuf, doc, oid::ObjectId, rawdoc};
@@ -292,7 +292,7 @@ impl Probe {
             }
             None => reply.round_trip,
         });
-        self.last_update_ms = now_ms();
+        self.last_update = Some(reply.asked_at + reply.round_trip);
         self.last_write_ms = last_write(&reply.hello);
         self.lacks_hello = reply.lacks_hello;
         self.lacks_hello_ok = !reply.hello.get_bool("helloOk").unwrap_or(false);
@@ -316,14 +316,6 @@ fn last_write(hello: &RawDocument) -> Option<i64> {
         .get_datetime("lastWriteDate")
         .ok()
         .map(bson::DateTime::timestamp_millis)
-}
-
-/// The time in milliseconds since the Unix epoch, by Seawall's clock.
-fn now_ms() -> i64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

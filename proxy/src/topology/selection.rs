@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::description::{ServerDescription, ServerType, TopologyDescription, TopologyType};
+use super::description::{Probe, ServerDescription, ServerType, TopologyDescription, TopologyType};
 use seawall_command::{Mode, ReadPreference};
 
 /// Returns the indexes of the suitable servers within the latency window, in order of address.
@@ -128,12 +128,6 @@ fn eligible(
 /// the staleness is unknown, it counts as higher than any limit, because a member that has not been
 /// probed yet may be hours behind.
 fn staleness_ms(description: &TopologyDescription, index: usize) -> i64 {
-    let lag = |server: &ServerDescription| {
-        server
-            .probe
-            .last_write_ms
-            .map(|write| server.probe.last_update_ms - write)
-    };
     let Some(server) = description.servers.get(index) else {
         return i64::MAX;
     };
@@ -142,9 +136,7 @@ fn staleness_ms(description: &TopologyDescription, index: usize) -> i64 {
     }
     let primary = description.servers.iter().find(|s| is_primary(s));
     let behind = match primary {
-        Some(primary) => lag(server)
-            .zip(lag(primary))
-            .map(|(mine, theirs)| mine - theirs),
+        Some(primary) => behind_primary_ms(&server.probe, &primary.probe),
         None => {
             let secondaries = description
                 .servers
@@ -159,6 +151,19 @@ fn staleness_ms(description: &TopologyDescription, index: usize) -> i64 {
     behind.map_or(i64::MAX, |behind| {
         behind.saturating_add(millis(description.heartbeat_frequency))
     })
+}
+
+/// Returns how many milliseconds a secondary is behind the primary: the difference of their last
+/// writes, corrected by the time between the two probes. `None` if one of them is unknown.
+fn behind_primary_ms(secondary: &Probe, primary: &Probe) -> Option<i64> {
+    let writes = primary
+        .last_write_ms?
+        .saturating_sub(secondary.last_write_ms?);
+    let (own, other) = (secondary.last_update?, primary.last_update?);
+    let own_is_later_by = own.saturating_duration_since(other);
+    let other_is_later_by = other.saturating_duration_since(own);
+    let between_probes = millis(own_is_later_by) - millis(other_is_later_by);
+    Some(writes.saturating_add(between_probes))
 }
 
 fn millis(duration: Duration) -> i64 {
@@ -187,7 +192,6 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::topology::description::Probe;
 
     const NO_LIMIT: Duration = Duration::from_secs(1000);
 
@@ -207,7 +211,7 @@ mod tests {
             probe: Probe {
                 round_trip: Some(Duration::from_millis(round_trip_ms)),
                 last_write_ms: Some(1_000_000),
-                last_update_ms: 1_000_000,
+                last_update: Some(Instant::now()),
                 ..Probe::default()
             },
             failed_since: None,
@@ -318,6 +322,27 @@ mod tests {
             [2],
             "without a primary, the lag is relative to the secondary with the newest write"
         );
+    }
+
+    /// The servers are probed one after another, and the primary may write between two probes.
+    #[test]
+    fn the_time_between_the_probes_of_two_servers_counts_towards_the_staleness() {
+        let mut set = replica_set();
+        let limited = ReadPreference {
+            max_staleness: Some(Duration::from_secs(90)),
+            ..preference(Mode::Secondary, &[])
+        };
+        let primary_probed = set.servers[0].probe.last_update.unwrap();
+        let later = primary_probed + Duration::from_secs(85);
+        set.servers[1].probe.last_update = Some(later);
+        assert_eq!(select(&set, &limited, NO_LIMIT), [2]);
+        // The secondary has replicated the writes of these 85 seconds.
+        set.servers[1].probe.last_write_ms = Some(1_000_000 + 85_000);
+        assert_eq!(select(&set, &limited, NO_LIMIT), [1, 2]);
+        // The primary was probed after the secondaries, and has written since then.
+        set.servers[0].probe.last_update = Some(later);
+        set.servers[0].probe.last_write_ms = Some(1_000_000 + 85_000);
+        assert_eq!(select(&set, &limited, NO_LIMIT), [1, 2]);
     }
 
     #[test]
