@@ -20,7 +20,9 @@ use zeroize::Zeroizing;
 
 use super::{
     Connection, EstablishError, EstablishStep, SecretDocument, ServerAddress, ServerTls,
-    TlsVersion, conversation_id, empty_exchange, payload, reply_is_ok, sasl_continue, sasl_start,
+    TlsVersion, conversation_id, empty_exchange,
+    lookups::Lookups,
+    payload, reply_is_ok, sasl_continue, sasl_start,
     socket::{OpenError, connect_tcp},
     tls::WithoutCertificate,
 };
@@ -32,7 +34,8 @@ use seawall_auth::{ClientConversation, Identity, Login, NonceSource};
 use seawall_command::UNAUTHORIZED;
 use seawall_wire::Compressor;
 
-/// Establishes connections to servers. Clones share the TLS configuration and the time limit.
+/// Establishes connections to servers. Clones share the TLS configuration, the time limit and the
+/// lookups of host names.
 #[derive(Clone)]
 pub struct Connector {
     /// The TLS configuration, shared by all clones of the connector.
@@ -40,6 +43,8 @@ pub struct Connector {
     compressors: Vec<Compressor>,
     /// The time limit in nanoseconds, shared by all clones of the connector.
     limit: Arc<AtomicU64>,
+    /// The running lookups of host names, shared by all clones of the connector.
+    lookups: Arc<Lookups>,
     nonces: Arc<NonceSource>,
 }
 
@@ -99,6 +104,7 @@ impl Connector {
             tls: Arc::new(ArcSwap::from_pointee(VersionedTls { version, tls })),
             compressors,
             limit: Arc::default(),
+            lookups: Arc::default(),
             nonces,
         };
         connector.set_limit(limit);
@@ -426,7 +432,7 @@ impl Connector {
                 Stream::Unix(stream)
             }
             ServerAddress::Tcp { host, port } => {
-                let stream = connect_tcp(host, *port, self.limit() / 2).await;
+                let stream = connect_tcp(&self.lookups, host, *port, self.limit() / 2).await;
                 let stream = stream.map_err(|error| {
                     let (step, source) = match error {
                         OpenError::Resolve(source) => (EstablishStep::Resolve, source),

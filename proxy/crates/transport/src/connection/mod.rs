@@ -11,6 +11,7 @@ mod control;
 mod establish;
 mod establish_error;
 mod interrupt;
+mod lookups;
 mod sasl;
 mod socket;
 mod tls;

@@ -1,13 +1,15 @@
 //! Opens TCP connections to servers.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use rustix::io::Errno;
 use tokio::{
-    net::{TcpStream, lookup_host},
+    net::TcpStream,
     time::{sleep, timeout},
 };
+
+use super::lookups::Lookups;
 
 /// The reason why no connection was opened.
 pub(super) enum OpenError {
@@ -29,14 +31,15 @@ const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 /// See [`OpenError`]. If the name is not resolved within `resolve_limit`, this is
 /// [`OpenError::Resolve`].
 pub(super) async fn connect_tcp(
+    lookups: &Arc<Lookups>,
     host: &str,
     port: u16,
     resolve_limit: Duration,
 ) -> Result<TcpStream, OpenError> {
-    let addresses = timeout(resolve_limit, lookup_host((host, port))).await;
+    let addresses = timeout(resolve_limit, lookups.resolve(host, port)).await;
     let addresses = addresses.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let addresses = addresses.map_err(OpenError::Resolve)?;
-    let connected = connect_first(addresses.collect()).await;
+    let connected = connect_first(addresses).await;
     connected.map_err(OpenError::Connect)
 }
 
