@@ -241,7 +241,7 @@ impl Client {
             return Ok(Vec::new());
         };
         let shared = Arc::clone(&self.shared);
-        let asking = pin!(shared.logins.credentials.mechanisms(&user));
+        let asking = pin!(shared.logins.credentials.mechanisms(&user, self.sharer));
         let asked = self.end().unless_gone(asking).await.ok_or(LoginEnd::Gone)?;
         asked.map_err(|_| {
             // Seawall refuses the hello. After a reply without `saslSupportedMechs`, a driver would

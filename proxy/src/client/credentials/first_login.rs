@@ -10,10 +10,7 @@
 use std::{pin::pin, sync::Arc};
 
 use bson::{RawDocument, cstr, rawdoc};
-use tokio::{
-    sync::OwnedSemaphorePermit,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
 use super::{
@@ -24,7 +21,7 @@ use super::{
     reading::{ask_own_keys, shown_error},
     spares::MAX_SPARE,
 };
-use crate::pool::ServerPool;
+use crate::{limits::Turn, pool::ServerPool};
 use seawall_auth::{
     CarriedChallenge, CarriedConversation, ClientConversation, ClientFirst, ClientKey, Identity,
     Login, Mechanism, ScramKeys, mechanism_names,
@@ -48,8 +45,8 @@ pub(in crate::client) struct FirstLogin {
     credentials: Arc<Credentials>,
     lead: Lead,
     deadline: Instant,
-    /// The permit for an exchange with a server; `None` while the first login waits for its client.
-    exchange: Option<OwnedSemaphorePermit>,
+    /// The turn for an exchange with a server; `None` while the first login waits for its client.
+    exchange: Option<Turn>,
     /// Stores the server connection while the first login waits for its client.
     conversation: Conversation<Connection>,
 }
@@ -103,16 +100,15 @@ impl Credentials {
         }))
     }
 
-    /// Begins a conversation (a first login that waits for the client's proof), and takes a permit
+    /// Begins a conversation (a first login that waits for the client's proof), and takes a turn
     /// for an exchange with a server. `None` if the limits still do not allow this at `deadline`.
     async fn begin_exchange(
         &self,
         sharer: Sharer,
         deadline: Instant,
-    ) -> Option<(Conversation<Connection>, OwnedSemaphorePermit)> {
+    ) -> Option<(Conversation<Connection>, Turn)> {
         let conversation = self.conversations.begin(sharer, deadline).await?;
-        let exchange = Arc::clone(self.exchanges.semaphore()).acquire_owned();
-        let exchange = timeout_at(deadline, exchange).await.ok()?;
+        let exchange = timeout_at(deadline, self.exchanges.take(sharer)).await;
         Some((conversation, exchange.ok()?))
     }
 
@@ -218,17 +214,14 @@ impl Credentials {
         }
     }
 
-    /// Asks a server which SASL mechanisms a user can use.
+    /// Asks a server which SASL mechanisms a user can use. `sharer` is the address or user of the
+    /// client that needs the mechanisms.
     pub(super) async fn ask_mechanisms(
         &self,
         user: &UserName,
+        sharer: Sharer,
     ) -> Result<Vec<String>, CredentialError> {
-        let _question = self
-            .questions
-            .semaphore()
-            .acquire()
-            .await
-            .map_err(|_| CredentialError::Unavailable)?;
+        let _question = self.questions.take(sharer).await;
         // Another client of the user may have asked during the wait.
         if let Some(mechanisms) = self.store.lock().mechanisms(user, Instant::now()) {
             return Ok(mechanisms);
@@ -417,7 +410,7 @@ impl FirstLogin {
                 .server_first(&server_first)
                 .map_err(|_| CredentialError::Unavailable)?;
             // The client may be slow to send its proof. Other first logins must not wait for this
-            // client, so the permit for exchanges is released.
+            // client, so the turn for the exchange is released.
             self.exchange = None;
             if !self.conversation.store(connection) {
                 return Err(CredentialError::Unavailable);
@@ -466,13 +459,7 @@ impl Carried {
             .map_err(|_| CredentialError::Refused)?;
         let user = first_login.lead.user();
         let credentials = Arc::clone(&first_login.credentials);
-        let unavailable = |_| CredentialError::Unavailable;
-        let _exchange = credentials
-            .exchanges
-            .semaphore()
-            .acquire()
-            .await
-            .map_err(unavailable)?;
+        let _exchange = credentials.exchanges.take(first_login.lead.sharer()).await;
         // The conversation may have been ended to make room for another one.
         let connection = first_login.conversation.take();
         let mut connection = connection.ok_or(CredentialError::Unavailable)?;

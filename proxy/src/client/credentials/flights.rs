@@ -210,6 +210,11 @@ impl Lead {
         &self.user
     }
 
+    /// The address of the client of this first login.
+    pub(super) fn sharer(&self) -> Sharer {
+        self.sharer
+    }
+
     /// Ready when, after this call, Seawall learns the user's keys (the user becomes known) or
     /// learns that a server does not know the user (the user becomes unknown).
     pub(super) fn resolved(&self) -> Notified<'_> {

@@ -23,7 +23,6 @@ mod first_login;
 mod flights;
 mod live;
 mod mode;
-mod permits;
 mod reading;
 mod spares;
 mod store;
@@ -36,7 +35,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout, timeout_at},
 };
 
-use crate::{runtime::OccasionalLog, topology::Topology};
+use crate::{limits::Turns, runtime::OccasionalLog, topology::Topology};
 use seawall_auth::{ClientKey, Identity, IdentityStatus, Mechanism, NonceSource, ScramKeys};
 use seawall_locks::{Mutex, RwLock};
 use seawall_transport::{Sharer, connection::Connection};
@@ -45,7 +44,6 @@ pub use self::mode::{ConfiguredUser, CredentialMode, CredentialSettings, UserSec
 use self::{
     conversations::Conversations,
     flights::{Flights, Wait},
-    permits::AdjustableSemaphore,
     spares::Spares,
     store::{FRESH_FOR, Store},
 };
@@ -140,12 +138,15 @@ pub struct Credentials {
     /// The users whose keys are being read from a server again (a reading). The value of the
     /// receiver becomes true when the reading of the user's keys has ended.
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
-    /// Limits the number of exchanges with servers that run at the same time. The first logins of
-    /// all users and all lookups (readings of keys through the service account) share this limit. A
-    /// first login holds no permit while it waits for its client.
-    exchanges: AdjustableSemaphore,
-    /// Limits the number of queries about users' mechanisms that run at the same time.
-    questions: AdjustableSemaphore,
+    /// Limits the number of exchanges with servers that run at the same time: each exchange takes
+    /// one of these turns. The first logins of all users and all lookups (readings of keys through
+    /// the service account) share this limit. The addresses of waiting clients are served in turn.
+    /// A first login holds no turn while it waits for its client.
+    exchanges: Turns,
+    /// Limits the number of queries about users' mechanisms that run at the same time: each query
+    /// takes one of these turns. The addresses of waiting clients are served in turn, because a
+    /// client needs no login for such a query.
+    questions: Turns,
     /// First logins that wait for their client.
     conversations: Arc<Conversations<Connection>>,
     /// Unauthenticated server connections for reuse.
@@ -185,8 +186,8 @@ impl Credentials {
             store: Mutex::new(Store::new(settings.max_users, settings.max_stale)),
             first_logins: Arc::default(),
             readings: Mutex::default(),
-            exchanges: AdjustableSemaphore::new(settings.first_logins),
-            questions: AdjustableSemaphore::new(settings.first_logins),
+            exchanges: Turns::new(settings.first_logins),
+            questions: Turns::new(settings.first_logins),
             conversations: Conversations::new(settings.conversations),
             spares: Mutex::default(),
             failed_lookups: OccasionalLog::default(),
@@ -208,8 +209,8 @@ impl Credentials {
     /// configured secret has changed keeps its identity: the keys that were read from a server stay
     /// valid as long as the server confirms them.
     pub(crate) fn configure(&self, settings: CredentialSettings) {
-        self.exchanges.set(settings.first_logins, &self.runtime);
-        self.questions.set(settings.first_logins, &self.runtime);
+        self.exchanges.set_count(settings.first_logins);
+        self.questions.set_count(settings.first_logins);
         self.conversations.set_max(settings.conversations);
         self.store
             .lock()
@@ -295,17 +296,14 @@ impl Credentials {
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
     ) -> Result<Obtained, CredentialError> {
-        let KeyRequest {
-            user, mechanism, ..
-        } = *request;
-        if self.may_be_known(user)
-            && let Some(known) = self.freshened(user, Duration::ZERO).await
+        if self.may_be_known(request.user)
+            && let Some(known) = self.freshened(request.user, Duration::ZERO).await
         {
             return Ok(Obtained::Known(known));
         }
         match self.decided_mode().await {
             CredentialMode::Own => self.first_login(request).await,
-            CredentialMode::Lookup => self.look_up(user, mechanism).await.map(Obtained::Known),
+            CredentialMode::Lookup => self.look_up(request).await.map(Obtained::Known),
             CredentialMode::Users => self.obtain_configured(request).await,
             CredentialMode::None => self.first_login(request).await,
             CredentialMode::Undecided => Err(CredentialError::Unavailable),
@@ -537,8 +535,13 @@ impl Credentials {
     }
 
     /// Returns a user's mechanisms, from the cache or from a server. The list is empty if the user
-    /// does not exist. If no server replies in time, returns the last known mechanisms.
-    pub(super) async fn mechanisms(&self, user: &UserName) -> Result<Vec<String>, CredentialError> {
+    /// does not exist. If no server replies in time, returns the last known mechanisms. `sharer` is
+    /// the address or user of the client that needs the mechanisms.
+    pub(super) async fn mechanisms(
+        &self,
+        user: &UserName,
+        sharer: Sharer,
+    ) -> Result<Vec<String>, CredentialError> {
         let now = Instant::now();
         let (valid, last) = {
             let mut store = self.store.lock();
@@ -553,7 +556,7 @@ impl Credentials {
             Some(_) => KNOWN_QUESTION_LIMIT,
             None => QUESTION_LIMIT,
         };
-        let asked = timeout(limit, self.ask_mechanisms(user)).await;
+        let asked = timeout(limit, self.ask_mechanisms(user, sharer)).await;
         let asked = asked.unwrap_or(Err(CredentialError::Unavailable));
         let Ok(mechanisms) = asked else {
             return last.ok_or(CredentialError::Unavailable);

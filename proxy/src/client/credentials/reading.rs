@@ -7,7 +7,8 @@ use bson::{RawDocumentBuf, cstr, rawdoc};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    CredentialError, CredentialMode, Credentials, Known, QUESTION_LIMIT, Reading, UserName,
+    CredentialError, CredentialMode, Credentials, KeyRequest, Known, QUESTION_LIMIT, Reading,
+    UserName,
 };
 use crate::{
     client::refusals::Refusals,
@@ -16,7 +17,7 @@ use crate::{
     service_account::ServiceError,
     topology::{SelectError, TopologyType},
 };
-use seawall_auth::{Identity, Mechanism, UsersInfoError, parse_users_info, users_info_command};
+use seawall_auth::{Identity, UsersInfoError, parse_users_info, users_info_command};
 use seawall_command::{ReadPreference, UNAUTHORIZED, is_state_change};
 use seawall_transport::connection::{Connection, SecretDocument, ServerAddress};
 
@@ -130,19 +131,21 @@ impl Credentials {
     /// is dropped after the query has begun, the query continues.
     pub(super) async fn look_up(
         self: &Arc<Self>,
-        user: &UserName,
-        mechanism: Mechanism,
+        request: &KeyRequest<'_>,
     ) -> Result<Known, CredentialError> {
+        let KeyRequest {
+            user,
+            mechanism,
+            sharer,
+        } = *request;
         let began = Instant::now();
         if self.store.lock().is_unknown(user, mechanism, began) {
             return Err(CredentialError::Refused);
         }
         let deadline = began + QUESTION_LIMIT;
-        let exchange = Arc::clone(self.exchanges.semaphore()).acquire_owned();
-        let exchange = timeout_at(deadline, exchange).await;
-        let exchange = exchange.ok().and_then(Result::ok);
-        let exchange = exchange.ok_or(CredentialError::Unavailable)?;
-        // Another login may have read the keys during the wait for the permit.
+        let exchange = timeout_at(deadline, self.exchanges.take(sharer)).await;
+        let exchange = exchange.map_err(|_| CredentialError::Unavailable)?;
+        // Another login may have read the keys during the wait for the turn.
         if let Some(known) = self.concurrent_result(user, mechanism, Instant::now())? {
             return Ok(known);
         }

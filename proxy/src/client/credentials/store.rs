@@ -194,6 +194,10 @@ pub(super) struct Store {
     unknown: RecentMap<NameHash, Instant>,
     /// Cached mechanisms of users, each with the time until which they are valid.
     mechanisms: RecentMap<NameHash, (Vec<String>, Instant)>,
+    /// The same for names of users that do not exist; the lists are empty. A client that has not
+    /// logged in can ask for any number of such names. They have a separate table, so that they do
+    /// not displace the mechanisms of users that exist.
+    absent: RecentMap<NameHash, (Vec<String>, Instant)>,
     live: LiveIdentities,
 }
 
@@ -206,6 +210,7 @@ impl Store {
             ended: RecentMap::new(max_users),
             unknown: RecentMap::new(max_users),
             mechanisms: RecentMap::new(max_users),
+            absent: RecentMap::new(max_users),
             live: LiveIdentities::default(),
         }
     }
@@ -218,6 +223,7 @@ impl Store {
         self.ended.set_max(max_users);
         self.unknown.set_max(max_users);
         self.mechanisms.set_max(max_users);
+        self.absent.set_max(max_users);
     }
 
     fn hash(&self, user: &UserName) -> NameHash {
@@ -314,14 +320,20 @@ impl Store {
         if let Some(known) = self.known(user, now) {
             return Some(known.credentials.mechanisms.clone());
         }
-        let (mechanisms, until) = self.mechanisms.get(&self.hash(user))?;
+        let (mechanisms, until) = self.cached_mechanisms(user)?;
         (now < *until).then(|| mechanisms.clone())
     }
 
     /// The mechanisms of a user, also if they are no longer valid. Used if no server replies.
     pub(super) fn last_mechanisms(&self, user: &UserName) -> Option<Vec<String>> {
-        let (mechanisms, _) = self.mechanisms.get(&self.hash(user))?;
+        let (mechanisms, _) = self.cached_mechanisms(user)?;
         Some(mechanisms.clone())
+    }
+
+    fn cached_mechanisms(&self, user: &UserName) -> Option<&(Vec<String>, Instant)> {
+        let hash = self.hash(user);
+        let mechanisms = self.mechanisms.get(&hash);
+        mechanisms.or_else(|| self.absent.get(&hash))
     }
 
     pub(super) fn remember_mechanisms(
@@ -331,8 +343,12 @@ impl Store {
         now: Instant,
     ) -> Evicted<(Vec<String>, Instant)> {
         let hash = self.hash(user);
-        self.mechanisms
-            .insert(hash, (mechanisms, now + MECHANISMS_FOR))
+        let (table, other) = match mechanisms.is_empty() {
+            true => (&mut self.absent, &mut self.mechanisms),
+            false => (&mut self.mechanisms, &mut self.absent),
+        };
+        other.remove(&hash);
+        table.insert(hash, (mechanisms, now + MECHANISMS_FOR))
     }
 
     /// Stores a user whose keys were requested at `asked_at`. `login` is set if a client has proved

@@ -30,6 +30,11 @@ fn store() -> Store {
     Store::new(4, Duration::from_secs(300))
 }
 
+/// The mechanisms of a user that exists.
+fn scram() -> Vec<String> {
+    vec![Mechanism::ScramSha256.name().to_owned()]
+}
+
 fn learn(store: &mut Store, name: &str, password: &str, user_id: u8, now: Instant) -> Known {
     let (credentials, client_key) = credentials(name, password, user_id);
     let keys = credentials.sha256.clone().unwrap();
@@ -258,9 +263,15 @@ async fn credential_tables_hold_at_most_max_users_entries() {
     for n in 0..10 {
         learn(&mut store, &format!("u{n}"), "p", n, now);
         drop(store.remember_unknown(&user(&format!("x{n}")), Mechanism::ScramSha1, now));
-        drop(store.remember_mechanisms(&user(&format!("m{n}")), vec![], now));
+        drop(store.remember_mechanisms(&user(&format!("m{n}")), scram(), now));
+        drop(store.remember_mechanisms(&user(&format!("x{n}")), vec![], now));
     }
-    let counts = [store.count(), store.unknown.len(), store.mechanisms.len()];
+    let counts = [
+        store.count(),
+        store.unknown.len(),
+        store.mechanisms.len(),
+        store.absent.len(),
+    ];
     assert!(
         counts.iter().all(|count| (1..=4).contains(count)),
         "{counts:?}"
@@ -357,4 +368,22 @@ fn the_mechanisms_of_a_user_are_remembered_when_its_keys_expire() {
     assert!(store.last_mechanisms(&name).is_some());
     let other = UserName::new("other", "admin").unwrap();
     assert_eq!(store.last_mechanisms(&other), None);
+}
+
+/// A user that does not exist has no mechanisms.
+#[test]
+fn names_of_users_that_do_not_exist_do_not_displace_the_mechanisms_of_a_user() {
+    let (mut store, now) = (store(), Instant::now());
+    let name = user("u");
+    drop(store.remember_mechanisms(&name, scram(), now));
+    for n in 0..10 {
+        drop(store.remember_mechanisms(&user(&format!("x{n}")), vec![], now));
+    }
+    assert_eq!(store.mechanisms(&name, now), Some(scram()));
+    // The user is dropped, and then created again.
+    for mechanisms in [vec![], scram()] {
+        drop(store.remember_mechanisms(&name, mechanisms.clone(), now));
+        assert_eq!(store.last_mechanisms(&name).as_ref(), Some(&mechanisms));
+        assert_eq!(store.mechanisms(&name, now), Some(mechanisms));
+    }
 }

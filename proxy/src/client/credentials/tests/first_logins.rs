@@ -10,8 +10,9 @@ use tokio::{
 };
 
 use super::{
-    CredentialError, CredentialMode, LIMIT, Obtained, Reading, SHA_256, SOURCE, Scene, Topology,
-    UserSecret, configured, configured_user, key_request, password, refused, user,
+    CredentialError, CredentialMode, CredentialSettings, LIMIT, Obtained, Reading, SHA_256, SOURCE,
+    Scene, Topology, UserSecret, address, configured, configured_user, key_request,
+    key_request_from, password, refused, served_after_crowd, settings, user,
     users::{UserServer, error, keys_of, stored_keys, users_info},
 };
 use crate::{
@@ -376,7 +377,7 @@ async fn the_server_is_asked_only_once_for_the_mechanisms_of_a_user() {
     let scene = Scene::new().await;
     let mechanisms = |name| {
         let user = user(name);
-        async { scene.credentials.mechanisms(&{ user }).await.unwrap() }
+        async { scene.mechanisms(&{ user }).await.unwrap() }
     };
     assert_eq!(mechanisms("u").await, ["SCRAM-SHA-256"]);
     assert!(mechanisms("nobody").await.is_empty());
@@ -394,14 +395,83 @@ async fn an_error_reply_to_a_query_about_mechanisms_is_not_cached() {
     let scene = Scene::new().await;
     scene.server.set_password("v", "secret");
     // After this query, Seawall keeps a connection for the next query.
-    assert!(scene.credentials.mechanisms(&user("u")).await.is_ok());
+    assert!(scene.mechanisms(&user("u")).await.is_ok());
     scene.server.reply_instead("isMaster", error(91));
-    let refused = scene.credentials.mechanisms(&user("v")).await;
+    let refused = scene.mechanisms(&user("v")).await;
     assert_eq!(refused, Err(CredentialError::Unavailable));
     assert_eq!(scene.credentials.spares.lock().len(), 0);
     scene.server.reply_as_usual("isMaster");
-    let listed = scene.credentials.mechanisms(&user("v")).await.unwrap();
+    let listed = scene.mechanisms(&user("v")).await.unwrap();
     assert_eq!(listed, ["SCRAM-SHA-256"]);
+}
+
+/// A client needs no login for a query about the mechanisms of a user.
+#[tokio::test]
+async fn a_query_about_mechanisms_does_not_wait_for_all_earlier_queries_of_another_address() {
+    let scene = Scene::new().await;
+    let (credentials, u) = (&scene.credentials, user("u"));
+    pause();
+    let (listed, now) = (vec![SHA_256.name().to_owned()], Instant::now());
+    let evicted = (credentials.store.lock()).remember_mechanisms(&u, listed.clone(), now);
+    drop(evicted);
+    let users = ["a", "b", "c"].map(user);
+    let crowd = users.iter();
+    let crowd = crowd.map(|user| credentials.ask_mechanisms(user, address(1)));
+    // The mechanisms of `u` are cached, so this query ends as soon as it has a turn.
+    let other = credentials.ask_mechanisms(&u, address(2));
+    let served = served_after_crowd(&credentials.questions, crowd, other);
+    assert_eq!(served, Some(Ok(listed)));
+    assert_eq!(credentials.questions.free(), 2, "all clients have left");
+}
+
+#[tokio::test]
+async fn a_first_login_does_not_wait_for_all_earlier_first_logins_of_another_address() {
+    let scene = Scene::new().await;
+    let (credentials, u) = (&scene.credentials, user("u"));
+    pause();
+    let users = ["a", "b", "c"].map(user);
+    let requests = users.each_ref().map(|user| key_request_from(1, user));
+    let crowd = requests.iter().map(|request| credentials.obtain(request));
+    let request = key_request_from(2, &u);
+    let other = credentials.obtain(&request);
+    let served = served_after_crowd(&credentials.exchanges, crowd, other);
+    assert!(matches!(served, Some(Ok(Obtained::FirstLogin(_)))));
+    drop(served);
+    assert_eq!(credentials.exchanges.free(), 2, "all clients have left");
+}
+
+/// A lookup reads the keys of a user through the service account.
+#[tokio::test]
+async fn a_lookup_does_not_wait_for_all_earlier_lookups_of_another_address() {
+    let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
+    let (credentials, u) = (&scene.credentials, user("u"));
+    let read = credentials_of_u(&keys_of(SHA_256, "u", "secret").keys);
+    pause();
+    let (known, _) = (credentials.store.lock()).learn(&u, read, None, Instant::now());
+    assert!(known.is_some());
+    let users = ["a", "b", "c"].map(user);
+    let requests = users.each_ref().map(|user| key_request_from(1, user));
+    let crowd = requests.iter().map(|request| credentials.look_up(request));
+    // The keys of `u` are known, so this lookup ends as soon as it has a turn.
+    let request = key_request_from(2, &u);
+    let other = credentials.look_up(&request);
+    let served = served_after_crowd(&credentials.exchanges, crowd, other);
+    assert!(matches!(served, Some(Ok(_))));
+    assert_eq!(credentials.exchanges.free(), 2, "all clients have left");
+}
+
+/// The setting `limits.introductions` limits both numbers.
+#[tokio::test]
+async fn a_reload_changes_how_many_exchanges_and_how_many_queries_run_at_a_time() {
+    let scene = Scene::new().await;
+    for first_logins in [5, 1] {
+        scene.credentials.configure(CredentialSettings {
+            first_logins,
+            ..settings(CredentialMode::Own, Vec::new())
+        });
+        assert_eq!(scene.credentials.exchanges.free(), first_logins);
+        assert_eq!(scene.credentials.questions.free(), first_logins);
+    }
 }
 
 #[tokio::test]

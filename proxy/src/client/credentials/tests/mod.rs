@@ -5,8 +5,9 @@ mod readings;
 mod refusals;
 mod users;
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
 use tokio::{runtime::Handle, time::Instant};
 use zeroize::Zeroizing;
 
@@ -16,6 +17,7 @@ use super::{
     FirstLogin, KeyRequest, Known, Obtained, Reading, Secret, UserName, UserSecret,
 };
 use crate::{
+    limits::Turns,
     observe::Recorder,
     pool::{Limits, ServerPool, tests::limits},
     topology::Topology,
@@ -63,15 +65,7 @@ impl Scene {
         let address = server.server.address().clone();
         let topology = topology(address, limits(), connector, recorder);
         let pool = Arc::clone(&topology.snapshot().pools[0]);
-        let settings = CredentialSettings {
-            mode,
-            users,
-            max_stale: Duration::from_secs(300),
-            max_users: 8,
-            first_logins: 2,
-            conversations: 4,
-        };
-        let runtime = Handle::current();
+        let (settings, runtime) = (settings(mode, users), Handle::current());
         let credentials = Credentials::start(settings, topology, Arc::clone(&nonces), runtime);
         Self {
             server,
@@ -87,6 +81,11 @@ impl Scene {
 
     async fn obtain(&self, user: &UserName) -> Result<Obtained, CredentialError> {
         self.credentials.obtain(&key_request(user, SHA_256)).await
+    }
+
+    /// Returns a user's mechanisms to a client on this machine.
+    async fn mechanisms(&self, user: &UserName) -> Result<Vec<String>, CredentialError> {
+        self.credentials.mechanisms(user, Sharer::Local).await
     }
 
     /// Begins the first login of a user, which a server checks. Panics if the login gets an error,
@@ -154,6 +153,17 @@ impl Scene {
     }
 }
 
+fn settings(mode: CredentialMode, users: Vec<ConfiguredUser>) -> CredentialSettings {
+    CredentialSettings {
+        mode,
+        users,
+        max_stale: Duration::from_secs(300),
+        max_users: 8,
+        first_logins: 2,
+        conversations: 4,
+    }
+}
+
 fn configured(secret: UserSecret) -> Vec<ConfiguredUser> {
     vec![configured_user("u", SOURCE, secret)]
 }
@@ -181,6 +191,40 @@ fn key_request(user: &UserName, mechanism: Mechanism) -> KeyRequest<'_> {
         mechanism,
         sharer: Sharer::Local,
     }
+}
+
+/// A request for a user's keys by a client at the address `192.0.2.<last>`.
+fn key_request_from(last: u8, user: &UserName) -> KeyRequest<'_> {
+    KeyRequest {
+        sharer: address(last),
+        ..key_request(user, SHA_256)
+    }
+}
+
+/// The clients at the address `192.0.2.<last>`.
+fn address(last: u8) -> Sharer {
+    Sharer::at(Some([192, 0, 2, last].into()))
+}
+
+/// Takes both `turns`. Lets all of `crowd` and then `other` wait for a turn. Releases both turns.
+/// Returns the result of `other` if `other` got one of them and needed nothing else. Drops `crowd`
+/// at the end.
+fn served_after_crowd<T>(
+    turns: &Turns,
+    crowd: impl Iterator<Item = impl Future>,
+    other: impl Future<Output = T>,
+) -> Option<T> {
+    let held = [0, 1].map(|_| turns.take(Sharer::Local).now_or_never());
+    assert_eq!((turns.taken(), turns.free()), (2, 0));
+    let mut crowd: Vec<_> = crowd.map(Box::pin).collect();
+    for waiting in &mut crowd {
+        assert!(waiting.as_mut().now_or_never().is_none());
+    }
+    let mut other = pin!(other);
+    assert!(other.as_mut().now_or_never().is_none());
+    assert_eq!(turns.waiting(), crowd.len() + 1);
+    drop(held);
+    other.now_or_never()
 }
 
 fn refused<T>(result: Result<T, CredentialError>) -> bool {

@@ -322,13 +322,13 @@ async fn the_last_known_mechanisms_of_a_user_are_returned_if_no_server_replies()
     let scene = Scene::new().await;
     scene.log_in("u", "secret").await.unwrap();
     let (u, other) = (user("u"), user("other"));
-    let known = scene.credentials.mechanisms(&u).await.unwrap();
+    let known = scene.mechanisms(&u).await.unwrap();
     // The keys expire at once.
     let store = || scene.credentials.store.lock();
     store().set_limits(8, Duration::ZERO);
     assert!(scene.known("u").is_none());
     scene.server.reply_instead("isMaster", error(91));
-    assert_eq!(scene.credentials.mechanisms(&u).await.unwrap(), known);
-    let unknown = scene.credentials.mechanisms(&other).await;
+    assert_eq!(scene.mechanisms(&u).await.unwrap(), known);
+    let unknown = scene.mechanisms(&other).await;
     assert_eq!(unknown.unwrap_err(), CredentialError::Unavailable);
 }
