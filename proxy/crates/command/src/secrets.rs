@@ -2,6 +2,7 @@
 //! captures never contain the values of such a command or reply, whatever the configuration says.
 
 use bson::raw::{RawBsonRef, RawDocument};
+use memchr::memmem;
 
 use crate::{
     CommandBytes,
@@ -124,8 +125,7 @@ fn field_contains(body: &RawDocument, name: &str, text: &str) -> bool {
 }
 
 fn contains(bytes: &[u8], text: &str) -> bool {
-    let mut parts = bytes.windows(text.len());
-    parts.any(|part| part == text.as_bytes())
+    memmem::find(bytes, text.as_bytes()).is_some()
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use tokio::time::Instant;
 
 use super::context::{AttemptEnd, Operation};
 use crate::{
-    captures::{Arrived, Described, Ended, Recording, ReplyMessage},
-    client::{Client, reply::REPLY_HEAD_BYTES},
+    captures::{Arrived, CapturedClient, Captures, Described, Ended, Recording, ReplyMessage},
+    client::reply::REPLY_HEAD_BYTES,
     observe::ConnectedClient,
 };
 use seawall_capture::record;
@@ -14,25 +14,30 @@ use seawall_command::{Command, CommandBytes, ReplyFacts};
 use seawall_stats::Outcome;
 use seawall_transport::Message;
 
-impl Client {
-    /// Records the command of an operation, if the running capture includes the client.
-    pub(super) fn record(
-        &mut self,
-        message: &Message,
-        command: &Command<'_>,
-        input: &CommandBytes<'_>,
-        at: Instant,
-    ) -> Option<Recording> {
-        let arrived = Arrived {
-            message: &message.bytes,
-            is_whole: !message.is_head(),
-            command,
-            input,
-            at,
-        };
-        let describe = || described(&self.connected);
-        let captures = &self.shared.captures;
-        captures.record(&mut self.captured, &arrived, describe)
+/// Records the command of an operation, if the running capture includes the client. The search for
+/// secrets may read the whole command.
+pub(super) fn record_command(
+    captures: &Captures,
+    captured: &mut CapturedClient,
+    client: &ConnectedClient,
+    arrived: &Arrived<'_>,
+) -> Option<Recording> {
+    captures.record(captured, arrived, || described(client))
+}
+
+/// A command that arrived at `at`.
+pub(super) fn arrived<'a>(
+    message: &'a Message,
+    command: &'a Command<'a>,
+    input: &'a CommandBytes<'a>,
+    at: Instant,
+) -> Arrived<'a> {
+    Arrived {
+        message: &message.bytes,
+        is_whole: !message.is_head(),
+        command,
+        input,
+        at,
     }
 }
 

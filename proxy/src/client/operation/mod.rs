@@ -31,6 +31,7 @@ use bson::RawDocument;
 use tokio::time::Instant;
 
 use self::{
+    capture::{arrived, record_command},
     context::{Attempt, AttemptEnd, Operation},
     failure::NO_WRITES_PERFORMED,
     slices::Wait,
@@ -60,16 +61,20 @@ impl Client {
     ) -> Result<(), End> {
         let sequences = sequences(parsed);
         let input = input(parsed, &sequences);
-        let recording = self.record(message, command, &input, now);
-        let shared = &self.shared;
+        let (shared, connected, captured) = (&self.shared, &self.connected, &mut self.captured);
         let request_bytes = message.header.message_length;
         let bytes = message.bytes.len();
-        let begun = || shared.recorder.begin(&input, request_bytes, now);
-        let mut observation = match Heavy::is_long_walk(bytes) {
-            false => begun(),
-            true => Box::pin(shared.limits.heavy(self.sharer).walk(bytes, begun)).await,
+        // The recording and the observation both need a pass over the whole command.
+        let mut begin = || {
+            let arrived = arrived(message, command, &input, now);
+            let recording = record_command(&shared.captures, captured, connected, &arrived);
+            (recording, shared.recorder.begin(&input, request_bytes, now))
         };
-        observation.set_sender(&self.connected, identity.id().as_u64(), Some(input));
+        let (recording, mut observation) = match Heavy::is_long_walk(bytes) {
+            false => begin(),
+            true => Box::pin(shared.limits.heavy(self.sharer).walk(bytes, begin)).await,
+        };
+        observation.set_sender(connected, identity.id().as_u64(), Some(input));
         if message.is_head() {
             observation.mark_streamed();
         }

@@ -2,16 +2,20 @@
 
 use std::{
     io::{self, Write},
+    mem,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bson::{RawBsonRef, RawDocument};
+use bson::{RawArray, RawBinaryRef, RawBsonRef, RawDocument};
 use serde::{Serialize, Serializer};
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
 use seawall_command::CommandBytes;
 use seawall_stats::PhaseTimes;
 use seawall_wire::MAX_BSON_DEPTH;
+
+/// Maximum length of a character in UTF-8, in bytes.
+const MAX_CHARACTER_BYTES: usize = 4;
 
 /// The data of one line: a slow operation.
 #[derive(Clone, Debug)]
@@ -100,7 +104,7 @@ impl Values {
 
 fn write_command(out: &mut Bounded, command: &CommandBytes<'_>) -> io::Result<()> {
     let body = RawDocument::from_bytes(command.body).map_err(io::Error::other)?;
-    write_document(out, body)?;
+    write_document(out, body, MAX_BSON_DEPTH)?;
     for sequence in command.sequences {
         out.bytes.pop_if(|last| *last == b'}');
         if out.bytes.last() != Some(&b'{') {
@@ -112,7 +116,7 @@ fn write_command(out: &mut Bounded, command: &CommandBytes<'_>) -> io::Result<()
         let mut rest = sequence.documents;
         while !rest.is_empty() {
             let (document, after) = split_document(rest).ok_or(io::ErrorKind::InvalidData)?;
-            write_document(out, document)?;
+            write_document(out, document, MAX_BSON_DEPTH)?;
             if !after.is_empty() {
                 out.write_all(b",")?;
             }
@@ -123,44 +127,65 @@ fn write_command(out: &mut Bounded, command: &CommandBytes<'_>) -> io::Result<()
     Ok(())
 }
 
-/// Writes one document, unless it is nested too deeply. The client chooses the depth, and each
-/// level of recursion needs stack memory.
-fn write_document(out: &mut Bounded, document: &RawDocument) -> io::Result<()> {
-    if is_nested_deeper_than(document, MAX_BSON_DEPTH) {
-        return Err(io::ErrorKind::InvalidData.into());
+/// Writes a document that may be nested at most `levels` levels deep; its own level counts. Fails
+/// at the first deeper document. Without this limit, a client could exhaust the stack, because it
+/// chooses the depth.
+fn write_document(out: &mut Bounded, document: &RawDocument, levels: usize) -> io::Result<()> {
+    let levels = levels.checked_sub(1).ok_or(io::ErrorKind::InvalidData)?;
+    out.write_all(b"{")?;
+    let mut is_first = true;
+    for element in document {
+        let (name, value) = element.map_err(io::Error::other)?;
+        if !mem::take(&mut is_first) {
+            out.write_all(b",")?;
+        }
+        let name = out.start_of(name.as_str());
+        serde_json::to_writer(&mut *out, name)?;
+        out.write_all(b":")?;
+        write_value(out, value, levels)?;
     }
-    Ok(serde_json::to_writer(out, &document)?)
+    out.write_all(b"}")
 }
 
-/// True if documents and arrays are nested more than `max_depth` levels deep. The outermost level,
-/// `document` itself, counts as one level. The function is not recursive, so a deep document cannot
-/// exhaust the stack.
-fn is_nested_deeper_than(document: &RawDocument, max_depth: usize) -> bool {
-    let mut levels = vec![document.iter()];
-    while let Some(level) = levels.last_mut() {
-        let inner = match level.next() {
-            Some(Ok((_, RawBsonRef::Document(inner)))) => inner.iter(),
-            Some(Ok((_, RawBsonRef::Array(inner)))) => {
-                match RawDocument::from_bytes(inner.as_bytes()) {
-                    Ok(inner) => inner.iter(),
-                    Err(_) => continue,
-                }
-            }
-            Some(Ok((_, RawBsonRef::JavaScriptCodeWithScope(code)))) => code.scope.iter(),
-            Some(Ok(_)) => continue,
-            // At the end of a document, continue with the outer document. Do the same at an error,
-            // because the JSON writer does not read a document beyond an error.
-            Some(Err(_)) | None => {
-                levels.pop();
-                continue;
-            }
-        };
-        levels.push(inner);
-        if levels.len() > max_depth {
-            return true;
+/// Writes an array as [`write_document`] writes a document.
+fn write_array(out: &mut Bounded, array: &RawArray, levels: usize) -> io::Result<()> {
+    let levels = levels.checked_sub(1).ok_or(io::ErrorKind::InvalidData)?;
+    out.write_all(b"[")?;
+    let mut is_first = true;
+    for value in array {
+        let value = value.map_err(io::Error::other)?;
+        if !mem::take(&mut is_first) {
+            out.write_all(b",")?;
         }
+        write_value(out, value, levels)?;
     }
-    false
+    out.write_all(b"]")
+}
+
+/// Writes a value. Documents in it may be nested at most `levels` levels deep.
+fn write_value(out: &mut Bounded, value: RawBsonRef<'_>, levels: usize) -> io::Result<()> {
+    let value = match value {
+        RawBsonRef::Document(inner) => return write_document(out, inner, levels),
+        RawBsonRef::Array(inner) => return write_array(out, inner, levels),
+        RawBsonRef::JavaScriptCodeWithScope(inner) => {
+            out.write_all(br#"{"$code":"#)?;
+            let code = out.start_of(inner.code);
+            serde_json::to_writer(&mut *out, code)?;
+            out.write_all(br#","$scope":"#)?;
+            write_document(out, inner.scope, levels)?;
+            return out.write_all(b"}");
+        }
+        RawBsonRef::String(text) => RawBsonRef::String(out.start_of(text)),
+        RawBsonRef::JavaScriptCode(code) => RawBsonRef::JavaScriptCode(out.start_of(code)),
+        RawBsonRef::Symbol(text) => RawBsonRef::Symbol(out.start_of(text)),
+        // The JSON text is longer than the bytes, so a start of this length fills the buffer.
+        RawBsonRef::Binary(RawBinaryRef { subtype, bytes }) => {
+            let bytes = bytes.get(..out.room()).unwrap_or(bytes);
+            RawBsonRef::Binary(RawBinaryRef { subtype, bytes })
+        }
+        value => value,
+    };
+    Ok(serde_json::to_writer(out, &value)?)
 }
 
 /// Splits a sequence of documents into its first document and the rest.
@@ -176,9 +201,24 @@ struct Bounded {
     max_bytes: usize,
 }
 
+impl Bounded {
+    /// Number of bytes that still fit.
+    fn room(&self) -> usize {
+        self.max_bytes.saturating_sub(self.bytes.len())
+    }
+
+    /// The start of a text, so that a long text is not read to its end. If the start is not the
+    /// whole text, it is longer than the room. So the buffer gets the same bytes as from the whole
+    /// text.
+    fn start_of<'a>(&self, text: &'a str) -> &'a str {
+        let end = self.room().saturating_add(MAX_CHARACTER_BYTES);
+        text.get(..text.floor_char_boundary(end)).unwrap_or(text)
+    }
+}
+
 impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = self.max_bytes.saturating_sub(self.bytes.len());
+        let room = self.room();
         let fitting = bytes.get(..room.min(bytes.len())).unwrap_or_default();
         self.bytes.extend_from_slice(fitting);
         // `write_all` fails if 0 bytes of a non-empty buffer were written.
@@ -310,6 +350,10 @@ fn rfc_3339(at: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bson::{
+        Binary, Bson, DateTime, JavaScriptCodeWithScope, RawDocumentBuf, doc, spec::BinarySubtype,
+    };
+
     use super::*;
     use seawall_wire::Sequence;
 
@@ -419,12 +463,41 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_nested_too_deeply_is_omitted_and_marked_as_cut() {
+    fn values_are_cut_before_a_document_that_is_nested_too_deeply() {
         let deepest = of_body(&nested(MAX_BSON_DEPTH), usize::MAX);
         assert!(!deepest.is_cut && deepest.json.starts_with(r#"{"a":{"a":"#));
+        let cut = r#"{"a":"#.repeat(MAX_BSON_DEPTH);
         for levels in [MAX_BSON_DEPTH + 1, 16_000] {
             let values = of_body(&nested(levels), usize::MAX);
-            assert_eq!((&*values.json, values.is_cut), ("", true), "{levels}");
+            assert_eq!((&values.json, values.is_cut), (&cut, true), "{levels}");
+        }
+    }
+
+    #[test]
+    fn values_are_written_as_bson_writes_them_and_cut_at_any_length() {
+        let binary = |subtype| Binary {
+            subtype,
+            bytes: vec![0, 200, 7, 255],
+        };
+        let code = JavaScriptCodeWithScope {
+            code: "f(\"ß\")".to_owned(),
+            scope: doc! { "x": [1, doc! { "y": "\n" }] },
+        };
+        let command = doc! {
+            "find": "c", "ß\"": "🦀ß", "empty": "", "nothing": Bson::Null, "no": {}, "none": [],
+            "number": 1.5, "long": 7_i64, "yes": true, "time": DateTime::from_millis(7),
+            "bytes": binary(BinarySubtype::Generic), "uuid": binary(BinarySubtype::Uuid),
+            "code": Bson::JavaScriptCode("🦀🦀".to_owned()), "scoped": code,
+            "symbol": Bson::Symbol("🦀🦀".to_owned()), "array": [["🦀🦀"], {"a": "🦀🦀"}],
+        };
+        let command = RawDocumentBuf::from_bytes(command.to_vec().unwrap()).unwrap();
+        let all = serde_json::to_string(&command).unwrap();
+        let whole = of_body(&command, all.len());
+        assert_eq!((&whole.json, whole.is_cut), (&all, false));
+        for max_bytes in 0..all.len() {
+            let some = of_body(&command, max_bytes);
+            let end = all.floor_char_boundary(max_bytes);
+            assert_eq!((&*some.json, some.is_cut), (&all[..end], true));
         }
     }
 
