@@ -455,7 +455,8 @@ impl Credentials {
     }
 
     /// Records that a client has proved that it knows the ClientKey of `checked`. If the user's
-    /// keys were replaced during the login, refuses the login and changes nothing.
+    /// keys were replaced or are no longer cached, returns an error and changes nothing
+    /// ([`Store::prove`]).
     pub(super) fn prove(
         &self,
         user: &UserName,
@@ -464,8 +465,8 @@ impl Credentials {
         client_key: ClientKey,
     ) -> Result<Known, CredentialError> {
         let now = Instant::now();
-        let proven = (self.store.lock()).prove(user, checked, mechanism, client_key, now);
-        proven.ok_or(CredentialError::Refused)
+        let mut store = self.store.lock();
+        store.prove(user, checked, mechanism, client_key, now)
     }
 
     /// Records that a proof has failed. The password may have changed, so the keys are read again.

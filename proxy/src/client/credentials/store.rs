@@ -11,7 +11,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::live::LiveIdentities;
+use super::{CredentialError, live::LiveIdentities};
 use crate::limits::{NameHash, NameHasher, RecentMap, Retired};
 use seawall_auth::{ClientKey, Identity, IdentityStatus, Login, Mechanism, ScramKeys};
 
@@ -434,8 +434,10 @@ impl Store {
     }
 
     /// Records that a client has proved that it knows the ClientKey of `checked`. Returns the user
-    /// as it is known now. Returns `None` and changes nothing if the user's keys were replaced
-    /// during the login.
+    /// as it is known now. In case of an error, changes nothing. The error is
+    /// [`CredentialError::Refused`] if the user's keys were replaced or its identity ended during
+    /// the login. It is [`CredentialError::Unavailable`] if the keys only left the cache: then the
+    /// proof may still be right.
     pub(super) fn prove(
         &mut self,
         user: &UserName,
@@ -443,19 +445,22 @@ impl Store {
         mechanism: Mechanism,
         client_key: ClientKey,
         now: Instant,
-    ) -> Option<Known> {
-        let current = self.known(user, now)?;
-        let keys = current.credentials.keys(mechanism)?;
-        let is_same = current.identity.id() == checked.identity.id()
-            && checked.credentials.keys(mechanism) == Some(keys);
-        if !is_same {
-            return None;
+    ) -> Result<Known, CredentialError> {
+        let Some(current) = self.known(user, now) else {
+            return Err(match checked.identity.status() {
+                IdentityStatus::Good => CredentialError::Unavailable,
+                IdentityStatus::Gone | IdentityStatus::Refused => CredentialError::Refused,
+            });
+        };
+        let is_same_user = current.identity.id() == checked.identity.id();
+        match current.credentials.keys(mechanism) {
+            Some(keys) if is_same_user && checked.credentials.keys(mechanism) == Some(keys) => {
+                let keys = keys.clone();
+                current.identity.learn(Login::Keys { client_key, keys });
+            }
+            Some(_) | None => return Err(CredentialError::Refused),
         }
-        current.identity.learn(Login::Keys {
-            client_key,
-            keys: keys.clone(),
-        });
-        Some(current)
+        Ok(current)
     }
 
     /// Applies the result of reading an identity's keys again. A result for an earlier identity

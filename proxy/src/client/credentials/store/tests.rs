@@ -123,22 +123,48 @@ async fn a_login_fails_if_the_keys_of_its_user_are_replaced_while_its_proof_is_c
     let checked = learn(&mut store, "u", "one", 1, now);
     let newer = learn(&mut store, "u", "two", 1, now);
     let proven = store.prove(&user("u"), &checked, mechanism, old.1.clone(), now);
-    assert!(proven.is_none());
+    assert_eq!(proven.err(), Some(CredentialError::Refused));
     let Login::Keys { keys, .. } = newer.identity.login() else {
         panic!("the newer login is kept")
     };
     assert_eq!(Some(&keys), newer.credentials.keys(mechanism));
     let again = learn(&mut store, "u", "one", 2, now);
     let proven = store.prove(&user("u"), &checked, mechanism, old.1.clone(), now);
-    assert!(
-        proven.is_none(),
+    assert_eq!(
+        proven.err(),
+        Some(CredentialError::Refused),
         "a proof for a dropped user does not count for a new user of the same name"
     );
     assert!(
         store
             .prove(&user("u"), &again, mechanism, old.1, now)
-            .is_some()
+            .is_ok()
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_login_is_not_refused_if_only_the_cached_keys_are_lost_while_its_proof_is_checked() {
+    let (mut store, now) = (store(), Instant::now());
+    let client_key = credentials("u", "one", 1).1;
+    let prove = |store: &mut Store, checked: &Known, now| {
+        let mechanism = Mechanism::ScramSha256;
+        let proven = store.prove(&user("u"), checked, mechanism, client_key.clone(), now);
+        proven.err()
+    };
+    let checked = learn(&mut store, "u", "one", 1, now);
+    assert_eq!(prove(&mut store, &checked, now), None);
+    let later = now + Duration::from_secs(300);
+    let expired = prove(&mut store, &checked, later);
+    assert_eq!(expired, Some(CredentialError::Unavailable));
+    let checked = learn(&mut store, "u", "one", 1, later);
+    for n in 0..10 {
+        learn(&mut store, &format!("u{n}"), "p", n, later);
+    }
+    let evicted = prove(&mut store, &checked, later);
+    assert_eq!(evicted, Some(CredentialError::Unavailable));
+    drop(store.confirm(&user("u"), &checked.identity, Reading::Gone, later));
+    let ended = prove(&mut store, &checked, later);
+    assert_eq!(ended, Some(CredentialError::Refused));
 }
 
 #[test]
