@@ -3,6 +3,8 @@
 //! A separate thread writes the lines. So if the reader of standard error hangs, only this thread
 //! waits: clients are served, servers are monitored, and signals work.
 
+mod fields;
+
 use std::{
     env,
     io::{self, IsTerminal as _},
@@ -19,6 +21,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use self::fields::EscapedFields;
 use crate::runtime::AUDIT_TARGET;
 
 /// Environment variable that overrides the log level, with the syntax of `tracing`'s filters.
@@ -126,11 +129,16 @@ fn filter(log: &Log, variable: Option<&str>) -> EnvFilter {
 fn format(log: &Log, writer: &NonBlocking) -> Format {
     let layer = fmt::layer().with_writer(writer.clone());
     match log.format {
-        // The log library obeys `NO_COLOR`. But if standard error is a file, the library would
-        // write color codes, too.
-        LogFormat::Text if io::stderr().is_terminal() => layer.with_target(false).boxed(),
-        LogFormat::Text => layer.with_target(false).with_ansi(false).boxed(),
         LogFormat::Json => layer.json().boxed(),
+        LogFormat::Text => {
+            let layer = layer.with_target(false).fmt_fields(EscapedFields);
+            // The log library obeys `NO_COLOR`. But if standard error is a file, the library would
+            // write color codes, too.
+            match io::stderr().is_terminal() {
+                true => layer.boxed(),
+                false => layer.with_ansi(false).boxed(),
+            }
+        }
     }
 }
 

@@ -1,0 +1,113 @@
+//! The fields of a line in the text format. They may contain text of clients and servers, for
+//! example user names. So control characters are escaped: otherwise, a line break could forge a
+//! line of the log, and an escape sequence could change what a terminal shows. The JSON format
+//! escapes them by itself.
+
+use std::fmt::{self, Write};
+
+use tracing::field::{Field, Visit};
+use tracing_subscriber::{
+    field::{RecordFields, VisitOutput as _},
+    fmt::{
+        FormatFields,
+        format::{DefaultVisitor, Writer},
+    },
+};
+
+/// Writes fields as the log library does by default, but with escaped control characters.
+pub(super) struct EscapedFields;
+
+impl<'writer> FormatFields<'writer> for EscapedFields {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let mut visitor = EscapingVisitor(DefaultVisitor::new(writer, true));
+        fields.record(&mut visitor);
+        visitor.0.finish()
+    }
+}
+
+struct EscapingVisitor<'a>(DefaultVisitor<'a>);
+
+impl Visit for EscapingVisitor<'_> {
+    // The other functions of the trait call this function.
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.record_debug(field, &Escaped(value));
+    }
+}
+
+/// Shows a value with escaped control characters. All other characters stay as they are.
+struct Escaped<'a>(&'a dyn fmt::Debug);
+
+impl fmt::Debug for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(EscapingWriter(f), "{:?}", self.0)
+    }
+}
+
+struct EscapingWriter<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl Write for EscapingWriter<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for character in text.chars() {
+            match character.is_control() {
+                true => write!(self.0, "{}", character.escape_debug())?,
+                false => self.0.write_char(character)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, sync::Arc};
+
+    use seawall_locks::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn only_control_characters_are_escaped() {
+        for (text, expected) in [
+            ("app", "app"),
+            ("Zoë \"the\\app\" 🦀", "Zoë \"the\\app\" 🦀"),
+            ("a\r\n\tb\0", r"a\r\n\tb\0"),
+            ("\u{1b}[31m\u{7f}\u{9b}", r"\u{1b}[31m\u{7f}\u{9b}"),
+        ] {
+            assert_eq!(format!("{:?}", Escaped(&format_args!("{text}"))), expected);
+        }
+    }
+
+    /// A log in memory.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_user_name_cannot_forge_a_line_of_the_text_log() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .fmt_fields(EscapedFields)
+            .with_ansi(false)
+            .with_target(false)
+            .without_time()
+            .with_writer(move || writer.clone());
+        tracing::subscriber::with_default(subscriber.finish(), || {
+            let (user, quoted) = ("u\n INFO forged", "q\n");
+            tracing::info!(%user, quoted, number = 7, "refused\n INFO forged");
+        });
+        let log = String::from_utf8(log.0.lock().clone()).unwrap();
+        let expected = r#" INFO refused\n INFO forged user=u\n INFO forged quoted="q\n" number=7"#;
+        assert_eq!(log, format!("{expected}\n"));
+    }
+}
