@@ -56,13 +56,19 @@ impl Abandoned {
     async fn drain(&mut self) -> bool {
         let pool = self.checkout.pool().clone();
         let identity = self.checkout.identity().clone();
-        let connection = self.checkout.connection();
+        let (connection, _, permit) = self.checkout.exchange();
         let generation = connection.generation;
         let id = connection
             .server_connection_id
             .filter(|_| self.may_be_ended);
         let stream = &mut connection.stream;
         let drained = drain_reply(stream, self.request_id, self.unread, DRAIN_BYTES);
+        let drained = async move {
+            match permit {
+                Some(mut permit) => permit.hold_during(drained).await,
+                None => drained.await,
+            }
+        };
         let mut drained = std::pin::pin!(drained);
         if let Ok(drained) = timeout(READ_GRACE, &mut drained).await {
             return drained.is_ok();

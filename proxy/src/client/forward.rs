@@ -17,7 +17,7 @@ use super::{
         poll_read_into,
     },
 };
-use crate::observe::Observation;
+use crate::{observe::Observation, pool::HeldPermit};
 use seawall_command::{ReplyFacts, ReplyForm};
 use seawall_stats::Phase;
 use seawall_transport::{Stream, connection::Interrupt};
@@ -41,16 +41,22 @@ pub(super) enum Reply {
 /// Reads the awaited reply. A large reply that the server has not compressed is forwarded as it
 /// arrives, unless Seawall compresses it for the client. If the server counts as hung before
 /// Seawall has forwarded a byte of the reply, the result is [`RelayError::Server`]. Later, it is
-/// [`RelayError::MidReply`].
+/// [`RelayError::MidReply`]. An operation that waits for data has a `permit`, which is released for
+/// other users when the reply begins.
 pub(super) async fn relay_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
+    mut permit: Option<HeldPermit<'_>>,
     awaited: Awaited<'_>,
     observation: &mut Observation<'_>,
 ) -> Result<Reply, RelayError> {
     let mut held = Vec::new();
     let read = read_or_gone(client, server, awaited.interrupt, &mut held);
-    match read.await {
+    let read = match &mut permit {
+        None => read.await,
+        Some(permit) => Box::pin(permit.hold_during(read)).await,
+    };
+    match read {
         Some(Ok(0)) => return Err(RelayError::Server(io::ErrorKind::UnexpectedEof.into())),
         Some(Err(error)) => return Err(RelayError::Server(error)),
         None => {
@@ -58,6 +64,9 @@ pub(super) async fn relay_reply(
             return Err(RelayError::ClientGone { unread });
         }
         Some(Ok(_)) => observation.enter(Phase::Receive, Instant::now()),
+    }
+    if let Some(permit) = permit {
+        permit.release();
     }
     let mut arrived_at = observation.phase_began();
     let header = loop {

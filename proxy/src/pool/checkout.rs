@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{
     LanePermit, ServerPool,
     inner::Returned,
+    lane::HeldPermit,
     slots::{Slot, Usage},
 };
 use crate::observe::CloseReason;
@@ -33,7 +34,8 @@ pub struct Checkout {
     is_late: bool,
     is_streamed: bool,
     /// The permit of an operation that waits for data, for example on a change stream. Permits
-    /// limit how many connections such operations use. The permit is released when the connection
+    /// limit how many connections such operations use. During the exchange, the permit may be
+    /// released for other users ([`HeldPermit`]). For its user, it is released when the connection
     /// is checked in, because the connection is in use until then, even if the client has left.
     permit: Option<Box<LanePermit>>,
 }
@@ -93,9 +95,19 @@ impl Checkout {
 
     /// Returns the connection and its pool during an exchange, after [`Checkout::begin`].
     pub(crate) fn connection_and_pool(&mut self) -> (&mut Connection, &ServerPool) {
+        let (connection, pool, _) = self.exchange();
+        (connection, pool)
+    }
+
+    /// Returns the connection, its pool and the permit to wait for data during an exchange, after
+    /// [`Checkout::begin`]. The permit is `None` if the operation does not wait for data.
+    pub(crate) fn exchange(&mut self) -> (&mut Connection, &ServerPool, Option<HeldPermit<'_>>) {
         debug_assert!(self.perished.is_some(), "`begin` was called first");
         let (connection, _) = self.held.as_mut().expect("a checkout has a connection");
-        (connection, &self.pool)
+        let pool = &*self.pool;
+        let permit = self.permit.as_deref_mut();
+        let permit = permit.map(|permit| HeldPermit { permit, pool });
+        (connection, pool, permit)
     }
 
     /// Ends an exchange whose last reply has been read completely: the connection is clean again.

@@ -5,13 +5,30 @@
 //! it. So only a part of the connections may be used for such waits, and each wait is split into
 //! slices. Each slice needs a permit. The more operations wait for a permit, the shorter the slices
 //! are.
+//!
+//! A slice can use its connection for much longer than its length. `maxTimeMS` does not limit how
+//! long a server searches for data, and a client can read a large reply slowly. So a permit has two
+//! turns: one of the server, and one of its user. The turn of the server ends with the first byte
+//! of the reply, or a short time after the end of the slice. Then other users can wait for data.
+//! The turn of the user ends when the connection is checked in. So a user never uses more
+//! connections for waits than the lane has permits.
 
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    collections::HashMap,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
+use foldhash::fast::RandomState;
+use tokio::time::timeout;
+
+use super::ServerPool;
 use crate::limits::{Turn, Turns};
+use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
 /// The lane limits how many operations wait for data at the server: it has a number of permits for
@@ -29,6 +46,14 @@ const SHORT_SLICE: Duration = Duration::from_millis(100);
 /// Length of a slice while more operations wait for a permit than there are permits.
 const SHORTEST_SLICE: Duration = Duration::from_millis(25);
 
+/// A server may take this much longer than twice the length of a slice. Then the turn of the server
+/// ends.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Users without permits and without waiting operations are removed only if at least this number of
+/// users is known.
+const CLEAN_AT: usize = 64;
+
 /// The requester of a permit: the number that identifies the user, and the client's group (for
 /// example all clients of one address). The lane serves the users in turn, and the groups of each
 /// user in turn.
@@ -39,6 +64,26 @@ pub type LaneKey = (u64, Sharer);
 pub struct Lane {
     turns: Turns<LaneKey>,
     permits: AtomicUsize,
+    /// Number of operations that wait for a turn of the server.
+    waiting: AtomicUsize,
+    users: Mutex<Users>,
+}
+
+/// The users that have permits or waiting operations, by their numbers. Users that no longer have
+/// any are removed later.
+#[derive(Debug, Default)]
+struct Users {
+    by_number: HashMap<u64, Arc<UserTurns>, RandomState>,
+    /// When this number of users is known, users without permits and without waiting operations are
+    /// removed.
+    clean_at: usize,
+}
+
+/// The turns of one user.
+#[derive(Debug)]
+struct UserTurns {
+    turns: Turns,
+    /// Number of operations that wait for a turn of the user.
     waiting: AtomicUsize,
 }
 
@@ -48,12 +93,63 @@ pub struct Lane {
 pub struct LanePermit {
     /// Length of the slice: how long the server may wait for data.
     pub slice: Duration,
-    _turn: Turn<LaneKey>,
+    /// The turn of the server; `None` after it has ended.
+    turn: Option<Turn<LaneKey>>,
+    _own_turn: Turn,
+    _user: Arc<UserTurns>,
 }
 
-/// Counts one operation that waits for a permit. The count ends when this guard is dropped, so it
+impl LanePermit {
+    /// Ends the turn of the server. The turn of the user continues.
+    fn release(&mut self) {
+        self.turn = None;
+    }
+}
+
+/// The permit of a checkout during its exchange with the server.
+#[derive(Debug)]
+pub(crate) struct HeldPermit<'a> {
+    pub(super) permit: &'a mut LanePermit,
+    pub(super) pool: &'a ServerPool,
+}
+
+impl HeldPermit<'_> {
+    /// Runs `wait`, the wait for the server. Releases the permit for other users if the wait lasts
+    /// clearly longer than the slice. But the permit is kept while operations such as this one use
+    /// connections that are reserved for urgent operations (see [`super::reserve`]). So long waits
+    /// never use the whole reserve.
+    pub(crate) async fn hold_during<T>(&mut self, wait: impl Future<Output = T>) -> T {
+        let mut wait = pin!(wait);
+        let mut limit = self.permit.slice * 2 + GRACE;
+        while self.permit.turn.is_some() {
+            if let Ok(done) = timeout(limit, wait.as_mut()).await {
+                return done;
+            }
+            if self.pool.has_whole_reserve() {
+                self.permit.release();
+            }
+            limit = GRACE;
+        }
+        wait.await
+    }
+
+    /// Releases the permit for other users, because the reply has begun and so the wait for data is
+    /// over.
+    pub(crate) fn release(self) {
+        self.permit.release();
+    }
+}
+
+/// Counts one operation that waits for a turn. The count ends when this guard is dropped, so it
 /// also ends if the wait is cancelled.
 struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -69,6 +165,7 @@ impl Lane {
             turns: Turns::by_user(permits),
             permits: AtomicUsize::new(permits),
             waiting: AtomicUsize::new(0),
+            users: Mutex::default(),
         }
     }
 
@@ -78,28 +175,81 @@ impl Lane {
         let permits = permits_of(max_pool_size);
         self.permits.store(permits, Ordering::Relaxed);
         self.turns.set_count(permits);
+        for user in self.users.lock().by_number.values() {
+            user.turns.set_count(permits);
+        }
     }
 
-    /// Waits for a permit. Cancel safe.
+    /// Waits for a permit: first for a turn of the user, then for a turn of the server. Cancel
+    /// safe.
     pub async fn enter(&self, from: LaneKey) -> LanePermit {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting(&self.waiting);
+        let (number, sharer) = from;
+        let user = self.user(number);
+        let waiting = Waiting::begin(&user.waiting);
+        let own_turn = user.turns.take(sharer).await;
+        drop(waiting);
+        let waiting = Waiting::begin(&self.waiting);
         let turn = self.turns.take(from).await;
         drop(waiting);
-        let still_waiting = self.waiting.load(Ordering::Relaxed);
-        let slice = if still_waiting > self.permits.load(Ordering::Relaxed) {
+        LanePermit {
+            slice: self.slice(&user),
+            turn: Some(turn),
+            _own_turn: own_turn,
+            _user: user,
+        }
+    }
+
+    /// The length of the slice of an operation of this user. Waiting operations of other users
+    /// count only if a turn of the server is all that they need.
+    fn slice(&self, user: &UserTurns) -> Duration {
+        let of_server = self.waiting.load(Ordering::Relaxed);
+        let still_waiting = of_server + user.waiting.load(Ordering::Relaxed);
+        if still_waiting > self.permits.load(Ordering::Relaxed) {
             SHORTEST_SLICE
-        } else if still_waiting > 0 || self.turns.free() == 0 {
+        } else if still_waiting > 0 || self.turns.free() == 0 || user.turns.free() == 0 {
             SHORT_SLICE
         } else {
             LONG_SLICE
-        };
-        LanePermit { slice, _turn: turn }
+        }
     }
 
-    /// Returns the number of permits in use, and the number of operations that wait for a permit.
+    /// The turns of the user with this number.
+    fn user(&self, number: u64) -> Arc<UserTurns> {
+        let mut users = self.users.lock();
+        if let Some(user) = users.by_number.get(&number) {
+            return Arc::clone(user);
+        }
+        if users.by_number.len() >= users.clean_at {
+            users
+                .by_number
+                .retain(|_, user| Arc::strong_count(user) > 1);
+            users.clean_at = CLEAN_AT.max(2 * users.by_number.len());
+        }
+        let user = Arc::new(UserTurns {
+            turns: Turns::new(self.permits.load(Ordering::Relaxed)),
+            waiting: AtomicUsize::new(0),
+        });
+        users.by_number.insert(number, Arc::clone(&user));
+        user
+    }
+
+    /// True if operations of the user with this number wait for a turn of the user.
+    pub(crate) fn has_waiting_of(&self, number: u64) -> bool {
+        let users = self.users.lock();
+        let user = users.by_number.get(&number);
+        user.is_some_and(|user| user.waiting.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Returns the number of operations that have a permit or a connection for their wait, and the
+    /// number of operations that wait for a permit.
     pub(super) fn counts(&self) -> (usize, usize) {
-        (self.turns.taken(), self.waiting.load(Ordering::Relaxed))
+        let of_server = self.waiting.load(Ordering::Relaxed);
+        let (mut taken, mut waiting) = (0_usize, of_server);
+        for user in self.users.lock().by_number.values() {
+            taken += user.turns.taken();
+            waiting += user.waiting.load(Ordering::Relaxed);
+        }
+        (taken.saturating_sub(of_server), waiting)
     }
 }
 
@@ -176,14 +326,44 @@ mod tests {
             assert!(poll!(permit).is_pending());
         }
         drop(held);
+        let [other_user, other_address] = others;
+        let permit = other_user.now_or_never();
+        assert!(permit.is_some(), "users are served in turn");
+        drop(permit);
         let mut crowd = crowd.into_iter();
         drop(crowd.next().unwrap().await);
-        for permit in others {
-            let permit = permit.now_or_never();
-            assert!(
-                permit.is_some(),
-                "users and their addresses are served in turn"
-            );
+        let permit = other_address.now_or_never();
+        assert!(permit.is_some(), "addresses of a user are served in turn");
+    }
+
+    /// For example, the server searches a long time for data, or the client reads slowly.
+    #[tokio::test(start_paused = true)]
+    async fn a_user_with_long_waits_gets_no_further_permits_and_other_users_get_theirs() {
+        let lane = Lane::new(8);
+        let mut long = [lane.enter(USER).await, lane.enter(USER).await];
+        assert!(lane.enter((2, Sharer::Local)).now_or_never().is_none());
+        for permit in &mut long {
+            permit.release();
         }
+        assert_eq!(lane.counts(), (2, 0));
+        let mut further = Box::pin(lane.enter(USER));
+        assert!(poll!(&mut further).is_pending());
+        assert!(lane.has_waiting_of(USER.0));
+        drop(further);
+        assert!(!lane.has_waiting_of(USER.0));
+        let other = lane.enter((2, Sharer::Local)).await;
+        assert_eq!(other.slice, LONG_SLICE);
+        assert_eq!(lane.counts(), (3, 0));
+        drop(long);
+        assert!(lane.enter(USER).now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn users_without_permits_and_waiting_operations_are_forgotten() {
+        let lane = Lane::new(4);
+        for number in 0..1_000 {
+            drop(lane.enter((number, Sharer::Local)).await);
+        }
+        assert!(lane.users.lock().by_number.len() <= CLEAN_AT);
     }
 }

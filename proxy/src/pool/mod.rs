@@ -65,7 +65,6 @@ use seawall_transport::connection::{
     Connection, Connector, EstablishError, Generation, Interrupts, ServerAddress, TlsVersion,
 };
 
-pub(crate) use self::inner::Suspicion;
 pub use self::{
     checkout::Checkout,
     demand::{Demand, Need},
@@ -80,6 +79,7 @@ use self::{
     queue::Ticket,
     slots::{LimitReset, Slot, WINDOW},
 };
+pub(crate) use self::{inner::Suspicion, lane::HeldPermit};
 
 /// Limits of the connections to one server. All servers have the same limits.
 #[derive(Clone, Debug)]
@@ -575,6 +575,11 @@ impl ServerPool {
     /// True if operations wait for a connection or a slot.
     pub(crate) fn has_waiting(&self) -> bool {
         self.inner.lock().has_waiting()
+    }
+
+    /// True if only urgent operations use reserved connections to the server (see `reserve`).
+    pub(crate) fn has_whole_reserve(&self) -> bool {
+        self.inner.lock().has_whole_reserve()
     }
 
     /// Returns how long operations have been waiting for a connection or a slot.

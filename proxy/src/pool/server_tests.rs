@@ -1,12 +1,18 @@
 //! Tests of a pool against a scripted server that replies `{ok: 1}` to every command.
 
-use std::{collections::HashSet, future::poll_fn, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    future::{pending, poll_fn},
+    num::NonZeroU32,
+    sync::Arc,
+    time::Duration,
+};
 
 use bson::{RawDocument, rawdoc};
 use futures_util::FutureExt as _;
 use tokio::{
     runtime::Handle,
-    time::{Instant, timeout},
+    time::{Instant, pause, timeout},
 };
 
 use super::{
@@ -315,6 +321,33 @@ async fn a_checkout_keeps_its_permit_to_wait_for_data_until_the_connection_is_ch
     assert_eq!(scene.pool.lane().counts(), (1, 0));
     drop(checkout);
     assert_eq!(scene.pool.lane().counts(), (0, 0));
+}
+
+/// The user still has its connection, so it does not get the permit a second time.
+#[tokio::test]
+async fn if_a_server_takes_much_longer_than_a_slice_another_user_gets_the_permit() {
+    let scene = Scene::ready(limits()).await;
+    let lane = scene.pool.lane();
+    let mut checkout = scene.check_out().await.unwrap();
+    checkout.keep_permit(lane.enter((1, Sharer::Local)).await);
+    checkout.begin();
+    pause();
+    let began = Instant::now();
+    let (_, _, permit) = checkout.exchange();
+    let mut permit = permit.unwrap();
+    let mut endless = Box::pin(permit.hold_during(pending::<()>()));
+    tokio::select! {
+        () = &mut endless => unreachable!("the server never replies"),
+        permit = lane.enter((2, Sharer::Local)) => drop(permit),
+    }
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_secs(1), "{waited:?}");
+    assert!(waited < Duration::from_secs(2), "{waited:?}");
+    assert!(lane.enter((1, Sharer::Local)).now_or_never().is_none());
+    assert_eq!(lane.counts(), (1, 0));
+    drop(endless);
+    drop(checkout);
+    assert!(lane.enter((1, Sharer::Local)).now_or_never().is_some());
 }
 
 #[tokio::test]

@@ -69,7 +69,13 @@ async fn relay_cut(
         is_wanted: &|| false,
         recording: None,
     };
-    let mut relayed = std::pin::pin!(relay_reply(&mut end, server, awaited, &mut observation));
+    let mut relayed = std::pin::pin!(relay_reply(
+        &mut end,
+        server,
+        None,
+        awaited,
+        &mut observation
+    ));
     far.write_all(sent).await.unwrap();
     // These polls read the sent bytes before the connection is closed.
     for _ in 0..10 {

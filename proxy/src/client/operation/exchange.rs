@@ -30,7 +30,7 @@ use crate::{
     },
     limits::Heavy,
     observe::Observation,
-    pool::Checkout,
+    pool::{Checkout, ServerPool},
 };
 use seawall_command::{
     ErrorReply, MAX_TIME_MS_EXPIRED, ReplyFacts, UNAUTHORIZED, conceal_state_change,
@@ -81,7 +81,7 @@ impl Operation<'_> {
         }
         let sent_at = Instant::now();
         observation.enter(Phase::Server, sent_at);
-        let (connection, pool) = checkout.connection_and_pool();
+        let (connection, pool, permit) = checkout.exchange();
         let awaited = Awaited {
             request_id: self.message.header.request_id,
             form: self.command.spec.reply_form,
@@ -90,13 +90,13 @@ impl Operation<'_> {
             limits: &self.shared.limits,
             sharer: self.sharer,
             interrupt: &interrupt,
-            is_wanted: &|| pool.has_waiting(),
+            is_wanted: &|| self.is_wanted(pool, slice),
             recording: self.recording,
         };
         // Seawall waits for the reply even if the client wants none, so that the client's next
         // operation runs after this operation.
         let server = &mut connection.stream;
-        let relayed = relay_reply(end, server, awaited, observation).await;
+        let relayed = relay_reply(end, server, permit, awaited, observation).await;
         match relayed {
             Ok(Reply::Held(reply, facts, now)) => {
                 checkout.finish_at(now);
@@ -120,6 +120,13 @@ impl Operation<'_> {
                 self.reply_not_forwarded(&error, &checkout, generation)
             }
         }
+    }
+
+    /// True if other operations wait for a connection to the server. A slice of a wait for data has
+    /// a permit, so its connection is also wanted if operations of its user wait for a permit.
+    fn is_wanted(&self, pool: &ServerPool, slice: Option<Slice>) -> bool {
+        let user = self.identity.id().as_u64();
+        pool.has_waiting() || (slice.is_some() && pool.lane().has_waiting_of(user))
     }
 
     /// True if the operation has waited for its connection, its command is streamed, and its client

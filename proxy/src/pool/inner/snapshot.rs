@@ -33,6 +33,12 @@ impl Inner {
         self.waiting > 0
     }
 
+    /// True if only urgent operations use connections of the server's reserve (see
+    /// `super::super::reserve`).
+    pub(in super::super) fn has_whole_reserve(&self) -> bool {
+        self.ordinary() <= self.limits.max_for_slots()
+    }
+
     /// Returns how long operations have been waiting.
     pub(in super::super) fn waits(&self, now: Instant) -> Waits {
         let mut waits = Waits::default();
