@@ -247,6 +247,33 @@ async fn operations_that_wait_for_a_failed_server_do_not_keep_change_streams_wai
     assert_eq!(lost.code(), Some(43), "{lost:?}");
 }
 
+/// Other operations of the user take all of its connections between two slices.
+#[tokio::test]
+async fn a_wait_for_data_that_cannot_be_continued_ends_with_an_empty_reply() {
+    let toml = "pool.max_pool_size = 4\npool.wait_queue_timeout_ms = 2000\n";
+    let scene = Scene::start_with(Options::default(), toml.to_owned()).await;
+    scene.insert(doc! {"_id": 1}).await;
+    let mut watcher = scene.client().await;
+    watcher.set_limit(LIMIT);
+    let stream = watch(&mut watcher, doc! {}).await;
+    let mut wait = more(stream, Some(600_000));
+    wait.insert("$db", DB);
+    watcher.send(&OpMsg::new(wait)).await.unwrap();
+    eventually(LIMIT, async || scene.slices().len() > 1)
+        .await
+        .unwrap();
+    let mut blocked = Vec::new();
+    for _ in 0..4 {
+        let mut client = scene.client().await;
+        let endless = doc! {"$where": "sleep(600000) || true"};
+        let find = doc! {"find": "things", "filter": endless, "$db": DB};
+        client.send(&OpMsg::new(find)).await.unwrap();
+        blocked.push(client);
+    }
+    let reply = watcher.read_reply().await.unwrap();
+    assert!(batch(&reply).is_empty());
+}
+
 /// A pool of four connections allows one operation at a time to wait for data.
 #[tokio::test]
 async fn a_user_whose_connections_are_all_in_use_does_not_delay_change_streams_of_others() {

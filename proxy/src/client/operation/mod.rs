@@ -178,21 +178,28 @@ impl Operation<'_> {
     }
 
     /// Splits the operation's wait for data into slices (see [`slices`]) and sends the command once
-    /// for each slice, until data arrives or the wait is over.
+    /// for each slice, until data arrives or the wait is over. If no further slice can begin in
+    /// time, the client gets the empty reply of the last slice, as at the end of a wait.
     async fn run_in_slices(
         &self,
         wait: &Wait,
         end: &mut ClientEnd<'_>,
         observation: &mut Observation<'_>,
     ) -> AttemptEnd {
+        let mut empty = None;
         loop {
             let next = {
-                let next = pin!(self.next_slice(wait, observation));
+                let next = pin!(self.next_slice(wait, empty.is_some(), observation));
                 end.unless_gone(next).await
             };
             let (slice, checkout) = match next {
                 Some(Ok(next)) => next,
-                Some(Err(failure)) => return self.refuse(end, failure, observation).await,
+                Some(Err(failure)) => {
+                    return match empty.filter(|_| failure.may_be_temporary()) {
+                        Some(empty) => empty,
+                        None => self.refuse(end, failure, observation).await,
+                    };
+                }
                 None => return AttemptEnd::Gone,
             };
             let attempt = self.attempt(end, checkout, observation, Some(slice));
@@ -200,6 +207,7 @@ impl Operation<'_> {
             if !self.should_continue(wait, slice, &ended) {
                 return ended;
             }
+            empty = Some(ended);
         }
     }
 

@@ -53,6 +53,17 @@ pub(super) enum CheckOutFailure {
     Unauthenticated,
 }
 
+impl CheckOutFailure {
+    /// True if the failure says nothing about the operation's user, and may be over when the client
+    /// sends its next operation.
+    pub(super) fn may_be_temporary(&self) -> bool {
+        match self {
+            Self::NoServer | Self::Overload(_) => true,
+            Self::KeysRefused | Self::LoginRefused | Self::Unauthenticated => false,
+        }
+    }
+}
+
 /// The values that are the same in all attempts to check out a connection for one operation.
 #[derive(Clone, Copy, Debug)]
 struct CheckOutAttempt {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     observe::Observation,
-    pool::{Checkout, LanePermit, ServerPool},
+    pool::{Checkout, LanePermit, Overload, ServerPool},
 };
 use seawall_command::Class;
 use seawall_stats::{Outcome, Phase};
@@ -72,6 +72,26 @@ impl Operation<'_> {
         })
     }
 
+    /// Waits for the next slice and its connection. If the wait has had a slice (`is_further`),
+    /// fails at the end of the wait. Cancel safe.
+    ///
+    /// # Errors
+    /// See [`CheckOutFailure`].
+    pub(super) async fn next_slice(
+        &self,
+        wait: &Wait,
+        is_further: bool,
+        observation: &mut Observation<'_>,
+    ) -> Result<(Slice, Checkout), CheckOutFailure> {
+        let beginning = self.begin_slice(wait, observation);
+        match is_further {
+            true => timeout_at(wait.until, beginning)
+                .await
+                .unwrap_or(Err(CheckOutFailure::Overload(Overload::TimedOut))),
+            false => beginning.await,
+        }
+    }
+
     /// Waits for a [`LanePermit`] and then for a connection. The number of permits limits how many
     /// connections to the server are used by operations that wait for data. Returns the next slice
     /// and the connection, which keeps the permit. Cancel safe.
@@ -82,7 +102,7 @@ impl Operation<'_> {
     ///
     /// # Errors
     /// See [`CheckOutFailure`].
-    pub(super) async fn next_slice(
+    async fn begin_slice(
         &self,
         wait: &Wait,
         observation: &mut Observation<'_>,
