@@ -62,13 +62,12 @@ impl Client {
         let sequences = sequences(parsed);
         let input = input(parsed, &sequences);
         let (shared, connected, captured) = (&self.shared, &self.connected, &mut self.captured);
-        let request_bytes = message.header.message_length;
-        let bytes = message.bytes.len();
+        let (size, bytes) = (message.header.message_length, message.bytes.len());
         // The recording and the observation both need a pass over the whole command.
         let mut begin = || {
             let arrived = arrived(message, command, &input, now);
             let recording = record_command(&shared.captures, captured, connected, &arrived);
-            (recording, shared.recorder.begin(&input, request_bytes, now))
+            (recording, shared.recorder.begin(&input, size, now))
         };
         let (recording, mut observation) = match Heavy::is_long_walk(bytes) {
             false => begin(),

@@ -453,13 +453,13 @@ mod tests {
     }
 
     /// The document `{a: {a: … {} …}}`, nested this many levels deep.
-    fn nested(levels: usize) -> bson::RawDocumentBuf {
+    fn nested(levels: usize) -> RawDocumentBuf {
         let mut bytes = vec![5, 0, 0, 0, 0];
         for _ in 1..levels {
             let length = i32::try_from(bytes.len() + 8).unwrap();
             bytes = [&length.to_le_bytes()[..], b"\x03a\0", &bytes, &[0]].concat();
         }
-        bson::RawDocumentBuf::from_bytes(bytes).unwrap()
+        RawDocumentBuf::from_bytes(bytes).unwrap()
     }
 
     #[test]
