@@ -20,7 +20,7 @@ use std::{
 };
 
 use self::{
-    fitting::{fitting, limit_shapes},
+    fitting::{ShapeLimits, fitting, limit_shapes},
     names::LabelStore,
 };
 use super::{annotations::Annotation, packed};
@@ -40,12 +40,17 @@ pub(super) const MAX_GAP_SECONDS: u64 = 60;
 /// erased if the clock was wrong, and is set back soon, unless the memory limit is reached.
 const UNSURE_SECONDS: u64 = 300;
 
-/// A step of more than a second keeps the figures of at most this number of times
-/// [`History::max_shapes`] shapes, because different shapes may be heavy in different seconds.
+/// A step of more than a second keeps the figures of at most `LONG_STEP_FACTOR` × `max_shapes`
+/// shapes, because different shapes may be heavy in different seconds.
 const LONG_STEP_FACTOR: usize = 4;
 
-/// Labels may use this fraction of the memory limit. At this limit, the history forgets the labels
-/// of the shapes that occur in the fewest steps.
+/// The labels of the shapes in one step of more than a second may use one 32nd of the memory limit,
+/// and twice as much while the step is in progress. So the labels of the three steps in progress
+/// use less than all labels may use.
+const STEP_LABEL_SHARE: usize = 32;
+
+/// All labels together may use a quarter of the memory limit. At this limit, the history forgets
+/// the labels of the shapes that occur in the fewest steps.
 const LABEL_SHARE: usize = 4;
 
 /// One step of a tier, packed into few bytes.
@@ -282,7 +287,7 @@ impl History {
     /// the next tier.
     fn close_step(&mut self, tier: usize, start: u64, mut sums: Sums) {
         if tier > 0 {
-            limit_shapes(&mut sums.period.series, self.max_shapes_of_long_step());
+            limit_shapes(&mut sums.period.series, self.limits_of_long_step());
         }
         let frame = Arc::new(self.frame(tier, start, &sums));
         self.delta.added.push(Arc::clone(&frame));
@@ -294,12 +299,15 @@ impl History {
         self.roll_up(tier + 1, start, &sums);
     }
 
-    fn max_shapes_of_long_step(&self) -> usize {
-        self.max_shapes.saturating_mul(LONG_STEP_FACTOR)
+    fn limits_of_long_step(&self) -> ShapeLimits {
+        ShapeLimits {
+            count: self.max_shapes.saturating_mul(LONG_STEP_FACTOR),
+            label_bytes: self.max_bytes / STEP_LABEL_SHARE,
+        }
     }
 
     fn roll_up(&mut self, tier: usize, start: u64, sums: &Sums) {
-        let max_shapes = self.max_shapes_of_long_step();
+        let limits = self.limits_of_long_step();
         let (Some((length, _)), Some(place)) = (TIERS.get(tier), self.tiers.get_mut(tier)) else {
             return;
         };
@@ -311,8 +319,8 @@ impl History {
         open.gauges.merge(&sums.gauges);
         // This bounds the memory of the step in progress. Shapes are seldom removed, because a
         // shape that is light now can become heavy later in the step.
-        if open.period.series.len() > max_shapes.saturating_mul(2) {
-            limit_shapes(&mut open.period.series, max_shapes);
+        if limits.are_far_exceeded(&open.period.series) {
+            limit_shapes(&mut open.period.series, limits);
         }
         if let Some((start, sums)) = over {
             self.close_step(tier, start, sums);

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, cmp::Reverse, collections::BTreeMap, sync::Arc};
 
-use super::super::packed;
+use super::{super::packed, names::label_bytes};
 use seawall_stats::{Figures, Label};
 
 /// The series that the frame of a step gets: all series of the step, if their
@@ -44,20 +44,47 @@ pub(super) fn fitting(
     Cow::Owned(kept)
 }
 
-/// Keeps the series of the `max` shapes with the greatest server load. The figures of all other
-/// shapes are added to [`Label::OtherShapes`].
-pub(super) fn limit_shapes(series: &mut BTreeMap<Arc<Label>, Figures>, max: usize) {
-    let shapes = series.iter();
-    let shapes = shapes.filter(|(label, _)| matches!(***label, Label::Shape { .. }));
+/// The limits of the shapes in one step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShapeLimits {
+    pub(super) count: usize,
+    pub(super) label_bytes: usize,
+}
+
+impl ShapeLimits {
+    /// True if the shapes of a step exceed twice a limit.
+    pub(super) fn are_far_exceeded(self, series: &BTreeMap<Arc<Label>, Figures>) -> bool {
+        let shapes = series.keys().filter(|label| is_shape(label));
+        let add = |(count, bytes), label: &Arc<Label>| (count + 1, bytes + label_bytes(label));
+        let (count, bytes) = shapes.fold((0_usize, 0_usize), add);
+        count > self.count.saturating_mul(2) || bytes > self.label_bytes * 2
+    }
+}
+
+fn is_shape(label: &Label) -> bool {
+    matches!(label, Label::Shape { .. })
+}
+
+/// Keeps the series of the shapes with the greatest server load, as many as the limits allow. The
+/// figures of all other shapes are added to [`Label::OtherShapes`].
+pub(super) fn limit_shapes(series: &mut BTreeMap<Arc<Label>, Figures>, limits: ShapeLimits) {
+    let shapes = series.iter().filter(|(label, _)| is_shape(label));
     let mut loads: Vec<_> = shapes
         .map(|(label, figures)| (figures.load(), Arc::clone(label)))
         .collect();
-    if loads.len() <= max {
+    loads.sort_by_key(|(load, _)| Reverse(*load));
+    let mut bytes = 0;
+    let heaviest = loads.iter().take(limits.count);
+    let kept = heaviest.take_while(|(_, label)| {
+        bytes += label_bytes(label);
+        bytes <= limits.label_bytes
+    });
+    let kept = kept.count();
+    if kept == loads.len() {
         return;
     }
-    loads.sort_by_key(|(load, _)| Reverse(*load));
     let mut other = series.remove(&Label::OtherShapes).unwrap_or_default();
-    for (_, label) in loads.drain(max..) {
+    for (_, label) in loads.drain(kept..) {
         if let Some(figures) = series.remove(&label) {
             other.merge(&figures);
         }

@@ -110,9 +110,10 @@ impl LabelStore {
         unused
     }
 
-    /// Forgets labels of shapes until the labels use at most [`KEPT_SHARE`] of `max_bytes`: those
-    /// that the fewest frames use, the oldest first. Keeps the labels in `kept`, and all labels
-    /// that are not of shapes. Returns the numbers of the forgotten labels.
+    /// Forgets the labels of shapes that the fewest frames use, until all labels use at most
+    /// [`KEPT_SHARE`] of `max_bytes`. Of labels with equally many frames, the oldest is forgotten
+    /// first. Keeps the labels in `kept`, and all labels that are not of shapes. Returns the
+    /// numbers of the forgotten labels.
     pub(super) fn forget_rare(&mut self, max_bytes: usize, kept: &HashSet<&Label>) -> Vec<u32> {
         let can_forget =
             |label: &Label| matches!(label, Label::Shape { .. }) && !kept.contains(label);
@@ -143,7 +144,7 @@ impl LabelStore {
 
 /// Estimated memory of a label in bytes: its texts, and its entries in the two maps of
 /// [`LabelStore`].
-fn label_bytes(label: &Label) -> usize {
+pub(super) fn label_bytes(label: &Label) -> usize {
     let texts = match label {
         Label::Shape {
             id,
