@@ -115,9 +115,8 @@ pub(crate) struct HeldPermit<'a> {
 
 impl HeldPermit<'_> {
     /// Runs `wait`, the wait for the server. Releases the permit for other users if the wait lasts
-    /// clearly longer than the slice. But the permit is kept while operations such as this one use
-    /// connections that are reserved for urgent operations (see [`super::reserve`]). So long waits
-    /// never use the whole reserve.
+    /// clearly longer than the slice. But the permit is kept while waits for data could otherwise
+    /// use more than half of the connections to the server.
     pub(crate) async fn hold_during<T>(&mut self, wait: impl Future<Output = T>) -> T {
         let mut wait = pin!(wait);
         let mut limit = self.permit.slice * 2 + GRACE;
@@ -125,7 +124,7 @@ impl HeldPermit<'_> {
             if let Ok(done) = timeout(limit, wait.as_mut()).await {
                 return done;
             }
-            if self.pool.has_whole_reserve() {
+            if self.pool.has_room_for_waits() {
                 self.permit.release();
             }
             limit = GRACE;
@@ -199,12 +198,17 @@ impl Lane {
         }
     }
 
+    /// Number of permits.
+    pub(super) fn permits(&self) -> usize {
+        self.permits.load(Ordering::Relaxed)
+    }
+
     /// The length of the slice of an operation of this user. Waiting operations of other users
     /// count only if a turn of the server is all that they need.
     fn slice(&self, user: &UserTurns) -> Duration {
         let of_server = self.waiting.load(Ordering::Relaxed);
         let still_waiting = of_server + user.waiting.load(Ordering::Relaxed);
-        if still_waiting > self.permits.load(Ordering::Relaxed) {
+        if still_waiting > self.permits() {
             SHORTEST_SLICE
         } else if still_waiting > 0 || self.turns.free() == 0 || user.turns.free() == 0 {
             SHORT_SLICE
@@ -226,7 +230,7 @@ impl Lane {
             users.clean_at = CLEAN_AT.max(2 * users.by_number.len());
         }
         let user = Arc::new(UserTurns {
-            turns: Turns::new(self.permits.load(Ordering::Relaxed)),
+            turns: Turns::new(self.permits()),
             waiting: AtomicUsize::new(0),
         });
         users.by_number.insert(number, Arc::clone(&user));

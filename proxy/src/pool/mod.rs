@@ -577,9 +577,12 @@ impl ServerPool {
         self.inner.lock().has_waiting()
     }
 
-    /// True if only urgent operations use reserved connections to the server (see `reserve`).
-    pub(crate) fn has_whole_reserve(&self) -> bool {
-        self.inner.lock().has_whole_reserve()
+    /// True if as many operations as the lane has permits could begin to wait for data now, and
+    /// half of the connections to the server would still be left for other operations.
+    pub(crate) fn has_room_for_waits(&self) -> bool {
+        let (waits, _) = self.lane.counts();
+        let max = self.inner.lock().max_server_connections();
+        waits + self.lane.permits() <= max / 2
     }
 
     /// Returns how long operations have been waiting for a connection or a slot.

@@ -33,10 +33,8 @@ impl Inner {
         self.waiting > 0
     }
 
-    /// True if only urgent operations use connections of the server's reserve (see
-    /// `super::super::reserve`).
-    pub(in super::super) fn has_whole_reserve(&self) -> bool {
-        self.ordinary() <= self.limits.max_for_slots()
+    pub(in super::super) fn max_server_connections(&self) -> usize {
+        self.limits.max_server_connections
     }
 
     /// Returns how long operations have been waiting.
