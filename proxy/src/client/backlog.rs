@@ -411,6 +411,10 @@ pub(super) async fn forward_large(
             // The timeout is not the client's fault, because this task was waiting for its turn to
             // move bytes.
             Err(_) if turns.is_waiting() && Instant::now() < transfer.overdue_at => continue,
+            // The client has read everything, so the server has needed too much time.
+            Err(_) if transfer.backlog.is_empty() && !turns.is_waiting() => {
+                return Err(RelayError::MidReply(io::ErrorKind::TimedOut.into()));
+            }
             Err(_) => 0,
         };
         // After the whole reply has been read, the loop ends at once, without a check and without a

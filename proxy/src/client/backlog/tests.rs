@@ -221,8 +221,7 @@ async fn forwarding_fails_if_the_server_does_not_send_the_whole_large_reply_with
     far_server.write_all(&sent[..4096]).await.unwrap();
     let began = Instant::now();
     let forwarded = forward(&mut end, &mut server, sent.len(), &budget, &limits).await;
-    assert!(matches!(forwarded, Err(RelayError::ClientGone { .. })));
-    assert!(end.gave_up);
+    assert!(matches!(forwarded, Err(RelayError::MidReply(_))));
     assert!(began.elapsed() >= MESSAGE_LIMIT);
     assert_eq!(budget.used_bytes(), 0);
 }
