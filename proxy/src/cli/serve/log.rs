@@ -8,6 +8,9 @@ mod fields;
 use std::{
     env,
     io::{self, IsTerminal as _},
+    sync::mpsc::sync_channel,
+    thread,
+    time::Duration,
 };
 
 use seawall_config::{Log, LogFormat};
@@ -30,6 +33,9 @@ const LOG_VARIABLE: &str = "SEAWALL_LOG";
 /// Maximum number of lines that wait to be written. Further lines are dropped and counted.
 const MAX_WAITING_LINES: usize = 8_192;
 
+/// How long Seawall waits at its exit until the queued lines are written.
+const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+
 type Filtered = Layered<reload::Layer<EnvFilter, Registry>, Registry>;
 type Format = Box<dyn Layer<Filtered> + Send + Sync>;
 
@@ -44,9 +50,8 @@ pub(super) struct LogControl {
 
 impl LogControl {
     /// Begins to log. `variable` is the filter in the environment variable, if any. When the
-    /// returned guard is dropped, it waits until the waiting lines are written, but for at most
-    /// about a second.
-    pub(super) fn init(log: &Log, variable: Option<String>) -> (Self, WorkerGuard) {
+    /// returned value is dropped, the queued lines are written.
+    pub(super) fn init(log: &Log, variable: Option<String>) -> (Self, FlushAtExit) {
         let (writer, guard) = NonBlockingBuilder::default()
             .lossy(true)
             .buffered_lines_limit(MAX_WAITING_LINES)
@@ -64,10 +69,10 @@ impl LogControl {
             format: format_handle,
             writer,
         };
-        (control, guard)
+        (control, FlushAtExit(Some(guard)))
     }
 
-    /// Counts the lines that were not written.
+    /// Counts the lines that were dropped.
     pub(super) fn left_out(&self) -> ErrorCounter {
         self.writer.error_counter()
     }
@@ -80,8 +85,28 @@ impl LogControl {
     }
 }
 
+/// Writes the queued lines when it is dropped, and waits at most [`FLUSH_LIMIT`] for this.
+#[must_use]
+pub(super) struct FlushAtExit(Option<WorkerGuard>);
+
+impl Drop for FlushAtExit {
+    fn drop(&mut self) {
+        let guard = self.0.take();
+        let (done, is_done) = sync_channel(1);
+        // If the queue is full, the guard prints a message to standard output. This can block or
+        // panic, so it happens on a separate thread.
+        let flushing = thread::Builder::new().spawn(move || {
+            drop(guard);
+            done.send(())
+        });
+        if flushing.is_ok() {
+            is_done.recv_timeout(FLUSH_LIMIT).ok();
+        }
+    }
+}
+
 /// The filter in the environment variable `SEAWALL_LOG`. `None` if the variable is not set or is
-/// empty: it then does not override the level.
+/// empty: the configured level then applies.
 ///
 /// # Errors
 /// A message, if the variable has no valid filter.
@@ -95,8 +120,8 @@ pub(super) fn variable() -> Result<Option<String>, String> {
 /// Checks a filter, and returns it as the log library shows it.
 ///
 /// # Errors
-/// A message, if the filter is invalid or sets no level. The library takes a word that is not a
-/// level, such as `warning`, for a target, and then logs nothing of all other targets.
+/// A message, if the filter is invalid or one of its directives sets no level. The library takes a
+/// word that is not a level, such as `warning`, for a target, and then logs no other target.
 fn parsed(text: &str) -> Result<String, String> {
     let sets_level = |directive: &str| {
         let after_target = directive.rsplit_once('=').map(|(_, level)| level);
@@ -104,7 +129,7 @@ fn parsed(text: &str) -> Result<String, String> {
         !level.is_empty() && level.parse::<LevelFilter>().is_ok()
     };
     match EnvFilter::try_new(text) {
-        Ok(filter) if text.split(',').any(sets_level) => Ok(filter.to_string()),
+        Ok(filter) if text.split(',').all(sets_level) => Ok(filter.to_string()),
         Ok(_) | Err(_) => Err(format!(
             "{LOG_VARIABLE} = {text:?}: must be a level (error, warn, info, debug or trace), \
              directives target=level, or both, separated by commas"
@@ -161,6 +186,7 @@ mod tests {
             "seawall",
             "seawall=",
             "seawall=warning",
+            "warning,seawall::pool=debug",
             ",",
             "[",
             " warn",
