@@ -435,7 +435,8 @@ impl Captures {
             };
             let mut written = Written::new(tap, beginning);
             // If the files cannot be created, the queue keeps its records for the next event. The
-            // first summary has the time of the event, and the last summary has the exact time.
+            // first summary says that the capture begins at the event. The last summary has the
+            // time of the oldest kept operation.
             create(&settings, &written)?;
             written.offset_us = written.tap.queue.begin(event, &self.totals);
             written.began_at -= Duration::from_micros(at_us.saturating_sub(written.offset_us));

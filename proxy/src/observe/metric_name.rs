@@ -167,8 +167,8 @@ metrics! {
     MemoryBytes: Gauge = "seawall_memory_bytes", "Memory for each owner, in bytes. The owner process is the resident memory of the whole process.";
     /// CPU time since Seawall started, by `thread` name.
     ThreadCpuSeconds: Gauge = "seawall_thread_cpu_seconds", "CPU time since Seawall started, by thread name.";
-    /// Log lines that were not written, because the reader of standard error was too slow.
-    LogLeftOutTotal: Counter = "seawall_log_left_out_total", "Log lines that were not written, because the reader of standard error was too slow.";
+    /// Log lines that were dropped, because too many lines already waited to be written.
+    LogLeftOutTotal: Counter = "seawall_log_left_out_total", "Log lines that were dropped, because too many lines already waited to be written.";
     /// Slow log lines that were not written.
     SlowLogLeftOutTotal: Counter = "seawall_slow_log_left_out_total", "Slow log lines that were not written.";
     /// Steps of the history (a step has the figures of a second or of a longer interval) that were

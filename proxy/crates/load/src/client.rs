@@ -68,8 +68,9 @@ impl Drop for NextOperation {
     }
 }
 
-/// The only operation of a client that connects for it. This value is dropped when the operation
-/// ends, or when the load ends. If the load ends first, the drop records the operation.
+/// The operation of a client that connects, runs this one operation, and disconnects. This value is
+/// dropped when the operation ends, or when the load ends. If the load ends first, the drop records
+/// the operation.
 struct Arrival {
     shared: Arc<Shared>,
     due: Instant,
