@@ -61,7 +61,8 @@ async fn reloads_cause_no_error_for_four_drivers_with_a_thousand_connections() {
     let seawall = &pair.seawall;
     let clients = async || seawall.metric("seawall_client_connections", &[]).await;
     let are_connected = async || clients().await >= f64::from(CONNECTIONS);
-    eventually(LIMIT, are_connected).await.unwrap();
+    // The drivers need much CPU time for this, and other tests run beside this test.
+    eventually(3 * LIMIT, are_connected).await.unwrap();
     let inserts = async || {
         let command = ["command=\"insert\"", "outcome=\"ok\""];
         seawall.metric("seawall_operations_total", &command).await
