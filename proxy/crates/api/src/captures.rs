@@ -51,7 +51,7 @@ pub struct Capture {
     /// the equality of values (`equality`), or as pseudonyms that also keep the order of numbers
     /// and of dates (`ordered`). `None` if not known.
     pub redact: Option<String>,
-    /// What is recorded of each reply. `facts`: only the errors, the counts and the cursor of the
+    /// The recorded part of each reply. `facts`: only the errors, the counts and the cursor of the
     /// reply. `whole`: the whole reply.
     pub replies: String,
     /// True while the capture runs.
@@ -81,7 +81,7 @@ pub struct NewCapture {
     /// and of dates (`ordered`). The default is `capture.redact`, and values cannot be recorded
     /// with less protection than this key requires.
     pub redact: Option<String>,
-    /// What is recorded of each reply. `facts`: only the errors, the counts and the cursor of the
+    /// The recorded part of each reply. `facts`: only the errors, the counts and the cursor of the
     /// reply. `whole`: the whole reply. The default is `facts`.
     pub replies: Option<String>,
     /// Share of the clients that are captured, above 0 and at most 1. The default is 1.

@@ -163,7 +163,7 @@ impl AdminClient {
             let body = body::to_bytes(response.into_body(), MAX_RESPONSE_BYTES).await;
             let body = body.map_err(|error| ClientError::Broken(root_cause(&error)))?;
             // `accepted` returns the error for the status 401. It also accepts the statuses 201,
-            // 202 and 422, but the bodies of such responses are no downloads. So these statuses are
+            // 202 and 422, but the body of such a response is not a download. So these statuses are
             // errors here.
             accepted(path, status, &body)?;
             return Err(refused(path, status, &body));
@@ -386,8 +386,8 @@ pub enum ClientError {
         /// The base URL of the proxy.
         address: String,
     },
-    /// The connection ended before the end of the response, or the response is larger than this
-    /// client ever accepts.
+    /// The connection ended before the end of the response, or the response is larger than
+    /// `MAX_RESPONSE_BYTES`.
     #[error("could not read the whole response: {0}")]
     Broken(String),
     /// The token is missing or wrong.

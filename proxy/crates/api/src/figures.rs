@@ -45,18 +45,20 @@ impl<const PER_OCTAVE: usize> From<&Distribution<PER_OCTAVE>> for Latency {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Phases {
-    /// Selecting a server and getting a connection to it, and a first attempt that failed.
+    /// Time to select a server and to check out a connection to this server. Includes the time of a
+    /// first attempt that failed.
     pub checkout: f64,
-    /// From the end of the checkout until the last byte of the command is written to the server.
+    /// Time from the end of the checkout until the last byte of the command is written to the
+    /// server.
     pub forward: f64,
-    /// Waiting for a permit. Permits limit the number of operations in flight.
+    /// Time of the wait for a permit. Permits limit the number of operations in flight.
     pub permit: f64,
     /// Time from the first to the last byte of the reply.
     pub receive: f64,
-    /// Writing the rest of the reply to the client, after its last byte has arrived from the
-    /// server.
+    /// Time from the arrival of the last byte of the reply until the whole reply is written to the
+    /// client.
     pub send: f64,
-    /// From the last written byte of the command to the first byte of the reply.
+    /// Time from the last written byte of the command to the first byte of the reply.
     pub server: f64,
 }
 
@@ -97,8 +99,8 @@ impl From<&PhaseTimes> for Phases {
     }
 }
 
-/// The number and the time of the `getMore`s on the cursors of some operations, for example of the
-/// operations of one query shape.
+/// The `getMore`s on the cursors of a group of operations, such as the operations of one query
+/// shape: their number and their time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct More {

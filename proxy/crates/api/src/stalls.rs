@@ -30,8 +30,8 @@ pub struct Pulse {
     /// The mean round-trip time of the samples that `answered` counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_ms: Option<f64>,
-    /// A note about what the samples do not contain in this deployment. Absent if there is nothing
-    /// to note.
+    /// A note about data that the samples lack in this deployment. Absent if there is nothing to
+    /// note.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The error text of each server that refused its last sample, by server address.

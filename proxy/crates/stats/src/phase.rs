@@ -11,14 +11,16 @@ use std::{
 pub enum Phase {
     /// Waiting for a permit. Permits limit the number of operations in flight.
     Permit,
-    /// Selecting a server and getting a connection to it, and a first attempt that failed.
+    /// Selecting a server and checking out a connection to this server. Includes a first attempt
+    /// that failed.
     Checkout,
-    /// From the end of the checkout until the last byte of the command is written to the server.
+    /// The time from the end of the checkout until the last byte of the command is written to the
+    /// server.
     Forward,
-    /// From the last written byte of the command to the first byte of the reply.
+    /// The time from the last written byte of the command to the first byte of the reply.
     Server,
-    /// From the first to the last byte of the reply. A large reply is forwarded as it arrives, so a
-    /// client that reads it slowly makes this phase long.
+    /// The time from the first to the last byte of the reply. A large reply is forwarded as it
+    /// arrives, so a client that reads it slowly makes this phase long.
     Receive,
     /// Writing the rest of the reply to the client, after the last byte of the reply has arrived
     /// from the server.

@@ -49,7 +49,8 @@ macro_rules! add {
 use add;
 
 /// Merges a text that two instances report: if their texts differ, the result is [`MIXED`]. An
-/// empty text means that the instance does not report one; the result is then the other text.
+/// empty text means that the instance reports no text; the result is then the text of the other
+/// instance.
 fn merge_text(text: &mut String, other: String) {
     if text.is_empty() {
         *text = other;
@@ -72,7 +73,7 @@ fn add_known<T: std::ops::Add<Output = T>>(sum: &mut Option<T>, more: Option<T>)
     combine(sum, more, std::ops::Add::add);
 }
 
-/// Merges `other` into `member`. If one of the two is absent, the result is the other.
+/// Merges `other` into `member`. If only one of the two is present, the result is the present one.
 fn merge_known<T: Merge>(member: &mut Option<T>, other: Option<T>) {
     combine(member, other, |mut member, other| {
         member.merge(other);
@@ -182,7 +183,8 @@ fn step_length(requested: f64, longest: f64) -> f64 {
 }
 
 /// The seconds with data in a step of this length. A shorter step can begin in this step and end in
-/// the next one. It counts only here, so the sum of the seconds can exceed the length.
+/// the next step. All its seconds count in this step, so the sum of the seconds can exceed the
+/// length.
 fn within_step(seconds: f64, length: f64) -> f64 {
     seconds.min(length)
 }
@@ -491,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_three_instances_keep_their_length() {
+    fn merging_timelines_with_equal_steps_keeps_the_step_length() {
         let timeline = || Timeline {
             step_seconds: 0.0,
             steps: (0..100)
@@ -509,7 +511,7 @@ mod tests {
             merged.merge(timeline());
         }
         assert_eq!((merged.steps.len(), merged.step_seconds), (100, 3.0));
-        // Steps of 3 s do not fit into steps of 10 s.
+        // Some steps of 3 s begin in one step of 10 s and end in the next step.
         merged.merge(Timeline {
             step_seconds: 10.0,
             ..Timeline::default()
