@@ -1,9 +1,9 @@
-//! Decides when work runs that is done once in each period of a fixed length.
+//! Decides when to do work that is due once in each period. All periods have the same length.
 
 use seawall_locks::Mutex;
 
-/// Work that is later than this is omitted: soon after it, the work of the next period would be
-/// almost the same.
+/// If the work of a period is late by more than this time, it is omitted: the next work would
+/// follow soon after it, with almost the same result.
 const MAX_DELAY_SECONDS: u64 = 60;
 
 /// Divides the time into periods of one length. The caller asks about once a second, but may skip a

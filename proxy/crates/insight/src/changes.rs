@@ -2,10 +2,11 @@
 //! frequent, or heavier.
 //!
 //! Two minutes of the same load are never equal. A machine may become a third slower for all shapes
-//! at once, and the 99th percentile of a small sample can double by chance. So the change of each
+//! together, and the 99th percentile of a small sample can double by chance. So the change of each
 //! shape is compared with the changes of the *other* shapes. A change is reported only if it is
 //! statistically significant (corrected for the number of shapes), large, and relevant in absolute
-//! terms. A change of all shapes at once is reported once, with the label [`Label::Whole`].
+//! terms. A change that all shapes have in common is reported once, with the label
+//! [`Label::Whole`].
 //!
 //! Durations are compared by a rank test (see `ranks`), which assumes no distribution and is not
 //! misled by a single stall. The reported ratio compares the medians, not the means, because one
@@ -33,12 +34,12 @@ mod renamed;
 #[cfg(test)]
 mod tests;
 
-/// One change of a shape, or of all shapes at once.
+/// One change of a shape, or of all shapes together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// The kind of the change.
     pub kind: ChangeKind,
-    /// The shape that changed, or [`Label::Whole`] for a change of all shapes at once.
+    /// The shape that changed, or [`Label::Whole`] for a change of all shapes together.
     pub label: Arc<Label>,
     /// Counts and times of the shape's operations in the earlier period; empty for a new shape.
     pub before: Figures,
@@ -116,9 +117,10 @@ const MIN_RATIO: f64 = 1.5;
 /// which must not be reported.
 const MIN_DRIFT: f64 = 2.5;
 
-/// A shape is reported as slower or faster only if its ratio (later divided by earlier median
-/// duration) differs from the drift (the change that all shapes have in common) by at least this
-/// many standard deviations of the other shapes' ratios. [`ENOUGH_RATIO`] is an exception.
+/// A shape is reported as slower or faster only if its ratio differs from the drift by at least
+/// this many standard deviations of the other shapes' ratios. The ratio is the later divided by the
+/// earlier median duration. The drift is the change that all shapes have in common.
+/// [`ENOUGH_RATIO`] is an exception.
 const SPREADS: f64 = 3.5;
 
 /// A slowdown that exceeds the drift by this factor is reported even if the other shapes' ratios
@@ -174,7 +176,7 @@ const MIN_BYTES: f64 = 512.0;
 const MIN_DOCUMENTS: f64 = 1.0;
 
 /// The changes from `before` to `now`, those with the highest cost (increase of the operation time
-/// per second) first. Changes of all shapes at once come last: if a single shape changed more than
+/// per second) first. Changes of all shapes together come last: if a single shape changed more than
 /// all others, this shape is more likely the cause of a problem. Empty if a period has no
 /// operations.
 pub fn compare(before: &Period, now: &Period) -> Vec<Change> {
@@ -476,7 +478,7 @@ impl<'a> Comparison<'a> {
         (is_relevant && is_significant()).then(|| mean_now * n_before / float(before.max(1)))
     }
 
-    /// Changes of all shapes at once, measured by the median of the shapes' ratios. The ratio of
+    /// Changes of all shapes together, measured by the median of the shapes' ratios. The ratio of
     /// all operations together is not used, because it also changes when the mix of shapes changes.
     fn whole(&self) -> Vec<(f64, Change)> {
         let Some((label, _)) = self.now.series.get_key_value(&Label::Whole) else {

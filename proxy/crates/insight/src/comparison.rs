@@ -19,7 +19,7 @@ pub struct Changes {
     /// The later period.
     pub now: Compared,
     /// The changes, those with the highest [`Change::cost_per_second`] first. Changes of all shapes
-    /// at once come last.
+    /// together come last.
     pub changes: Vec<Change>,
     /// The reason why the periods could not be compared; `None` if they could be compared.
     pub incomparable: Option<Incomparable>,

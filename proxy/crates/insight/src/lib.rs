@@ -380,14 +380,14 @@ impl Insight {
         }
     }
 
-    /// True if [`Self::annotate_changes`] must be called in this second. Asking twice in a second
-    /// returns true only once.
+    /// True if [`Self::annotate_changes`] must be called in this second. If it is called twice in a
+    /// second, only the first call returns true.
     pub fn compares_in(&self, now: SystemTime) -> bool {
         self.is_on && self.comparisons.is_due(seconds(now))
     }
 
-    /// True if the history file must be written in this second. Asking twice in a second returns
-    /// true only once.
+    /// True if the history file must be written in this second. If it is called twice in a second,
+    /// only the first call returns true.
     pub fn is_due(&self, now: SystemTime) -> bool {
         self.file_writes.is_due(seconds(now)) && self.unwritten.lock().is_some()
     }
@@ -507,10 +507,9 @@ impl Insight {
         })
     }
 
-    /// All kept stalls that overlap with the period from the first until the second time, the
-    /// latest first, and for each server the best series of recurring stalls with a stall in the
-    /// period. Stalls that began after the period do not belong to a series. Without a period, all
-    /// kept stalls.
+    /// The kept stalls that overlap with `period` (its start and its end), the latest first;
+    /// without a period, all kept stalls. Also returns the best series of recurring stalls of each
+    /// server. A series has a stall in the period, and no stall that began after the period.
     pub fn stalls(
         &self,
         period: Option<(SystemTime, SystemTime)>,
@@ -525,8 +524,8 @@ impl Insight {
         self.stalls.lock().count_recurring(self.now())
     }
 
-    /// True if [`Self::count_recurring_stalls`] must be called in this second. Asking twice in a
-    /// second returns true only once.
+    /// True if [`Self::count_recurring_stalls`] must be called in this second. If it is called
+    /// twice in a second, only the first call returns true.
     pub fn counts_recurring_stalls_in(&self, now: SystemTime) -> bool {
         self.is_on && self.recurring_counts.is_due(seconds(now))
     }

@@ -36,8 +36,8 @@ pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 8
 /// for example, or the clock was set forward), the missed seconds stay unknown.
 pub(super) const MAX_GAP_SECONDS: u64 = 60;
 
-/// After missed seconds that stay unknown, no step expires for this time. So the history is not
-/// erased if the clock was wrong, and is set back soon, unless the memory limit is reached.
+/// After missed seconds that stay unknown, no step expires for this time. So if the clock was wrong
+/// and is soon set back, the history is not erased, unless the memory limit is reached.
 const UNSURE_SECONDS: u64 = 300;
 
 /// A step of more than a second keeps the figures of at most `LONG_STEP_FACTOR` × `max_shapes`
@@ -388,9 +388,10 @@ impl History {
         }
     }
 
-    /// The tier whose oldest frame is dropped next: the tier with the most bytes. If a step in
-    /// progress includes that frame, it is a tier whose oldest frame no step in progress includes,
-    /// if there is one. `None` if there are no frames.
+    /// The tier whose oldest frame is dropped next. This is the tier with the most bytes, unless a
+    /// step in progress includes the oldest frame of this tier. In that case, another tier is
+    /// chosen, if there is one whose oldest frame is not included in a step in progress. `None` if
+    /// there are no frames.
     fn tier_to_drop_from(&self) -> Option<usize> {
         let bytes = |tier: &usize| self.tiers.get(*tier).map_or(0, |tier| tier.bytes);
         let filled = || (0..TIERS.len()).filter(move |tier| bytes(tier) > 0);
@@ -479,8 +480,9 @@ impl History {
     }
 
     /// For each tier, rebuilds the step that has not ended yet, from the frames of the tier with
-    /// the next shorter steps. Begins with the longest steps: a step that ends here is also added
-    /// to the tier with the next longer steps, which must not read it again.
+    /// the next shorter steps. Begins with the tier of the longest steps. If a rebuilt step has
+    /// ended, it is also added to the tier with the next longer steps. That tier was rebuilt
+    /// before, so it does not count the step twice.
     fn reopen(&mut self) {
         for tier in (1..TIERS.len()).rev() {
             let from = self.included_to(tier);
@@ -604,7 +606,7 @@ fn is_intact(frame: &Frame) -> bool {
         && packed::unpack_gauges(&frame.gauges).is_ok()
 }
 
-/// How many frames of a file were not loaded.
+/// Numbers of frames of a file that were not loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
     /// Frames that cannot be read.

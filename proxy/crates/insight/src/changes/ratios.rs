@@ -29,8 +29,8 @@ impl Ratios {
     }
 
     /// The drift: the change that all shapes have in common. The drift is the median of the ratios
-    /// (as logarithms). `None` if the shapes are not more than [`MIN_OTHERS`]: then each shape has
-    /// too few others to compute their drift, so each shape is reported by itself.
+    /// (as logarithms). `None` if there are at most [`MIN_OTHERS`] shapes: then each shape has too
+    /// few other shapes to compute a drift, so each change of a shape is reported separately.
     pub(super) fn drift(&self) -> Option<f64> {
         let is_enough = self.by_shape.len() > MIN_OTHERS;
         is_enough.then(|| self.sorted.median()).flatten()

@@ -46,7 +46,7 @@ pub(super) struct Renames<'a> {
     periods: [&'a Period; 2],
     before: Texts<'a>,
     now: Texts<'a>,
-    /// How many more texts may be compared.
+    /// Number of texts that may still be compared.
     left: Cell<u32>,
 }
 
@@ -60,26 +60,28 @@ impl<'a> Renames<'a> {
         }
     }
 
-    /// True if a shape of the earlier period has this shape's text, except for names that only one
-    /// of the texts has, and if its operations have moved to this shape. `load` is the load of the
-    /// later period, divided by that of the earlier period.
+    /// True if this shape had another text in the earlier period. Then a shape of the earlier
+    /// period has the same text, except for names that only one of the texts has, and its
+    /// operations have moved to this shape. `load` is the load of the later period, divided by that
+    /// of the earlier period.
     pub(super) fn occurred_before(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(other, shape, load);
         self.has_alike(&self.before, shape, have_moved)
     }
 
-    /// True if a shape of the later period has this shape's text, except for names that only one of
-    /// the texts has, and if this shape's operations have moved to it. `load` is the load of the
-    /// later period, divided by that of the earlier period.
+    /// True if this shape has another text in the later period. Then a shape of the later period
+    /// has the same text, except for names that only one of the texts has, and the operations of
+    /// this shape have moved to that shape. `load` is the load of the later period, divided by that
+    /// of the earlier period.
     pub(super) fn occurs_now(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(shape, other, load);
         self.has_alike(&self.now, shape, have_moved)
     }
 
-    /// True if operations with one text may have the other text in the later period. Then `from`
-    /// has lost, and `to` has gained, at least half of the operations per second that can have
-    /// moved. Names such as years are data at once, so two different shapes can occur beside each
-    /// other all the time, for example with the fields `a.*` (for `a.2026`) and `a.total`.
+    /// True if operations may have moved from the shape `from` to the shape `to`. Then `from` has
+    /// lost, and `to` has gained, at least half of the operations per second that can have moved.
+    /// Names such as years count as data immediately, so two different shapes can occur in both
+    /// periods, for example with the fields `a.*` (for `a.2026`) and `a.total`.
     fn have_moved(&self, from: &Label, to: &Label, load: f64) -> bool {
         let [before, now] = self.periods;
         let rates = |shape| [per_second(before, shape) * load, per_second(now, shape)];
@@ -88,7 +90,8 @@ impl<'a> Renames<'a> {
         (from_before - from_now).min(to_now - to_before) >= can_have_moved / 2.0
     }
 
-    /// True if `texts` has a text that is alike and that `is_counted` accepts.
+    /// True if `texts` has a shape that `is_counted` accepts, and whose text differs from the text
+    /// of `shape` only in names that one of the two texts replaces by `*`.
     fn has_alike(
         &self,
         texts: &Texts<'_>,

@@ -416,7 +416,7 @@ fn a_shape_whose_field_names_are_replaced_by_a_star_is_neither_new_nor_gone() {
     assert_eq!(compare(&half_learned(), &calmer), []);
 }
 
-/// A year in a field name is replaced by `*` at once.
+/// A year in a field name is replaced by `*` immediately. Other names must be learned first.
 #[test]
 fn a_new_field_beside_a_star_that_occurs_in_both_periods_makes_a_new_shape() {
     let before = minute_with(LEARNED);

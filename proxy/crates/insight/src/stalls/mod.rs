@@ -177,10 +177,9 @@ impl Stalls {
         self.samples = Samples::default();
     }
 
-    /// All kept stalls that overlap with the period from the first until the second time, the
-    /// latest first, and for each server the best series of recurring stalls with a stall in the
-    /// period. Stalls that began after the period do not belong to a series. Without a period, all
-    /// kept stalls.
+    /// The kept stalls that overlap with `period` (its start and its end), the latest first;
+    /// without a period, all kept stalls. Also returns the best series of recurring stalls of each
+    /// server. A series has a stall in the period, and no stall that began after the period.
     pub(super) fn list(
         &self,
         now: SystemTime,

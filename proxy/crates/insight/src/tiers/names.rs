@@ -1,4 +1,5 @@
-//! The labels of the series in the history, and the numbers that stand for them in packed steps.
+//! The labels of the series in the history, and the numbers that replace the labels in packed
+//! steps.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -138,7 +138,7 @@ fn a_wrong_time_that_is_soon_corrected_erases_no_steps() {
     add(&mut history, START + 1_200);
     let all = history.period(START, START + 2 * YEAR);
     assert_eq!(all.length, Duration::from_secs(1_001));
-    // A time that lasts is taken as correct.
+    // If the new time lasts, the history takes it as correct.
     for at in 1_300..1_300 + UNSURE_SECONDS {
         add(&mut history, START + YEAR + at);
     }
@@ -172,7 +172,7 @@ fn a_restart_within_five_minutes_of_a_wrong_time_erases_no_steps() {
         add(&mut again, at);
     }
     assert_eq!(known(&again), 1_000);
-    // A time that lasts is taken as correct.
+    // If the new time lasts, the history takes it as correct.
     add(&mut again, WRONG + UNSURE_SECONDS);
     assert_eq!(known(&again), 0);
 }
@@ -601,7 +601,8 @@ fn history_beside_new_shapes(mut history: History, new: usize, seconds: u64) -> 
 
 #[test]
 fn a_client_with_ever_new_shapes_does_not_remove_the_history_of_other_clients() {
-    // A client can send as many new shapes as a second may have, also if the memory is small.
+    // In the second case, the client sends as many new shapes as one second may have, and the
+    // memory is small.
     for (max_bytes, max_shapes, new, seconds) in
         [(64 << 20, 30, 20, 3_000), (8 << 20, 200, 199, 200)]
     {
