@@ -1,10 +1,10 @@
 //! The controller. In each window (about 100 ms) it checks whether the server has stalled, whether
 //! replies are late (after the time limit of the operation, or after its client has left), and
-//! whether the server is crowded (operations take many times as long as without load). If none of
-//! this is the case, it continues the trial of another limit. The *base limit* is the best limit
-//! found so far. A *slice* is a number of consecutive windows at one limit. The *value* of a slice
-//! is its throughput or its latency, as a logarithm. The *noise* is how much the values of slices
-//! at the same limit differ.
+//! whether the server is crowded (operations take many times as long as without load). If the
+//! window has none of these problems, it continues the trial of another limit. The *base limit* is
+//! the best limit found so far. A *slice* is a number of consecutive windows at one limit. The
+//! *value* of a slice is its throughput or its latency, as a logarithm. The *noise* is how much the
+//! values of slices at the same limit differ.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ const FIRST_SLICES: u32 = 2;
 const FIRST_NOISE: f64 = 0.03;
 const LEAST_NOISE: f64 = 0.005;
 
-/// If operations are shorter than this, a change of the limit counts as effective at once.
+/// If operations are shorter than this, a change of the limit counts as effective immediately.
 /// Otherwise, a change takes effect after twice the time of an operation, or after `MAX_TRANSIT` if
 /// that is shorter.
 const SHORT: Duration = Duration::from_millis(5);
@@ -157,8 +157,9 @@ struct Replies {
     in_time: u64,
 }
 
-/// The reference is the average rate of completed work since the limit settled. `value` is its
-/// logarithm. `off` is the number of consecutive slices whose rates differ much from the reference.
+/// The average rate of completed work since the limit settled (the reference). `value` is the
+/// logarithm of this rate. `off` is the number of consecutive slices whose rates differ much from
+/// the reference.
 #[derive(Clone, Copy, Debug, Default)]
 struct RateReference {
     value: Option<f64>,

@@ -142,8 +142,8 @@ pub(crate) struct Crowd {
     crowded_since: Option<Duration>,
     yielding: Option<Yielding>,
     cap: Option<Cap>,
-    /// Before this moment, a crowded server is no reason to lower the limit: the last time, a lower
-    /// limit did not help.
+    /// Before this moment, the limit is not lowered because of a crowded server: the last time, a
+    /// lower limit did not help.
     not_before: Duration,
     backoff: Duration,
 }

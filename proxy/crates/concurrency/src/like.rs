@@ -70,8 +70,9 @@ impl Group {
                 None => low_load,
             });
         }
-        // A group of rare operations needs several samples. Without this comparison, its time would
-        // grow with its age for ever while all of its operations run under load.
+        // If all operations of the group run under load, `unloaded` only ages, and would grow
+        // forever. So the mean of the completed operations limits it. A group of rare operations
+        // needs several samples for this mean.
         self.completed_count += float(seen.completed);
         self.completed_log_sum += seen.log_sum;
         if self.completed_count >= 4.0 * MIN_OPERATIONS {

@@ -224,7 +224,7 @@ impl Search {
             } => {
                 *interval = FIRST_INTERVAL;
                 // After a steep gain, the best limit is some steps away, so the next trial follows
-                // at once.
+                // immediately.
                 *next_at = match gain {
                     Gain::Small => now + random.jittered(FIRST_INTERVAL),
                     Gain::Steep | Gain::Obvious => now,

@@ -24,10 +24,10 @@ const MIN_GAIN: f64 = 0.01;
 const MIN_ELASTICITY: f64 = 0.05;
 
 /// A gain of this size cannot come from a steady change of the server, so the tried limit is kept
-/// at once, without another measurement at the base limit. There are two exceptions, in which the
-/// gain has another reason than the tried limit. In the first, operations did not wait all the time
-/// at the tried limit: for example, other clients have lowered their load. In the second, the gain
-/// is more than `LARGEST_ELASTICITY` times the change of the limit (both as logarithms).
+/// immediately, without another measurement at the base limit. There are two exceptions, in which
+/// the gain has another reason than the tried limit. In the first, operations did not wait all the
+/// time at the tried limit: for example, other clients have lowered their load. In the second, the
+/// gain is more than `LARGEST_ELASTICITY` times the change of the limit (both as logarithms).
 const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
 

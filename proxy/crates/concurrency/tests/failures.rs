@@ -51,7 +51,7 @@ impl Bench {
         sample.groups[0].completed = completed;
         sample.groups[0].server_time = WINDOW * limit;
         // The controller divides the squares by the sum of the server times, and gets 0.1 ms as the
-        // mean time of an operation in progress. So a change of the limit takes effect at once.
+        // mean time of an operation in progress. So a change of the limit takes effect immediately.
         sample.server_time_squares = 0.0001 * WINDOW.as_secs_f64() * f64::from(limit);
         sample
     }
@@ -125,7 +125,7 @@ fn after_a_pause_the_search_for_the_best_limit_has_its_whole_time() {
 /// A server is crowded if operations take more than eight times as long as without load. After half
 /// a second, the controller lowers the limit step by step.
 #[test]
-fn after_a_pause_the_limit_of_a_crowded_server_is_not_lowered_at_once() {
+fn after_a_pause_the_limit_of_a_crowded_server_is_not_lowered_immediately() {
     let slow = Duration::from_millis(20);
     // After one crowded window, the limit is still the same. After eight, it is being lowered.
     for crowded in [1, 8] {

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_status_says_usage_error_for_a_refused_token_or_value_and_unavailable_otherwise() {
+    fn exit_status_is_usage_for_a_refused_token_or_value_and_unavailable_for_other_errors() {
         let broken = ClientError::Broken(String::new());
         assert_eq!(exit(&broken), Exit::Unavailable);
         let refused = |status| ClientError::Refused {

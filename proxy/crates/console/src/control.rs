@@ -140,7 +140,7 @@ fn exit_of(reload: &Reload) -> Exit {
     }
 }
 
-/// `seawall drain`: starts a drain and returns at once.
+/// `seawall drain`: starts a drain and returns immediately.
 pub async fn drain(arguments: Drain) -> Exit {
     let client = match client_of(&arguments.admin) {
         Ok(client) => client,

@@ -152,8 +152,8 @@ pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> Vec<String> {
 /// Maximum number of steps for which [`with_gaps`] adds gaps: a week has fewer steps of a minute.
 const MAX_PLACES: usize = 20_000;
 
-/// The steps of a timeline at their places: `None` stands for each step that is missing between two
-/// steps, because Seawall has no data of it. `step_seconds` is the length of a step.
+/// The steps of a timeline in order, with `None` in place of each step that is missing between two
+/// steps because Seawall has no data for it. `step_seconds` is the length of a step.
 pub(super) fn with_gaps(steps: &[TimelineStep], step_seconds: f64) -> Vec<Option<&TimelineStep>> {
     let mut placed = Vec::new();
     let mut at = steps.first().map_or(0.0, |first| first.at);

@@ -48,7 +48,7 @@ pub(super) fn ends(report: &Report) -> (f64, f64) {
     (first.unwrap_or(to - covered).min(to - covered), to)
 }
 
-/// The start of Seawall in seconds since the epoch; of several instances, the latest start. Storms
+/// The start of Seawall in seconds since the epoch. For several instances: the latest start. Storms
 /// and stalls before this time are not known.
 pub(super) fn started_at(report: &Report) -> f64 {
     let reached = report.instances.iter().filter(|i| !i.version.is_empty());
@@ -56,8 +56,8 @@ pub(super) fn started_at(report: &Report) -> f64 {
     report.made_at - uptimes.fold(report.status.uptime_seconds, f64::min)
 }
 
-/// The end of the line that says that there is no storm or no stall. It is empty if Seawall ran
-/// during the whole period.
+/// The text after `no storm` and `no stall` in a report. It is empty if Seawall ran during the
+/// whole period.
 fn since_start(report: &Report) -> String {
     let started_at = started_at(report);
     match ends(report).0 < started_at {

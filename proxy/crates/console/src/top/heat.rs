@@ -188,8 +188,8 @@ fn time_cells(period: Period, step: f64, most: usize) -> (f64, f64, usize) {
         let from = (period.from / cell).floor() * cell;
         let columns = ((period.until - from) / cell).ceil().max(1.0);
         // Make the cells longer until all columns fit. If the bound between two cells is in the
-        // period, there are two columns, however long the cells are. So the number of steps in a
-        // cell has a limit.
+        // period, there are two columns even if the cells are very long. So the number of steps in
+        // a cell has a limit.
         if columns <= most || steps > 2.0 * length {
             let columns = usize::try_from(whole(columns)).unwrap_or(1);
             return (

@@ -1,5 +1,5 @@
-//! The names that the user can select for the heat map, taken from the last responses of the proxy,
-//! and the query parameters and the title of the selection.
+//! The names that the user can select for the heat map, and the query parameters and the title of
+//! the selection. The names come from the last responses of the proxy.
 
 use super::{heat_choice::Dimension, model::Model};
 use crate::figures::{namespace, printable};

@@ -23,7 +23,7 @@ pub(super) struct Range {
     pub(super) high: f64,
 }
 
-/// Which end of a range moves, and in which direction.
+/// A move of the lower or the upper end of a range, up or down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     LowDown,

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_change_which_figures_are_shown_send_a_request_at_once() {
+    fn keys_that_change_which_figures_are_shown_send_a_request_immediately() {
         let mut model = model();
         for keys in [
             "c", "+", "4", "a", "5", "1", "6", "p", "v", "0", "1", "h", "1",

@@ -13,11 +13,12 @@ use seawall_api::{
 /// tables of storms and stalls.
 const SHOWN_NAMES: usize = 3;
 
-/// The end of the line that says that there is no storm or no stall. Seawall forgets storms and
-/// stalls when it restarts.
+/// The text after `no storm` and `no stall` in the live view. Seawall forgets storms and stalls
+/// when it restarts.
 pub(crate) const SINCE_START: &str = " since the start";
 
-/// A table of storms. Without a storm, a line that says so and ends with `since`.
+/// A table of storms. If there is no storm, one line: `no storm`, then `since`, then a note if the
+/// usual rate is not known yet.
 pub(crate) fn storms(storms: &Storms, since: &str) -> Vec<String> {
     if storms.storms.is_empty() {
         let learning = match storms.learning {
@@ -94,8 +95,8 @@ pub(crate) fn names(names: &[Named]) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The state of the pulse, recurring stalls, and a table of stalls. Without a stall, a line that
-/// says so and ends with `since`.
+/// The state of the pulse, recurring stalls, and a table of stalls. If there is no stall, the line
+/// `no stall`, then `since`, replaces the table.
 pub(crate) fn stalls(stalls: &Stalls, since: &str) -> Vec<String> {
     let mut lines = vec![format!(
         "pulse (samples of serverStatus): {}",
