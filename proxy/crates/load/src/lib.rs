@@ -49,7 +49,7 @@ pub use self::{
 /// How clients connect, and when they send operations.
 #[derive(Clone, Copy, Debug)]
 pub enum Behaviour {
-    /// Connect, `hello`, log in, run one operation, close; then connect again at once.
+    /// Connect, `hello`, log in, run one operation, close; then connect again immediately.
     Short,
     /// Like [`Behaviour::Short`], but connections start at this average rate per second, even if
     /// earlier connections are still open. At most [`Plan::clients`] connections are open at the

@@ -86,9 +86,9 @@ pub enum TargetError {
     /// A file with certificates or a private key cannot be read.
     #[error("{path}: {source}")]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The reason.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The content of a file with certificates or a private key is not usable.

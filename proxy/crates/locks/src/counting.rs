@@ -7,8 +7,8 @@ thread_local! {
     static TAKEN: RefCell<Option<LockCounts>> = const { RefCell::new(None) };
 }
 
-/// How many times a thread took locks, for each source line that takes one. `Display` writes one
-/// line of text for each source line.
+/// For each source line that takes a lock: the number of times that a thread took a lock there.
+/// `Display` writes one line of text for each source line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LockCounts(BTreeMap<(&'static str, u32), u64>);
 

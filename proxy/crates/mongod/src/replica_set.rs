@@ -59,7 +59,7 @@ impl Default for ReplicaSetSettings {
 /// Initiates a replica set of `members`. Waits until a member with the highest priority is primary,
 /// all others are secondaries, and the replies of all members have a `$clusterTime`.
 ///
-/// The set begins with one member, which becomes primary at once. The other members are added
+/// The set begins with one member, which becomes primary immediately. The other members are added
 /// afterwards. If the first configuration contained all members, the first election would take an
 /// election timeout, and any member could win it.
 ///

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn status_and_output_are_kept_when_the_process_ends_by_itself() {
+    async fn status_and_output_are_kept_after_the_process_has_exited() {
         let directory = directory();
         let supervisor = spawn(&directory, "echo a last word; exit 48");
         assert_eq!(supervisor.ended().await, Some(48));

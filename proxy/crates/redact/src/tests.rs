@@ -475,8 +475,9 @@ fn numbers() -> impl Strategy<Value = Bson> {
     ]
 }
 
-/// Compares two numbers. `None` if at least one number is not an integer, and the numbers are
-/// different but so close that their pseudonyms may be equal (see the precision in `ordered`).
+/// Compares two numbers. `None` if their pseudonyms may be equal although the numbers differ. This
+/// is possible if at least one number is not an integer, and the numbers are very close (see the
+/// precision in `ordered`).
 fn compare(one: &Bson, other: &Bson) -> Option<Ordering> {
     if let (Some(one), Some(other)) = (integer(one), integer(other)) {
         return Some(one.cmp(&other));

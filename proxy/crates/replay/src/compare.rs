@@ -2,8 +2,8 @@
 //!
 //! Four kinds of changes are reported per shape: more operations failed, results differ, operations
 //! are slower, operations are faster. Durations are compared with the statistical test that finds
-//! changes in a running proxy (`seawall_insight`). This test recognizes a change that affects all
-//! shapes at once.
+//! changes in a running proxy (`seawall_insight`). This test recognizes a change that all shapes
+//! have in common.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -62,7 +62,7 @@ pub enum ChangeKind {
 /// The id, the names and the text of a shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Names {
-    /// The id of the shape; empty if the change affects all shapes at once.
+    /// The id of the shape; empty if the change affects all shapes together.
     pub id: String,
     /// The command's name.
     pub command: String,
@@ -74,18 +74,18 @@ pub struct Names {
     pub text: String,
 }
 
-/// One change of a shape, or of all shapes at once.
+/// One change of a shape, or of all shapes together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
     /// The kind of the change, such as slower or faster.
     pub kind: ChangeKind,
     /// The names of the shape.
     pub shape: Names,
-    /// What has changed, with one text for each change, such as `errors: 0 → 3`. The texts
-    /// contain no values from commands.
+    /// One text for each value that changed, such as `errors: 0 → 3`. The texts contain no values
+    /// from commands.
     pub facts: Vec<String>,
     /// The median duration in the later report, divided by the median duration in the earlier
-    /// report. If the change affects all shapes at once, this is the median of the shapes' ratios.
+    /// report. If the change affects all shapes together, this is the median of the shapes' ratios.
     /// `None` for `Failed` and `Different`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
@@ -111,7 +111,7 @@ pub struct Comparison {
     /// The version of the JSON format of comparisons.
     pub seawall_replay_comparison: u32,
     /// The changes, sorted by [`Change::kind`] and then by [`Change::cost`]. Within a kind, a
-    /// change that affects all shapes at once comes last.
+    /// change that affects all shapes together comes last.
     pub changes: Vec<Change>,
     /// Reasons why the comparison may be incomplete or may mislead the reader.
     pub caveats: Vec<String>,
@@ -135,7 +135,7 @@ impl Comparison {
             .chain(durations(&before, &now))
             .collect();
         changes.sort_by(|a, b| {
-            // Among changes of one kind, the change of all shapes at once comes last, because a
+            // Among changes of one kind, the change of all shapes together comes last, because a
             // single changed shape is more likely the cause.
             let is_whole = |change: &Change| change.shape.id.is_empty();
             (a.kind.cmp(&b.kind))

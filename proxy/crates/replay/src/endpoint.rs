@@ -24,9 +24,9 @@ pub enum EndpointError {
     /// The target does not accept the replay's connection or login.
     #[error("cannot connect to {address}: {failure}")]
     Unreachable {
-        /// The address.
+        /// The address of the target.
         address: String,
-        /// The reason.
+        /// The reason why the connection or the login failed.
         failure: Failure,
     },
     /// The target is the captured deployment.

@@ -23,7 +23,7 @@ const WINDOW_KIB: u32 = 64 * 1024;
 const EACH_KIB: usize = 4;
 
 /// Reserved memory is returned to the window in portions of at least this size, in KiB. If each
-/// command returned its memory at once, each command would wake the thread that reads.
+/// command returned its memory separately, each command would wake the thread that reads.
 const RETURNED_KIB: usize = 2 * 1024;
 
 /// Maximum number of records in the channel through which the replay gets its records.
@@ -56,7 +56,7 @@ impl Shares {
     }
 }
 
-/// The last [`Item`] of the channel: how the capture ended.
+/// The last [`Item`] of the channel. It says how the capture ended.
 #[derive(Debug)]
 pub(crate) struct Last {
     /// The error that prevented reading the rest of the capture.

@@ -55,10 +55,11 @@ pub struct Report {
     /// Number of operations that got no reply, or that got an error code that they had not got in
     /// the capture.
     pub unexpected_errors: u64,
-    /// For each command: how long after its due time it was sent. Empty if the pace is `max`.
+    /// The lag of each command: the time from its due time until it was sent. Empty if the pace is
+    /// `max`.
     pub lag: Durations,
-    /// For each two consecutive commands on a connection: how much the time between the two sends
-    /// differs from the time between the two due times.
+    /// For each two consecutive commands on a connection: the difference between the time from one
+    /// send to the next, and the time from one due time to the next.
     #[serde(default)]
     pub interval_error: Durations,
     /// The reason why the replay was stopped before its end; `None` if it reached its end.
@@ -304,7 +305,7 @@ struct Row {
     lacks_digest: bool,
 }
 
-/// Collects results.
+/// Collects the results of a replay, in one row for each shape.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     rows: Vec<Row>,

@@ -58,7 +58,7 @@ const MIN_FOR_ERROR_SHARE: u64 = 100;
 /// channel. Then it starts the commands that are due, before it takes more items.
 const BATCH: usize = 256;
 
-/// What a replay sends, to which target, how fast, and within which limits.
+/// The settings of a replay: the commands, the target, the pace and the limits.
 #[derive(Clone, Debug)]
 pub struct Replay {
     /// The deployment that gets the commands, and the user as whom the replay logs in.

@@ -33,9 +33,9 @@ pub enum SourceError {
     /// A file or a directory cannot be opened or listed.
     #[error("{path}: {error}")]
     Io {
-        /// The file or directory.
+        /// The path of the file or directory.
         path: String,
-        /// The reason.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// A part cannot be read.
@@ -43,7 +43,7 @@ pub enum SourceError {
     Part {
         /// The file, or `standard input`.
         name: String,
-        /// The reason.
+        /// The error of the reader of captures.
         error: ReadError,
     },
     /// A recording of mongod cannot be read.
@@ -51,7 +51,7 @@ pub enum SourceError {
     Recording {
         /// The file, or `standard input`.
         name: String,
-        /// The reason.
+        /// The error of the reader of recordings.
         error: RecorderError,
     },
     /// The file is neither a capture nor a recording of mongod.
@@ -63,7 +63,7 @@ pub enum SourceError {
     /// The directory has more files than the maximum number of parts.
     #[error("{directory} has more than {MAX_PARTS} files")]
     TooManyFiles {
-        /// The directory.
+        /// The path of the directory.
         directory: String,
     },
     /// The part with this number is missing.

@@ -338,7 +338,8 @@ impl Import {
     }
 
     fn await_reply(&mut self, session: u64, request_id: i32, pending: Pending) {
-        // A later reply does not belong to an earlier command with the same id.
+        // If an earlier command has the same id, the next reply with this id belongs to the new
+        // command. So the earlier command is forgotten.
         let earlier = self.session(session).pending.remove(&request_id);
         self.pending -= usize::from(earlier.is_some());
         if self.pending < MAX_PENDING {
