@@ -186,8 +186,8 @@ impl Identity {
         }
     }
 
-    /// Makes the identity unusable, forever. `status` is the reason, which a second call does not
-    /// change. A call with [`IdentityStatus::Good`] has no effect. A later login of the user
+    /// Makes the identity unusable forever. `status` is the reason. A second call does not change
+    /// the reason. A call with [`IdentityStatus::Good`] has no effect. A later login of the user
     /// creates a new identity.
     pub fn end(&self, status: IdentityStatus) {
         let value = match status {

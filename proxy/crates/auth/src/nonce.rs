@@ -1,6 +1,6 @@
 //! Random bytes for SCRAM nonces, generated without system calls.
 //!
-//! Many logins at once must not cause many system calls. So the operating system seeds the
+//! Many logins at the same time must not cause many system calls. So the operating system seeds the
 //! generator only once, at the start. `ThreadRng` is not used, because it makes further system
 //! calls to reseed itself.
 

@@ -424,8 +424,8 @@ mod tests {
     /// may wait until such work ends, for example until a transaction releases its locks.
     #[test]
     fn a_command_that_ends_work_or_continues_a_transaction_may_unblock_other_operations() {
-        // The commands that end work have no `autocommit` here. With it, they would be later
-        // statements of a transaction, which may unblock others whatever their name is.
+        // The commands that end work have no `autocommit` here. A command with `autocommit` is a
+        // statement of a transaction, and each such statement may unblock others.
         let cases = [
             (doc! {"commitTransaction": 1}, true),
             (doc! {"abortTransaction": 1}, true),

@@ -110,9 +110,9 @@ pub struct ReplyScanner {
     carried: usize,
 }
 
-/// What the next bytes of the reply are: the beginning of an element or of the root document, or
-/// the end of a document. `Incomplete` if more bytes are needed to know this, and `Opaque` if the
-/// scanner cannot parse the bytes.
+/// The role of the next bytes of the reply: the beginning of an element or of the root document, or
+/// the end of a document. `Incomplete` if more bytes are needed to find the role, and `Opaque` if
+/// the scanner cannot parse the bytes.
 enum Head {
     Incomplete,
     Opaque,

@@ -43,8 +43,8 @@ pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
         // A `getMore` names its collection in another field: its first field is the cursor's id.
         Syntax::GetMore | Syntax::Aggregate | Syntax::Explain => true,
         _ if spec.is_secret => return false,
-        // No call of `command_may_be_shown` is necessary for the other commands: if it returns
-        // false for such a command, this function also returns false.
+        // The other commands need no call of `command_may_be_shown`: if that function returns false
+        // for such a command, this function also returns false.
         _ => may_name_collection(target),
     };
     !reads_documents || !is_on(command.body, &[USERS_DATABASE, OPLOG_DATABASE])
@@ -74,7 +74,7 @@ fn named(command: &[u8]) -> Option<(&'static CommandSpec, RawBsonRef<'_>)> {
     Some((table::find(name.as_str().as_bytes()), value))
 }
 
-/// True if the command possibly reads or writes the SCRAM keys of users.
+/// True if the command may read or write the SCRAM keys of users.
 fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRef<'_>) -> bool {
     let Ok(body) = RawDocument::from_bytes(command.body) else {
         return true;

@@ -26,9 +26,9 @@ struct Clause {
     content: Content,
 }
 
-/// What the field of a clause contains, which decides how a shape shows the field's value. If the
-/// field is absent, empty or of another type, the shape does not contain the clause. The variants
-/// for which this is different say so.
+/// The content of a clause's field. It decides how a shape shows the field's value. If the field is
+/// absent, empty or of another type, the shape does not contain the clause. The variants for which
+/// this is different say so.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Content {
     Filter,
@@ -113,7 +113,7 @@ impl<'a> Slots<'a> {
 }
 
 impl Table {
-    /// What this field contains; `None` if the field belongs to no clause of the table.
+    /// The kind of content of this field; `None` if the field belongs to no clause of the table.
     pub(super) fn content_of(&self, field: &[u8]) -> Option<Content> {
         let clause = self
             .clauses

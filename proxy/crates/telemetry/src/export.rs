@@ -65,7 +65,7 @@ pub struct Exported {
 
 impl Collector {
     /// Sends a message, and repeats it after temporary failures. `until` is when the next export is
-    /// due: if the wait before a repetition would last until then, this export ends at once. A
+    /// due: if the wait before a repetition would last until then, this export ends immediately. A
     /// request in flight at `until` continues, at most until the collector's timeout. Cancel safe.
     pub async fn export(&self, message: Vec<u8>, until: Instant) -> Exported {
         let body = self.body(message);

@@ -280,7 +280,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn of_two_authorities_of_one_name_each_needs_a_list_of_its_own_key() {
+    fn two_authorities_with_the_same_name_need_one_list_for_each_of_their_keys() {
         let [old, new] = ["clients", "clients"].map(authority);
         let authorities = [old.1, new.1];
         let missing = [("CN=clients".to_owned(), "missing")];

@@ -30,7 +30,7 @@ pub enum Stream {
     Tls {
         /// The TLS stream. It is boxed, so that plain connections need less memory.
         stream: Box<TlsStream<TcpStream>>,
-        /// The records that were written.
+        /// Counts the written records.
         wear: Wear,
     },
 }
@@ -39,8 +39,9 @@ pub enum Stream {
 /// number of records with the same keys. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct Wear {
-    /// At least the number of records. `None` for connections without a limit: TLS 1.3 changes the
-    /// keys, and plain connections have none.
+    /// At least the number of written records: a count that may be too high, but is never too low.
+    /// `None` for connections without a limit: TLS 1.3 changes the keys, and plain connections have
+    /// none.
     pub(crate) records: Option<Arc<AtomicU64>>,
 }
 
@@ -103,7 +104,8 @@ impl Stream {
         socket.local_addr().ok()
     }
 
-    /// The records that this stream has written. Plain streams have no limit.
+    /// The counter of the records that this stream has written. For a plain stream, it has no
+    /// limit.
     pub fn wear(&self) -> Wear {
         match self {
             Self::Tls { wear, .. } => wear.clone(),

@@ -22,9 +22,9 @@ struct LongChain(usize);
 /// are the certificates that the peer has sent after its own.
 ///
 /// # Errors
-/// If the chain is refused, or has too many certificates. If several verifiers refuse it, the error
-/// is the most useful one: a list of another key of the same authority leads to an error that does
-/// not describe the certificate.
+/// If the chain is refused, or has too many certificates. If several verifiers refuse the chain,
+/// the most useful error is returned. A verifier whose lists come from another key of the same
+/// authority has a less useful error, which does not describe the certificate.
 ///
 /// [`sets_by_key`]: crate::sets_by_key
 pub fn verify_chain<V, T>(
@@ -51,7 +51,7 @@ pub fn verify_chain<V, T>(
     accepted.ok_or(refused)
 }
 
-/// True if a list of another key can cause this error.
+/// True if a revocation list of another key of the authority can cause this error.
 fn concerns_other_list(error: &rustls::Error) -> bool {
     matches!(
         error,

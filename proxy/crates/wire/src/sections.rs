@@ -95,8 +95,8 @@ impl SectionWalk {
         }
     }
 
-    /// Parses the next bytes of the message. The caller must not feed more bytes than those that
-    /// are left of the message.
+    /// Parses the next bytes of the message. The caller must not pass more bytes than the rest of
+    /// the message has.
     ///
     /// # Errors
     /// Usually the same error that [`super::OpMsg::parse`] returns for the whole message.

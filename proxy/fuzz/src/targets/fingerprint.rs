@@ -65,9 +65,9 @@ pub fn fingerprint(data: &[u8]) {
     check_pair(&one, &other);
 }
 
-/// What Seawall computes for a command: its database and collection, and the text and the hashes of
-/// its fine and its coarse shape. The fine shape is the command without its values. The coarse
-/// shape also lacks the parts that select no documents, such as a projection.
+/// The results that Seawall computes for a command: its database and collection, and the text and
+/// the hashes of its fine and its coarse shape. The fine shape is the command without its values.
+/// The coarse shape also lacks the parts that select no documents, such as a projection.
 #[derive(Debug)]
 struct Shaped {
     target: (Vec<u8>, Vec<u8>),

@@ -83,8 +83,8 @@ pub fn reader(data: &[u8]) {
     }
 }
 
-/// What the target does after it has read the head (the first part) of a message: it reads the
-/// whole message, reads the rest in pieces, or skips the rest.
+/// The next step of the target after it has read the head (the first part) of a message: it reads
+/// the whole message, reads the rest in pieces, or skips the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Treatment {
     Complete,

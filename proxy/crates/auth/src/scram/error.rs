@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_scram_error_tells_whether_the_client_the_server_or_seawall_caused_it() {
+    fn every_scram_error_has_the_client_the_server_or_seawall_as_its_cause() {
         let message = ScramMessage::ClientFirst;
         let cases = [
             (

@@ -137,7 +137,7 @@ fn commands_with_credentials_are_never_compressed() {
 
 /// The slow log and captures never contain the values of a secret command.
 #[test]
-fn only_commands_with_credentials_unknown_commands_setparameter_and_usersinfo_are_secret() {
+fn only_setparameter_usersinfo_unknown_commands_and_commands_with_credentials_are_secret() {
     let mut expected = names(|command| !command.may_be_compressed);
     expected.insert("setParameter");
     expected.insert("usersInfo");

@@ -131,7 +131,7 @@ async fn a_temporary_failure_is_retried_after_the_wait_that_the_collector_reques
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_export_ends_at_once_if_the_requested_wait_lasts_until_the_next_export() {
+async fn an_export_ends_immediately_if_the_requested_wait_lasts_until_the_next_export() {
     let began = Instant::now();
     let (exported, times) = scripted(vec![busy(Some(7))], 6).await;
     assert_eq!(exported.outcome, Outcome::Overtaken);

@@ -234,9 +234,9 @@ impl Connector {
     }
 
     /// Connects but sends no `hello`, because the client sends its own `hello`. Asks the server if
-    /// it requires clients to log in: the returned flag is true if the server does, or if its reply
-    /// does not show this. `header` is a header of the PROXY protocol, which is sent before the TLS
-    /// handshake.
+    /// it requires clients to log in. The returned flag is true if the server requires a login, or
+    /// if its reply does not show whether a login is required. `header` is a header of the PROXY
+    /// protocol, which is sent before the TLS handshake.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -256,7 +256,7 @@ impl Connector {
     }
 
     /// Asks the server of this connection if it requires clients to log in. Returns true if the
-    /// server does, or if its reply does not show this.
+    /// server requires a login, or if its reply does not show whether a login is required.
     ///
     /// # Errors
     /// See [`EstablishError`].

@@ -89,7 +89,8 @@ impl Lookups {
         };
         let (sender, receiver) = watch::channel(None);
         vacant.insert(receiver.clone());
-        // The lock is released first, because a runtime that shuts down drops the closure at once.
+        // The lock is released first, because a runtime that shuts down drops the closure
+        // immediately.
         drop(running);
         spawn_blocking(move || {
             let resolution = ask(&entry.name).map_err(Arc::new);

@@ -99,7 +99,7 @@ pub struct TlsSettings<'a> {
 pub struct ServerTls {
     config: Arc<ClientConfig>,
     verifier: Arc<dyn ServerCertVerifier>,
-    /// The requests of servers for a certificate; `None` if Seawall has one.
+    /// The requests of servers for a certificate; `None` if Seawall has a certificate.
     requests: Option<Arc<CertificateRequests>>,
     expiries: Vec<CertificateExpiry>,
 }
@@ -175,7 +175,7 @@ impl ServerTls {
 
     /// Like [`Self::connect`]. If Seawall has no certificate, also returns a
     /// [`WithoutCertificate`]. The caller passes the result of the connection's first command to
-    /// it, because this command fails if the server requires a certificate.
+    /// this value, because the command fails if the server requires a certificate.
     pub(super) async fn connect_noting(
         &self,
         host: &str,
@@ -241,7 +241,7 @@ impl ServerTls {
 
 task_local! {
     /// True if the server has asked for a client certificate in the handshake that the current task
-    /// performs. This is no field of [`NoCertificate`], because all handshakes share one
+    /// performs. It is not a field of [`NoCertificate`], because all handshakes share one
     /// [`NoCertificate`]: rustls resumes a TLS session only with the same resolver object as in the
     /// first handshake.
     static WAS_ASKED: Cell<bool>;

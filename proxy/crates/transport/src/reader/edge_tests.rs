@@ -125,8 +125,8 @@ async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
     assert_eq!(message.bytes, sent);
 }
 
-/// A message with a length between 64 KiB and 1 MiB gets a buffer of its full length at once. Of a
-/// message over 1 MiB, only the first part is read at first.
+/// A message with a length between 64 KiB and 1 MiB gets a buffer of its full length immediately.
+/// If a message is over 1 MiB, the reader first reads only a part of it.
 #[tokio::test]
 async fn the_buffer_is_not_allocated_at_full_length_for_messages_up_to_64_kib_or_over_1_mib() {
     for bytes in [LARGE_MESSAGE_BYTES, 3 << 20] {
@@ -383,7 +383,7 @@ async fn a_tls_record_is_forwarded_whole_and_later_bytes_are_kept() {
 }
 
 #[tokio::test]
-async fn the_arrived_part_of_a_tls_record_is_forwarded_at_once() {
+async fn the_arrived_part_of_a_tls_record_is_forwarded_immediately() {
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::default();
     let sent = &record(&[5; 60_000])[..50_000];
