@@ -84,9 +84,9 @@ pub struct Change {
     /// Increase of the operation time per second from the baseline to the current period, in
     /// milliseconds; 0 if the time decreased.
     pub cost_ms_per_second: f64,
-    /// Each operation of the baseline is paired with each operation of the current period. This is
-    /// the share of the pairs (0 to 1) in which the operation of the current period took longer;
-    /// 0.5 means no difference.
+    /// The share (0 to 1) of pairs in which the later operation took longer; 0.5 means no
+    /// difference. Each operation of the baseline is paired with each operation of the current
+    /// period.
     pub effect: f64,
     /// The kind of change: `new`, `gone`, `slower`, `faster`, `more_frequent`, `less_frequent`,
     /// `heavier_requests`, `heavier_replies` or `more_documents`.

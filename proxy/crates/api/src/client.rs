@@ -347,7 +347,8 @@ pub fn percent_encode(segment: &str) -> String {
     encoded.collect()
 }
 
-/// The innermost source of an error: `connection refused` is more useful than `client error`.
+/// The innermost source of an error, because it is the most useful text: for example, `connection
+/// refused` instead of `client error`.
 fn root_cause(error: &dyn error::Error) -> String {
     let mut root = error;
     while let Some(source) = root.source() {

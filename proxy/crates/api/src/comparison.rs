@@ -162,8 +162,8 @@ mod tests {
         }
     }
 
-    /// Each instance of Seawall reports its statistics of two periods. They are first merged, and
-    /// then compared.
+    /// Each instance of Seawall reports its statistics of two periods. The statistics of all
+    /// instances are first merged, and then compared.
     #[test]
     fn slower_operations_are_found_in_the_merged_statistics_of_all_instances() {
         let mut merged = reply(10, 40);

@@ -29,7 +29,8 @@ pub struct Status {
     pub history: HistoryStatus,
     /// True if faults are injected for an experiment.
     pub injects_faults: bool,
-    /// `pooled` or `relay`.
+    /// How client operations reach the servers: `pooled` (clients share server connections) or
+    /// `relay` (each client has its own server connection).
     pub mode: String,
     /// The reason why the proxy cannot serve operations now, as `/health/ready` reports it; `None`
     /// if the proxy is ready. In a merged reply: the reasons of all instances that are not ready,
@@ -56,7 +57,7 @@ pub struct Status {
 pub struct Certificate {
     /// The path of the file.
     pub file: String,
-    /// `certificate` or `revocation_list`.
+    /// The kind of the item: `certificate` or `revocation_list`.
     pub kind: String,
     /// The end of the validity in seconds since the epoch.
     pub not_after: i64,
@@ -143,7 +144,8 @@ pub struct Concurrency {
     pub in_progress: u64,
     /// The maximum number of operations in progress; `None` if there is no limit.
     pub limit: Option<u64>,
-    /// `auto`, `fixed` or `off`; empty if the proxy does not report this member.
+    /// How the limit is set: `auto`, `fixed` or `off`. Empty if the proxy does not report this
+    /// member.
     pub mode: String,
     /// Why Seawall last decided to change or to keep the limit, as a sentence. `None` if the mode
     /// is not `auto`, if Seawall has not made a decision yet, or if the replies of several

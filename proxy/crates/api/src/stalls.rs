@@ -40,7 +40,7 @@ pub struct Pulse {
     /// Number of samples that a server refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<u64>,
-    /// `on`, or `off: ` and the reason. Empty if not reported.
+    /// The state of the sampling: `on`, or `off: ` and the reason. Empty if not reported.
     pub state: String,
     /// Number of samples that got no reply.
     #[serde(skip_serializing_if = "Option::is_none")]

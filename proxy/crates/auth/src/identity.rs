@@ -96,7 +96,7 @@ pub struct Identity {
     in_flight: Arc<AtomicUsize>,
     login: RwLock<Login>,
     login_version: AtomicU64,
-    /// True unless `restrictions` permits every client.
+    /// True if `restrictions` may refuse a client.
     is_restricted: AtomicBool,
     restrictions: RwLock<Restrictions>,
 }

@@ -162,7 +162,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// True if the record has a header, which is not decoded.
+    /// True if the record has a header. This function does not decode the header.
     fn has_header(&self, record: &Bytes) -> Result<bool, ReadError> {
         let skipped = Skipped::decode(record.clone());
         let skipped = skipped.map_err(|_| self.damaged(NOT_A_RECORD))?;

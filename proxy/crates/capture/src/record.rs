@@ -10,7 +10,7 @@
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
-/// One record.
+/// One record of a capture.
 #[derive(Clone, PartialEq, Message)]
 pub struct Record {
     /// The content; `None` if a reader does not know the type of the record.

@@ -2,60 +2,61 @@
 
 use bson::{RawArrayBuf, RawDocumentBuf};
 
-/// 2 `BadValue`.
+/// Code 2, `BadValue`.
 pub const BAD_VALUE: i32 = 2;
-/// 6 `HostUnreachable`: a mongos replies with this code when a member failed.
+/// Code 6, `HostUnreachable`: a mongos replies with this code when a member failed.
 pub const HOST_UNREACHABLE: i32 = 6;
-/// 13 `Unauthorized`.
+/// Code 13, `Unauthorized`.
 pub const UNAUTHORIZED: i32 = 13;
-/// 14 `TypeMismatch`.
+/// Code 14, `TypeMismatch`.
 pub const TYPE_MISMATCH: i32 = 14;
-/// 17 `ProtocolError`.
+/// Code 17, `ProtocolError`.
 pub const PROTOCOL_ERROR: i32 = 17;
-/// 18 `AuthenticationFailed`.
+/// Code 18, `AuthenticationFailed`.
 pub const AUTHENTICATION_FAILED: i32 = 18;
-/// 22 `InvalidBSON`.
+/// Code 22, `InvalidBSON`.
 pub const INVALID_BSON: i32 = 22;
-/// 43 `CursorNotFound`.
+/// Code 43, `CursorNotFound`.
 pub const CURSOR_NOT_FOUND: i32 = 43;
-/// 50 `MaxTimeMSExpired`.
+/// Code 50, `MaxTimeMSExpired`.
 pub const MAX_TIME_MS_EXPIRED: i32 = 50;
-/// 59 `CommandNotFound`.
+/// Code 59, `CommandNotFound`.
 pub const COMMAND_NOT_FOUND: i32 = 59;
-/// 91 `ShutdownInProgress`: after a `hello` reply with this code, drivers use another router.
+/// Code 91, `ShutdownInProgress`: after a `hello` reply with this code, drivers use another router.
 pub const SHUTDOWN_IN_PROGRESS: i32 = 91;
-/// 133 `FailedToSatisfyReadPreference`.
+/// Code 133, `FailedToSatisfyReadPreference`.
 pub const FAILED_TO_SATISFY_READ_PREFERENCE: i32 = 133;
-/// 202 `NetworkInterfaceExceededTimeLimit`: a mongos replies with this code when its pool could not
-/// provide a connection in time. Drivers do not retry a command after this error.
+/// Code 202, `NetworkInterfaceExceededTimeLimit`: a mongos replies with this code when its pool
+/// could not provide a connection in time. Drivers do not retry a command after this error.
 pub const NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT: i32 = 202;
-/// 323 `APIStrictError`.
+/// Code 323, `APIStrictError`.
 pub const API_STRICT_ERROR: i32 = 323;
-/// 334 `MechanismUnavailable`.
+/// Code 334, `MechanismUnavailable`.
 pub const MECHANISM_UNAVAILABLE: i32 = 334;
-/// 352 `UnsupportedOpQueryCommand`.
+/// Code 352, `UnsupportedOpQueryCommand`.
 pub const UNSUPPORTED_OP_QUERY_COMMAND: i32 = 352;
-/// 462 `IngressRequestRateLimitExceeded`: Seawall replies with this code when it is overloaded, but
-/// only to clients that announced `backpressure` in `hello`.
+/// Code 462, `IngressRequestRateLimitExceeded`: Seawall replies with this code when it is
+/// overloaded, but only to clients that announced `backpressure` in `hello`.
 pub const INGRESS_RATE_LIMIT_EXCEEDED: i32 = 462;
-/// 11600 `InterruptedAtShutdown`.
+/// Code 11600, `InterruptedAtShutdown`.
 pub const INTERRUPTED_AT_SHUTDOWN: i32 = 11_600;
-/// 11602 `InterruptedDueToReplStateChange`.
+/// Code 11602, `InterruptedDueToReplStateChange`.
 pub const INTERRUPTED_DUE_TO_REPL_STATE_CHANGE: i32 = 11_602;
-/// 13436 `NotPrimaryOrSecondary`.
+/// Code 13436, `NotPrimaryOrSecondary`.
 pub const NOT_PRIMARY_OR_SECONDARY: i32 = 13_436;
-/// 51756, without a name: a `hello` with `exhaustAllowed` has no `maxAwaitTimeMS`.
+/// Code 51756, without a name: a `hello` with `exhaustAllowed` has no `maxAwaitTimeMS`.
 pub const EXHAUST_HELLO_WITHOUT_MAX_AWAIT_TIME: i32 = 51_756;
-/// 5739101, without a name: a client sent a read with an opcode that servers no longer support.
+/// Code 5739101, without a name: a client sent a read with an opcode that servers no longer
+/// support.
 pub const LEGACY_READ_NOT_SUPPORTED: i32 = 5_739_101;
 
-/// 189 `PrimarySteppedDown`.
+/// Code 189, `PrimarySteppedDown`.
 const PRIMARY_STEPPED_DOWN: i32 = 189;
-/// 10058 `LegacyNotPrimary`.
+/// Code 10058, `LegacyNotPrimary`.
 const LEGACY_NOT_PRIMARY: i32 = 10_058;
-/// 10107 `NotWritablePrimary`.
+/// Code 10107, `NotWritablePrimary`.
 const NOT_WRITABLE_PRIMARY: i32 = 10_107;
-/// 13435 `NotPrimaryNoSecondaryOk`.
+/// Code 13435, `NotPrimaryNoSecondaryOk`.
 const NOT_PRIMARY_NO_SECONDARY_OK: i32 = 13_435;
 
 /// Label: the driver may send the write again.

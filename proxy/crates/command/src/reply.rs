@@ -335,8 +335,8 @@ impl ReplyScanner {
                 return Head::Regex { length };
             }
             0x0c => read_length(value).map(|n| 16 + n),
-            // A shorter length is invalid. If the scanner accepted it, the result would depend on
-            // how the bytes are split into chunks.
+            // A length below the minimum is invalid. If the scanner accepted it, the result would
+            // depend on how the bytes are split into chunks.
             0x0f if read_length(value).is_some_and(|n| n < MIN_SCOPED_CODE_BYTES) => {
                 return Head::Opaque;
             }

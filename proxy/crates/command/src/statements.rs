@@ -64,7 +64,7 @@ mod tests {
                 2,
             ),
             (doc! {"findAndModify": "c", "query": {}, "remove": true}, 1),
-            // Commands that are not writes, and invalid commands.
+            // These commands have no statements, because they are not writes or are invalid.
             (doc! {"find": "c", "documents": two.clone()}, 0),
             (doc! {"explain": {"delete": "c", "deletes": two}}, 0),
             (doc! {"insert": "c", "documents": {"a": 1}}, 0),

@@ -111,7 +111,7 @@ fn limit_does_not_rise_over_time_if_throughput_is_the_same_at_every_limit() {
 }
 
 #[test]
-fn after_a_pause_the_search_for_the_best_limit_has_its_whole_time() {
+fn after_a_pause_the_search_for_the_best_limit_can_use_its_full_time() {
     let rate = |limit: u32| 100 * u64::from(limit.min(256));
     let mut bench = Bench::new(1);
     let sample = bench.busy(rate(START));
@@ -127,7 +127,8 @@ fn after_a_pause_the_search_for_the_best_limit_has_its_whole_time() {
 #[test]
 fn after_a_pause_the_limit_of_a_crowded_server_is_not_lowered_immediately() {
     let slow = Duration::from_millis(20);
-    // After one crowded window, the limit is still the same. After eight, it is being lowered.
+    // After one crowded window, the limit is still the same. After eight crowded windows, it is
+    // lower.
     for crowded in [1, 8] {
         let mut bench = Bench::new(1);
         let _decision = bench.pass(&low_load());
@@ -356,7 +357,7 @@ fn changed_share_of_long_operations_does_not_restart_the_search_for_the_best_lim
         let sample = sample_of(&bench, 1_800, 10);
         let _decision = bench.pass(&sample);
     }
-    // 290 instead of 1,810 operations per window, but the same work.
+    // Now 290 instead of 1,810 operations complete per window, but the work is the same.
     for _ in 0..100 {
         let sample = sample_of(&bench, 200, 90);
         let decision = bench.pass(&sample);

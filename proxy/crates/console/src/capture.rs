@@ -134,7 +134,7 @@ struct OfOne {
     id: String,
 }
 
-/// `seawall capture`.
+/// Runs `seawall capture`.
 pub async fn run(arguments: Arguments) -> Exit {
     let ended = match arguments.action {
         None => start(arguments.start).await,

@@ -71,15 +71,15 @@ pub enum ChangeKind {
     Slower,
     /// Operations take less time.
     Faster,
-    /// More operations per second.
+    /// The shape has more operations per second.
     MoreFrequent,
-    /// Fewer operations per second.
+    /// The shape has fewer operations per second.
     LessFrequent,
-    /// More bytes per command.
+    /// The commands have more bytes.
     HeavierRequests,
-    /// More bytes per reply.
+    /// The replies have more bytes.
     HeavierReplies,
-    /// More documents per operation.
+    /// The operations have more documents.
     MoreDocuments,
 }
 

@@ -106,9 +106,9 @@ struct Added {
 /// The failed writes of the history file.
 #[derive(Debug, Default)]
 struct Writes {
-    /// All failed writes.
+    /// Number of all failed writes.
     failed: u64,
-    /// Failed writes since the last successful write.
+    /// Number of failed writes since the last successful write.
     failed_in_a_row: u64,
 }
 
@@ -155,7 +155,7 @@ pub struct InsightSettings<'a> {
 /// contains the figures of an interval of 1 s to 10 minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Bytes in memory.
+    /// Size of the history in memory, in bytes.
     pub bytes: usize,
     /// Steps dropped before the end of their retention, because the memory limit was reached.
     pub dropped_early: u64,

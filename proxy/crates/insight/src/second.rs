@@ -12,7 +12,7 @@ pub struct Second {
     pub whole: Figures,
     /// Gauges of Seawall itself, such as the number of client connections.
     pub gauges: Gauges,
-    /// Connections and logins.
+    /// Counts of connections and logins in this second.
     pub traffic: Traffic,
     /// Samples of each server by its address, the oldest first.
     pub samples: Vec<(Box<str>, Vec<ServerSample>)>,

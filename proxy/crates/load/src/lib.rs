@@ -65,7 +65,7 @@ pub enum Behaviour {
 /// The description of a load.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The endpoint.
+    /// The endpoint under load.
     pub target: Target,
     /// The number of clients.
     pub clients: usize,

@@ -13,7 +13,7 @@ pub(super) const SEED: u64 = 0x5ea_3a11;
 /// The operations that clients run: the share of each kind, and the documents that they use.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// The database.
+    /// The database that contains the collection.
     pub database: String,
     /// The collection. Documents with an `_id` from 0 to `documents` (exclusive) are inserted if
     /// missing.

@@ -81,7 +81,7 @@ async fn exchange_over(
 ) -> io::Result<Document> {
     let body = command.to_vec().map_err(io::Error::other)?;
     let length = i32::try_from(PREFIX_BYTES + body.len()).map_err(io::Error::other)?;
-    // The fields messageLength, requestID, responseTo and opCode, and the message's flags.
+    // These are the fields messageLength, requestID, responseTo, opCode and flagBits.
     let fields = [length, 1, 0, OP_MSG, 0];
     let mut message: Vec<u8> = fields.into_iter().flat_map(i32::to_le_bytes).collect();
     message.push(BODY_SECTION);

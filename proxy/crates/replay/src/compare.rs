@@ -450,8 +450,8 @@ fn whole(number: f64) -> i64 {
     number as i64
 }
 
-/// Some of the reasons why results are not compared. Each of these reasons adds a caveat to the
-/// comparison. The text is the end of the caveat, after the words "their commands".
+/// The reasons for excluded results that add a caveat to the comparison. The text is the end of the
+/// caveat, after the words "their commands".
 const EXCLUSIONS: [(Exclusion, &str); 3] = [
     (Exclusion::Volatile, "use the time or random numbers"),
     (

@@ -23,11 +23,11 @@ pub(crate) struct OperationId(pub u64);
 /// How fast commands are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// At the captured times, divided by this factor.
+    /// Commands are sent at the captured times, divided by this factor.
     Speed(f64),
-    /// This many commands per second, at equal intervals.
+    /// This number of commands is sent per second, at equal intervals.
     Rate(f64),
-    /// As fast as the target replies.
+    /// Commands are sent as fast as the target replies.
     Max,
 }
 

@@ -284,7 +284,8 @@ fn without_authorities() -> Result<ClientConfig, CollectorError> {
     Ok(builder.with_no_client_auth())
 }
 
-/// The innermost source of an error: `connection refused` is more useful than `client error`.
+/// The innermost source of an error, because it is the most useful text: for example, `connection
+/// refused` instead of `client error`.
 fn root_cause(error: &dyn error::Error) -> String {
     let mut root = error;
     while let Some(source) = root.source() {

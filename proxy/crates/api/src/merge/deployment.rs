@@ -10,7 +10,7 @@ impl Merge for Status {
         }
     }
 
-    /// The merged uptime is the longest uptime of all instances.
+    /// Merges the states of two instances. The merged uptime is the longer uptime.
     fn merge(&mut self, other: Self) {
         add!(self, other: clients, operations, wait_queue);
         // Equal entries are the same certificate, so there is nothing to add.

@@ -96,7 +96,7 @@ impl Merge for SlowOperations {
         name_instance!(self.operations, address);
     }
 
-    /// The merged threshold is the lowest threshold of all instances.
+    /// Merges the slow operations of two instances. The merged threshold is the lower threshold.
     fn merge(&mut self, other: Self) {
         self.left_out += other.left_out;
         self.threshold_ms = self.threshold_ms.min(other.threshold_ms);

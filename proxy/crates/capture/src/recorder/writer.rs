@@ -12,7 +12,7 @@ pub struct RecorderWriter<W> {
 }
 
 impl<W: Write> RecorderWriter<W> {
-    /// Begins a file.
+    /// Creates a writer for a new file.
     pub fn new(destination: W, layout: Layout) -> Self {
         Self {
             destination,

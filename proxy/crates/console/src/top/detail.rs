@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_get_mores_of_a_shape_are_shown_with_the_shape() {
+    fn detail_of_a_shape_shows_the_number_and_the_time_of_its_get_mores() {
         let mut shape = model().selected().unwrap().clone();
         assert!(!figures(&shape).contains("getMores"));
         (shape.more.count, shape.more.total_time_ms) = (12, 340.0);

@@ -159,8 +159,7 @@ impl Grid {
         shade.min(SHADES - 1)
     }
 
-    /// For each shade in use: the shade, and the lowest count that has this shade. In ascending
-    /// order.
+    /// The shades in use, in ascending order, each with the lowest count that has this shade.
     pub(super) fn lowest_counts(&self) -> Vec<(usize, u64)> {
         let mut lowest: Vec<(usize, u64)> = Vec::new();
         for shade in 0..SHADES {

@@ -41,9 +41,9 @@ pub(super) struct Responses {
     pub(super) changes: Option<Changes>,
     pub(super) pools: Option<Pools>,
     pub(super) heatmap: Option<HeatResponse>,
-    /// The key is the address of an instance. The value has the number of operations since the
-    /// instance started. The `Duration` is the time from the start of `seawall top` until this
-    /// number was received.
+    /// The number of operations of each instance since the instance started, by the address of the
+    /// instance. The `Duration` is the time from the start of `seawall top` until this number was
+    /// received.
     pub(super) operations: BTreeMap<String, (Duration, u64)>,
     /// The text of the first error; `None` if all requests succeeded.
     pub(super) error: Option<String>,
@@ -60,7 +60,7 @@ pub(super) struct HeatResponse {
     pub(super) annotations: Vec<Annotation>,
 }
 
-/// Everything that is shown.
+/// All data that the view shows, and the choices of the user.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     pub(super) address: String,

@@ -23,7 +23,7 @@ pub(super) const HEADINGS: [(&str, Option<Sort>); 11] = [
 /// width.
 pub(super) const WIDTHS: [u16; 11] = [7, 7, 7, 7, 7, 6, 8, 6, 13, 24, 0];
 
-/// One row per shape.
+/// The rows of the table, one per shape.
 pub(super) fn shapes(model: &Model) -> Vec<Vec<String>> {
     let total_ms = model.shapes.load_ms();
     let seconds = model.covered_seconds().max(1.0);

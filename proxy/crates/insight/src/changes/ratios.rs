@@ -91,7 +91,7 @@ impl Spreads {
     }
 }
 
-/// Sorted values.
+/// Values in ascending order.
 #[derive(Default)]
 pub(super) struct Sorted(Vec<f64>);
 

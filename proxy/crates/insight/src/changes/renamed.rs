@@ -60,19 +60,19 @@ impl<'a> Renames<'a> {
         }
     }
 
-    /// True if this shape had another text in the earlier period. Then a shape of the earlier
-    /// period has the same text, except for names that only one of the texts has, and its
-    /// operations have moved to this shape. `load` is the load of the later period, divided by that
-    /// of the earlier period.
+    /// True if `shape`, a shape of the later period, had another text in the earlier period: the
+    /// two texts differ only in names that one of them replaces by `*`, and the operations have
+    /// moved to the later text. `load` is the load of the later period, divided by that of the
+    /// earlier period.
     pub(super) fn occurred_before(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(other, shape, load);
         self.has_alike(&self.before, shape, have_moved)
     }
 
-    /// True if this shape has another text in the later period. Then a shape of the later period
-    /// has the same text, except for names that only one of the texts has, and the operations of
-    /// this shape have moved to that shape. `load` is the load of the later period, divided by that
-    /// of the earlier period.
+    /// True if `shape`, a shape of the earlier period, has another text in the later period: the
+    /// two texts differ only in names that one of them replaces by `*`, and the operations have
+    /// moved to the later text. `load` is the load of the later period, divided by that of the
+    /// earlier period.
     pub(super) fn occurs_now(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(shape, other, load);
         self.has_alike(&self.now, shape, have_moved)

@@ -234,7 +234,7 @@ struct Usual {
     p99: f64,
     /// The limit in seconds above which an operation is slow.
     limit: f64,
-    /// Operations per second.
+    /// The usual number of operations per second.
     operations: f64,
 }
 

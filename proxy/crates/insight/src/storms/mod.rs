@@ -23,8 +23,8 @@ pub struct Storm {
     pub started_at: SystemTime,
     /// When the storm ended; `None` for the current storm.
     pub ended_at: Option<SystemTime>,
-    /// Maximum number of connections accepted in one second. If several seconds were counted
-    /// together, their mean.
+    /// Maximum number of connections accepted in one second. If the figures of several seconds
+    /// arrived together, this is the mean of these seconds.
     pub peak_arrivals: u64,
     /// Number of short-lived connections per second that was normal before the storm.
     pub usual: f64,

@@ -6,7 +6,8 @@
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, Regex, doc, oid::ObjectId};
 
-/// A text that every generated string value contains. No name that a shape may print contains it.
+/// A text that every generated string value contains. No name that a shape may print contains this
+/// text.
 pub(super) const PLANTED: &str = "tok";
 
 /// Generates a command: takes each choice from the bytes in `choices`. `salt` changes the values in

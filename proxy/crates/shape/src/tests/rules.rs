@@ -321,7 +321,7 @@ fn pipeline_stages_that_use_no_other_collection_have_the_expected_shape_texts() 
 }
 
 #[test]
-fn op_db_and_collection_come_from_the_command() {
+fn a_fingerprint_has_the_operation_database_and_collection_of_the_command() {
     let cases = [
         (
             doc! { "aggregate": 1, "pipeline": [], "$db": "d" },

@@ -27,7 +27,7 @@ impl Interrupt {
 
     /// Ready when the wait has been interrupted.
     pub fn poll_raised(&self, cx: &mut Context<'_>) -> Poll<()> {
-        // The waker is registered first, so an interrupt after the check wakes the task.
+        // The waker is registered before the check, so an interrupt after the check wakes the task.
         self.waiter.register(cx.waker());
         match self.is_raised.load(Ordering::Acquire) {
             true => Poll::Ready(()),
@@ -62,7 +62,8 @@ impl Interrupts {
         let mut all = self.0.lock();
         let current: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
         *all = current.iter().map(Arc::downgrade).collect();
-        // The lock is released first, because a woken task may need the lock to add an interrupt.
+        // The lock is released before the tasks are woken, because a woken task may need the lock
+        // to add an interrupt.
         drop(all);
         current.iter().for_each(|interrupt| interrupt.raise());
     }

@@ -89,12 +89,13 @@ impl Lookups {
         };
         let (sender, receiver) = watch::channel(None);
         vacant.insert(receiver.clone());
-        // The lock is released first, because a runtime that shuts down drops the closure
-        // immediately.
+        // The lock is released before `spawn_blocking`, because a runtime that shuts down drops the
+        // closure immediately, and `entry` needs the lock when it is dropped.
         drop(running);
         spawn_blocking(move || {
             let resolution = ask(&entry.name).map_err(Arc::new);
-            // The entry is removed first, so that no attempt gets an earlier result.
+            // The entry is removed before the result is sent, so that no later attempt gets this
+            // result.
             drop(entry);
             sender.send_replace(Some(resolution));
         });
@@ -155,7 +156,7 @@ mod tests {
         assert!(lookups.running.lock().is_empty());
     }
 
-    /// Without a runtime, a lookup would panic.
+    /// This test has no runtime, and a lookup without a runtime would panic.
     #[test]
     fn ip_addresses_need_no_lookup() {
         let lookups = Arc::<Lookups>::default();

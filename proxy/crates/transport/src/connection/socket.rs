@@ -15,17 +15,18 @@ use super::lookups::Lookups;
 pub(super) enum OpenError {
     /// The host name could not be resolved.
     Resolve(io::Error),
-    /// No address could be connected; the last error.
+    /// No address accepted a connection. The value is the last error that is not a local failure
+    /// ([`is_local_failure`]), or the first error if all are local failures.
     Connect(io::Error),
 }
 
-/// If a host name has several addresses, the time after which the next one is tried too. RFC 8305
-/// recommends this value.
+/// Time after which Seawall also tries the next address of a host that has several addresses. RFC
+/// 8305 recommends this value.
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
 /// Connects to a host, which may have several addresses: they are tried in the order of the
-/// operating system's resolver, each at the latest [`NEXT_ADDRESS_AFTER`] after the one before. So
-/// an address that does not reply does not keep Seawall from using the others.
+/// operating system's resolver, each at most [`NEXT_ADDRESS_AFTER`] after the address before it. So
+/// Seawall can connect even if the first addresses do not reply.
 ///
 /// # Errors
 /// See [`OpenError`]. If the name is not resolved within `resolve_limit`, this is
@@ -60,8 +61,8 @@ async fn connect_first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
         tokio::select! {
             Some(attempt) = attempts.next() => match attempt {
                 Ok(stream) => return Ok(stream),
-                // An error of the server says more than a local error, for example for an IPv6
-                // address on a host without IPv6.
+                // An error of the server says more than a local error, such as the error for an
+                // IPv6 address on a host without IPv6.
                 Err(error) if is_local_failure(&error) && failure.is_some() => {}
                 Err(error) => failure = Some(error),
             },

@@ -38,7 +38,7 @@ const GOAL: Least = Least {
     settling_s: 10.0,
 };
 
-/// One scenario.
+/// A simulated server, its load, and the goals for the controller.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
@@ -354,10 +354,10 @@ fn several() -> Vec<Scenario> {
             proxies: 50,
             // All proxies start within 10 ms at full load. Their first operations run beside 50 to
             // 200 others, so the unloaded time that they learn is up to 100 times too long. A proxy
-            // yields only if operations take eight times this time. This needs about 800
-            // operations, but the best fixed limit allows 200 for all proxies together. A proxy
-            // cannot find its error by trials: it has 2 % of the load, so its throughput grows in
-            // proportion to its limit, as on an idle server.
+            // yields only if operations take eight times this time. They take that long only if
+            // about 800 operations run at a time, but the best fixed limit allows 200 for all
+            // proxies together. A proxy cannot find its error by trials: it has 2 % of the load, so
+            // its throughput grows in proportion to its limit, as on an idle server.
             median: Least {
                 ratio: 0.82,
                 swing: 1.0,

@@ -56,7 +56,7 @@ pub(crate) enum Contention {
     Convoy(f64),
 }
 
-/// One server.
+/// A simulated server.
 pub(crate) struct Server {
     cores: f64,
     is_stalled: bool,

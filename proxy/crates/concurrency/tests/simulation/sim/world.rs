@@ -49,7 +49,7 @@ pub(crate) struct OperationKind {
 /// Number of operations that the slow shard runs at a time.
 const SHARD_SLOTS: usize = 8;
 
-/// A change of conditions.
+/// A change of the conditions during a simulation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     Cores(f64),
@@ -208,7 +208,7 @@ impl World {
         self.events.push(Reverse((Ordered(time), event)));
     }
 
-    /// Runs until `end`.
+    /// Runs the simulation until the time `end`.
     pub(crate) fn run(&mut self, end: f64) {
         loop {
             let next = self.events.peek().map_or(f64::INFINITY, |e| e.0.0.0);
