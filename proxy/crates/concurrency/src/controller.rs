@@ -311,8 +311,8 @@ impl Controller {
         }
     }
 
-    /// Forgets a load of the server that has ended. Without this, a later load would be compared
-    /// with it.
+    /// Forgets the load of the server when it has ended, so that a later load is not compared with
+    /// it.
     fn note_load(&mut self, is_bound: bool, window: Duration, now: Duration) {
         let pause = now.saturating_sub(self.bound_at + window);
         if is_bound {

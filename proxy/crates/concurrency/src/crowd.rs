@@ -142,7 +142,7 @@ pub(crate) struct Crowd {
     crowded_since: Option<Duration>,
     yielding: Option<Yielding>,
     cap: Option<Cap>,
-    /// Before this moment, the limit is not lowered because of a crowded server: the last time, a
+    /// Until this moment, the limit is not lowered even if the server is crowded: the last time, a
     /// lower limit did not help.
     not_before: Duration,
     backoff: Duration,

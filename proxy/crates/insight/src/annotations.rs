@@ -173,8 +173,8 @@ impl Annotations {
         number
     }
 
-    /// The annotations whose own number is `number` or higher, and the number that the next new
-    /// annotation gets.
+    /// The annotations with the number `number` or a higher number, and the number that the next
+    /// new annotation gets.
     pub(super) fn since(&self, number: u64) -> (Vec<Annotation>, u64) {
         let added = self.kept.range(number..).map(|(_, of)| of.clone());
         (added.collect(), self.next)

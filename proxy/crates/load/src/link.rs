@@ -222,7 +222,7 @@ impl Link {
     }
 }
 
-/// Clears the cached keys if the password has changed, so that the next login derives new ones.
+/// Clears the cached keys if the password has changed, so that the next login derives new keys.
 fn clear_outdated_keys(keyring: &Keyring, error: ScramError) -> Failure {
     if error == ScramError::KeysOutdated {
         keyring.clear();

@@ -72,8 +72,8 @@ pub struct Replay {
     pub strict_order: bool,
     /// Maximum number of connections.
     pub connections: usize,
-    /// Time limit of a reply. If the command has a `maxTimeMS`, this time is added to the limit. An
-    /// operation without a reply in this time has failed.
+    /// Time limit of a reply. The `maxTimeMS` of a command is added to this limit. An operation
+    /// without a reply within the sum has failed.
     pub reply_limit: Duration,
     /// True if the results have digests of the returned documents.
     pub digest: bool,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::float;
 
-/// Declares the enum of gauges: for each gauge its name in the API and its meaning.
+/// Declares the enum of gauges. The input has, for each gauge, its meaning and its name in the API.
 macro_rules! gauges {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
         /// A value that is measured once a second. The history file stores the position of a gauge

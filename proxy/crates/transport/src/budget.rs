@@ -111,8 +111,8 @@ impl Holder {
 }
 
 /// The messages that wait for memory, in the order in which they may use the reserve (memory beside
-/// the budget, for one message at a time). The first message is found without a search, because
-/// thousands of messages may wait.
+/// the budget, for one message at a time). The first message is found without a search of all
+/// messages: thousands of messages may wait.
 #[derive(Debug, Default)]
 struct Waiting {
     /// The waiting messages of each [`Sharer`], ordered by the number of bytes that have not

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_is_not_over_on_any_instance_keeps_its_start() {
+    fn a_merged_step_that_has_not_ended_on_any_instance_keeps_its_start() {
         let step = |seconds: f64| TimelineStep {
             at: 1_200.0,
             seconds,

@@ -363,7 +363,7 @@ mod tests {
 
     /// The history is kept across restarts, but storms and stalls are not.
     #[test]
-    fn a_period_without_stalls_that_began_before_the_start_has_none_since_the_start() {
+    fn report_says_no_stall_since_the_start_if_its_period_began_before_the_start() {
         let mut quiet = example();
         quiet.stalls = Stalls::default();
         quiet.storms = Storms::default();

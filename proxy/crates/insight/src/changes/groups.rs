@@ -1,4 +1,5 @@
-//! The operations of a period that were counted in rows of several shapes.
+//! The operations of a period that are counted in group rows: rows that count several shapes
+//! together.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -52,7 +52,7 @@ pub(super) struct ShapeLimits {
 }
 
 impl ShapeLimits {
-    /// True if the shapes of a step exceed twice a limit.
+    /// True if the shapes of a step exceed one of the limits by more than a factor of two.
     pub(super) fn are_far_exceeded(self, series: &BTreeMap<Arc<Label>, Figures>) -> bool {
         let shapes = series.keys().filter(|label| is_shape(label));
         let add = |(count, bytes), label: &Arc<Label>| (count + 1, bytes + label_bytes(label));

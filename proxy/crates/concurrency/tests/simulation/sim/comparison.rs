@@ -16,13 +16,12 @@ pub(crate) struct Row {
     pub(crate) best: (u32, f64),
     pub(crate) auto: f64,
     pub(crate) ratio: f64,
-    /// The settling time is the time after which the limit stays near its median. Each proxy has
-    /// one limiter for each server, and this is the longest settling time of all limiters, in
-    /// seconds. It is infinite if a limit never settled.
+    /// The longest settling time of all limiters, in seconds; infinite if a limit never settled.
+    /// The settling time of a limiter is the time after which its limit stays near its median. Each
+    /// proxy has one limiter for each server.
     pub(crate) settling_s: f64,
-    /// The swing of a limiter is the largest relative difference between its limit and the median
-    /// of its limits, after the time that it gets to settle. This is the largest swing of all
-    /// limiters.
+    /// The largest swing of all limiters. The swing of a limiter is the largest relative difference
+    /// between its limit and the median of its limits, after the time that it gets to settle.
     pub(crate) swing: f64,
     pub(crate) limit: String,
 }
