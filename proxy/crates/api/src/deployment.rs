@@ -152,9 +152,9 @@ pub struct Concurrency {
     /// instances were merged. If Seawall discards its measurements of the server and the limit
     /// stays the same, this is `None` until the next decision.
     pub reason: Option<String>,
-    /// Number of operations that run although the limit is reached. In each transaction, all
-    /// statements after the first statement may do this. Commands that end transactions, sessions,
-    /// cursors or operations may also do this.
+    /// Number of operations that run although the limit is reached. They are statements of
+    /// transactions after the first statement, and commands that end transactions, sessions,
+    /// cursors or operations.
     pub reserved: u64,
     /// The limit without short trials: after Seawall has tried another limit for a short time, it
     /// returns to this limit. Equal to `limit` while no trial runs. `None` if there is no limit.

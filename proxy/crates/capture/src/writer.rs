@@ -37,7 +37,7 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a part.
+    /// Begins a new part with this header.
     ///
     /// # Errors
     /// If the destination fails, or if the header does not fit into a block.

@@ -238,8 +238,8 @@ fn joined(host: &str, port: Option<u16>) -> String {
     }
 }
 
-/// A cache of the user's SCRAM keys. If each login derived them from the password, this would take
-/// most of the harness's CPU time.
+/// A cache of the user's SCRAM keys. If each login derived the keys from the password, the
+/// derivation would take most of the harness's CPU time.
 #[derive(Default)]
 pub struct Keyring(RwLock<Option<(ClientKey, ScramKeys)>>);
 

@@ -157,8 +157,8 @@ fn of_double(value: f64) -> Option<Number> {
     })
 }
 
-/// The number that these bits of a Decimal128 mean; `None` for zero, infinity and NaN. The bits are
-/// in the binary integer encoding.
+/// The number that these bits of a Decimal128 represent; `None` for zero, infinity and NaN. The
+/// bits are in the binary integer encoding.
 fn of_decimal(bits: u128) -> Option<Number> {
     let (is_negative, coefficient, exponent) = decimal_parts(bits)?;
     if coefficient == 0 {

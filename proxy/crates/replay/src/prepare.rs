@@ -57,7 +57,7 @@ pub(crate) enum ToRewrite {
     Cursors(Bytes),
 }
 
-/// Stands for the code of an error reply that has no code. A server sends no negative codes.
+/// The value in place of the code if an error reply has no code. A server sends no negative codes.
 pub(crate) const ERROR_WITHOUT_CODE: i32 = -1;
 
 /// The end of an operation in the capture.

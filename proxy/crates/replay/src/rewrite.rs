@@ -31,7 +31,7 @@ impl SessionKey {
     }
 
     /// The id of a session in the replay, from its id in the capture. Different captured ids become
-    /// different ids, because each step can be reversed.
+    /// different ids, because each step of this computation can be reversed.
     pub(crate) fn session(&self, captured: [u8; 16]) -> [u8; 16] {
         let mixed = u128::from_le_bytes(captured) ^ u128::from_le_bytes(self.0);
         // The multiplication can be reversed, because an odd multiplier is invertible modulo 2^128.

@@ -11,7 +11,7 @@ use crate::{CursorUse, Recent, Rewriter, connection::CatchUp, results::RowId};
 /// The map in [`Streams`] remembers at most twice this number of awaiting cursors (see [`Recent`]).
 const MAX_STREAMS: usize = 10_000;
 
-/// Maximum length in bytes of a `getMore` that is kept. A usual one has a few hundred bytes.
+/// Maximum length in bytes of a `getMore` that is kept. A usual `getMore` has a few hundred bytes.
 const MAX_MESSAGE_BYTES: usize = 4_096;
 
 #[derive(Debug)]

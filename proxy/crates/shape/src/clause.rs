@@ -27,8 +27,8 @@ struct Clause {
 }
 
 /// The content of a clause's field. It decides how a shape shows the field's value. If the field is
-/// absent, empty or of another type, the shape does not contain the clause. The variants for which
-/// this is different say so.
+/// absent, empty or of another type, the shape does not contain the clause. The comments of the
+/// variants state the exceptions.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Content {
     Filter,

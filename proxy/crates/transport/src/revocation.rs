@@ -187,8 +187,8 @@ pub(crate) mod tests {
         (Issuer::new(params, key), certificate)
     }
 
-    /// A revocation list with this number. It must be replaced at the beginning of the year
-    /// `next_update_year`, and is a year old then.
+    /// A revocation list with this number. The list must be replaced at the beginning of the year
+    /// `next_update_year`. Its date is one year earlier.
     pub(crate) fn numbered_list(
         issuer: &Issuer<'static, KeyPair>,
         number: u64,

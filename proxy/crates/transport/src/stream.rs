@@ -71,8 +71,8 @@ impl Wear {
 }
 
 /// Number of records after which a TLS 1.2 connection is replaced. With AES-GCM, rustls closes the
-/// connection and drops further data after 2^24 records. The difference is larger than the number
-/// of records of one message.
+/// connection and drops further data after 2^24 records. This limit is lower than 2^24 by more than
+/// the number of records of one message.
 const MAX_TLS_1_2_RECORDS: u64 = (1 << 24) - (1 << 16);
 
 /// Maximum number of bytes of one TLS record (RFC 8446, section 5.1).

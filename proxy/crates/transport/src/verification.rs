@@ -6,8 +6,8 @@ use tokio_rustls::rustls::{self, CertificateError, OtherError, pki_types::Certif
 
 /// Maximum number of certificates that a peer may send after its own. The verifier tries to order
 /// these certificates in every possible way, also before it has verified a signature. With 880
-/// small certificates, which fit into a handshake, this takes 14 s of CPU time, and with 6 at most
-/// 6 ms.
+/// small certificates, which fit into a handshake, this takes 14 s of CPU time. With 6
+/// certificates, it takes at most 6 ms.
 const MAX_INTERMEDIATES: usize = 6;
 
 /// A peer has sent more certificates than Seawall verifies.

@@ -98,7 +98,7 @@ impl Grid {
         while (last / width).floor() - (first / width).floor() >= most_rows {
             // Each row has `width` buckets and begins at a multiple of `width`. So latencies below
             // and above one second are never in the same row, however wide the rows are. If there
-            // is room for only one row, this condition ends the loop.
+            // is room for only one row, the condition below ends the loop.
             if width > 2.0 * (last.abs() + first.abs()) {
                 break;
             }

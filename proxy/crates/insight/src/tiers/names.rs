@@ -68,8 +68,8 @@ impl LabelStore {
         self.labels.insert(number, (label, uses));
     }
 
-    /// Counts one frame less that uses a label. Returns true if this was the last one: the label is
-    /// then removed.
+    /// Counts one frame less that uses a label. Returns true if no other frame uses the label: the
+    /// label is then removed.
     pub(super) fn release(&mut self, number: u32) -> bool {
         let Some((_, uses)) = self.labels.get_mut(&number) else {
             return false;

@@ -127,8 +127,8 @@ fn every(period: f64, first: f64, length: f64, times: u32) -> Vec<(f64, f64)> {
     starts.map(|start| (start, start + length)).collect()
 }
 
-/// Checks that there is one episode for each stall. The starts of the two may differ by at most
-/// 1.2 s, and their lengths by at most `tolerance`.
+/// Checks that there is one episode for each stall. The starts of a stall and its episode may
+/// differ by at most 1.2 s, and their lengths by at most `tolerance`.
 fn assert_found(found: &[Episode], stalls: &[(f64, f64)], tolerance: f64) {
     assert_eq!(found.len(), stalls.len(), "{found:#?}");
     for (episode, (start, end)) in found.iter().zip(stalls) {
