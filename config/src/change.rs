@@ -186,9 +186,9 @@ const USERS: &str = "auth.users";
 
 const URI: &str = "deployment.uri";
 
-/// When a change of the key or section at `path` takes effect. If every key of a section can change
-/// at a reload, the whole section can change at a reload. Otherwise, a change of the section needs
-/// a restart.
+/// Returns when a change of the key or section at `path` takes effect. If every key of a section
+/// can change at a reload, the whole section can change at a reload. Otherwise, a change of the
+/// section needs a restart.
 fn of_path(path: &str) -> Change {
     let list = format!("{path}{LIST}");
     let is_in = |of: &str, section: &str| {

@@ -86,7 +86,7 @@ pub(crate) const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 /// smaller.
 pub(crate) const MAX_SECRET_BYTES: u64 = 64 * 1024;
 
-/// Maximum size of a PEM file, in bytes. Only long revocation lists come near it.
+/// Maximum size of a PEM file, in bytes. Only long revocation lists are nearly as large.
 const MAX_PEM_BYTES: u64 = 16 * 1024 * 1024;
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use toml::Value;
 /// One problem that must be fixed before Seawall can run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// What has the problem: the path of a key (`pool.max_pool_size`, `auth.users[0].name`), the
-    /// name of a configuration file, or the name of an environment variable.
+    /// The path of the key that has the problem (`pool.max_pool_size`, `auth.users[0].name`). If
+    /// the problem is not in a key: the name of the configuration file or of the environment
+    /// variable.
     pub key: String,
     /// The wrong value; empty if there is no value, or if it must not be shown.
     pub value: String,

@@ -62,7 +62,7 @@ pub struct Key {
     /// The unit of the numbers in the value. Empty if the value contains no number, or a number
     /// without a unit (for example, a port).
     pub unit: &'static str,
-    /// When a change of the key's value takes effect.
+    /// The time at which a change of the key's value takes effect.
     pub change: Change,
     /// A description of the key, without line breaks. It is used in `docs/configuration.md`, in
     /// `examples/full.toml` and in the JSON schema.
@@ -275,7 +275,7 @@ fn write_choice(f: &mut fmt::Formatter<'_>, words: &[&str]) -> fmt::Result {
     Ok(())
 }
 
-/// When a change of a key takes effect.
+/// The time at which a change of a key takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// A change takes effect at the next reload.

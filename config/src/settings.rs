@@ -52,7 +52,7 @@ pub struct Settings {
     pub limits: Limits,
     /// The statistics by shape. A shape is a command without its values.
     pub shapes: Shapes,
-    /// How much memory the history of Seawall's statistics uses, and in which directory it is kept.
+    /// The history of Seawall's statistics: its maximum memory, and its directory on the disk.
     pub history: History,
     /// The regular samples of each server's `serverStatus`.
     pub pulse: Pulse,
@@ -62,9 +62,9 @@ pub struct Settings {
     pub capture: Capture,
     /// The injected fault, for experiments; `None` if it is off.
     pub fault: Option<Fault>,
-    /// How long clients may continue their operations after Seawall was asked to stop.
+    /// The graceful stop: how long clients may continue their operations.
     pub shutdown: Shutdown,
-    /// The number of threads, and whether core dumps are allowed.
+    /// The number of threads, and the permission for core dumps.
     pub runtime: Runtime,
     /// The HTTP addresses for metrics, health checks and the API.
     pub admin: Admin,
@@ -72,7 +72,7 @@ pub struct Settings {
     pub telemetry: Telemetry,
     /// The level and the format of Seawall's log.
     pub log: Log,
-    /// Whether a change of the configuration file causes a reload.
+    /// The reload after a change of the configuration file.
     pub reload: Reload,
 }
 

@@ -20,10 +20,10 @@ use crate::keys;
 use crate::problem::{HIDDEN, Problem, Problems, shown};
 use crate::schema::Key;
 
-/// Pairs of a key in `[telemetry]` and the OpenTelemetry variable that sets this key. The name of
-/// the variable is empty if no variable sets the key. If the file, a `SEAWALL_` variable or the
-/// command line sets one of the keys, no variable of the group has an effect. Otherwise only the
-/// first variable that is set has an effect.
+/// A group of related keys in `[telemetry]`, each with the OpenTelemetry variable that sets the
+/// key. The name of the variable is empty if no variable sets the key. If the file, a `SEAWALL_`
+/// variable or the command line sets a key of the group, no variable of the group has an effect.
+/// Otherwise only the first variable that is set has an effect.
 type Group = &'static [(&'static str, &'static str)];
 
 const GROUPS: [Group; 10] = [

@@ -128,8 +128,8 @@ const OF_INSTANCE: [&str; 5] = [
     "telemetry.resource_attributes",
 ];
 
-/// True if the value at `path` usually differs between instances. `path` contains the index of the
-/// element of a list.
+/// True if the value at `path` usually differs between instances. In a list, `path` contains the
+/// index of the element, as in `listeners[0].address`.
 fn is_of_instance(path: &str) -> bool {
     OF_INSTANCE.iter().any(|key| match key.split_once(LIST) {
         None => path == *key,

@@ -40,11 +40,11 @@ words! {
 words! {
     /// A compressor of the MongoDB protocol.
     Compressor {
-        /// Fast, but compresses less than the other two.
+        /// Fast, but the results are larger than those of the other two compressors.
         Snappy = "snappy",
-        /// The best compression for its CPU time.
+        /// The compressor that saves the most bytes for its CPU time.
         Zstd = "zstd",
-        /// Most drivers support it without a further library.
+        /// The compressor that most drivers support without a further library.
         Zlib = "zlib",
     }
 }
