@@ -9,9 +9,8 @@
 //! - `--only NAME`: runs one attack.
 //! - `--runs N`: runs each attack N times.
 //! - `--seconds N`: the length of the phase before each attack, and of the phase during it.
-//! - `--direct`: attackers connect to the server, not to Seawall. With this option, the results
-//!   show only the slowdown that the shared server and machine cause, and the bench never fails
-//!   because of them.
+//! - `--direct`: attackers connect to the server, not to Seawall. The results then show only the
+//!   slowdown that the shared server and machine cause, and no result makes the bench fail.
 
 use std::time::Duration;
 

@@ -5,27 +5,27 @@
 //!
 //! - `small`, `large`: finds by `_id` in a closed loop. Each find returns one document, of 100
 //!   bytes in `small` and of 16 KiB in `large`.
-//! - `huge`: such finds of documents of 1 MiB, over 8 connections.
+//! - `huge`: finds by `_id` in a closed loop over 8 connections. Each find returns 1 MiB.
 //! - `mixed`: finds, inserts, updates and aggregations over 64 connections.
 //! - `paced`: latencies at 100 and 1,000 operations per second over 16 connections.
-//! - `idle`: memory of idle connections, also at the peak, and CPU time without connections.
+//! - `idle`: memory of idle connections, its peak, and CPU time without connections.
 //! - `calls`: the number of Seawall's system calls for each operation, counted with strace.
 //!
 //! The targets and the load generator share the machine, so only ratios within a round are
 //! meaningful. The bench prints the medians of the rounds and checks every reply. A full run writes
 //! its results to `benches/results/compare.json`: the commit, date and machine of the run, and each
-//! value with its median, worst and best round. The CPU time of the part `idle` has windows instead
-//! of rounds. Its memory and the values of the part `calls` are measured once. Before it replaces
-//! the file, the bench compares the values with those of the previous run in the file. It prints
-//! each value that is worse by more than the noise of both runs. A run with any option below,
-//! except `--with`, is not a full run.
+//! value with its median, worst and best round. In the part `idle`, the CPU time has windows
+//! instead of rounds, and the memory is measured once. The values of the part `calls` are measured
+//! once too. Before it replaces the file, the bench compares the values with those of the previous
+//! run in the file. It prints each value that is worse by more than the noise of both runs. A run
+//! with any option below, except `--with`, is not a full run.
 //!
-//! `--quick` runs one short round for CI. The bench asserts the replies and the numbers of system
+//! `--quick` runs one short round for CI. The bench checks the replies and the numbers of system
 //! calls, but no times. Without `--quick`, `--rounds N` sets the number of rounds, and
 //! `--seconds S` sets the time for each target in a round. `--connections N,N` sets the numbers of
-//! connections for the parts `small` and `large`. Each `--with NAME=BINARY,VARIABLE=VALUE` adds a
-//! Seawall with another binary or configuration, for example `--with image=BINARY` with the binary
-//! of the image. The variable is a configuration variable without its prefix `SEAWALL_`.
+//! connections for the parts `small` and `large`. Each option `--with NAME=BINARY,VARIABLE=VALUE`
+//! adds a Seawall with another binary or configuration, for example `--with image=BINARY` with the
+//! binary of the image. The variable is a configuration variable without its prefix `SEAWALL_`.
 //!
 //! `--binary BINARY` measures this binary instead of the binary of this build.
 

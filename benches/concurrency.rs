@@ -20,7 +20,7 @@
 //!
 //! `--limits auto,8` and `--connections 64,1000` set the compared limits and the numbers of
 //! clients. `--rounds N` sets how many times each limit is measured with each number of clients,
-//! and `--seconds N` sets the length of a measurement. `--quick` is a short run for CI. It asserts
+//! and `--seconds N` sets the length of a measurement. `--quick` is a short run for CI. It checks
 //! only that all operations succeed, and writes its pictures to a temporary directory.
 
 use std::{fs, path::Path};
@@ -119,7 +119,7 @@ async fn compare(testbed: &Testbed, situation: Situation, plan: &Plan, report: &
 /// Compares the concurrency limits in `plan.limits` under a load whose number of clients changes.
 /// Each phase of the load, with its number of clients, has its own results.
 async fn compare_changes(testbed: &Testbed, plan: &Plan, report: &mut Report) {
-    // For each phase, and in it for each limit: the figures of all rounds.
+    // `phases[phase][limit]` has the figures of all rounds.
     let mut phases = plan.phases.map(|_| vec![Vec::new(); plan.limits.len()]);
     for _ in 0..plan.rounds {
         for (index, limit) in plan.limits.iter().enumerate() {

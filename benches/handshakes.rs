@@ -7,7 +7,8 @@
 //! - `rotations`: the time until replaced certificates, authorities and revocation lists have an
 //!   effect, while 500 clients run operations.
 //!
-//! In each round of the parts `counts` and `storms`, Seawall and HAProxy are measured in turn.
+//! In each round of the parts `counts` and `storms`, Seawall and HAProxy are measured one after the
+//! other.
 //!
 //! - `--rounds N` sets the number of rounds.
 //! - `--seawall NAME=BINARY` also measures another binary of Seawall in the parts `counts` and
@@ -15,8 +16,8 @@
 //! - `--only PART` runs only one part: `idle`, `counts`, `rotations` or `storms`.
 //! - `--quick` runs one short round, for CI.
 //!
-//! The bench asserts numbers of handshakes and operations, and that no operation fails. It asserts
-//! no speed, latency or memory.
+//! The bench checks the numbers of handshakes and operations, and that no operation fails. It does
+//! not check speed, latency or memory.
 
 use std::{path::Path, time::Duration};
 
@@ -286,7 +287,7 @@ impl Bench {
         assert!(wanted > 0, "{name}: no handshake completed");
         assert!(
             others * 20 <= wanted,
-            "{name}: {others} handshakes of the other kind (full or resumed) in addition to {wanted}"
+            "{name}: {others} handshakes of the wrong kind (full or resumed) in addition to {wanted}"
         );
         assert!(
             failed * 100 <= wanted,

@@ -346,8 +346,8 @@ impl Idle {
 }
 
 impl OperationCalls {
-    /// The values that are compared with the previous run. Waits and wake-ups are not compared by
-    /// themselves, because they depend on the timing.
+    /// The values that are compared with the previous run. Waits and wake-ups are not compared
+    /// separately, because they depend on the timing.
     fn compared(&self) -> [(&'static str, Value); 3] {
         [
             ("reads", Value::once(self.reads, TIMING_NOISE)),
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn comparison_shows_date_and_commit_of_the_previous_run_and_tells_if_the_machine_has_changed() {
+    fn comparison_shows_date_and_commit_of_the_previous_run_and_reports_a_changed_machine() {
         let before = medians(200, 400);
         let mut now = before.clone();
         let lines = now.compare_with(&before);
@@ -649,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rise_of_the_cpu_time_or_memory_of_an_idle_process_or_of_system_calls_is_reported() {
+    fn more_cpu_time_or_memory_of_an_idle_process_and_more_system_calls_are_reported() {
         let with = |cpu_percent: f64, bytes_per_client: f64, all: f64| {
             let mut medians = medians(200, 400);
             let windows = [-0.02, -0.01, 0.0, 0.0, 0.01, 0.02];

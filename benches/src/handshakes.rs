@@ -227,7 +227,7 @@ pub fn haproxy(scratch: &Scratch, server: &str) -> Option<TlsTarget> {
 }
 
 /// A load of TLS 1.3 handshakes in a closed loop: each client begins its next handshake when its
-/// last one has ended.
+/// previous handshake has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Handshakes {
     address: SocketAddr,

@@ -73,8 +73,8 @@ fn serve(listen: SocketAddr, server: SocketAddr) -> io::Result<()> {
     let address = listener.local_addr()?;
     runtime.spawn(accept(listener, server));
     writeln!(io::stdout(), "{address}")?;
-    // The standard input is a pipe, to which the bench writes nothing. When the bench ends in any
-    // way, its end of the pipe closes, so this copy and the relay end too.
+    // The standard input is a pipe, to which the bench writes nothing. The pipe closes when the
+    // bench exits or is killed, so this copy and the relay end too.
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(())
 }

@@ -259,7 +259,7 @@ impl Clients {
         }
     }
 
-    /// The same clients, but over TLS. They accept every certificate.
+    /// Returns the same clients with TLS. They accept every certificate.
     ///
     /// # Panics
     /// If TLS cannot be set up.
@@ -273,7 +273,7 @@ impl Clients {
         self.with(tls.expect("TLS can be set up"))
     }
 
-    /// The same clients, but with this TLS configuration.
+    /// Returns the same clients with this TLS configuration.
     ///
     /// # Panics
     /// If the system has no random bytes.

@@ -20,7 +20,7 @@ use super::link::{Link, Target};
 /// The rate of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Number of connections. They send their operations in turn.
+    /// Number of connections. Consecutive operations are sent on different connections.
     pub connections: u32,
     /// Operations per second of all connections together.
     pub per_second: f64,

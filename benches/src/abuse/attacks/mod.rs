@@ -30,8 +30,8 @@ macro_rules! run {
     };
 }
 
-/// All attacks, in the order in which they run. The first one does nothing: it shows how much the
-/// measurements vary by themselves.
+/// All attacks, in the order in which they run. The first entry is not an attack: it shows how much
+/// the measurements vary without an attack.
 pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "nothing",
