@@ -16,7 +16,7 @@ use crate::{
 /// The level of the command line. Modules of this level may use every module.
 const TOP: u32 = 10;
 
-/// What the table in docs/ARCHITECTURE.md says about one module or crate.
+/// The row of one module or crate in the table of docs/ARCHITECTURE.md.
 struct Row {
     level: u32,
     may_use: BTreeSet<String>,

@@ -68,7 +68,7 @@ fn questions_with_side_effects(source: &str) -> Vec<&str> {
 
 #[test]
 fn the_search_finds_functions_that_are_named_as_questions_but_borrow_self_mutably() {
-    // The other test of these functions also reads this file, so `MUT` stands for the borrow.
+    // The next test also searches this file, so this text has `MUT` instead of `&mut self`.
     let source = "fn is_a(&self) -> bool;\nfn b(MUT) {}\nfn must_c(\n    MUT,\n) {}\nfn can_d(MUT) -> bool;\nfn may_e() {}\n";
     let source = source.replace("MUT", "&mut self");
     assert_eq!(questions_with_side_effects(&source), ["must_c", "can_d"]);

@@ -221,8 +221,8 @@ async fn many_change_streams_do_not_block_other_operations() {
 }
 
 /// A pool of four connections allows one operation at a time to wait for data. If the server fails,
-/// an operation on a tailable cursor waits for `server_selection_timeout_ms`, and one on a change
-/// stream for a second.
+/// an operation on a tailable cursor waits for `server_selection_timeout_ms`, and an operation on a
+/// change stream waits for a second.
 #[tokio::test]
 async fn operations_that_wait_for_a_failed_server_do_not_keep_change_streams_waiting() {
     let toml = "pool.max_pool_size = 4\ndeployment.server_selection_timeout_ms = 600000\n";
@@ -247,7 +247,8 @@ async fn operations_that_wait_for_a_failed_server_do_not_keep_change_streams_wai
     assert_eq!(lost.code(), Some(43), "{lost:?}");
 }
 
-/// Other operations of the user take all of its connections between two slices.
+/// Seawall splits a wait for data into slices. Between two slices, other operations of the user
+/// take all connections of this user.
 #[tokio::test]
 async fn a_wait_for_data_that_cannot_be_continued_ends_with_an_empty_reply() {
     let toml = "pool.max_pool_size = 4\npool.wait_queue_timeout_ms = 2000\n";

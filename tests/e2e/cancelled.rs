@@ -89,7 +89,7 @@ async fn cancel_everywhere(
         let serving = async {
             match moment {
                 Moment::AfterPoll => serving.await,
-                // As a task of its own, the future is not polled when the script is woken.
+                // In a separate task, the future is not polled when only the script is woken.
                 Moment::WhenWoken => tokio::spawn(serving).await.unwrap(),
             }
         };

@@ -387,7 +387,7 @@ async fn the_log_says_when_the_content_of_each_file_in_listen_tls_expires() {
     let served = Served::start(&scene.toml(REQUIRED)).await;
     for (message, level, file) in [
         ("certificate has expired", "ERROR", "server.pem"),
-        // The list must be replaced within a day, but not within six hours.
+        // The list expires in a day. Seawall warns only if a list expires within six hours.
         ("certificate loaded", "INFO", "crl.pem"),
         ("certificate loaded", "INFO", "ca.pem"),
     ] {

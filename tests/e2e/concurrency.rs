@@ -138,7 +138,7 @@ async fn commit_among_blocked_updates(toml: &str, hold_all: impl AsyncFn(&Scene)
     must_succeed(blocked).await;
 }
 
-/// Reads one reply from each client. Checks that it is not an error.
+/// Reads one reply from each client. Checks that no reply is an error.
 async fn must_succeed(clients: Vec<RawClient>) {
     for mut client in clients {
         let reply = client.read_reply().await.unwrap();
@@ -177,8 +177,9 @@ async fn fsync_unlock_runs_although_writes_that_wait_for_it_hold_all_connections
 
 #[tokio::test]
 async fn a_long_operation_does_not_block_other_operations() {
-    // An operation is long if it takes eight times as long as others. On a busy machine, the
-    // insert at the start of the scene may take a second.
+    // An operation becomes exempt when it has taken eight times as long as others. The insert at
+    // the start of the scene may take a second on a busy machine, so the find may wait for several
+    // seconds.
     let toml = "pool.concurrency = 1\npool.wait_queue_timeout_ms = 60000\n";
     let scene = Scene::start_with(toml).await;
     let _long = scene.running(long_read()).await;

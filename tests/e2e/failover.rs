@@ -104,7 +104,7 @@ async fn no_write_is_lost_and_no_operation_fails_when_a_primary_is_killed() {
 }
 
 /// A hung primary keeps its connections open, and its kernel still acknowledges packets. So no
-/// connection fails by itself.
+/// connection reports an error.
 #[tokio::test]
 async fn a_read_sent_to_a_hung_primary_is_repeated_and_a_write_fails_with_code_6() {
     let set = ReplicaSet::start(3, Options::default()).await.unwrap();

@@ -41,7 +41,7 @@ impl Scene {
         let user = NewUser::new("admin", "reader", "secret").role("readWrite", "gone");
         create_user(&root, &user).await.unwrap();
         let things = root.database("gone").collection("things");
-        // A read takes 30 s for each document, so no read ends by itself during a test.
+        // A read takes 30 s for each document, so no read reaches its end during a test.
         let documents = (0..20).map(|id| doc! {"_id": id});
         things.insert_many(documents).await.unwrap();
         let options = seawall::Options {

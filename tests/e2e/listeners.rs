@@ -276,7 +276,7 @@ async fn until_a_restart_a_changed_listener_requires_tls_as_before_and_its_chang
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reload_refuses_unusable_tls_files_of_a_listener_that_would_wait_for_a_restart() {
+async fn a_reload_refuses_unusable_tls_files_of_a_new_listener_that_needs_a_restart() {
     let files = Files::new();
     files.scratch.write("added.pem", "nothing").unwrap();
     let first = listener(1, "");

@@ -138,7 +138,7 @@ async fn counts_and_latencies_merged_from_all_instances_include_each_operation_o
     let path = format!("/api/v1/shapes/{}?since=10m", both.id);
     let one: Shape = merged(asked, &path, 3).await;
     assert_eq!((one.count, one.latency_ms), (49, both.latency_ms));
-    // Only one peer has this shape. That is no error of the two other instances.
+    // Only one peer has this shape. For the two other instances, the missing shape is not an error.
     let only = find("only", 100).await.unwrap();
     for since in ["", "?since=10m"] {
         let path = format!("/api/v1/shapes/{}{since}", only.id);
@@ -333,7 +333,7 @@ impl Drop for FakePeer {
 enum Replies {
     Never,
     With(String),
-    /// With a body that never ends.
+    /// The peer sends a body that never ends.
     Endless,
 }
 

@@ -298,7 +298,7 @@ async fn a_file_with_all_parts_of_a_capture_is_converted_and_a_missing_part_is_r
         "{message}"
     );
     assert_eq!(events(&converted), 1);
-    // The converted capture is complete in itself.
+    // The converted capture ends with an `End` record, although part 1 is missing.
     let mut source = Source::open(&converted).unwrap();
     while source.next_record().unwrap().is_some() {}
     assert_eq!(source.end().unwrap().reason(), EndReason::Stopped);

@@ -208,8 +208,9 @@ async fn cursors_of_several_routers_are_killed_in_one_command() {
     assert_eq!(gone.code(), Some(43), "{gone:?}");
 }
 
-/// Kills cursors of both routers, while the second router does not reply. If `is_cut`, its
-/// connections end; otherwise the router hangs. The reply must list its cursors as alive.
+/// Kills cursors of both routers, while the second router does not reply. If `is_cut` is true, the
+/// connections of the second router end; otherwise this router hangs. The reply must list the
+/// cursors of the second router as alive.
 async fn check_cursors_of_a_silent_router(toml: &str, is_cut: bool) {
     let sharded = Sharded::start(toml).await;
     let mut client = connect(&sharded.seawall).await;

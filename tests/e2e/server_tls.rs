@@ -203,8 +203,8 @@ async fn a_reload_with_a_new_client_certificate_replaces_server_connections_with
 }
 
 /// Replaces a TLS file under a client that runs finds all the time, so a connection may be in use
-/// when Seawall replaces it. With `options` and `toml`, the connection string or the configuration
-/// names the file.
+/// when Seawall replaces it. Either the connection string (with `options`) or the configuration
+/// (`toml`) names the file.
 async fn replace_under_load(scene: &Scene, options: &str, toml: &str, file: &str) {
     let identity = scene.authority().client("seawall", YEAR).unwrap();
     let foreign = Authority::generate("foreign").unwrap();
@@ -516,7 +516,7 @@ async fn host_names_of_servers_are_verified_unless_allow_invalid_hostnames_is_tr
     let any_name = "deployment.tls.allow_invalid_hostnames = true\n";
     let seawall = scene.start(OTHER_NAME, &format!("{FILES}{any_name}")).await;
     assert!(find(&mut logged_in(&seawall).await.unwrap()).await);
-    // The same is true for the connections of a service account.
+    // A service account can also connect with any host name.
     let account = format!("{ROOT}:{ROOT_PASSWORD}@{OTHER_NAME}");
     let seawall = scene.start(&account, &format!("{FILES}{any_name}")).await;
     assert!(find(&mut logged_in(&seawall).await.unwrap()).await);

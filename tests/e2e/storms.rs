@@ -163,7 +163,7 @@ async fn a_reconnect_storm_starts_a_capture_that_contains_the_operations_before_
 }
 
 impl Scene {
-    /// Waits until this many more clients have disconnected before they got their reply.
+    /// Waits until `times` further clients have disconnected before they got their reply.
     async fn wait_for_give_ups(&self, times: f64) {
         let gave_up = ["how=\"gave_up\""];
         self.wait_for_rise("seawall_client_departures_total", &gave_up, times)
@@ -357,8 +357,8 @@ async fn no_client_is_closed_because_its_login_waited_at_the_gate() {
     let slow = doc! {"find": "c", "filter": {"$where": "sleep(30000) || true"}, "$db": "test"};
     holder.send(&OpMsg::new(slow.clone())).await.unwrap();
     waiter.send(&OpMsg::new(slow)).await.unwrap();
-    // The gate has closed as soon as it delays a login. It delays none as long as fewer than 50
-    // arrive in a second, so several clients log in at the same time.
+    // The gate has closed as soon as it delays a login. It delays no login as long as fewer than 50
+    // logins arrive in a second, so several clients log in at the same time.
     let is_closed = async || {
         let logins = join_all((0..16).map(|_| log_in())).await;
         assert!(logins.iter().all(Result::is_ok));

@@ -33,8 +33,8 @@ const RELOADS: usize = 20;
 /// Minimum number of inserts between two reloads.
 const PROGRESS: f64 = 20.0;
 
-/// The reloads apply these configurations in turn, and begin again after the last one. They change
-/// limits, timeouts and statistics.
+/// The reloads apply these configurations one after the other, and begin again after the last one.
+/// The configurations change limits, timeouts and statistics.
 const CONFIGURATIONS: [&str; 3] = [
     "pool.max_pool_size = 3\npool.concurrency = 2\nlimits.max_in_flight_operations = 4\n\
      shapes.max_shapes = 1\nslow_log.threshold_ms = 1000\n",

@@ -32,7 +32,7 @@ pub fn kills() -> usize {
     })
 }
 
-/// The results of one client: what all its concurrent tasks together have written.
+/// The results of one client: the writes of all its concurrent tasks.
 #[derive(Debug, Default, Deserialize)]
 pub struct Written {
     /// Ids of the documents that were inserted, updated and read back.

@@ -93,7 +93,7 @@ const SENT_BY_SEAWALL: &[&str] = &[
     "serverStatus",
 ];
 
-/// What Seawall in relay mode does with a command before a login.
+/// The reaction of Seawall in relay mode to a command before a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relay {
     Forwards,

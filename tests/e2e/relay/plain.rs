@@ -87,7 +87,8 @@ impl Start {
         })
     }
 
-    /// The reply to this start, in the form that belongs to its opcode.
+    /// The reply to this start of a login: an OP_REPLY if the start is an OP_QUERY, otherwise an
+    /// OP_MSG.
     fn reply(&self, is_right: bool) -> Vec<u8> {
         let body = match is_right {
             true => doc! {"conversationId": 1, "done": true, "payload": binary(b""), "ok": 1.0},
