@@ -50,8 +50,8 @@ def find_mongod():
 def free_ports(count):
     """Different ports on loopback that are free now.
 
-    The system does not assign ports below 32768 by itself, so these ports stay free until the
-    programs of the check listen.
+    The system automatically assigns only ports from 32768 upwards. So these ports stay free until
+    the programs of the check listen.
     """
     ports = []
     for port in random.sample(range(20_000, 32_000), 200):
@@ -186,7 +186,7 @@ class Lab:
             fail(f"seawall {' '.join(arguments)}: exit code {done.returncode}: {text}")
 
     def load(self, kind, uri, *arguments):
-        """Starts `seawall load`, which ends by itself."""
+        """Starts `seawall load`. It ends after the duration in its arguments."""
         command = [self.binary, "load", kind, uri, "--quiet", *arguments]
         return self.start(f"load-{kind}", command)
 

@@ -1,5 +1,5 @@
 // Causes the three cases of docs/dashboard-cases.md on a real mongod, and takes the pictures of
-// each step. A case takes two to five minutes and ends by itself:
+// each step. A case takes two to five minutes:
 //   node tests/dashboard/cases.mjs target/release/seawall docs/images [slower|spike|timeouts]
 //
 // In `slower`, an index is dropped under load. In `spike`, the server is locked for three seconds
@@ -97,7 +97,7 @@ async function shop(/** @type {string} */ uri) {
   every(0.2, () => all.aggregate(sums).toArray());
 }
 
-/** A query that took 1 ms takes 5 ms. */
+/** The case "slower": a query that took 1 ms takes 5 ms. */
 async function slower() {
   const { uri } = await startMongod();
   const direct = await connect(uri);
@@ -123,7 +123,7 @@ async function slower() {
   await picture(page, "case-slower-3", [page.locator("[data-verdict=slower]"), figures]);
 }
 
-/** A spike once a minute, here every 20 seconds. */
+/** The case "spike": a latency spike once a minute, here every 20 seconds. */
 async function spike() {
   const { uri } = await startMongod();
   const direct = await connect(uri);
@@ -158,7 +158,7 @@ async function spike() {
   await picture(page, "case-spike-3");
 }
 
-/** Operations time out, although no server is busy. */
+/** The case "timeouts": operations time out, although no server is busy. */
 async function timeouts() {
   const { uri } = await startMongod();
   const direct = await connect(uri);

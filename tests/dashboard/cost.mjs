@@ -1,5 +1,5 @@
 // Measures the CPU time of Seawall's process with 0, 1 and 10 open pages, under a steady load and
-// in alternating rounds. It takes about five minutes and ends by itself:
+// in alternating rounds. It takes about five minutes:
 //   node tests/dashboard/cost.mjs target/release/seawall [ROUNDS]
 
 import { readFileSync } from "node:fs";

@@ -270,7 +270,7 @@ test("ten thousand shapes are in the table, and only the visible ones are in the
   await close();
 });
 
-test("clients, servers and the configuration are those of the API", async () => {
+test("the views of clients, servers and the configuration have the values of the API", async () => {
   const [clients, pools, configuration, status] = await Promise.all([
     api(ADMIN, "clients"),
     api(ADMIN, "pools"),
@@ -325,7 +325,7 @@ test("connections that getMores hold are counted for their shape", async () => {
   await close();
 });
 
-test("a Seawall that is not ready and knows no server is found", async () => {
+test("the overview reports a Seawall that is not ready and knows no server", async () => {
   const { page, errors, close } = await open(browser);
   const status = { ...(await api(ADMIN, "status")), not_ready: "no server is available" };
   const topology = { servers: [], set_name: null, type: "Unknown" };
@@ -339,7 +339,7 @@ test("a Seawall that is not ready and knows no server is found", async () => {
   await close();
 });
 
-test("a storm that has ended is not found as the current storm of another instance", async () => {
+test("the overview reports the current storm of another instance, not an ended one", async () => {
   const { page, errors, close } = await open(browser);
   const json = currentStorms(Date.now() / 1000);
   await page.route("**/api/v1/storms**", (route) => route.fulfill({ json }));
@@ -349,7 +349,7 @@ test("a storm that has ended is not found as the current storm of another instan
   await close();
 });
 
-test("problems that begin while a fixed period is shown are found", async () => {
+test("the overview of a fixed period reports problems that begin later", async () => {
   const { page, errors, close } = await open(browser);
   const now = Math.floor(Date.now() / 1000);
   let json = { active: false, learning: false, storms: [] };
@@ -398,7 +398,7 @@ test("a request whose reply never arrives is given up and repeated", async () =>
   await close();
 });
 
-test("storms and stalls are said to be known only since the start", async () => {
+test("the views of storms and stalls name the start as the beginning of their data", async () => {
   const { page, errors, close } = await open(browser);
   const storms = { active: false, learning: false, storms: [] };
   const stalls = { episodes: [], recurring: [], pulse: { state: "on" } };

@@ -141,7 +141,7 @@ class Suite:
         return found
 
     def run_process(self, selectors, found):
-        """Runs one pytest. Returns how it ended, and the current test if it did not end by itself."""
+        """Runs one pytest. Returns how it ended, and the current test if pytest hung or died."""
         with tempfile.TemporaryDirectory(prefix="pymongo-suite-") as folder:
             record = Path(folder) / "record"
             record.touch()
