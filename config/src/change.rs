@@ -17,7 +17,7 @@ pub struct Changed {
     /// The path of a key, a list or a section. Some lists and sections are compared as a whole, so
     /// their keys are not listed one by one: for example `auth.users` and `listeners[1].tls`.
     pub path: String,
-    /// When the change takes effect.
+    /// The time at which the change takes effect.
     pub change: Change,
 }
 

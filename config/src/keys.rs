@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_a_section_are_its_keys_and_subsections() {
+    fn names_in_returns_the_keys_and_subsections_of_a_section() {
         assert_eq!(
             names_in("admin"),
             [

@@ -20,8 +20,8 @@ DROP_IN = pathlib.Path("/etc/systemd/system/seawall.service.d/check.conf")
 SERVICE = "seawall.service"
 CLIENTS = ("127.0.0.1", 27018)
 SERVER = ("127.0.0.1", 27017)
-# Number of TLS handshakes, THREADS of them at the same time. With this number of handshakes, some
-# must wait. They run on the threads with a positive nice value.
+# Number of TLS handshakes. THREADS handshakes run at the same time. With this number of handshakes,
+# some must wait, and the waiting ones run on the threads with a positive nice value.
 HANDSHAKES = 600
 THREADS = 60
 SCHED_IDLE = 5

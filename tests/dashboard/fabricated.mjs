@@ -42,7 +42,7 @@ export function manyShapes(count) {
 }
 
 /**
- * Storms of several instances: one that has ended, and two earlier ones that have not.
+ * Storms of several instances: a storm that has ended, and two earlier storms that have not ended.
  * @param {number} now in seconds since the epoch
  */
 export function currentStorms(now) {

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::scene;
 
-/// Since this version, servers reply to `getLastError` with an error.
+/// The first server version that replies to `getLastError` with an error.
 const NO_GET_LAST_ERROR: ServerVersion = ServerVersion(5, 1, 0);
 
 #[tokio::test]

@@ -38,13 +38,13 @@ limits.unauthenticated_connections = 8
 limits.max_in_flight_operations = 8
 ";
 
-/// When a test drops a future.
+/// The moment at which a test drops a future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     /// Right after the last poll of the future.
     AfterPoll,
-    /// When the future is woken after its last poll. For example, the pool has then assigned a
-    /// connection to the future, but the future is dropped before a poll returns the connection.
+    /// When the future is woken, before it is polled again. For example, the pool has then assigned
+    /// a connection to the future, but the future is dropped before a poll returns the connection.
     WhenWoken,
 }
 

@@ -193,7 +193,8 @@ async fn cached_scram_keys_are_used_while_the_server_replies_to_users_info_with_
     }
 }
 
-/// Seawall logs in as the user of its clients on each server connection that it opens for them.
+/// On each server connection that Seawall opens for clients, it logs in as the user of these
+/// clients.
 #[tokio::test]
 async fn clients_of_a_user_stay_connected_if_a_secondary_refuses_a_login_of_seawall_as_this_user() {
     let set = ReplicaSet::start(2, Options::with_auth()).await.unwrap();

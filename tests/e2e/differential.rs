@@ -13,8 +13,9 @@ use seawall_tests::{
 
 const DB: &str = "differential";
 
-/// Commands that are not sent. Some of them stop the server, change it for all clients, or block
-/// the connection. The others are only for internal use or for tests of the server.
+/// Commands that are not sent. Some of these commands stop the server, change it for all clients,
+/// or block the connection. The other commands are only for internal use or for tests of the
+/// server.
 const NOT_SENT: &[&str] = &[
     "shutdown",
     "fsync",

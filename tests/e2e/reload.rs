@@ -327,7 +327,7 @@ async fn each_admin_action_is_logged_with_its_token_file_even_if_the_action_remo
         status
     };
     assert_eq!(reload("monitoring").await, 403);
-    // Refused actions are logged at most once a minute, so this one is not logged.
+    // Refused actions are logged at most once a minute, so this refusal is not logged.
     assert_eq!(reload("monitoring").await, 403);
     served.write(&tokens(&new));
     assert_eq!(reload("old").await, 200);

@@ -530,7 +530,7 @@ pub(super) async fn assert_verdicts(target: &Prepared, file: &Path, changed: Doc
     assert!(shape.contains("$gt:"), "{shape}");
     let index = IndexModel::builder().keys(doc! {"b": 1}).build();
     things.create_index(index).await.unwrap();
-    // Of the queries in the capture, only the range query returns this document.
+    // Only the range query of the capture returns this document.
     let change = doc! {"$set": {"text": "y"}};
     let updated = things.update_one(changed, change).await.unwrap();
     assert_eq!(updated.modified_count, 1);

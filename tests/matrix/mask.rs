@@ -50,7 +50,8 @@ impl Masks {
     }
 }
 
-/// One line of `drivers/masked.txt`: the values at a path, and the part of them to hide.
+/// One line of `drivers/masked.txt`: the path of the masked values, and the part of these values
+/// that is hidden.
 #[derive(Debug)]
 struct Mask {
     path: Vec<String>,

@@ -1,5 +1,5 @@
 //! Drivers connect to Seawall with and without TLS, and with valid and invalid certificates. One
-//! server uses TLS, and another one does not.
+//! server uses TLS, and another server does not.
 
 use std::{process::Stdio, time::Duration};
 

@@ -21,7 +21,7 @@ pub use self::attacks::ATTACKS;
 pub struct Attack {
     /// The name of the attack, for `--only` and in the table.
     pub name: &'static str,
-    /// What the attack does, with its rate or its number of connections in a full run.
+    /// A description of the attack, with its rate or its number of connections in a full run.
     pub description: &'static str,
     /// Seawall's configuration in TOML, in addition to the defaults.
     pub toml: &'static str,

@@ -21,7 +21,7 @@ use crate::{output::say, spread::Spread};
 const CAPTURES: &str = "/api/v1/captures";
 
 /// Compares the CPU time of a Seawall process that records no capture of its clients' operations
-/// with the CPU time of two Seawall processes that record one.
+/// with the CPU time of two Seawall processes that record a capture.
 ///
 /// # Panics
 ///

@@ -258,12 +258,12 @@ fn report(on: &Rival, off: &Rival, time: Duration) {
         ("system", ratios(|round| round.system_us)),
     ] {
         say(&format!(
-            "\nRatio of on to off, {what}: median {:.3} of {} rounds ({:.3} to {:.3}).",
+            "\nRatio of statistics on to statistics off, {what}: median {:.3} of {} rounds ({:.3} to {:.3}).",
             spread.median, spread.count, spread.least, spread.most
         ));
     }
     say(&format!(
-        "\nRatio of on to off, CPU per operation over all rounds: {:.3}.",
+        "\nRatio of statistics on to statistics off, CPU per operation over all rounds: {:.3}.",
         on.cpu_us() / off.cpu_us()
     ));
 }

@@ -378,9 +378,9 @@ fn compare_namespaces(table: &mut Table, reported: &Reported, logged: &Logged) {
     compare_rows(table, "namespace", &pairs);
 }
 
-/// Compares the counts and times that Seawall reports for each server with those in the slow log.
-/// A time begins at the last byte of the command and ends at the first byte of the reply. Seawall
-/// collects the times in histograms with 32 buckets per octave (a factor of two).
+/// Compares the counts and times that Seawall reports for each server with the slow log. A time
+/// begins at the last byte of the command and ends at the first byte of the reply. Seawall collects
+/// the times in histograms with 32 buckets per octave (a factor of two).
 fn compare_servers(table: &mut Table, reported: &Reported, logged: &Logged) {
     let rows = reported.servers.servers.iter();
     let pairs = rows.filter_map(|row| {
@@ -393,8 +393,9 @@ fn compare_servers(table: &mut Table, reported: &Reported, logged: &Logged) {
     compare_rows(table, "server", &pairs);
 }
 
-/// Compares the counts and latencies that Seawall reports for namespaces or servers with those in
-/// the slow log. Seawall's histograms for them have 32 buckets per octave (a factor of two).
+/// Compares the counts and latencies that Seawall reports for namespaces or servers with the slow
+/// log. Seawall's histograms for namespaces and servers have 32 buckets per octave (a factor of
+/// two).
 fn compare_rows(table: &mut Table, of: &str, rows: &[(u64, Latency, &Durations)]) {
     let unequal = rows.iter().filter(|(count, _, raw)| *count != raw.count());
     let unequal = float(count(unequal.count()));

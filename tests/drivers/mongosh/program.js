@@ -1,5 +1,5 @@
-// The steps of a user of mongosh; see ../scenarios.md. mongosh awaits the results of calls by
-// itself.
+// The steps of a user of mongosh; see ../scenarios.md. mongosh awaits the results of calls
+// automatically.
 //
 // The program skips `gridfs`, because the shell has no call for it. It also skips `unacknowledged`
 // in an explicit session, because the driver refuses such a write and sends nothing.

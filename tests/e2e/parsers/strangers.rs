@@ -60,7 +60,7 @@ const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
     ("whatsmyuri", Relay::Forwards),
 ];
 
-/// Why Seawall in relay mode refuses commands that only test servers have.
+/// The reason why Seawall in relay mode refuses a command that only test servers have.
 const FOR_TESTS: &str = "only test servers have this command";
 
 /// The commands that Seawall in relay mode forwards before a login. The names are those that

@@ -211,8 +211,8 @@ async fn a_compressed_message_with_a_wrong_header_closes_the_connection() {
     // bytes that follow the decompressed content. Seawall closes the connection instead.
     let lying = claiming(&ping, ZLIB, OP_MSG, size + 40);
     assert!(!reaction(&mut rig.through().await, &lying).await.is_usable);
-    // Seawall refuses a compressed message inside another one. A server never replies to such a
-    // message.
+    // Seawall refuses a compressed message inside another compressed message. A server never
+    // replies to such a message.
     let nested = compressed(&compressed(&ping, ZLIB), ZLIB);
     assert!(!reaction(&mut rig.through().await, &nested).await.is_usable);
 }

@@ -11,7 +11,8 @@ pub struct Header {
     pub message_length: i32,
     /// The message's identifier, chosen by its sender.
     pub request_id: i32,
-    /// The `request_id` of the message to which this one replies; 0 if it is not a reply.
+    /// The `request_id` of the message to which this message replies; 0 if this message is not a
+    /// reply.
     pub response_to: i32,
     /// The opcode: 2013 (OP_MSG), 2012 (OP_COMPRESSED), 2004 (OP_QUERY) or 1 (OP_REPLY).
     pub op_code: i32,
@@ -89,7 +90,8 @@ impl Section {
 pub struct OpMsg {
     /// The message's identifier. With 0, [`RawClient`](super::RawClient) chooses one.
     pub request_id: i32,
-    /// The `request_id` of the message to which this one replies; 0 in all messages from clients.
+    /// The `request_id` of the message to which this message replies; 0 in all messages from
+    /// clients.
     pub response_to: i32,
     /// The flag bits except `checksumPresent`. [`OpMsg::has_checksum`] sets this bit.
     pub flags: u32,

@@ -322,7 +322,8 @@ async fn confuse(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mallory = &arena.users.mallory;
     let start = match number % 6 {
         0 | 1 => {
-            // The conversation begins with one mechanism, and the proof belongs to the other.
+            // The conversation begins with one SCRAM mechanism, and the proof belongs to the other
+            // mechanism.
             let (begun_by, proven_by) = match number % 2 {
                 0 => (Mechanism::ScramSha1, Mechanism::ScramSha256),
                 _ => (Mechanism::ScramSha256, Mechanism::ScramSha1),

@@ -13,7 +13,8 @@ import (
 )
 
 // The types and calls of version 1 of the driver, with the names of ../v2.go. The test compiles
-// this file with the other files of that folder. They need version 1.13 or later of the driver.
+// this file with the other files of that folder. Those files need version 1.13 or later of the
+// driver.
 //
 // This version runs all steps. Its write results have no field Acknowledged, so null is printed for
 // it.
