@@ -114,36 +114,36 @@ pub enum KeyKind {
     /// An absolute HTTP or HTTPS URL that contains no user. Only the scheme and the characters of
     /// the URL are checked.
     HttpUrl,
-    /// Secret bytes, written in base64. Their number has limits. The value is never shown.
+    /// Secret bytes, written in base64. The number of bytes has limits. The value is never shown.
     Base64 {
         /// Minimum number of bytes.
         min: usize,
         /// Maximum number of bytes.
         max: usize,
     },
-    /// A [`crate::ListenAddress`], or a list of them.
+    /// A [`crate::ListenAddress`], or a list of listen addresses.
     Addresses,
     /// A [`crate::AdminAddress`].
     AdminAddress,
-    /// One of a few words.
+    /// One of a few allowed words.
     Choice {
-        /// The words.
+        /// The allowed words.
         accepted: &'static [&'static str],
     },
     /// A whole number.
     Integer {
-        /// The minimum.
+        /// The smallest allowed number.
         min: i64,
-        /// The maximum.
+        /// The largest allowed number.
         max: i64,
     },
-    /// One of a few words, or a whole number.
+    /// One of a few allowed words, or a whole number.
     IntegerOr {
-        /// The words.
+        /// The allowed words.
         accepted: &'static [&'static str],
-        /// The minimum of the number.
+        /// The smallest allowed number.
         min: i64,
-        /// The maximum of the number.
+        /// The largest allowed number.
         max: i64,
     },
     /// A number from 0 to 100, with or without decimals.

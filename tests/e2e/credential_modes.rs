@@ -245,7 +245,7 @@ async fn a_server_without_users_gives_clients_of_seawall_no_rights() {
 }
 
 /// With the credentials `none`, clients need no login. With `self`, Seawall reads the SCRAM keys of
-/// a user from a server. For this, it uses the rights of this user.
+/// a user from a server, with the rights of this user.
 #[tokio::test]
 async fn credentials_change_from_none_to_self_after_access_control_is_switched_on() {
     let seawall = seawall("[auth]\ncredentials = \"none\"\n").await;

@@ -205,7 +205,7 @@ async fn connections_without_a_valid_proxy_header_or_from_outside_proxy_networks
         &b""[..],
         b"PROXY TCP4 no\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
-        // The beginning of a TLS handshake.
+        // These bytes begin a TLS handshake.
         b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03",
         &too_long,
     ] {

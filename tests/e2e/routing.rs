@@ -21,8 +21,8 @@ use tokio::sync::OnceCell;
 
 const COLLECTION: &str = "things";
 const DOCUMENTS: usize = 20;
-/// Number of reads with each read preference. It is so large that each suitable member gets at
-/// least one of them.
+/// Number of reads with each read preference. The number is so large that each suitable member gets
+/// at least one of these reads.
 const READS: usize = 12;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -139,8 +139,8 @@ async fn start_set() -> ReplicaSet {
         let settings = config.get_document_mut("settings").unwrap();
         settings.insert("electionTimeoutMillis", 10_000);
         let command = doc! {"replSetReconfig": config.clone()};
-        // After an election, the server changes the configuration itself. It refuses this command
-        // during that change.
+        // After an election, the server itself changes the configuration, and refuses this command
+        // during its own change.
         administrator.run("admin", command).await
     };
     eventually(LIMIT, reconfigure).await.unwrap();
@@ -212,7 +212,7 @@ async fn each_read_preference_uses_the_members_that_the_server_selection_specifi
     let cases: Vec<(Document, &[usize])> = vec![
         (doc! {"mode": "primary"}, &[0]),
         (doc! {"mode": "primaryPreferred"}, &[0]),
-        // In this mode, tags do not exclude the primary.
+        // With `primaryPreferred`, tags do not exclude the primary.
         (
             doc! {"mode": "primaryPreferred", "tags": [{"n": "2"}]},
             &[0],

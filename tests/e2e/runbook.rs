@@ -69,8 +69,8 @@ impl Machine {
             assert!(self.instances.insert(admin, process).is_none());
             return;
         }
-        // Replaces the runbook's addresses and files by those of this test, also in the middle of
-        // an argument.
+        // Replaces the runbook's addresses and files by the addresses and files of this test, also
+        // in the middle of an argument.
         let mut words: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
         for word in &mut words {
             for (path, admin, file) in &files {

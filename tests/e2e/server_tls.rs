@@ -340,7 +340,8 @@ async fn a_service_account_can_log_in_with_its_certificate() {
     };
     administrator.run("$external", command).await.unwrap();
     let options = "tls=true&authMechanism=MONGODB-X509";
-    // In this mode, a client can log in only if the service account can read its keys.
+    // With `lookup`, a client can log in only if the service account can read the keys of the
+    // client's user.
     let toml = format!("{FILES}auth.credentials = \"lookup\"\n");
     let process = scene.serve_with(options, &toml).await;
     let connected = async || logged_in_at(process.address()).await;

@@ -166,9 +166,9 @@ async fn tls_below_1_2_is_refused() {
 /// `openssl` no longer supports SSL 3.0.
 fn ssl_3_hello() -> Vec<u8> {
     let mut hello = vec![0x16, 3, 0, 0, 45, 1, 0, 0, 41, 3, 0];
-    // The random bytes and an empty session id.
+    // These bytes are the client's random value and an empty session id.
     hello.extend([0; 33]);
-    // TLS_RSA_WITH_AES_128_CBC_SHA, and no compression.
+    // These bytes are the suite TLS_RSA_WITH_AES_128_CBC_SHA, and no compression.
     hello.extend([0, 2, 0, 0x2f, 1, 0]);
     hello
 }
@@ -181,7 +181,7 @@ async fn ssl_3_is_refused() {
     let mut reply = Vec::new();
     let read = timeout(LIMIT, stream.read_to_end(&mut reply)).await;
     read.unwrap().unwrap();
-    // A fatal alert: handshake_failure.
+    // The reply must be the fatal alert `handshake_failure`.
     assert_eq!(reply.first(), Some(&0x15), "{reply:?}");
     assert_eq!(reply.get(5..), Some(&[2, 40][..]), "{reply:?}");
 }

@@ -126,9 +126,9 @@ impl Language {
         }
     }
 
-    /// True if the program runs in this case. The newest driver runs in every case; an old driver
+    /// True if the program runs in this case. The newest driver runs in every case. An old driver
     /// runs with its default options, with each compressor that it supports, and behind a load
-    /// balancer if it supports that.
+    /// balancer if it supports load balancers.
     pub(crate) fn runs(self, case: &Case) -> bool {
         let is_old = match self {
             Self::PythonWith(_) | Self::NodeWith(_) | Self::JavaWith(_) | Self::GoWith(_) => true,

@@ -28,13 +28,13 @@ const PARTIAL: [&str; 5] = [
 /// behavior of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Situation {
-    /// Small finds.
+    /// The clients run small finds.
     Plain,
-    /// Small finds that reach the server 5 ms after Seawall has sent them.
+    /// The clients run small finds, which reach the server 5 ms after Seawall has sent them.
     Delay,
-    /// Small finds. A tenth of them take 200 ms at the server.
+    /// The clients run small finds. A tenth of the finds take 200 ms at the server.
     Slow,
-    /// Small finds. The number of clients changes.
+    /// The clients run small finds. The number of clients changes.
     Change,
 }
 

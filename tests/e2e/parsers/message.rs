@@ -66,12 +66,12 @@ pub(super) fn string(text: impl AsRef<[u8]>) -> Vec<u8> {
     [&length.to_le_bytes(), text, &[0]].concat()
 }
 
-/// A section of kind 0.
+/// Encodes a section of kind 0: the body of a message.
 pub(super) fn body_section(body: &[u8]) -> Vec<u8> {
     [&[0], body].concat()
 }
 
-/// A section of kind 1.
+/// Encodes a section of kind 1: a document sequence.
 pub(super) fn sequence(identifier: impl AsRef<[u8]>, documents: &[u8]) -> Vec<u8> {
     let identifier = identifier.as_ref();
     let size = length_of(4 + identifier.len() + 1 + documents.len());
@@ -126,7 +126,8 @@ impl Query {
     }
 }
 
-/// A message whose last `bytes_to_come` bytes are missing. The length in its header includes them.
+/// A message whose last `bytes_to_come` bytes are missing. The length in the header includes the
+/// missing bytes.
 fn framed(request_id: i32, op_code: i32, content: &[u8], bytes_to_come: usize) -> Vec<u8> {
     let header = Header {
         message_length: length_of(HEADER_BYTES + content.len() + bytes_to_come),

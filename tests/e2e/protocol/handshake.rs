@@ -262,8 +262,8 @@ async fn an_invalid_hello_gets_the_same_error_code_as_on_a_server() {
     let version = || doc! {"processId": ObjectId::from_bytes([7; 12]), "counter": 1i64};
     let name = |length: usize| Some(Bson::from(doc! {"name": "n".repeat(length)}));
     // With every version of the server, Seawall refuses the fields that newer versions refuse. The
-    // exception is `apiVersion`: servers before 5.0 accept all values of it in these cases, and so
-    // does Seawall in front of such a server.
+    // exception is `apiVersion`: in the cases below, servers before 5.0 accept all values of this
+    // field, and so does Seawall in front of such a server.
     let of_5_0 = |code: i32| (!is_before_5_0).then_some(code);
     let cases = [
         (doc! {"hello": 1, "client": metadata()}, None),

@@ -87,10 +87,10 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// Both mechanisms, for tests that iterate over them.
+    /// Both SCRAM mechanisms, for tests that run once with each mechanism.
     pub const ALL: [Self; 2] = [Self::ScramSha1, Self::ScramSha256];
 
-    /// The name on the wire.
+    /// The mechanism's name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::ScramSha1 => "SCRAM-SHA-1",

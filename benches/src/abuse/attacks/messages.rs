@@ -114,7 +114,8 @@ fn compression_bombs() -> Vec<Vec<u8>> {
         response_to: 0,
         op_code: OP_MSG,
     };
-    // After its header, this message has only zeros, because zeros compress best. It is not valid.
+    // After its header, this message has only zeros, because zeros compress best. The message is
+    // not valid.
     let mut zeros = header.to_bytes().to_vec();
     zeros.resize(MAX_MESSAGE_BYTES, 0);
     let insert = largest_insert();
