@@ -298,7 +298,7 @@ async fn dropping_a_clients_future_during_a_login_or_operation_releases_permits_
     let cancelled = cancel_beside_witness(&seawall, &user, script).await;
     assert!(
         cancelled > 8,
-        "expected more drops than permits, got {cancelled}"
+        "expected more dropped futures than permits, got {cancelled}"
     );
 }
 
@@ -320,7 +320,7 @@ async fn dropping_a_clients_future_during_a_large_message_releases_permits_and_c
     let cancelled = cancel_beside_witness(&seawall, &user, script).await;
     assert!(
         cancelled > 8,
-        "expected more drops than permits, got {cancelled}"
+        "expected more dropped futures than permits, got {cancelled}"
     );
 }
 
@@ -397,7 +397,7 @@ async fn dropping_a_clients_future_during_a_users_first_login_releases_permits_a
     let cancelled = cancel_beside_witness(&seawall, &user, script).await;
     assert!(
         cancelled > 4,
-        "expected more drops than permits for first logins, got {cancelled}"
+        "expected more dropped futures than permits for first logins, got {cancelled}"
     );
 }
 
@@ -421,6 +421,6 @@ async fn dropping_a_relayed_clients_future_releases_permits_and_connections() {
     let cancelled = cancel_beside_witness(&seawall, &user, script).await;
     assert!(
         cancelled > 8,
-        "expected more drops than permits, got {cancelled}"
+        "expected more dropped futures than permits, got {cancelled}"
     );
 }

@@ -477,7 +477,7 @@ async fn a_drain_waits_for_relayed_operations_but_not_for_replies_to_hellos() {
 }
 
 #[tokio::test]
-async fn a_relayed_client_that_a_drain_closes_during_a_hello_does_not_count_as_one_that_left() {
+async fn a_relayed_client_that_a_drain_closes_during_a_hello_is_counted_as_closed() {
     let server = shared_standalone().await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());

@@ -122,7 +122,7 @@ fn add<K: std::hash::Hash + Eq>(all: &mut HashMap<K, Durations>, key: K, ns: u64
 /// they are whole nanoseconds.
 #[expect(
     clippy::as_conversions,
-    reason = "rounded, not negative, and far under 2^53"
+    reason = "the value is rounded, not negative, and far under 2^53"
 )]
 fn nanoseconds(ms: f64) -> u64 {
     assert!(ms >= 0.0, "{ms}");

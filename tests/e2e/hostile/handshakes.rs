@@ -79,7 +79,7 @@ async fn incomplete_handshakes_do_not_delay_other_handshakes() {
         }
         let late = refused(&seawall, "tls_timeout").await - before;
         match late > 0.0 {
-            true => Err(format!("{late} time limits were reached")),
+            true => Err(format!("{late} handshakes reached the time limit")),
             false => Ok(()),
         }
     };

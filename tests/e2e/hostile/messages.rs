@@ -332,8 +332,7 @@ async fn slow_readers_do_not_block_replies_to_other_clients() {
 
 /// The client requests a large document and does not read it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_seawall_closes_because_it_reads_too_slowly_is_not_counted_as_one_that_left()
-{
+async fn a_client_that_seawall_closes_because_it_reads_too_slowly_is_counted_as_closed() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "limits.client_write_idle_timeout_ms = 100\n").await;
     let mut client = connect_from(&seawall, [127, 0, 0, 7]).await;
