@@ -210,8 +210,8 @@ fn large_requests(c: &mut Criterion) {
     let budget = MemoryBudget::of_bytes(64 << 20);
     let mut group = c.benchmark_group("wire/take_request");
     for kilobytes in [16, 64, 256, 1_000, 4_000, 16_000, 48_000] {
-        // The insert is 1,000 bytes smaller, so that the largest message with its header stays
-        // within the limit.
+        // The insert is 1,000 bytes smaller than `kilobytes`, so that the largest message with its
+        // header stays within the limit.
         let message = insert_of(kilobytes * 1000 - 1000);
         let mut piece = Vec::new();
         group.throughput(Throughput::Bytes(u64::try_from(message.len()).unwrap_or(0)));

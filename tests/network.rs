@@ -118,8 +118,8 @@ async fn pass_encrypted() {
     leave_within_a_record(&seawall).await;
 }
 
-/// Two clients send a part of a TLS record. The first one then leaves. The second one stays, so
-/// Seawall closes it at the deadline for its login.
+/// Two clients send a part of a TLS record. The first client then leaves. The second client stays,
+/// so Seawall closes it at the deadline for its login.
 async fn leave_within_a_record(seawall: &Seawall) {
     let address = seawall.address().parse().unwrap();
     let part = [&[0x16, 3, 1, 0, 100][..], &[0; 50]].concat();

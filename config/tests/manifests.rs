@@ -129,7 +129,7 @@ fn variables_override_the_default_configuration_of_the_image() {
     );
 }
 
-/// All files in `docker/` with their texts, except `seawall.profdata`, which is not a text.
+/// All files in `docker/` with their texts, except `seawall.profdata`, which is a binary file.
 fn manifests() -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docker");
