@@ -15,6 +15,8 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use seawall_tests::eventually::eventually;
 
+use crate::output::say;
+
 /// The number of milliseconds in a clock tick. `/proc/PID/stat` gives CPU times in clock ticks, and
 /// Linux counts 100 clock ticks per second (USER_HZ).
 const CPU_TICK_MS: u64 = 10;
@@ -260,7 +262,7 @@ pub fn haproxy(directory: &Path, server: &str, port: u16) -> io::Result<Option<P
 }
 
 /// Starts HAProxy with the configuration `text`, which is written to a file in `directory`. `None`
-/// if HAProxy is not installed.
+/// if HAProxy is not installed; the report then says this.
 ///
 /// # Errors
 /// If HAProxy is installed and does not start.
@@ -271,6 +273,7 @@ pub fn haproxy_with(directory: &Path, text: &str) -> io::Result<Option<Process>>
         "/usr/bin/haproxy",
     ];
     let Some(program) = program.iter().map(PathBuf::from).find(|path| path.exists()) else {
+        say("HAProxy is not installed, so this report has no rows of HAProxy.");
         return Ok(None);
     };
     let path = directory.join("haproxy.cfg");
