@@ -96,6 +96,8 @@ impl Settings {
             change: match path {
                 USERS if self.changes_credential_source(running) => Change::Restart,
                 URI if self.deployment.changes_only_password(&running.deployment) => Change::Live,
+                LISTEN_TLS if self.listen.addresses != running.listen.addresses => Change::Restart,
+                ADMIN_TLS if self.admin.address != running.admin.address => Change::Restart,
                 _ => of_path(path),
             },
         });
@@ -148,6 +150,10 @@ impl Settings {
             listen.adopt_live(&newer.listen, of_path);
             adopt_live(listeners, &newer.listeners);
         }
+        // Until a restart, Seawall listens on the earlier address, which keeps its TLS settings.
+        if newer.listen.addresses != self.listen.addresses {
+            listen.tls.clone_from(&self.listen.tls);
+        }
         if newer.deployment.changes_only_password(deployment) {
             deployment.uri = newer.deployment.uri.clone();
         }
@@ -164,6 +170,9 @@ impl Settings {
         shutdown.adopt_live(&newer.shutdown, of_path);
         runtime.adopt_live(&newer.runtime, of_path);
         admin.adopt_live(&newer.admin, of_path);
+        if newer.admin.address != self.admin.address {
+            admin.tls.clone_from(&self.admin.tls);
+        }
         telemetry.adopt_live(&newer.telemetry, of_path);
         log.adopt_live(&newer.log, of_path);
         reload.adopt_live(&newer.reload, of_path);
@@ -185,6 +194,10 @@ impl Settings {
 const USERS: &str = "auth.users";
 
 const URI: &str = "deployment.uri";
+
+const LISTEN_TLS: &str = "listen.tls";
+
+const ADMIN_TLS: &str = "admin.tls";
 
 /// Returns when a change of the key or section at `path` takes effect. If every key of a section
 /// can change at a reload, the whole section can change at a reload. Otherwise, a change of the
@@ -411,5 +424,20 @@ mod tests {
         let expected = ["listen", "listeners"].map(|path| (path.to_owned(), Change::Restart));
         assert_eq!(changes, expected);
         assert!(settings.listen.tls.is_some() && settings.listeners.is_empty());
+    }
+
+    /// Until a restart, Seawall still listens on the earlier addresses.
+    #[test]
+    fn a_running_address_keeps_its_tls_settings_if_a_reload_changes_the_address_and_tls() {
+        let tls = with_tls("listen.tls") + &with_tls("admin.tls");
+        let newer = "listen.address = \"127.0.0.1:1\"\nadmin.address = \"127.0.0.1:2\"\n";
+        let (changes, settings) = reload(&tls, newer);
+        let expected = ["listen.address", "listen.tls", "admin.address", "admin.tls"];
+        let expected = expected.map(|path| (path.to_owned(), Change::Restart));
+        assert_eq!(changes, expected);
+        assert!(settings.listen.tls.is_some() && settings.admin.tls.is_some());
+        // Without another address, a change of TLS needs no restart.
+        let (_, settings) = reload(&tls, "");
+        assert!(settings.listen.tls.is_none() && settings.admin.tls.is_none());
     }
 }
