@@ -3,7 +3,8 @@
 //! one address cannot lock out others, for example health checks. An evicted connection is closed
 //! even while the handler of its request still runs, because eviction wakes the connection's task.
 //! A connection on which nothing is read or written for some time is closed too. While a caller
-//! performs its TLS handshake, the listener accepts further connections.
+//! does not read its replies, Seawall reads nothing from it. While a caller performs its TLS
+//! handshake, the listener accepts further connections.
 
 use std::{
     fmt,
@@ -201,6 +202,8 @@ pub(super) struct Connection {
     certificate: Option<Arc<Certificate>>,
     idle: Pin<Box<Sleep>>,
     place: ConnectionPermits,
+    /// True if the last write must wait until the caller reads.
+    is_write_blocked: bool,
 }
 
 impl Connection {
@@ -210,6 +213,7 @@ impl Connection {
             certificate: certificate.map(Arc::new),
             idle: Box::pin(sleep(MAX_IDLE)),
             place,
+            is_write_blocked: false,
         }
     }
 
@@ -248,6 +252,12 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // If no handler reads the body of a request, the HTTP server (hyper) reads the next request
+        // although the reply still waits to be written. So without this rule, a caller that reads
+        // nothing could fill the memory with replies.
+        if self.is_write_blocked {
+            return self.progress(Poll::Pending, cx);
+        }
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         self.progress(read, cx)
     }
@@ -260,6 +270,11 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if self.is_write_blocked && written.is_ready() {
+            // A read may wait for the end of this write.
+            cx.waker().wake_by_ref();
+        }
+        self.is_write_blocked = written.is_pending();
         self.progress(written, cx)
     }
 
@@ -279,8 +294,9 @@ impl AsyncWrite for Connection {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use futures_util::future::join;
     use tokio::{
-        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        io::{AsyncReadExt as _, AsyncWriteExt as _, split},
         net::TcpSocket,
         time::{advance, timeout},
     };
@@ -423,5 +439,28 @@ mod tests {
             }
         };
         assert_eq!(closed.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn a_connection_reads_nothing_while_a_write_waits_for_its_caller() {
+        const QUIET: Duration = Duration::from_millis(50);
+        let (mut listener, address) = listener().await;
+        let mut caller = TcpStream::connect(address).await.unwrap();
+        let (mut connection, _) = listener.accept().await;
+        caller.write_all(b"a").await.unwrap();
+        let mut bytes = vec![0; 1 << 20];
+        while let Ok(written) = timeout(QUIET, connection.write(&bytes)).await {
+            assert!(written.unwrap() > 0);
+        }
+        assert!(timeout(QUIET, connection.read_u8()).await.is_err());
+        while let Ok(read) = timeout(QUIET, caller.read(&mut bytes)).await {
+            assert!(read.unwrap() > 0);
+        }
+        // The read waits for the write, which can end now.
+        let (mut reader, mut writer) = split(connection);
+        let both = join(reader.read_u8(), writer.write_all(b"b"));
+        let (read, written) = timeout(Duration::from_secs(10), both).await.unwrap();
+        written.unwrap();
+        assert_eq!(read.unwrap(), b'a');
     }
 }
