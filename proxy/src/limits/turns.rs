@@ -4,7 +4,10 @@
 use std::{
     fmt,
     hash::Hash,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -29,14 +32,21 @@ impl<K: Copy + Eq + Hash + Send + 'static> TurnKey for K {}
 /// key also has a user, the users are served one after another, and the sharers of each user one
 /// after another.
 #[derive(Clone, Debug)]
-pub(crate) struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
+pub(crate) struct Turns<K: TurnKey = Sharer>(Arc<SharedTurns<K>>);
+
+#[derive(Debug)]
+struct SharedTurns<K: TurnKey> {
+    state: Mutex<TurnsState<K>>,
+    /// Number of turns that were taken since this value was created. It is outside the mutex,
+    /// because threads of operations read it: they must not wait for a thread of low priority that
+    /// holds the mutex and does not run.
+    ever_taken: AtomicU64,
+}
 
 struct TurnsState<K: TurnKey> {
     count: usize,
     /// Number of turns that are taken. It may exceed `count` after `count` was reduced.
     taken: usize,
-    /// Number of turns that were taken since this value was created.
-    ever_taken: u64,
     /// When the queue has this number of waiters, waiters that have left are removed.
     clean_at: usize,
     /// The waiting work. While turns are free, the queue contains only waiters that have left.
@@ -49,13 +59,6 @@ impl<K: TurnKey> fmt::Debug for TurnsState<K> {
             .field("count", &self.count)
             .field("taken", &self.taken)
             .finish_non_exhaustive()
-    }
-}
-
-impl<K: TurnKey> TurnsState<K> {
-    fn take(&mut self) {
-        self.taken += 1;
-        self.ever_taken += 1;
     }
 }
 
@@ -90,13 +93,15 @@ impl Turns<(u64, Sharer)> {
 
 impl<K: TurnKey> Turns<K> {
     fn with_queue(count: usize, waiters: Box<WaiterQueue<K>>) -> Self {
-        Self(Arc::new(Mutex::new(TurnsState {
-            count,
-            taken: 0,
-            ever_taken: 0,
-            clean_at: CLEAN_AT,
-            waiters,
-        })))
+        Self(Arc::new(SharedTurns {
+            state: Mutex::new(TurnsState {
+                count,
+                taken: 0,
+                clean_at: CLEAN_AT,
+                waiters,
+            }),
+            ever_taken: AtomicU64::new(0),
+        }))
     }
 
     /// Waits for a turn. Cancel safe: a dropped waiter gets no turn.
@@ -126,7 +131,7 @@ impl<K: TurnKey> Turns<K> {
     /// Changes the number of turns. Turns that are taken continue. A waiter gets a turn only while
     /// fewer turns than the new number are taken.
     pub(crate) fn set_count(&self, count: usize) {
-        self.0.lock().count = count;
+        self.0.state.lock().count = count;
         while let Some((waiter, turn)) = self.next_served() {
             // If the waiter has just left, the send fails and drops the turn.
             drop(waiter.send(turn));
@@ -135,31 +140,30 @@ impl<K: TurnKey> Turns<K> {
 
     /// Number of free turns.
     pub(crate) fn free(&self) -> usize {
-        let state = self.0.lock();
+        let state = self.0.state.lock();
         state.count.saturating_sub(state.taken)
     }
 
     /// Number of turns that are taken.
     pub(crate) fn taken(&self) -> usize {
-        self.0.lock().taken
+        self.0.state.lock().taken
     }
 
     /// Number of waiters, including waiters that have left and were not removed yet.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        self.0.lock().waiters.len()
+        self.0.state.lock().waiters.len()
     }
 
     /// Number of turns that were taken since this value was created.
     pub(super) fn ever_taken(&self) -> u64 {
-        self.0.lock().ever_taken
+        self.0.ever_taken.load(Ordering::Relaxed)
     }
 
     fn take_or_wait(&self, key: K) -> Result<Turn<K>, oneshot::Receiver<Turn<K>>> {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         if state.taken < state.count {
-            state.take();
-            return Ok(Turn(self.clone()));
+            return Ok(self.take_free(&mut state));
         }
         if state.waiters.len() >= state.clean_at {
             // Waiters that have left are removed. The next removal follows when the number of
@@ -172,17 +176,23 @@ impl<K: TurnKey> Turns<K> {
         Err(given)
     }
 
+    fn take_free(&self, state: &mut TurnsState<K>) -> Turn<K> {
+        state.taken += 1;
+        self.0.ever_taken.fetch_add(1, Ordering::Relaxed);
+        Turn(self.clone())
+    }
+
     /// Takes a free turn for the next waiter that still waits. `None` if no turn is free or there
     /// is no such waiter.
     fn next_served(&self) -> Option<(oneshot::Sender<Turn<K>>, Turn<K>)> {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         if state.taken >= state.count {
             return None;
         }
         while let Some(waiter) = state.waiters.pop() {
             if !waiter.is_closed() {
-                state.take();
-                return Some((waiter, Turn(self.clone())));
+                let turn = self.take_free(&mut state);
+                return Some((waiter, turn));
             }
         }
         None
@@ -191,7 +201,7 @@ impl<K: TurnKey> Turns<K> {
 
 impl<K: TurnKey> Drop for Turn<K> {
     fn drop(&mut self) {
-        self.0.0.lock().taken -= 1;
+        self.0.0.state.lock().taken -= 1;
         if let Some((waiter, turn)) = self.0.next_served() {
             // If the waiter has just left, the send fails and drops the turn, which serves the next
             // waiter.
@@ -361,7 +371,7 @@ mod tests {
         for _ in 0..100_000 {
             assert!(take_now(&turns, from(1)).is_none());
         }
-        assert!(turns.0.lock().waiters.len() <= CLEAN_AT);
+        assert!(turns.0.state.lock().waiters.len() <= CLEAN_AT);
         drop(held);
         let _both = [0, 1].map(|_| take_now(&turns, from(2)).unwrap());
         assert!(take_now(&turns, from(2)).is_none());
