@@ -521,8 +521,8 @@ impl App {
         let closed_clients = if all_left { 0 } else { self.tracker.len() };
         let limits = &self.shared.limits;
         self.spread(|percent| limits.close_clients(percent)).await;
-        // Clients whose operations run are closed after their replies. Those that still run are cut
-        // now.
+        // First ask clients to close: a client with a running operation closes after its reply.
+        // Then cut the clients whose operations still run.
         self.spread(|percent| limits.cut_clients(percent)).await;
         self.tracker.wait().await;
         self.shared.routing.topology.close();

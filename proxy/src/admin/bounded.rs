@@ -42,8 +42,8 @@ const MAX_SOCKETS: usize = MAX_CONNECTIONS + 8;
 
 /// A connection on which nothing is read or written for this time is closed. Writes count too,
 /// because a caller of an event stream sends nothing. The time is longer than the usual interval of
-/// scrapes, so that scrapers can keep their connections. It is also longer than a reload with the
-/// wait for earlier reloads, so that the caller gets the reply.
+/// scrapes, so that scrapers can keep their connections. It is also longer than a reload, including
+/// the wait for earlier reloads, so that the caller gets the reply.
 const MAX_IDLE: Duration = Duration::from_secs(120);
 
 /// Performs the TLS handshake of a caller within a time limit. Without TLS, there is no handshake.
@@ -86,7 +86,7 @@ pub(super) struct Bounded {
 }
 
 impl Bounded {
-    /// Without a `handshake`, callers connect without TLS.
+    /// Creates the listener. Without a `handshake`, callers connect without TLS.
     pub(super) fn new(listener: TcpListener, handshake: Option<Handshake>) -> Self {
         Self {
             listener,

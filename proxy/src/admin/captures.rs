@@ -39,7 +39,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// Time between two checks for new bytes of a running capture.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a request for captures waits for earlier ones.
+/// Maximum time that a request for captures waits for earlier requests.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs a task that uses the directory of captures. The status is 503 if the task has to wait for

@@ -314,8 +314,8 @@ pub(super) async fn namespaces(
     reply(&state, namespaces).await
 }
 
-/// The namespaces of a period, sorted by total time in descending order. The history has no
-/// separate times of operations that waited for an event, so these times count for this order.
+/// The namespaces of a period, sorted by total time in descending order. The total time includes
+/// operations that waited for an event, because the history does not keep their times separately.
 fn namespaces_of(period: &Period, limit: usize, is_full: bool) -> seawall_api::Namespaces {
     let mut rows: Vec<_> = period
         .series

@@ -146,8 +146,8 @@ pub struct AdminState {
 pub struct ReloadRequest {
     /// True if the changes are only reported and not applied.
     pub is_dry_run: bool,
-    /// Tells the task that requested the reload that the reload begins. The message is the receiver
-    /// of another channel. From that channel, the task gets the result of the reload.
+    /// Sent when the reload begins. The message is the receiver of a second channel, which carries
+    /// the result of the reload.
     taken: oneshot::Sender<oneshot::Receiver<seawall_api::Reload>>,
 }
 
@@ -430,7 +430,7 @@ async fn work<T: Send + 'static>(
 }
 
 /// Runs a task on a thread where blocking is allowed. `place` is free again when the task has
-/// ended, also if the client has disconnected before.
+/// ended, even if the client has disconnected earlier.
 async fn work_in<T: Send + 'static>(
     place: OwnedSemaphorePermit,
     state: &Arc<AdminState>,

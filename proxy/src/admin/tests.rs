@@ -357,8 +357,8 @@ impl io::Write for Log {
     }
 }
 
-/// Sends an action to this handler and drops the request when the handler waits. Returns the line
-/// of the log.
+/// Sends an action to this handler and drops the request while the handler waits. Returns the log
+/// line of the action.
 fn log_of_interrupted_action(handler: MethodRouter) -> String {
     let state = Arc::new(state());
     state.guard.store(Arc::new(open_guard()));

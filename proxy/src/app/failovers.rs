@@ -11,7 +11,7 @@ pub(super) struct PrimaryWatch {
     lost_at: Option<SystemTime>,
 }
 
-/// Another server has become primary.
+/// A failover: another server has become primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failover {
     /// When the former primary was lost.

@@ -38,7 +38,7 @@ pub(super) fn observer(settings: &config::Settings) -> Result<Observer, StartErr
     Ok(Observer::new(observe_settings(settings), slow_log)?)
 }
 
-/// Statistics that are exported nowhere and write no slow log.
+/// Creates an observer that exports no statistics and writes no slow log.
 pub(super) fn unexported_observer(settings: &config::Settings) -> Result<Observer, StartError> {
     Ok(Observer::new(observe_settings(settings), None)?)
 }

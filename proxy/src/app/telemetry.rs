@@ -167,8 +167,8 @@ impl Destination {
     }
 }
 
-/// Counts an export, and logs its outcome if the outcome differs from the last one. `last` is the
-/// outcome of the export before it.
+/// Counts an export, and logs its outcome if it differs from `last`, the outcome of the previous
+/// export.
 fn note(exporter: &Exporter, exported: &Exported, last: &mut Outcome) {
     let Exported {
         outcome,

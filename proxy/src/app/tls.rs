@@ -19,15 +19,15 @@ use seawall_transport::{
 };
 
 /// Certificates that expire within this time are reported. Most programs that renew certificates
-/// have renewed them before.
+/// renew them earlier.
 const CERTIFICATE_SOON_SECONDS: i64 = 14 * SECONDS_PER_DAY;
 
 /// Revocation lists that expire within this time are reported. Many authorities issue a list every
 /// day.
 const LIST_SOON_SECONDS: i64 = 6 * 60 * 60;
 
-/// Interval at which certificates and revocation lists that expire soon are logged. So each list is
-/// reported before it expires.
+/// Interval at which certificates and revocation lists that expire soon are logged. It is not
+/// longer than [`LIST_SOON_SECONDS`], so each list is reported before it expires.
 const REPORT_INTERVAL: Duration = Duration::from_secs(LIST_SOON_SECONDS.unsigned_abs());
 
 /// The configuration path of the TLS settings for the admin address.
@@ -301,8 +301,8 @@ pub(super) async fn watch_expiries(expiries: Expiries) {
     }
 }
 
-/// Logs a certificate or revocation list that has expired or expires soon. Returns false for any
-/// other.
+/// Logs a certificate or revocation list if it has expired or expires soon. Returns true if it was
+/// logged.
 fn log_if_soon(expiry: &CertificateExpiry) -> bool {
     let left = seconds_left(expiry);
     let is_soon = is_soon(expiry.kind, left);
@@ -333,7 +333,7 @@ fn is_soon(kind: ExpiryKind, seconds_left: i64) -> bool {
         }
 }
 
-/// Number of seconds until the expiry; negative after it.
+/// Number of seconds until the expiry; negative after the expiry.
 fn seconds_left(expiry: &CertificateExpiry) -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = i64::try_from(now.unwrap_or_default().as_secs()).unwrap_or(i64::MAX);

@@ -183,7 +183,7 @@ async fn no_path_of_the_dashboard_is_served_if_the_dashboard_is_off() {
     assert_eq!(status.status(), StatusCode::UNAUTHORIZED);
 }
 
-/// The next update of a stream; `None` after its end.
+/// The next update of a stream; `None` after the end of the stream.
 async fn next(
     stream: &mut (impl futures_util::Stream<Item = Result<axum::body::Bytes, axum::Error>> + Unpin),
 ) -> Option<String> {

@@ -154,7 +154,7 @@ fn merged<T: Adapt>(
         }
     }
     let Some(mut reply) = sum else {
-        // Without a sum, a complete instance is one without the requested shape or namespace.
+        // Here, a complete instance is one that does not have the requested shape or namespace.
         return match error_of_a_peer(&instances).filter(|_| is_any_complete) {
             Some(why) => Err((StatusCode::BAD_GATEWAY, why)),
             None => Ok(None),
