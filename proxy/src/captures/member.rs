@@ -28,12 +28,12 @@ use seawall_command::{Command, CommandBytes, ReplyFacts, Target, exchange_may_be
 pub struct CapturedClient {
     /// True after the client's first operation.
     has_operated: bool,
-    /// Whether the client is captured. Belongs to the [`Tap`] (the recorder of operations) that was
-    /// in use at the client's latest operation; `None` if no tap was in use then.
+    /// Says if the client is captured by the [`Tap`] (the recorder of operations) that was in use
+    /// at the client's latest operation. `None` if no tap was in use at that time.
     membership: Option<Box<Membership>>,
 }
 
-/// Whether one client is captured by one [`Tap`]. A tap records the operations of clients: for the
+/// Says if one [`Tap`] captures one client. A tap records the operations of clients: for the
 /// running capture, or in memory until an event begins a capture.
 #[derive(Debug)]
 struct Membership {
@@ -255,8 +255,8 @@ impl ReplyCopy {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns the bytes of the copy. The queue keeps their memory reserved: `reserved` is set to
-    /// 0, so that dropping this value does not release it.
+    /// Returns the bytes of the copy. Sets `reserved` to 0, so that dropping this value does not
+    /// release the memory of these bytes: the queue keeps it reserved.
     fn into_bytes(mut self) -> Bytes {
         self.reserved = 0;
         Bytes::from(mem::take(&mut self.bytes))

@@ -24,8 +24,8 @@ use tokio::time::Instant;
 /// Memory of a record without its message, in bytes.
 const RECORD_BYTES: usize = 256;
 
-/// Number of queued bytes at which the queue wakes the writer. With fewer bytes, the writer wakes
-/// at intervals by itself, so that most operations need no system call to wake it.
+/// Number of queued bytes at which the queue wakes the writer. While fewer bytes are queued, the
+/// writer wakes only at intervals, so most operations need no system call to wake it.
 const WAKE_BYTES: usize = 1024 * 1024;
 
 /// Limits of a queue.

@@ -45,7 +45,7 @@ pub struct Described {
     pub user: String,
 }
 
-/// Whether a [`Selection`] includes one client.
+/// The decision of a [`Selection`] about one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The client is not captured.

@@ -41,7 +41,7 @@ pub struct CaptureState {
     pub has_whole_replies: bool,
     /// The mode of redaction; `None` if it is not known.
     pub redaction: Option<String>,
-    /// Which clients are captured.
+    /// Selects the clients that are captured.
     pub selection: Selection,
 }
 

@@ -149,7 +149,8 @@ fn to_capture(
     })?;
     let mut end = source.end();
     if cut_off.is_some() {
-        // The end of the input is not known. The converted capture is complete in itself.
+        // The input is cut off, so the counts at its end are missing. Use the counts of the records
+        // that were converted.
         end = End {
             operations,
             clients,

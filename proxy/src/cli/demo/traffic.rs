@@ -74,7 +74,8 @@ pub(super) async fn keep_going(options: &ClientOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The operations of the shop's customers. Each call of this function runs about 22 per second.
+/// The operations of the shop's customers. Each call of this function runs about 22 operations per
+/// second.
 async fn visit(client: &Client) -> Result<(), Failure> {
     let orders = client.database(DATABASE).collection::<Document>(ORDERS);
     let mut due = interval(Duration::from_millis(100));

@@ -33,7 +33,7 @@ const LOG_VARIABLE: &str = "SEAWALL_LOG";
 /// Maximum number of lines that wait to be written. Further lines are dropped and counted.
 const MAX_WAITING_LINES: usize = 8_192;
 
-/// How long Seawall waits at its exit until the queued lines are written.
+/// Maximum time for which Seawall waits at its exit until the queued lines are written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 type Filtered = Layered<reload::Layer<EnvFilter, Registry>, Registry>;
@@ -85,7 +85,7 @@ impl LogControl {
     }
 }
 
-/// Writes the queued lines when it is dropped, and waits at most [`FLUSH_LIMIT`] for this.
+/// Dropping this value writes the queued lines. The drop takes at most [`FLUSH_LIMIT`].
 #[must_use]
 pub(super) struct FlushAtExit(Option<WorkerGuard>);
 
@@ -137,8 +137,8 @@ fn parsed(text: &str) -> Result<String, String> {
     }
 }
 
-/// The filter in the environment variable (`variable`), or else the configured level. Neither of
-/// them switches the audit log off, unless the variable names its target.
+/// The filter in the environment variable (`variable`), or else the configured level. The audit log
+/// stays on, unless the variable names the target of the audit log.
 fn filter(log: &Log, variable: Option<&str>) -> EnvFilter {
     let filter = variable.unwrap_or_else(|| log.level.name());
     let mut targets = filter.split(',').map(|directive| {

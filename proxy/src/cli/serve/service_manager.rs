@@ -52,7 +52,7 @@ fn send(states: &[NotifyState<'_>]) {
 
 /// Maximum time between two checks of the threads of the runtimes. Each check gives a task to these
 /// threads, and feeds the watchdog only if the threads have run the tasks of earlier checks. The
-/// more frequent the checks are, the more exactly Seawall notices how long the threads make no
+/// shorter the time between checks is, the sooner Seawall notices that the threads make no
 /// progress.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -1,7 +1,7 @@
 //! The fields of a line in the text format. They may contain text of clients and servers, for
 //! example user names. So control characters are escaped: otherwise, a line break could forge a
 //! line of the log, and an escape sequence could change what a terminal shows. The JSON format
-//! escapes line breaks and the character ESC by itself.
+//! itself escapes line breaks and the character ESC.
 
 use std::fmt::{self, Write};
 
