@@ -281,7 +281,7 @@ fn check_metadata(metadata: &RawDocument, is_first: bool) -> Result<RawDocumentB
 
 /// Builds the element `$client` that is added to each of a client's commands. Its document has at
 /// most `max_bytes` bytes: without room for the part `mongos`, it has only the client's metadata.
-/// `None` if these are too large.
+/// `None` if the metadata alone is too large.
 pub(super) fn client_element(
     metadata: &RawDocument,
     host: &str,
@@ -320,9 +320,8 @@ impl Greeting<'_> {
     /// Builds the reply. In front of a replica set or sharded cluster, the reply looks like that of
     /// a mongos. In front of a standalone, it looks like that of a standalone, because clients send
     /// `txnNumber` to a mongos, and the standalone would refuse it. The reply has no
-    /// `topologyVersion`. With it, drivers would wait for streamed replies to `hello`. Without it,
-    /// they send `hello` again and again, and use Seawall again within half a second after a state
-    /// change.
+    /// `topologyVersion`, so drivers do not wait for streamed replies to `hello`. They send `hello`
+    /// again and again, and use Seawall again within half a second after a state change.
     pub(super) fn reply(self, hello: &Hello) -> RawDocumentBuf {
         let mut reply = RawDocumentBuf::new();
         let is_standalone = self.description.is_standalone;

@@ -405,8 +405,9 @@ impl Login {
 
     /// Sends the client's proof to a server, which verifies it. Returns the identity and the last
     /// payload for the client. After a successful login, Seawall knows the user's keys and checks
-    /// the user's next logins itself. So the login continues if the client disconnects. If it ended
-    /// then, Seawall might never learn the keys of a user whose clients all have short timeouts.
+    /// the user's next logins itself. So the login continues even if the client disconnects.
+    /// Otherwise Seawall might never learn the keys of a user whose clients all have short
+    /// timeouts.
     async fn carried(
         context: &mut LoginContext<'_>,
         user: &UserName,

@@ -137,8 +137,8 @@ impl<'m> Outgoing<'m> {
         };
         let header = Header {
             message_length: message.header.message_length + added,
-            // If this value is not 0, a mongod mistakes the first request on a connection for a TLS
-            // handshake.
+            // If `responseTo` is not 0, a mongod mistakes the first request on a connection for a
+            // TLS handshake.
             response_to: 0,
             ..message.header
         };

@@ -87,8 +87,8 @@ const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 /// time. A driver that waits too long for the reply to its `hello` clears its pool.
 const KNOWN_QUESTION_LIMIT: Duration = Duration::from_millis(250);
 
-/// Maximum number of readings in progress with which [`Credentials::confirm_old_keys`] begins a
-/// further one.
+/// [`Credentials::confirm_old_keys`] begins no further reading while this number of readings is in
+/// progress.
 const MAX_CONFIRMATIONS: usize = 8;
 
 /// The reason why a login cannot continue.
@@ -140,19 +140,19 @@ pub struct Credentials {
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
     /// Limits the number of exchanges with servers that run at the same time: each exchange takes
     /// one of these turns. The first logins of all users and all lookups (readings of keys through
-    /// the service account) share this limit. The addresses of waiting clients are served in turn.
-    /// A first login holds no turn while it waits for its client.
+    /// the service account) share this limit. The addresses of waiting clients are served
+    /// round-robin. A first login holds no turn while it waits for its client.
     exchanges: Turns,
     /// Limits the number of queries about users' mechanisms that run at the same time: each query
-    /// takes one of these turns. The addresses of waiting clients are served in turn, because a
+    /// takes one of these turns. The addresses of waiting clients are served round-robin, because a
     /// client needs no login for such a query.
     questions: Turns,
     /// First logins that wait for their client.
     conversations: Arc<Conversations<Connection>>,
     /// Unauthenticated server connections for reuse.
     spares: Mutex<Spares>,
-    /// Counts readings of keys through the service account that failed for a reason other than the
-    /// user. At most one a minute is logged.
+    /// Counts readings of keys through the service account that failed for a reason that does not
+    /// concern the user. At most one a minute is logged.
     failed_lookups: OccasionalLog,
     /// Logs users that could not read their own keys.
     failed_readings: OccasionalLog,

@@ -233,7 +233,8 @@ impl Credentials {
         };
         let (generation, mut command) = (pool.generation(), keys_command(user));
         if topology.snapshot().description.topology_type == TopologyType::Single {
-            // The only server may be a secondary. Drivers add this too.
+            // The only server may be a secondary, which refuses reads without this element. Drivers
+            // add it, too.
             command.append(
                 cstr!("$readPreference"),
                 rawdoc! { "mode": "primaryPreferred" },

@@ -194,9 +194,10 @@ pub(super) struct Store {
     unknown: RecentMap<NameHash, Instant>,
     /// Cached mechanisms of users, each with the time until which they are valid.
     mechanisms: RecentMap<NameHash, (Vec<String>, Instant)>,
-    /// The same for names of users that do not exist; the lists are empty. A client that has not
-    /// logged in can ask for any number of such names. They have a separate table, so that they do
-    /// not displace the mechanisms of users that exist.
+    /// Empty lists of mechanisms, cached for names of users that do not exist, each with the time
+    /// until which it is valid. A client that has not logged in can ask for any number of such
+    /// names. They have a separate table, so that they do not displace the mechanisms of users that
+    /// exist.
     absent: RecentMap<NameHash, (Vec<String>, Instant)>,
     live: LiveIdentities,
 }

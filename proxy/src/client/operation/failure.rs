@@ -12,7 +12,7 @@ use seawall_command::{
 /// The label of an error that says that the operation wrote nothing.
 pub(super) const NO_WRITES_PERFORMED: &str = "NoWritesPerformed";
 
-/// What determines the error reply: facts about the failed command, and about its client.
+/// Facts about a failed command and its client, which determine the error reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailedCommand<'a> {
     pub(super) name: &'a str,
@@ -95,7 +95,8 @@ fn overloaded(command: &FailedCommand<'_>) -> ErrorReply {
                 "Couldn't get a connection within the time limit",
             ),
             match command.class {
-                // The error must not replace that of an earlier attempt, which may have written.
+                // An earlier attempt may have written. With this label, the driver reports the
+                // error of that attempt.
                 Class::Write => &[NO_WRITES_PERFORMED][..],
                 _ => &[][..],
             },

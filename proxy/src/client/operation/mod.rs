@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A server's lane limits how many connections to the server are used by operations that wait for
-//! data (see [`slices`]). `context` has the values that all steps use, `admission` what precedes
-//! them, `delivery` sends whole replies, `refusal` ends an operation without a server, and
-//! `failure` maps a failure to its error reply.
+//! data (see [`slices`]). `context` has the values that all steps use. `admission` has the steps
+//! before the operation runs. `delivery` sends whole replies, `refusal` ends an operation without a
+//! server, and `failure` maps a failure to its error reply.
 
 mod admission;
 mod capture;
@@ -238,10 +238,10 @@ fn end_of_attempt(last: Attempt) -> AttemptEnd {
     }
 }
 
-/// The end of a write whose first attempt failed with `first` and was repeated. `may_have_run` is
-/// true if the first server may have run it. The client gets the error of the first attempt if the
-/// second one has reached no server. It also gets this error if the second server says that it has
-/// written nothing, but the first one may have written.
+/// The end of a write that was sent twice. `first` is the error of the first attempt, and
+/// `may_have_run` is true if the first server may have run the write. The client gets `first` if
+/// the second attempt reached no server. It also gets `first` if the second server says that it
+/// wrote nothing, but the first server may have written.
 fn end_of_both_attempts(first: ErrorReply, may_have_run: bool, second: Attempt) -> AttemptEnd {
     match end_of_attempt(second) {
         AttemptEnd::Error(_, Outcome::Refused) => AttemptEnd::Error(first, Outcome::ServerFailed),

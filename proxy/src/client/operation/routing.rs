@@ -199,8 +199,9 @@ impl Operation<'_> {
                 } else if self.command.name_str() == "abortTransaction"
                     && self.pinned_transaction().is_some()
                 {
-                    // Only the transaction's router can abort it at once. But if the router does
-                    // not recover soon, drivers ignore the error of another router.
+                    // Only this router can abort the transaction immediately. If this router does
+                    // not recover soon, another router is selected, and drivers ignore the error in
+                    // the reply of the other router.
                     let until = deadline.min(Instant::now() + ABORT_WAIT);
                     if timeout_at(until, pool.until_open()).await.is_err() {
                         self.unpin_transaction();
@@ -392,11 +393,11 @@ impl Operation<'_> {
         pins.transaction(key, number, now)
     }
 
-    /// True if another router can run the operation although its transaction is pinned. This is so
-    /// for the first statement of a transaction, because no router knows the transaction yet. It is
-    /// also so for a repeated commit with a recovery token, because any router can find the result
-    /// of the first commit. A first commit must wait for its router, because another router would
-    /// abort the transaction.
+    /// True if another router can run the operation although its transaction is pinned. There are
+    /// two cases. Either the operation is the first statement of a transaction, because no router
+    /// knows the transaction yet. Or it is a repeated commit with a recovery token, because any
+    /// router can find the result of the first commit. A first commit must wait for its router,
+    /// because another router would abort the transaction.
     fn may_change_router(&self, observation: &Observation<'_>) -> bool {
         let has_recovery_token = || {
             let mut elements = Elements::of(self.parsed.body).map_while(Result::ok);

@@ -149,9 +149,9 @@ impl Operation<'_> {
         }
     }
 
-    /// True if Seawall sends another slice after `slice`, whose result is `ended`. This is so if
-    /// `slice` brought no data and did not end early. In addition, the wait must have time left,
-    /// the cursor must be open, and Seawall must not be draining.
+    /// True if Seawall sends another slice after `slice`, whose result is `ended`. The result is
+    /// true if `slice` brought no data and did not end early, the wait has time left, the cursor is
+    /// open, and Seawall is not draining.
     pub(super) fn should_continue(&self, wait: &Wait, slice: Slice, ended: &AttemptEnd) -> bool {
         let is_empty = matches!(ended, AttemptEnd::Reply(_, Outcome::Ok, 0));
         let now = Instant::now();

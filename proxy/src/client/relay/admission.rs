@@ -81,7 +81,7 @@ impl<'a> Admission<'a> {
         self.eviction.mark_activity();
     }
 
-    /// The client, for limits that clients share.
+    /// The address or user towards which the client counts in limits that clients share.
     pub(super) fn sharer(&self) -> Sharer {
         self.sharer
     }

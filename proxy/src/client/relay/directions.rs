@@ -151,7 +151,7 @@ impl<'a> Relay<'a> {
         self.watch.lock().login_overdue()
     }
 
-    /// What the client was doing when the relay ended, for example logging in or waiting for the
+    /// The activity of the client at the end of the relay, for example a login, or the wait for the
     /// reply to an operation.
     pub(super) fn stage(&self) -> Stage {
         self.watch.lock().stage()
@@ -223,7 +223,8 @@ impl<'a> Relay<'a> {
             // The reader may already hold a part of the next request.
             let has_request = next.is_some() || !reader.buffered().is_empty();
             self.has_request.store(has_request, Ordering::Relaxed);
-            // Unacknowledged writes get no replies, after which the wear is checked too.
+            // The wear is also checked after each reply. This check is for clients that send only
+            // unacknowledged writes, which get no replies.
             if self.has_to_end(wear) {
                 return Ended::Closed;
             }

@@ -36,7 +36,7 @@ pub(super) struct Passed {
     pub(super) document: Option<RawDocumentBuf>,
 }
 
-/// How a reply must be parsed. Seawall knows this when the header of the reply has arrived.
+/// The way to parse a reply. It is known as soon as the header of the reply has arrived.
 #[derive(Debug, Default)]
 pub(super) struct Expected {
     /// The copy to which the reply is added; `None` if the reply is not copied.

@@ -113,7 +113,7 @@ pub(super) struct Watch<'a> {
     source: Option<String>,
     /// True if the server has replied to a request.
     has_replied: bool,
-    /// What the client was doing when one side ended the relay (for example, logging in); `None`
+    /// The activity of the client (for example, a login) when one side ended the relay; `None`
     /// before that.
     last_stage: Option<Stage>,
     admission: Admission<'a>,
@@ -146,8 +146,8 @@ impl<'a> Watch<'a> {
         self.admission.requires_login() && !self.is_authenticated
     }
 
-    /// What the client is doing now (for example, logging in), or what it was doing when
-    /// [`Self::keep_stage`] was called.
+    /// The client's current activity (for example, a login). After [`Self::keep_stage`] was called:
+    /// the activity at that time.
     pub(super) fn stage(&self) -> Stage {
         let waits_for = |kinds: &[RequestKind]| {
             let mut pending = self.pending.iter();
