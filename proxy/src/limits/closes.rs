@@ -1,5 +1,6 @@
 //! Turns to close client connections. If Seawall closes many connections, for example after a
-//! failover, it closes them one after another. So their clients do not all reconnect at once.
+//! failover, it closes them one after another. So their clients do not all reconnect at the same
+//! time.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -16,12 +17,12 @@ use seawall_transport::Sharer;
 /// these closes cause at most a hundred reconnects a second, which do not overload a deployment.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long a client that waits for a reply may wait at most until its connection is closed
-/// instead. The limits of the clients are spread over the second half of this time, so that clients
-/// whose turn would come later are not all closed at once.
+/// Maximum time until Seawall closes the connection of a client that waits for a reply. The limits
+/// of the clients are spread over the second half of this time, so that clients whose turn would
+/// come later are not all closed at the same time.
 const MAX_WAIT_FOR_REPLY: Duration = Duration::from_secs(30);
 
-/// Number of consecutive clients with different limits.
+/// Number of different limits for the wait. After this many clients, the limits repeat.
 const WAIT_STEPS: u32 = 1_500;
 
 /// The turns to close client connections, for each reason. Closes for one reason do not delay
@@ -52,7 +53,7 @@ impl Default for Closes {
 }
 
 /// The turns to close client connections for one reason: at most one in each [`CLOSE_INTERVAL`].
-/// Waiting sharers (addresses or users) are served in turn.
+/// Waiting sharers (addresses or users) are served round-robin.
 #[derive(Debug)]
 pub(crate) struct CloseTurns {
     /// Lets only one caller at a time wait for `next`.

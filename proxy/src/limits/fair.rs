@@ -1,15 +1,15 @@
-//! Queues that serve addresses in turn.
+//! Queues that serve addresses round-robin.
 //!
 //! An address with a thousand waiters gets as many turns as an address with one waiter.
 //!
-//! [`Waiters`], the queue of logins, also serves the users of an address in turn. At most turns of
-//! a user, it serves the user's newest waiter, because clients that have waited for long often give
-//! up and retry. At every fourth turn of the user, it serves the user's oldest waiter, so that old
-//! waiters are served too.
+//! [`Waiters`], the queue of logins, also serves the users of an address round-robin. In most turns
+//! of a user, it serves the user's newest waiter, because clients that have waited for long often
+//! give up and retry. In every fourth turn of the user, it serves the user's oldest waiter, so that
+//! old waiters are served too.
 //!
 //! [`TurnQueue`], which is used for operations of one user, serves the waiters of each key (for
-//! example of each address) in order of arrival. [`UserQueue`] serves users in turn, and the
-//! addresses of each user in turn.
+//! example of each address) in order of arrival. [`UserQueue`] serves users round-robin, and the
+//! addresses of each user round-robin.
 
 use std::{
     cmp::Ordering,
@@ -31,7 +31,7 @@ pub struct Origin {
     pub user: Option<NameHash>,
 }
 
-/// At one of `OLDEST_EVERY` turns, a [`NewestFirst`] queue serves its oldest waiter.
+/// In one of `OLDEST_EVERY` turns, a [`NewestFirst`] queue serves its oldest waiter.
 const OLDEST_EVERY: u64 = 4;
 
 /// A queue of waiters.
@@ -92,7 +92,7 @@ impl<T> OldestFirst<T> {
     }
 }
 
-/// A queue that usually serves its newest waiter. At one of [`OLDEST_EVERY`] turns, it serves its
+/// A queue that usually serves its newest waiter. In one of [`OLDEST_EVERY`] turns, it serves its
 /// oldest waiter.
 #[derive(Debug)]
 pub(super) struct NewestFirst<T> {
@@ -135,7 +135,7 @@ impl<T> Queue for NewestFirst<T> {
     }
 }
 
-/// Several queues that are served in turn.
+/// Several queues that are served round-robin.
 #[derive(Debug)]
 pub(super) struct RoundRobin<K, Q> {
     queues: HashMap<K, Q, RandomState>,
@@ -213,7 +213,7 @@ impl<K: Copy + Eq + Hash, Q: Queue + Default> Queue for RoundRobin<K, Q> {
     }
 }
 
-/// A [`RoundRobin`] whose waiters have one key.
+/// A [`RoundRobin`] that is itself a [`Queue`], so that another [`RoundRobin`] can contain it.
 #[derive(Debug)]
 pub(super) struct Keyed<K, Q>(RoundRobin<K, Q>);
 
@@ -244,11 +244,11 @@ impl<K: Copy + Eq + Hash, Q: Queue<Key = ()> + Default> Queue for Keyed<K, Q> {
     }
 }
 
-/// Serves users in turn, and the sharers (for example addresses) of each user in turn. A user is
-/// identified by a number.
+/// Serves users round-robin, and the sharers (for example addresses) of each user round-robin. A
+/// user is identified by a number.
 pub(super) type UserRoundRobin<T> = RoundRobin<u64, Keyed<Sharer, OldestFirst<T>>>;
 
-/// All waiters at a gate. Addresses are served in turn, and the users of each address in turn.
+/// All waiters at a gate. Addresses are served round-robin, and so are the users of each address.
 #[derive(Debug)]
 pub(super) struct Waiters<T>(RoundRobin<Sharer, RoundRobin<Option<NameHash>, NewestFirst<T>>>);
 
@@ -282,8 +282,8 @@ impl<T> Waiters<T> {
     }
 }
 
-/// A queue that serves its keys, such as addresses, in turn. It serves the waiters of one key in
-/// order of arrival.
+/// A queue that serves its keys, such as addresses, round-robin. It serves the waiters of one key
+/// in order of arrival.
 #[derive(Debug)]
 pub(crate) struct TurnQueue<K, T>(RoundRobin<K, OldestFirst<T>>);
 
@@ -376,7 +376,7 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
     }
 }
 
-/// A queue that serves users in turn, and the sharers (for example addresses) of each user in turn.
+/// A queue that serves users round-robin, and the sharers (for example addresses) of each user too.
 #[derive(Debug)]
 pub(super) struct UserQueue<T>(UserRoundRobin<T>);
 
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_queue_serves_addresses_in_turn_and_waiters_of_one_address_in_order_of_arrival() {
+    fn turn_queue_serves_addresses_round_robin_and_waiters_of_one_address_in_order_of_arrival() {
         let from = |address: u8| Sharer::at(Some([192, 0, 2, address].into()));
         let mut queue = TurnQueue::default();
         (0..4).for_each(|n| queue.push(from(1), n));
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_the_users_of_each_address_are_served_in_turn() {
+    fn addresses_and_the_users_of_each_address_are_served_round_robin() {
         let names = NameHasher::default();
         let from = |address: u8, user: &str| Origin {
             sharer: Sharer::at(Some([192, 0, 2, address].into())),

@@ -1,12 +1,12 @@
 //! Gates limit the rate of logins while operations wait for connections, and the rate of new
 //! clients while the machine is overloaded.
 //!
-//! If many clients log in at once, their operations wait in the same queues as the operations of
-//! all other clients. So while operations wait for connections longer than a *target* (20 ms), a
-//! gate admits logins at a limited rate. At each tick (every 20 ms), the gate compares the longest
-//! wait with the target: if the wait exceeds the target, the target counts as *missed*, and the
-//! rate falls by a factor. Otherwise the rate rises by a factor. No login is refused: each login
-//! waits for its turn. Addresses are served in turn, and the users of each address in turn
+//! If many clients log in at the same time, their operations wait in the same queues as the
+//! operations of all other clients. So while operations wait for connections longer than a *target*
+//! (20 ms), a gate admits logins at a limited rate. At each tick (every 20 ms), the gate compares
+//! the longest wait with the target: if the wait exceeds the target, the target counts as *missed*,
+//! and the rate falls by a factor. Otherwise the rate rises by a factor. No login is refused: each
+//! login waits for its turn. Addresses are served round-robin, and so are the users of each address
 //! ([`super::fair`]).
 //!
 //! If operations wait because their user already has `max_pool_size` connections, only the logins
@@ -389,7 +389,7 @@ mod tests {
         }
     }
 
-    /// True if more callers pass at once than any limited rate would admit.
+    /// True if more callers can pass without a wait than any limited rate would admit.
     fn is_open(gate: &Gate) -> bool {
         (0..10_000).all(|_| gate.try_pass())
     }

@@ -1,7 +1,7 @@
 //! Runs heavy work on other threads, because heavy work would keep a thread from serving clients.
 //! Heavy work is the compression and decompression of large messages, passes over all bytes of a
 //! large message, and TLS handshakes. Handshakes have a lower priority than everything else,
-//! because clients that have not logged in may begin thousands of handshakes at once.
+//! because clients that have not logged in may begin thousands of handshakes at the same time.
 
 use std::{
     pin::pin,
@@ -21,7 +21,7 @@ use super::{
 };
 use seawall_transport::Sharer;
 
-/// Compression and decompression of more bytes than this runs on another thread.
+/// Compression or decompression of more bytes than this runs on another thread.
 const HEAVY_BYTES: usize = 128 * 1024;
 
 /// A pass over more bytes than this does not run on a thread that serves clients. A pass over fewer
@@ -30,7 +30,7 @@ const LONG_WALK_BYTES: usize = 1024 * 1024;
 
 /// Runs heavy work on threads that serve no clients. Work on messages uses at most half as many
 /// threads as serve clients, but at least one. Handshakes have threads of their own. Waiting
-/// sharers (addresses or users) are served in turn.
+/// sharers (addresses or users) are served round-robin.
 #[derive(Clone, Debug)]
 pub(crate) struct HeavyWork {
     messages: Turns,
@@ -59,7 +59,7 @@ impl HandshakeLine {
     }
 
     /// Runs `task`. Each poll waits for a turn, because it may compute cryptography for up to some
-    /// milliseconds. Waiting sharers are served in turn. A sharer's newest waiting handshake is
+    /// milliseconds. Waiting sharers are served round-robin. A sharer's newest waiting handshake is
     /// usually served first, because clients that have waited for long often give up and retry.
     pub(crate) async fn run<F: Future>(&self, task: F) -> F::Output {
         let mut task = pin!(task);
@@ -69,9 +69,10 @@ impl HandshakeLine {
         loop {
             let turn = turns.take(self.sharer).await;
             let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
-            // There is a turn for each thread. If this turn were free at once, the next handshake
-            // on this thread would get it without waiting, whichever it is. During the yield, the
-            // handshakes that are ready begin to wait, so the turn passes to the right one.
+            // There is a turn for each thread. Without the yield, the next handshake on this thread
+            // would get this turn, even if another handshake should come first. During the yield,
+            // all handshakes that are ready begin to wait, so the turn passes to the first one in
+            // the queue.
             yield_now().await;
             drop(turn);
             match polled {
@@ -83,7 +84,7 @@ impl HandshakeLine {
     }
 }
 
-/// Remembers that a task was woken until the task waits for a turn.
+/// Remembers, until a task waits for a turn, that the task was woken.
 #[derive(Debug, Default)]
 struct Wakeup(Notify);
 
@@ -179,8 +180,8 @@ impl Heavy<'_> {
         let _turn = self.work.messages.take(self.sharer).await;
         match Handle::current().runtime_flavor() {
             RuntimeFlavor::MultiThread => block_in_place(walk),
-            // The runtime has only one thread, so no other thread could run its other tasks. Only
-            // unit tests have such a runtime.
+            // The runtime has only one thread, so no other thread could run the other tasks of the
+            // runtime. Only unit tests have such a runtime.
             _ => walk(),
         }
     }

@@ -311,8 +311,8 @@ impl Limits {
         self.clients.close(percent);
     }
 
-    /// Closes this percentage of the clients, also those whose operations run. The clients are
-    /// those that [`Self::close_clients`] closes with the same percentage.
+    /// Closes this percentage of the clients, including clients whose operations run. Selects the
+    /// same clients as [`Self::close_clients`] with the same percentage.
     pub(crate) fn cut_clients(&self, percent: u64) {
         self.clients.cut(percent);
     }

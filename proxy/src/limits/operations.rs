@@ -16,8 +16,8 @@ use seawall_transport::{Sharer, is_within_share};
 /// commit could hold all permits, so that the commit could not begin.
 const RESERVE: usize = 8;
 
-/// A bounded number of permits for operations in flight. Waiting users are served in turn, and the
-/// groups of clients ([`Sharer`]) of each user in turn. A user with more than its share of the
+/// A bounded number of permits for operations in flight. Waiting users are served round-robin, and
+/// so are the groups of clients ([`Sharer`]) of each user. A user with more than its share of the
 /// permits gets no further permit.
 #[derive(Clone, Debug)]
 pub struct OperationPermits {
@@ -100,7 +100,7 @@ impl OperationPermits {
         self.reserve.try_admit(operator.in_flight)
     }
 
-    /// Waits for a permit. Waiting users are served in turn. Cancel safe: an operation that is
+    /// Waits for a permit. Waiting users are served round-robin. Cancel safe: an operation that is
     /// dropped leaves the queue.
     pub(crate) async fn admit(&self, operator: Operator<'_>) -> OperationPermit {
         if !operator.may_unblock_others {
@@ -439,8 +439,8 @@ mod tests {
             drop(arrive(1));
             assert!(queued() <= 40, "{}", queued());
         }
-        // If many operations are dropped at once, they are removed from the queue when the next
-        // operation arrives.
+        // If many operations are dropped at the same time, they are removed from the queue when the
+        // next operation arrives.
         drop(arrive(100));
         drop(arrive(1));
         assert_eq!(queued(), 11);

@@ -232,8 +232,8 @@ impl EvictablePermits {
         }
     }
 
-    /// Closes this percentage of the connections, also those whose message is served. A connection
-    /// is in the percentage of this function and of [`Self::close`] at the same number.
+    /// Closes this percentage of the connections, including connections whose message is served.
+    /// Selects the same connections as [`Self::close`] with the same percentage.
     pub(super) fn cut(&self, percent: u64) {
         let table = self.table.lock();
         for (number, connected) in table.by_sharer.values().flatten() {
@@ -529,7 +529,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_several_silent_connections_of_an_address_the_oldest_is_evicted() {
+    async fn the_oldest_of_several_silent_connections_of_an_address_is_evicted() {
         let permits = EvictablePermits::new(4);
         let oldest = client(&permits, 2);
         let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();

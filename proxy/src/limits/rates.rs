@@ -84,7 +84,7 @@ fn drop_after_lock<K>(
 mod tests {
     use super::*;
 
-    /// At 10 events per second, 10 events may come at once, then one event in each 100 ms.
+    /// At 10 events per second, 10 events may come at the same time, then one event in each 100 ms.
     #[tokio::test(start_paused = true)]
     async fn a_burst_may_have_as_many_events_as_one_second_allows_and_then_the_rate_applies() {
         let (rates, now) = (Rates::new(10), Instant::now());

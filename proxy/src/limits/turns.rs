@@ -84,8 +84,8 @@ impl Turns {
 }
 
 impl Turns<(u64, Sharer)> {
-    /// Allows `count` turns at a time. The users are served in turn, and the sharers of each user
-    /// in turn. The number in a key identifies the user.
+    /// Allows `count` turns at a time. The users are served round-robin, and so are the sharers of
+    /// each user. The number in a key identifies the user.
     pub(crate) fn by_user(count: usize) -> Self {
         Self::with_queue(count, Box::new(UserRoundRobin::default()))
     }

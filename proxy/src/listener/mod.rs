@@ -300,7 +300,7 @@ pub struct Acceptor {
     pub permits: Option<ListenerPermits>,
     /// Compressors that clients may use.
     pub compressors: Arc<[Compressor]>,
-    /// Cancelling it stops the accept loops.
+    /// Cancelling this token stops the accept loops.
     pub stop: CancellationToken,
     /// Tracks the tasks that serve clients.
     pub tracker: TaskTracker,
@@ -564,9 +564,9 @@ pub(crate) fn certificates_of(stream: &Stream) -> Arc<[CertificateDer<'static>]>
 }
 
 /// Waits until a new configuration refuses this certificate chain, and then until the connection
-/// may be closed. The closes are spread over time, so that not all closed clients reconnect at
-/// once. The chain is verified on a thread of low priority, because a reload makes all connections
-/// verify their chains at once.
+/// may be closed. The closes are spread over time, so that not all closed clients reconnect at the
+/// same time. The chain is verified on a thread of low priority, because after a reload all
+/// connections verify their chains at the same time.
 async fn until_refused(
     limits: &Limits,
     sharer: Sharer,

@@ -1,9 +1,9 @@
 //! Failed handshakes: keeps the connection open until the client has read the alert.
+//!
 //! With TLS 1.3, a client may send commands before Seawall refuses the client's certificate. A
-//! client without TLS sends a whole command at once. If Seawall closed the connection before
-//! Seawall has read these bytes, the kernel would reset the connection, and the client might lose
-//! the alert. So Seawall first closes only its sending direction, and still reads the bytes of the
-//! client.
+//! client without TLS sends a whole command immediately. If Seawall closed the connection without
+//! reading these bytes, the kernel would reset the connection, and the client might lose the alert.
+//! So Seawall first closes only its sending direction, and still reads the bytes of the client.
 
 use std::{io, time::Duration};
 

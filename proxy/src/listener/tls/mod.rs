@@ -178,8 +178,8 @@ impl ClientTls {
     /// disconnected while its handshake waited.
     ///
     /// A client may wait with its first message, and a reload may replace this configuration in the
-    /// meantime. So the handshake uses the configuration that `current` then has. If TLS has been
-    /// switched off, the handshake uses this configuration.
+    /// meantime. So the handshake uses the configuration that `current` has when the message
+    /// arrives. If TLS has been switched off by then, the handshake uses `self`.
     ///
     /// # Errors
     /// If the handshake fails, or the certificate of a resumed session is no longer valid.
