@@ -169,8 +169,8 @@ thread_local! {
 }
 
 /// Drops the future or the relay that serves a client, because Seawall closes the client's
-/// connection. The client then counts as closed by Seawall. If it were dropped without this
-/// function, the client would count as a client that has left.
+/// connection. The client then counts as closed by Seawall. If the caller dropped the future
+/// itself, the client would count as a client that has left.
 pub(crate) fn close<F>(serving: F) {
     IS_CLOSING.set(true);
     drop(serving);

@@ -1,5 +1,5 @@
-//! The exporter: once a second and before every scrape, it collects what all threads have counted
-//! (the sums of their operations). It exports these sums as metrics and as tables for the API, and
+//! The exporter: once a second and before every scrape, it collects the sums of the operations that
+//! all threads have counted. It exports these sums as metrics and as tables for the API, and
 //! returns the figures of each second for the history.
 
 use std::{
@@ -152,7 +152,7 @@ pub struct Exporter {
     /// [`Exporter::set_info`] is called. The metrics library cannot remove a single series, so each
     /// call replaces all these series.
     info: Mutex<Option<Metrics>>,
-    /// Not set if Seawall does not write a log.
+    /// Returns the number of log lines that were not written. Not set if Seawall writes no log.
     pub(super) log_left_out: OnceLock<LeftOutLines>,
 }
 
@@ -211,9 +211,9 @@ impl Exporter {
         Ok(())
     }
 
-    /// Adds to the totals what the threads have counted since the last call. The totals cover the
-    /// time since Seawall started. Must be called once a second; the functions that export totals
-    /// also call it.
+    /// Adds the counts of all threads since the last call to the totals. The totals cover the time
+    /// since Seawall started. Must be called once a second; the functions that export totals also
+    /// call it.
     pub fn collect(&self) {
         drop(self.collect_all());
     }
@@ -732,7 +732,7 @@ mod tests {
 
     /// Sums saturate at 2^64 ns. A thousand change streams reach this time after 213 days.
     #[test]
-    fn the_exported_time_of_operations_does_not_fall_after_the_time_of_awaiting_ones_saturates() {
+    fn the_exported_time_does_not_fall_when_the_time_of_awaiting_operations_saturates() {
         let observer = observer();
         // All these durations belong to the same bucket.
         let hours = |hours: u64| Duration::from_secs(hours * 3_600);

@@ -2,7 +2,7 @@
 //!
 //! The histograms of the library `metrics-exporter-prometheus` keep each sample until the next call
 //! of `run_upkeep` counts it in a bucket. This costs CPU time for each operation. A distribution
-//! counts each duration in a bucket at once, so it keeps no samples.
+//! counts each duration in a bucket immediately, so it keeps no samples.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -313,8 +313,8 @@ impl Recorder {
             .count(MetricName::UnobservedTotal, &[("reason", reason)]);
     }
 
-    /// Counts a client that disconnected during its handshake. `stage` is the stage that it had
-    /// reached.
+    /// Counts a client that disconnected during its handshake. `stage` is the stage that the client
+    /// had reached.
     pub(crate) fn client_left_unserved(&self, stage: &'static str) {
         self.metrics
             .count(MetricName::ClientsGoneTotal, &[("stage", stage)]);

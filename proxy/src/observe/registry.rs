@@ -90,7 +90,7 @@ pub struct Shape {
     pub namespace: Namespace,
     /// The text of the shape.
     pub text: Arc<str>,
-    /// Whether the row counts one shape or a group of shapes.
+    /// Says if the row counts one shape or a group of shapes.
     pub level: Level,
 }
 

@@ -15,7 +15,7 @@ use super::{
 };
 use seawall_stats::float;
 
-/// Why a connection to a server ended.
+/// The reason why a connection to a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseReason {
     /// The connection was unused for too long.

@@ -132,8 +132,8 @@ impl Recorder {
         }
     }
 
-    /// `log` is no longer in use. Adds the number of its dropped lines to `left_out_before`, the
-    /// number of dropped lines of all earlier logs.
+    /// Adds the number of dropped lines of `log`, which is no longer in use, to `left_out_before`,
+    /// the number of dropped lines of all earlier logs.
     fn keep_left_out(&self, log: &SlowLog) {
         let left_out = log.left_out();
         self.left_out_before.fetch_add(left_out, Ordering::Relaxed);

@@ -34,7 +34,7 @@ const SHAPE_ERROR_CODES: usize = 16;
 /// further kinds are counted by their outcome only.
 const FAILURES: usize = 16;
 
-/// The error code that stands for all codes beyond a limit. These codes are counted together.
+/// The error code under which all codes beyond a limit are counted together.
 pub(super) const OTHER_CODES: i32 = 0;
 
 /// The index of a row in the namespace table.

@@ -199,7 +199,7 @@ impl Drop for SlowLog {
         let is_written = *self.waits.get_mut() && self.flush();
         drop(self.queue.take());
         // A thread that could not write in time may be blocked by its disk, so do not wait for the
-        // thread. It ends by itself after its last line, because its queue is closed.
+        // thread. The thread ends after its last line, because its queue is closed.
         if let Some(thread) = self.thread.take().filter(|_| is_written) {
             // Ignore a panic of the thread: it was printed when it happened.
             drop(thread.join());

@@ -19,7 +19,7 @@ use super::{
     line::{finish, only_left_out},
 };
 
-/// Time between two checks whether the path of the log file still leads to the open file.
+/// Time between two checks that the path of the log file still leads to the open file.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Only the owner and the group may read the file, because lines may contain values of commands,
