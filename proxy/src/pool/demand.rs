@@ -64,7 +64,8 @@ pub struct Demand {
     /// The need of the operation besides a connection.
     pub need: Need,
     /// The group of clients to which the client belongs, for example all clients of one address.
-    /// The groups are served in turn. For a command of Seawall itself, the value does not matter.
+    /// The groups are served round-robin. For a command of Seawall itself, the value does not
+    /// matter.
     pub from: Sharer,
     /// A number that identifies the shape of the operation. `None` if the time of the operation
     /// must not be compared with the times of other operations.

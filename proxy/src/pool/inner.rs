@@ -72,8 +72,8 @@ pub(super) struct HandOver {
     pub(super) slot: Slot,
 }
 
-/// What a method of [`Inner`] leaves for its caller to do after the caller has released the pool's
-/// lock.
+/// The work that a method of [`Inner`] leaves to its caller. The caller does this work after it has
+/// released the pool's lock.
 #[derive(Default)]
 pub(super) struct Todo {
     pub(super) hand_over: Vec<HandOver>,

@@ -55,8 +55,8 @@ const GRACE: Duration = Duration::from_secs(1);
 const CLEAN_AT: usize = 64;
 
 /// The requester of a permit: the number that identifies the user, and the client's group (for
-/// example all clients of one address). The lane serves the users in turn, and the groups of each
-/// user in turn.
+/// example all clients of one address). The lane serves the users round-robin, and the groups of
+/// each user round-robin.
 pub type LaneKey = (u64, Sharer);
 
 /// The permits of one server for operations that wait for data.
@@ -332,12 +332,15 @@ mod tests {
         drop(held);
         let [other_user, other_address] = others;
         let permit = other_user.now_or_never();
-        assert!(permit.is_some(), "users are served in turn");
+        assert!(permit.is_some(), "users are served round-robin");
         drop(permit);
         let mut crowd = crowd.into_iter();
         drop(crowd.next().unwrap().await);
         let permit = other_address.now_or_never();
-        assert!(permit.is_some(), "addresses of a user are served in turn");
+        assert!(
+            permit.is_some(),
+            "addresses of a user are served round-robin"
+        );
     }
 
     /// For example, the server searches a long time for data, or the client reads slowly.

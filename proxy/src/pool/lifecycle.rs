@@ -77,8 +77,8 @@ impl ServerPool {
         self.end_queue.close();
     }
 
-    /// Publishes if the pool is paused. The lock is held until then, so that the published state is
-    /// that of the last change.
+    /// Publishes whether the pool is paused. Keeps the lock until the state is published, so that
+    /// the published state is that of the last change.
     fn note_state(&self, inner: MutexGuard<'_, Inner>) {
         let is_paused = inner.is_paused();
         (self.paused).send_if_modified(|paused| std::mem::replace(paused, is_paused) != is_paused);

@@ -457,9 +457,9 @@ impl ServerPool {
 
     /// Checks out a connection authenticated as `identity`, and a slot or a reserved slot if
     /// `demand` needs one. Waits until `deadline`, but at most [`Limits::wait_queue_timeout`]. Free
-    /// slots pass to the users in turn. Among one user's waiters, the addresses are served in turn,
-    /// and the waiters of each address in order of arrival. When the wait queue is full, a waiter
-    /// of the user or address with the most waiters is refused.
+    /// slots pass to the users round-robin. Among one user's waiters, the addresses are served
+    /// round-robin, and the waiters of each address in order of arrival. When the wait queue is
+    /// full, a waiter of the user or address with the most waiters is refused.
     ///
     /// Cancel safe: a waiter that is dropped leaves the queue, and no connection is lost.
     ///

@@ -1,7 +1,7 @@
 //! Spreads the establishment of new connections to one server over time, for all users together.
 //!
 //! Many users may need connections at the same time, for instance after a server's restart. Seawall
-//! begins to establish a few of these connections at once, and the others one after another. In
+//! begins to establish a few of these connections immediately, and the others one after another. In
 //! this module, a connection *begins* when Seawall begins to establish it. The intervals between
 //! the connections that begin one after another vary: each of them is longer or shorter than the
 //! average interval by up to half. So several instances of Seawall do not log in at the same
@@ -11,7 +11,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use tokio::time::Instant;
 
-/// Approximate number of connections that may begin at once after a pause.
+/// Approximate number of connections that may begin at the same time after a pause.
 const BURST: u32 = 8;
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ mod tests {
         (0..count).map(|_| pace.turn(now) - now).collect()
     }
 
-    /// About eight connections may begin at once (a *burst*).
+    /// About eight connections may begin at the same time (a *burst*).
     #[tokio::test(start_paused = true)]
     async fn after_a_burst_new_connections_begin_one_after_another_at_the_given_rate() {
         let mut pace = Pace::new(NonZeroU32::new(100), 0.25);

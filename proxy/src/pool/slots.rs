@@ -37,7 +37,7 @@ const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 /// An operation whose client has left counts as late (its reply came too late to be useful) only if
 /// it took at least this many times the median time of recent operations. Otherwise it counts as
 /// completed. If all such operations counted as late, a server would look overloaded whenever many
-/// clients leave at once.
+/// clients leave at the same time.
 const LATE_FACTOR: u32 = 4;
 
 /// How Seawall determines the number of slots of a server.

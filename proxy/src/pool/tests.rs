@@ -684,7 +684,7 @@ async fn minimum_pool_size_is_maintained() {
     for held in held {
         inner.give_back(user.id(), held, None, now);
     }
-    // Of three idle connections, two are kept.
+    // Two of the three idle connections are kept.
     for (seconds, closed) in [(60, &[CloseReason::Idle][..]), (61, &[])] {
         let todo = inner.maintain(later(seconds), |_| false);
         assert_eq!(reasons(&todo), closed);

@@ -25,8 +25,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// What the user may use for operations that begin now: only the free slots count, not the
-    /// slots that the user could get later (`missing`).
+    /// The room for operations that begin now: only the free slots count, not the slots that the
+    /// user could get later (`missing`).
     pub(super) fn now(self) -> Self {
         Self { missing: 0, ..self }
     }

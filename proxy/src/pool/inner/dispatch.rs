@@ -118,8 +118,8 @@ impl Inner {
         }
     }
 
-    /// Gives free slots to the users in `ready` in turn. Then serves the users that are allowed to
-    /// run an operation although all slots are taken (see `Slots::may_exceed`).
+    /// Gives free slots to the users in `ready`, round-robin. Then serves the users that are
+    /// allowed to run an operation although all slots are taken (see `Slots::may_exceed`).
     pub(super) fn fill_slots(&mut self, now: Instant, todo: &mut Todo) {
         while let Some(need) = self.next_need(now) {
             self.serve_ready(need, 0, now, todo);

@@ -25,8 +25,8 @@ const REFILL_PAUSE: Duration = Duration::from_secs(30);
 
 /// Connections for `min_pool_size` are established only while fewer than this number of connections
 /// to the server are pending. A connection for an operation has to begin after all connections that
-/// are pending before it ([`super::super::pace`]), and the pace lets about this number begin at
-/// once.
+/// are pending before it ([`super::super::pace`]), and the pace lets about this number begin at the
+/// same time.
 const MAX_PENDING_FOR_REFILL: usize = 8;
 
 /// Maximum number of users with waiters that are examined to find the user for a new connection.
@@ -87,7 +87,7 @@ impl Inner {
         }
     }
 
-    /// True if a waiter of this user could use another connection at once.
+    /// True if a waiter of this user could use another connection now.
     fn can_use_now(&self, id: IdentityId) -> bool {
         let room = self.room(id).now();
         let user = self.users.get(&id);
@@ -163,10 +163,10 @@ impl Inner {
         }
     }
 
-    /// Establishes connections up to [`Limits::min_pool_size`] for the users in `short` in turn, a
-    /// few at a time. Closes no connections of other users for this purpose: if the minimums of all
-    /// users together exceeded `max_server_connections`, users would close each other's connections
-    /// again and again.
+    /// Establishes connections up to [`Limits::min_pool_size`] for the users in `short`,
+    /// round-robin, a few at a time. Closes no connections of other users for this purpose: if the
+    /// minimums of all users together exceeded `max_server_connections`, users would close each
+    /// other's connections again and again.
     pub(super) fn refill(&mut self, now: Instant, todo: &mut Todo) {
         // Number of consecutive users that already have `max_connecting` pending connections.
         let mut skipped = 0;
@@ -203,7 +203,7 @@ impl Inner {
 
     /// Makes room for a connection of user `id`: closes an available connection of another user.
     /// That user must have more available connections than its own waiters can use, now or later.
-    /// Of several such connections, closes the connection that has been unused for the longest
+    /// If there are several such connections, closes the one that has been unused for the longest
     /// time. Returns false if there is no such connection.
     ///
     /// If user `id` needs the connection for an urgent operation, such as a commit, only the
@@ -278,8 +278,9 @@ impl Inner {
 
     /// Adds an open connection that is already counted in `total`.
     fn add(&mut self, id: IdentityId, mut connection: Box<Connection>, now: Instant) -> Todo {
-        // Until now, the value was the start of the login. If it remained, a connection with a slow
-        // login could be closed for another user (`MIN_TIME_PER_USER`) before its first operation.
+        // Until now, `created_at` was the start of the login. If it remained, a connection with a
+        // slow login could be closed for another user (`MIN_TIME_PER_USER`) before its first
+        // operation.
         connection.created_at = now;
         let life_share = connection.id().life_share();
         let life_time = self.limits.max_life_time;
