@@ -18,7 +18,7 @@ pub(crate) struct Action {
     status: Option<u16>,
     /// The outcome of an action without an HTTP status.
     outcome: Option<String>,
-    /// Number of refused requests that the line stands for; `None` if the request was not refused.
+    /// Number of refused requests that the line reports; `None` if the request was not refused.
     refused: Option<u64>,
 }
 
@@ -48,14 +48,13 @@ impl Action {
         self.log();
     }
 
-    /// Logs an action that was refused with this HTTP status. The line stands for `refused`
-    /// requests.
+    /// Logs an action that was refused with this HTTP status. The line reports `refused` requests.
     pub(crate) fn log_refused_status(mut self, status: u16, refused: u64) {
         self.refused = Some(refused);
         self.log_status(status);
     }
 
-    /// Logs an action without an HTTP status that was refused for this reason. The line stands for
+    /// Logs an action without an HTTP status that was refused for this reason. The line reports
     /// `refused` requests.
     pub(crate) fn log_refusal(mut self, reason: String, refused: u64) {
         self.refused = Some(refused);

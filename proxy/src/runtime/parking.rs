@@ -2,8 +2,8 @@
 //!
 //! A proxy spends most of its CPU time on wake-ups of threads. If a worker sleeps after each
 //! operation, the kernel must wake it for the next operation. If the worker yields instead, the
-//! servers and clients on the same machine run, and the worker then finds several operations ready
-//! at once. With 16 connections or more, this saves a fifth to a third of the CPU time per
+//! servers and clients on the same machine run, and the worker then finds several operations that
+//! are ready. With 16 connections or more, this saves a fifth to a third of the CPU time per
 //! operation.
 //!
 //! While few operations are in flight, workers do not yield, because there is nothing to batch. If

@@ -9,8 +9,8 @@ use super::parking::gather_wake_ups;
 
 /// Number of scheduler ticks after which a busy thread of the data plane polls its sockets. In one
 /// tick, a thread runs one task and at most three tasks that this task wakes. When thousands of
-/// clients connect at once, many tasks accept or close connections. With tokio's default of 61,
-/// operations whose sockets are ready would wait for all these tasks.
+/// clients connect at the same time, many tasks accept or close connections. With tokio's default
+/// of 61, operations whose sockets are ready would wait for all these tasks.
 const EVENT_INTERVAL: u32 = 16;
 
 /// The runtimes of the data plane and the control plane.

@@ -318,10 +318,10 @@ impl TopologyDescription {
             && others.any(|server| !refusing.contains(&server.address) && is_expected(server))
     }
 
-    /// True if the server at this address must be asked for its `buildInfo`. This is so if no
-    /// server has replied to `buildInfo` yet. It is also so if this server has replied, but the
-    /// probe's connection is new (`is_new`). The server may then have been upgraded since its
-    /// reply, because an upgrade ends all connections.
+    /// True if the server at this address must be asked for its `buildInfo`. There are two cases.
+    /// Either no server has replied to `buildInfo` yet. Or this server has replied, but the probe's
+    /// connection is new (`is_new`): the server may have been upgraded since its reply, because an
+    /// upgrade ends all connections.
     pub(super) fn needs_build_info(&self, address: &ServerAddress, is_new: bool) -> bool {
         let has_replied = |server: &ServerDescription| {
             server.address == *address && server.probe.build_info.is_some()
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_of_the_own_host_only_servers_of_unknown_type_count_as_failed() {
+    fn after_a_failure_of_seawall_s_own_host_only_servers_of_unknown_type_count_as_failed() {
         let now = Instant::now();
         let mut known = server(1, ServerType::Router, 1);
         known.note_local_failure(now);

@@ -506,7 +506,7 @@ impl Source {
         }
     }
 
-    /// What the clients of the driver have found until now.
+    /// The facts about the deployment that the clients of the driver have found until now.
     fn found(&self) -> Found {
         let Some(topology) = self.topology.upgrade() else {
             return Found::default();

@@ -11,8 +11,8 @@ pub(super) struct Seeds {
     pub(super) from_dns: bool,
 }
 
-/// What the earlier client has found. Before the first client, this has no servers, and the type is
-/// [`TopologyType::Unknown`].
+/// The facts about the deployment that the earlier client has found. Before the first client, there
+/// are no servers, and the type is [`TopologyType::Unknown`].
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) topology_type: TopologyType,
