@@ -42,9 +42,9 @@ const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum time that a request for captures waits for earlier requests.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Runs a task that uses the directory of captures. The status is 503 if the task has to wait for
-/// [`MAX_WAIT`] because [`MAX_CAPTURE_REQUESTS`](super::MAX_CAPTURE_REQUESTS) such tasks run: the
-/// directory may be on a file system that does not respond.
+/// Runs a task that uses the directory of captures. The directory may be on a file system that does
+/// not respond, so at most [`MAX_CAPTURE_REQUESTS`](super::MAX_CAPTURE_REQUESTS) such tasks run. If
+/// the task has to wait for longer than [`MAX_WAIT`], the status is 503.
 async fn work<T: Send + 'static>(
     state: &Arc<AdminState>,
     task: impl FnOnce(&Captures) -> T + Send + 'static,
@@ -107,7 +107,7 @@ fn start_planned(captures: &Captures, plan: Plan) -> Result<CaptureState, Captur
     Ok(started)
 }
 
-/// Stops a capture, also while the directory of captures does not respond. The status is 202 if the
+/// Stops a capture, even if the directory of captures does not respond. The status is 202 if the
 /// last records of the capture are still being redacted and written.
 pub(super) async fn stop(
     State(state): State<Arc<AdminState>>,

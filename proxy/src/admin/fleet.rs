@@ -39,8 +39,8 @@ use super::{AdminState, Refused, insight::NO_SUCH, work};
 /// in flight.
 const PEER_LIMIT: Duration = Duration::from_secs(3);
 
-/// A peer gets no requests for this time after a request to it has failed or the peer has refused
-/// the token. Other HTTP error statuses of a peer do not cause this pause.
+/// For this time after a failed request, or after the peer has refused the token, the peer gets no
+/// requests. Other HTTP error statuses of a peer do not cause this pause.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Maximum number of requests in flight to one peer.
@@ -60,10 +60,10 @@ const MAX_MEMORY_BYTES: usize = 64 << 20;
 /// requests wait.
 const MAX_MERGED: usize = 8;
 
-/// Number of shapes or namespaces that Seawall requests from each instance, whatever the limit of
-/// the original request is. The number is large, because a shape with much load in all instances
-/// together may have little load in each of them. In a reply about shapes, the member `other` has
-/// the sums of the figures of all shapes that the reply does not list.
+/// Number of shapes or namespaces that Seawall requests from each instance; the limit of the
+/// original request does not matter. The number is large, because a shape with much load in all
+/// instances together may have little load in each of them. In a reply about shapes, the member
+/// `other` has the sums of the figures of all shapes that the reply does not list.
 const ROWS_OF_INSTANCE: usize = 1_000;
 
 /// The name of this instance in merged replies, which list peers by their addresses.

@@ -3,11 +3,11 @@
 //! this host are admitted. Actions are logged with the caller.
 //!
 //! If neither tokens nor client certificates are required, the admin address is a loopback address.
-//! A browser on this host can still reach this address on behalf of any web page: with a
-//! cross-origin request, or with a host name that the page's owner points at 127.0.0.1 (DNS
-//! rebinding). Therefore a request without a token is refused if it names an unknown host or comes
-//! from another origin. Health checks are not guarded: they reveal nothing, and orchestrators send
-//! them by pod IP or service name.
+//! A browser on this host can still send requests to this address for any web page: the page makes
+//! a cross-origin request, or uses a host name that its owner points at 127.0.0.1 (DNS rebinding).
+//! Therefore a request without a token is refused if it names an unknown host or comes from another
+//! origin. Health checks are not guarded: they reveal nothing, and orchestrators send them by pod
+//! IP or service name.
 //!
 //! A browser sends the cookie of its session instead of a token. The browser also sends this cookie
 //! with requests from pages on other ports of the same host. Therefore a request with a cookie must

@@ -68,7 +68,7 @@ pub(super) fn annotations_of(
     annotations.collect()
 }
 
-/// How the text of a response with the status 404 begins if the requested shape or namespace has no
+/// Start of the text of a response with the status 404 if the requested shape or namespace has no
 /// operations. Other texts with this status say that the history is off.
 pub(super) const NO_SUCH: &str = "no such ";
 

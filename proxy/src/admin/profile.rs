@@ -1,8 +1,8 @@
 //! CPU profiles of Seawall itself. A request profiles some seconds and returns a flame graph.
 //!
 //! A signal takes a sample after each interval of CPU time that the process uses. Stacks are walked
-//! by frame pointers and not by the unwinder, because the unwinder takes locks, and the thread that
-//! the signal stopped may hold one of these locks. The profiler runs only during a request.
+//! by frame pointers and not by the unwinder. The unwinder takes locks, and the thread that the
+//! signal stopped may hold one of these locks. The profiler runs only during a request.
 
 use std::{
     sync::{Arc, atomic::Ordering},

@@ -248,8 +248,8 @@ pub(super) fn pulse_settings(settings: &config::Pulse) -> pulse::PulseSettings {
     }
 }
 
-/// Passes the measurements of each second to the [`Insight`]. Waits for [`AFTER_THE_SECOND`] after
-/// the end of the second before it passes them.
+/// Passes the measurements of each second to the [`Insight`], [`AFTER_THE_SECOND`] after the end of
+/// the second.
 pub(super) async fn push_seconds(feed: Arc<Feed>, topology: Arc<Topology>) {
     let insight = Arc::clone(&feed.insight);
     let mut primary = PrimaryWatch::default();
@@ -297,8 +297,8 @@ pub(super) fn annotate_reload<'a>(insight: &Insight, keys: impl Iterator<Item = 
     }
 }
 
-/// Updates the metrics of Seawall's own memory, of its CPU time, of the lines that the log and the
-/// slow log have left out, and of the data that the history has dropped early or could not write.
+/// Updates the metrics of Seawall itself: its memory, its CPU time, the lines that the log and the
+/// slow log have left out, and the data that the history has dropped early or could not write.
 pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
     let size = feed.insight.size();
     let losses = HistoryLosses {

@@ -34,7 +34,7 @@ pub enum TelemetryError {
     Tls(#[from] TlsError),
 }
 
-/// Where and how often metrics are exported.
+/// The destination of exported metrics, and the interval of the exports.
 #[derive(Debug)]
 pub(super) struct Destination {
     collector: Collector,

@@ -118,8 +118,8 @@ fn is_one(topic: &str) -> bool {
 }
 
 /// Merges the replies. For an instance without a valid reply, the merged reply contains only the
-/// address and the error, or only the address if the instance has no operations of the requested
-/// shape or namespace. See [`MergeReplies`].
+/// address and the error. For an instance without operations of the requested shape or namespace,
+/// it contains only the address. See [`MergeReplies`].
 fn merged<T: Adapt>(
     replies: Vec<InstanceReply>,
     asked: &Asked,

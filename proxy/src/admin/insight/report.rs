@@ -19,7 +19,7 @@ use super::{
 use seawall_insight::BaselineWindow;
 use seawall_stats::{Against, Label, Period, float};
 
-/// How long the history keeps steps of one second.
+/// Time for which the history keeps steps of one second.
 const FINE_STEP_RETENTION: Duration = Duration::from_secs(600);
 
 /// Maximum number of shapes in a report. It covers every shape in the history if the history has
@@ -85,9 +85,9 @@ fn report_on(
     }
 }
 
-/// The servers of a period, without `answer_ms` (the time until a server's reply begins). A
-/// server's series in the history does not contain the distribution of this time: the history keeps
-/// this distribution in a series of its own, as the phase `server` of the server's operations.
+/// The servers of a period, without `answer_ms` (the time until a server's reply begins). The
+/// history keeps the distribution of this time not in the series of the server, but in a series of
+/// its own: the phase `server` of the server's operations.
 fn servers(period: &Period, is_full: bool) -> Vec<seawall_api::Server> {
     let servers = period
         .series
