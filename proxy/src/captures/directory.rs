@@ -84,9 +84,10 @@ pub(super) struct Summary {
     pub(super) began_at_us: u64,
     /// When the capture ended, in microseconds since 1970; 0 while it runs.
     pub(super) ended_at_us: u64,
-    /// Why the capture ended; empty while it runs, or if the process ended before the capture.
+    /// The reason for the end of the capture; empty while the capture runs, or if the process ended
+    /// first.
     pub(super) end: String,
-    /// Why the capture began.
+    /// The reason for the start of the capture.
     pub(super) trigger: String,
     /// Number of captured clients.
     pub(super) clients: u64,

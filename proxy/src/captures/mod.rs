@@ -604,9 +604,9 @@ impl Captures {
     }
 
     /// Returns true once per [`CLEANING_INTERVAL`] while captures are on: the caller then deletes
-    /// expired captures. Returns false while captures are deleted or a capture starts: if the
-    /// directory does not respond, the deletion or the start does not end, and every further thread
-    /// would wait for it.
+    /// expired captures. Returns false while captures are deleted or a capture starts. If the
+    /// directory does not respond, the deletion or the start does not end, and each further thread
+    /// would hang too.
     pub(crate) fn take_cleaning_turn(&self) -> bool {
         if self.starts.try_lock().is_none() {
             return false;

@@ -344,9 +344,9 @@ impl<P: Parts> Output<'_, P> {
     }
 }
 
-/// Converts the time of a record, which counts from the creation of the [`Tap`] (the recorder of
-/// operations), to a time that counts from the beginning of the capture. The capture begins
-/// `offset_us` after the creation of the tap.
+/// Converts the time of a record from a time since the creation of the [`Tap`] (the recorder of
+/// operations) to a time since the beginning of the capture. The capture begins `offset_us` after
+/// the creation of the tap.
 fn shift(content: &mut Content, offset_us: u64) {
     let at_us = match content {
         Content::ClientBegan(client) => &mut client.at_us,

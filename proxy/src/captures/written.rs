@@ -27,7 +27,7 @@ pub(super) struct Written {
     /// capture. The times of queued records count from the creation of the tap, and times in the
     /// files count from the beginning of the capture.
     pub(super) offset_us: u64,
-    /// When the capture began. If an event began the capture, this is the time of the oldest record
+    /// The beginning of the capture. If an event began the capture: the time of the oldest record
     /// that was kept in memory, or the time of the event if no record was kept.
     pub(super) began_at: SystemTime,
     /// When the capture ends at the latest.

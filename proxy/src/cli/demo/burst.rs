@@ -29,7 +29,7 @@ const CLIENTS_EACH: u32 = 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Burst {
     pub(super) time: Duration,
-    /// How much the mongod's counters increased during the burst.
+    /// The increase of each counter of the mongod during the burst.
     pub(super) server: ServerCounts,
 }
 
