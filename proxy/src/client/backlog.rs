@@ -61,7 +61,7 @@ const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// A reply waits at most this long for room in the memory budget while other operations wait for a
 /// connection to the same server. Within this time, clients that use memory of the budget and read
-/// nothing are closed. A reply waits only for [`SILENT_AFTER`] if no other sharer (address or user)
+/// nothing are closed. The reply waits only for [`SILENT_AFTER`] if no sharer (address or user)
 /// holds more memory of the budget than the sharer of the reply's client.
 const ROOM_LIMIT: Duration = Duration::from_secs(4);
 
@@ -355,7 +355,7 @@ struct Transfer<'a> {
     /// The last time at which the client read a byte, or at which Seawall had no bytes for the
     /// client.
     client_read_at: Instant,
-    /// How fast the client reads.
+    /// Tracks how fast the client reads.
     progress: Progress,
     /// Deadline for forwarding the whole reply. The client is closed if the reply has not been
     /// forwarded by then.

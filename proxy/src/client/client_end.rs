@@ -34,7 +34,7 @@ pub(super) struct ClientEnd<'c> {
 }
 
 impl ClientEnd<'_> {
-    /// How the client connection ends after bytes could not be sent.
+    /// Returns how the client connection ends after bytes could not be sent.
     pub(super) fn end(&self) -> End {
         match self.gave_up {
             true => End::Closed,

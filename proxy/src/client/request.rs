@@ -210,7 +210,7 @@ impl<'m> Outgoing<'m> {
     }
 
     /// The memory in bytes for the copies that a compression of this request needs. 0 if the
-    /// request is not compressed on this connection, or is small.
+    /// request is small, or if this connection does not compress it.
     pub(super) fn copied_bytes(&self, connection: &Connection) -> usize {
         let is_compressed = connection.compressor.is_some() && self.may_be_compressed;
         match is_compressed && self.len() > LARGE_MESSAGE_BYTES {

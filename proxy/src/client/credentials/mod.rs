@@ -79,8 +79,8 @@ const FIRST_LOGIN_LIMIT: Duration = Duration::from_secs(5);
 /// long: a delayed login harms no driver, but a refused login makes the driver clear its pool.
 const FIRST_LOGIN_QUEUE_LIMIT: Duration = Duration::from_secs(25);
 
-/// How long a query to a server about a user may take, and how long a login waits until the
-/// credential mode (see [`mode`]) is decided.
+/// Time limit of a query to a server about a user. Also the maximum time that a login waits until
+/// the credential mode (see [`mode`]) is decided.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a query for the mechanisms of a user may take if Seawall remembers them from an earlier
@@ -361,7 +361,7 @@ impl Credentials {
         }
     }
 
-    /// Starts to read a user's keys again in the background, unless this is already in progress.
+    /// Starts to read a user's keys again in the background, unless such a reading is in progress.
     /// The receiver's value becomes true when the keys have been read or could not be read.
     pub(super) fn read_again(
         self: &Arc<Self>,
@@ -476,8 +476,8 @@ impl Credentials {
     }
 
     /// Asks servers to confirm the keys of users that have connected clients but have not logged in
-    /// for long. Without this, the keys would expire, and Seawall could check no login of these
-    /// users while the servers do not reply.
+    /// for long. Without the confirmation, the keys would expire, and Seawall could check no login
+    /// of these users while the servers do not reply.
     fn confirm_old_keys(self: &Arc<Self>, now: Instant) {
         let room = MAX_CONFIRMATIONS.saturating_sub(self.readings.lock().len());
         let due = self.store.lock().due_for_confirmation(room, now);

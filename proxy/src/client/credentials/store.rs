@@ -325,7 +325,7 @@ impl Store {
         (now < *until).then(|| mechanisms.clone())
     }
 
-    /// The mechanisms of a user, also if they are no longer valid. Used if no server replies.
+    /// The mechanisms of a user, even if they are no longer valid. Used if no server replies.
     pub(super) fn last_mechanisms(&self, user: &UserName) -> Option<Vec<String>> {
         let (mechanisms, _) = self.cached_mechanisms(user)?;
         Some(mechanisms.clone())
