@@ -87,7 +87,7 @@ struct GateState {
     passed: u32,
     /// Moving average of the number of logins or clients that pass per second.
     average_rate: f64,
-    /// How long, without interruption, the ticks have reported waits that exceed the target.
+    /// The time for which all ticks have reported waits that exceed the target.
     missed_for: Duration,
 }
 

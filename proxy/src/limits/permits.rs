@@ -145,7 +145,7 @@ struct PermitTable {
     counts: BTreeSet<(usize, Sharer)>,
     /// The share of the connections that must be closed, in percent.
     closing_percent: u64,
-    /// Where the next search for a silent connection begins: a sharer and a number. The search
+    /// The start of the next search for a silent connection: a sharer and a number. The search
     /// begins at the first connection of this sharer that has this number or a higher number.
     next_examined: (Sharer, u64),
 }

@@ -231,7 +231,7 @@ mod tests {
     fn proxy_headers_of_health_checks_and_unknown_clients_have_no_address() {
         assert_eq!(client(&version_2(0, 0, &[])), None);
         assert_eq!(client(&version_2(0, 0x12, &ADDRESSES)), None);
-        // With the command LOCAL, the family is ignored, also if it is unknown or has no addresses.
+        // With the command LOCAL, the family is ignored, even if it is unknown or has no addresses.
         for family in [0x11, 0x21, 0x31, 0xff] {
             assert_eq!(client(&version_2(0, family, &[])), None, "{family:#x}");
         }
