@@ -85,7 +85,7 @@ impl CpuTimes {
         }
         self.seen = seen;
         let measured = self.by_name.values().sum();
-        // The time of a live thread must not count as that of ended threads.
+        // The time of a live thread must not count as the time of ended threads.
         let ended = process
             .filter(|_| is_complete)
             .map(|process| process.saturating_sub(measured));

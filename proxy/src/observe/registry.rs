@@ -336,7 +336,7 @@ impl Registry {
 
     /// Evicts the fine rows with the smallest weights until the number of rows is at most the
     /// maximum. An evicted shape is then counted in the row of its coarse shape or in an `other`
-    /// row. If a coarse row is added for this, more than one eviction may be needed.
+    /// row. If this adds a coarse row, more than one eviction may be needed.
     fn evict_excess(&mut self, now: SystemTime) {
         if self.taken() <= self.max_shapes {
             return;

@@ -234,7 +234,7 @@ pub(super) struct Sums {
     pub(super) whole: Figures,
     /// Total time of each shape without a row.
     pub(super) folded: HashMap<ShapeId, Folded>,
-    /// How long operations waited for connections (the times of checkouts), by server.
+    /// The times that operations waited for connections (the times of checkouts), by server.
     pub(super) checkouts: Vec<Option<Box<Distribution>>>,
 }
 

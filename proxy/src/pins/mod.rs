@@ -150,7 +150,7 @@ impl<S: Clone> Pins<S> {
     }
 
     /// Removes the pin of a transaction whose server cannot be used. Does nothing if the session's
-    /// pin is that of another transaction.
+    /// pin belongs to another transaction.
     pub(crate) fn unpin_transaction(&self, key: SessionKey, number: i64) {
         self.transactions
             .remove_if(&key, |(pinned, _)| *pinned == number);

@@ -1,12 +1,13 @@
 //! The slow log: one JSON line for each slow operation.
 //!
-//! Two checks come before a line is built: does the operation pass the filter, and does the queue
-//! accept its line? The checks need no lock and no system call. A line is dropped if the queue is
-//! full or the limit of lines per second is reached. A dropped line costs almost no CPU time. The
-//! log counts dropped lines and reports the count in the next line, or in a separate line if no
-//! other line follows within a second. The caller builds the line, and a separate thread writes it,
-//! so no operation waits for a disk. Lines contain values of commands only if the configuration
-//! allows it, and never values that may be secrets. This module does not measure operations.
+//! Two conditions are checked before a line is built: the operation passes the filter, and the
+//! queue accepts the line. The checks need no lock and no system call. A line is dropped if the
+//! queue is full or the limit of lines per second is reached. A dropped line costs almost no CPU
+//! time. The log counts dropped lines and reports the count in the next line, or in a separate line
+//! if no other line follows within a second. The caller builds the line, and a separate thread
+//! writes it, so no operation waits for a disk. Lines contain values of commands only if the
+//! configuration allows it, and never values that may be secrets. This module does not measure
+//! operations.
 
 mod line;
 mod rate;
