@@ -35,8 +35,8 @@ pub struct Checkout {
     is_streamed: bool,
     /// The permit of an operation that waits for data, for example on a change stream. Permits
     /// limit how many connections such operations use. During the exchange, the permit may be
-    /// released for other users ([`HeldPermit`]). For its user, it is released when the connection
-    /// is checked in, because the connection is in use until then, even if the client has left.
+    /// released for other users ([`HeldPermit`]). For its own user, the permit is released when the
+    /// connection is checked in, because the connection is in use until then.
     permit: Option<Box<LanePermit>>,
 }
 

@@ -20,7 +20,7 @@ pub(super) type Granted = Result<(Box<Connection>, Slot), CheckOutError>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) demand: Demand,
-    /// Numbers increase in the order of arrival.
+    /// The number of the waiter. Numbers increase in the order of arrival.
     pub(super) number: u64,
 }
 
@@ -116,8 +116,8 @@ impl WaitQueue {
     ///
     /// - The first is the queue for [`Need::LanePermit`] or the queue for [`Need::Slot`]. Seawall
     ///   takes the queue in which a single group of clients has the most waiters.
-    /// - The second is the queue for [`Need::SlotOrReserve`]. Other operations may wait for its
-    ///   operations.
+    /// - The second is the queue for [`Need::SlotOrReserve`]. Other operations may wait for the
+    ///   operations in this queue.
     ///
     /// The queue of Seawall's own commands is not included, because these commands come from no
     /// client.

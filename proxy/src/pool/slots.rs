@@ -204,8 +204,9 @@ impl SlotWindow {
 /// The slots of one server.
 pub(super) struct Slots {
     mode: Concurrency,
-    /// The controller while the limit is off. It is kept because a new controller would count its
-    /// epochs from 0 again, and operations that are still in progress belong to the old epochs.
+    /// The controller while the limit is off. Operations that are still in progress belong to its
+    /// epochs, and a new controller would count its epochs from 0 again. So this controller is
+    /// kept.
     parked: Option<Controller>,
     seed: u64,
     /// Finds the limit, and decides when operations may become exempt. `None` without a limit.
