@@ -27,7 +27,7 @@ const LONGEST_YIELD: Duration = Duration::from_millis(2);
 const PENALTY: u8 = 16;
 
 thread_local! {
-    /// How many more times this thread goes to sleep without yielding first.
+    /// Number of times that this thread still goes to sleep without yielding first.
     static SKIP: Cell<u8> = const { Cell::new(0) };
 }
 

@@ -261,11 +261,11 @@ impl TopologyDescription {
             .find_map(|server| server.probe.build_info.as_ref())
     }
 
-    /// True if this server may refuse a user's keys although they are valid. This is the case if
-    /// the server is a member of a replica set but not its primary, because its data about users
-    /// may be older, or if it is a router. A router caches users for up to 30 s
-    /// (`userCacheInvalidationIntervalSecs`). If it cannot read a user from the config servers, it
-    /// refuses the user's logins with the same code as after a change of the password.
+    /// True if this server may refuse a user's keys although they are valid. There are two cases.
+    /// Either the server is a member of a replica set but not its primary, so its data about users
+    /// may be older. Or the server is a router, which caches users for up to 30 s
+    /// (`userCacheInvalidationIntervalSecs`). If a router cannot read a user from the config
+    /// servers, it refuses the user's logins with the same code as after a change of the password.
     pub(super) fn may_lag(&self, address: &ServerAddress) -> bool {
         let is_primary = |server: &ServerDescription| {
             server.address == *address && server.server_type == ServerType::Primary

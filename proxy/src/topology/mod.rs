@@ -143,7 +143,7 @@ pub struct Topology {
     monitoring_client: Mutex<Option<mongodb::Client>>,
     /// `None` if the connection string has no user.
     service_account: Option<Arc<ServiceAccount>>,
-    /// The TLS options of the official driver. Each new value makes the driver connect again, also
+    /// The TLS options of the official driver. Each new value makes the driver connect again, even
     /// if it equals the earlier value, because the contents of the files may have changed.
     driver_tls: watch::Sender<DriverTls>,
     ignored_primary: Mutex<IgnoredPrimary>,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use tokio::sync::watch;
 
-/// The latest value, and a notification of its changes. Every operation reads the value. So that
-/// threads do not slow each other down, [`Self::current`] takes no lock, and does not write to
-/// memory that other readers also write to.
+/// The latest value, and a notification of its changes. Every operation reads the value.
+/// [`Self::current`] takes no lock, and does not write to memory that other readers also write to.
+/// So threads do not slow each other down.
 #[derive(Debug)]
 pub(super) struct Published<T> {
     current: ArcSwap<T>,
