@@ -327,8 +327,8 @@ impl App {
         self.feed.exporter.set_info(config_hash, series)
     }
 
-    /// When the certificates, authorities and revocation lists in all TLS files expire. After a
-    /// later reload, the returned value gives the times of the new contents.
+    /// Returns when the certificates, authorities and revocation lists in all TLS files expire.
+    /// After a later reload, the returned value gives the times of the new contents.
     fn expiries(&self) -> Expiries {
         let listeners = self.listeners.iter().map(|of| &of.tls);
         let all = listeners.chain([&self.admin_tls]);
@@ -504,8 +504,8 @@ impl App {
 
     /// Drains Seawall. The reply to `hello` is error 91, so that drivers use another proxy.
     /// Operations are served until no client is left, the drain time is over or `hasten` resolves.
-    /// Then the remaining clients are closed, spread over half a second. Operations that run then
-    /// may take another half a second.
+    /// Then Seawall closes the remaining clients, spread over half a second. Operations that still
+    /// run get another half second.
     pub async fn drain(&self, hasten: impl Future<Output = ()>) -> Drained {
         let until = Instant::now() + self.running.lock().settings.shutdown.drain;
         self.draining.send_replace(Some(until));
@@ -704,7 +704,7 @@ async fn watch_lateness(shared: &Shared, lateness: &Lateness, record: impl Fn(Du
 
 async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
     let mut ticks = interval(MAINTENANCE_INTERVAL);
-    // After the process was stopped for a while, the missed rounds are not needed.
+    // Skip the rounds that were missed while the process was stopped, because they are not needed.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;

@@ -103,8 +103,8 @@ impl Bounded {
 #[derive(Debug)]
 struct ConnectionPermits {
     _permit: EvictablePermit,
-    /// One of [`MAX_SOCKETS`] permits. An evicted connection keeps it until its socket is closed.
-    /// `None` only if the semaphore is closed, which does not happen.
+    /// One of [`MAX_SOCKETS`] permits. An evicted connection keeps this permit until its socket is
+    /// closed. `None` only if the semaphore is closed, which does not happen.
     _socket: Option<OwnedSemaphorePermit>,
     eviction: Eviction,
 }

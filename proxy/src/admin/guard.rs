@@ -178,8 +178,7 @@ pub(super) async fn check_action(
     }
 }
 
-/// The line of the audit log for an action that has not ended. `extensions` are those of the
-/// request.
+/// The line of the audit log for an action that has not ended. `extensions` come from the request.
 pub(super) fn action_of(action: String, caller: Option<String>, extensions: &Extensions) -> Action {
     let origin = caller_of(extensions);
     let certificate = origin.and_then(|of| of.certificate.as_ref());

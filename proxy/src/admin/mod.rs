@@ -358,7 +358,7 @@ pub(crate) fn update_gauges(
     is_draining: bool,
     credentials: &str,
 ) {
-    // The snapshot itself is not needed. Taking it updates the pool's gauges.
+    // Taking a snapshot updates the pool's gauges. The snapshot itself is not needed.
     for pool in &topology.snapshot().pools {
         drop(pool.snapshot());
     }

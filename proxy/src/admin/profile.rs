@@ -26,8 +26,8 @@ const DEFAULT_SECONDS: u64 = 10;
 /// is probably a mistake.
 const MAX_SECONDS: u64 = 60;
 
-/// Samples per second of CPU time. 99 and not 100, so that samples do not coincide with work that
-/// runs every ten milliseconds.
+/// Samples per second of CPU time. The number is 99 and not 100, so that samples do not coincide
+/// with work that runs every ten milliseconds.
 const DEFAULT_FREQUENCY: i32 = 99;
 
 /// The maximum frequency. At a higher frequency, the samples would cost as much as the work that

@@ -36,7 +36,7 @@ use seawall_transport::connection::ServerTls;
 /// Values that a reload has built from the new configuration, for example TLS configurations.
 /// Building such a value can fail. The values are not yet in use.
 struct Prepared {
-    /// One entry for each listener: its new TLS configuration, or `None` if that does not change.
+    /// One entry for each listener: its new TLS configuration, or `None` if TLS does not change.
     tls: Vec<Option<NewTls>>,
     admin_tls: Option<NewTls>,
     /// The new peers; `None` if they do not change.
@@ -234,7 +234,7 @@ impl App {
         }
     }
 
-    /// Returns one entry for each listener: its new TLS configuration, or `None` if that does not
+    /// Returns one entry for each listener: its new TLS configuration, or `None` if TLS does not
     /// change. A reload cannot change the number of listeners, so the new and the running listeners
     /// are compared by position.
     fn prepare_tls(

@@ -547,7 +547,7 @@ mod tests {
             Self(path)
         }
 
-        /// What `openssl_probe` returns on an operating system with this directory of authorities,
+        /// The result of `openssl_probe` on an operating system with this directory of authorities,
         /// and with `file` as the file of authorities.
         fn system(&self, file: Option<&str>) -> ProbeResult {
             ProbeResult {
