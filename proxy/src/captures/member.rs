@@ -236,7 +236,7 @@ pub enum ReplyMessage<'a> {
     Absent,
     /// The whole reply is in memory.
     Held(&'a [u8]),
-    /// The reply was forwarded while it arrived. This is the copy that was made at the same time.
+    /// The copy of a reply that was forwarded while it arrived.
     Copied(ReplyCopy),
 }
 
@@ -283,8 +283,8 @@ impl Ended<'_> {
 
 impl Recording {
     /// Begins a copy of a reply of `length` bytes. `None` if the capture does not record the
-    /// messages of replies. `None` too if the queue is full or the limit of bytes per second is
-    /// reached; the queue then counts an omission.
+    /// messages of replies, if the queue is full, or if the limit of bytes per second is reached.
+    /// In the last two cases, the queue counts an omission.
     pub(crate) fn copy_of_reply(&self, length: usize) -> Option<ReplyCopy> {
         let tap = &self.tap;
         let is_wanted = tap.replies == ReplyDetail::Whole;

@@ -254,7 +254,7 @@ impl Queue {
         let Some(ring) = state.ring.take() else {
             return event.at_us;
         };
-        // Omissions since the last record have no record yet. They are counted below.
+        // Add records of the omissions since the last record. These omissions are counted below.
         state.report_gaps();
         self.is_ring.store(false, Ordering::Relaxed);
         let commands = state.records.iter().filter_map(|record| match record {

@@ -20,11 +20,11 @@ pub struct CaptureState {
     /// When the capture ended, in microseconds since 1970; `None` while it runs or if the time is
     /// not known.
     pub ended_at_us: Option<u64>,
-    /// Why the capture ended; `None` while it runs. `incomplete` if the process ended before the
-    /// capture could end.
+    /// The reason for the end of the capture; `None` while the capture runs. `incomplete` if the
+    /// process ended before the capture could end.
     pub end: Option<String>,
-    /// Why the capture began: `operator` if an operator requested it, otherwise the kind of the
-    /// event that began the capture.
+    /// The reason for the start of the capture: `operator` if an operator requested it, otherwise
+    /// the kind of the event that began the capture.
     pub trigger: String,
     /// Size of the capture's files in bytes.
     pub bytes: u64,

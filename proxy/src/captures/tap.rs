@@ -22,8 +22,8 @@ pub struct Plan {
     pub redaction: Option<Redaction>,
     /// Duration of the capture.
     pub duration: Duration,
-    /// Why the capture began: `operator` if an operator requested it, otherwise the kind of the
-    /// event that began the capture.
+    /// The reason for the start of the capture: `operator` if an operator requested it, otherwise
+    /// the kind of the event that began the capture.
     pub trigger: &'static str,
 }
 

@@ -263,7 +263,7 @@ impl Copier<'_> {
         }
         let created = create.await;
         // It is not an error if the collection exists already, because the caller has checked that
-        // it is empty.
+        // the collection is empty.
         let exists = self
             .to
             .list_collection_names()

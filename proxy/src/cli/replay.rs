@@ -154,8 +154,8 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 const INTERRUPTED: &str = "interrupted";
 
 impl Arguments {
-    /// Opens the file for the results. It is opened before the replay, so that no results are lost
-    /// if it cannot be opened.
+    /// Opens the file for the results. Called before the replay, so that no results are lost if the
+    /// file cannot be opened.
     fn output(&self) -> Result<Option<Output<'_>>, String> {
         self.output.as_deref().map(Output::open).transpose()
     }

@@ -57,10 +57,10 @@ fn send(states: &[NotifyState<'_>]) {
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a thread that feeds the watchdog while the threads of `app` make progress, if the service
-/// manager has a watchdog. This is a thread of its own and not a task of a runtime, so that busy
-/// runtimes do not delay it. Checks are at most one second apart, so a short pause of the threads
-/// does no harm: the service manager ends the process only if the threads make no progress for
-/// almost the whole time limit of the watchdog.
+/// manager has a watchdog. Busy runtimes do not delay this thread, as they would delay a task.
+/// Checks are at most one second apart, so a short pause of the threads does no harm: the service
+/// manager ends the process only if the threads make no progress for almost the whole time limit of
+/// the watchdog.
 ///
 /// # Errors
 /// If the thread cannot be started.
