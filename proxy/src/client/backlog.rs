@@ -433,8 +433,8 @@ pub(super) async fn forward_large(
 }
 
 impl Transfer<'_> {
-    /// When to check again if the transfer takes too long. While the client has read everything so
-    /// far, its speed needs no check.
+    /// Returns when to check again whether the transfer takes too long. While the client has read
+    /// everything so far, its speed needs no check.
     fn check_again_at(&self) -> Instant {
         match self.backlog.is_empty() {
             true => self.overdue_at,

@@ -28,8 +28,8 @@ pub(super) struct ClientEnd<'c> {
     /// after an unacknowledged write. Without Seawall, the server would run this write, so Seawall
     /// still forwards the write.
     pub(super) is_awaiting: bool,
-    /// True if Seawall gave up on the client, for example because it read too slowly. False if the
-    /// client has left.
+    /// True if Seawall gave up on the client, for example because the client read too slowly. False
+    /// if the client has left.
     pub(super) gave_up: bool,
 }
 

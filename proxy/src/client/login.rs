@@ -44,9 +44,9 @@ enum KeySource {
 }
 
 impl KeySource {
-    /// Releases this login's claim on cached keys: the right to check a proof with them without
-    /// reading them again from a server. Only one login of a user at a time has this right. So if
-    /// the user's password has changed, only one login fails because of the old keys.
+    /// Releases this login's claim on cached keys: the right to check a proof with these keys
+    /// without reading them again from a server. Only one login of a user at a time has this right.
+    /// So if the user's password has changed, only one login fails because of the old keys.
     fn without_claim(self) -> Self {
         match self {
             Self::Server(known) => Self::Server(known.without_claim()),

@@ -62,7 +62,7 @@ pub(super) struct HeldReply {
     pub(super) share: Option<MemoryShare>,
 }
 
-/// The reply that Seawall awaits, and what Seawall needs to forward it if it is large.
+/// The reply that Seawall awaits, and the values that Seawall needs to forward a large reply.
 #[derive(Clone, Copy)]
 pub(super) struct Awaited<'a> {
     pub(super) request_id: i32,

@@ -82,9 +82,9 @@ impl<T> Conversations<T> {
         self.turns.set_count(max);
     }
 
-    /// Begins a conversation as soon as fewer than the maximum are in progress; `None` if that does
-    /// not happen by `deadline`. To make room, the oldest conversation of another address may be
-    /// ended. Cancel safe.
+    /// Begins a conversation as soon as fewer conversations than the maximum are in progress;
+    /// `None` if this does not happen before `deadline`. To make room, the oldest conversation of
+    /// another address may be ended. Cancel safe.
     pub(super) async fn begin(
         self: &Arc<Self>,
         sharer: Sharer,

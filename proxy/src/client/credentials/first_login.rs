@@ -64,8 +64,8 @@ pub(in crate::client) struct Carried {
 impl Credentials {
     /// Begins a first login as soon as two limits allow it: the limit on conversations (first
     /// logins that wait for the client's proof) and the limit on exchanges with servers. Fails if
-    /// they still do not allow it at `deadline`. If another login makes the user known during the
-    /// wait, returns the user's keys.
+    /// the limits still do not allow this login at `deadline`. If another login makes the user
+    /// known during the wait, returns the user's keys.
     pub(super) async fn begin_first_login(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -253,8 +253,8 @@ impl Credentials {
     }
 
     /// Returns the keys of a configured user. If the configuration has keys for the user, returns
-    /// these. If it has a password, logs in at a server with the password, and returns the keys
-    /// that the server has for the user.
+    /// these keys. If the configuration has a password, logs in at a server with the password, and
+    /// returns the keys that the server has for the user.
     pub(super) async fn obtain_configured(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,

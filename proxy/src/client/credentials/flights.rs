@@ -37,7 +37,7 @@ struct FlightsState {
 #[derive(Debug, Default)]
 struct UserFlights {
     in_progress: HashMap<Sharer, Flight>,
-    /// Number of [`Lead`]s, including those of first logins that were replaced.
+    /// Number of [`Lead`]s, including the `Lead`s of first logins that were replaced.
     leads: usize,
     /// The addresses with waiting logins.
     waiting: HashMap<Sharer, Waiters>,
@@ -191,7 +191,7 @@ impl UserFlights {
     }
 
     /// The time until which a login of `sharer` waits for the first logins in progress; `None` if
-    /// there are none. The login has waited since `began`.
+    /// no first login is in progress. The login has waited since `began`.
     fn wait_until(&self, sharer: Sharer, began: Instant) -> Option<Instant> {
         let until = |(from, flight): (&Sharer, &Flight)| {
             let stalled_at = flight.since + STALLED_AFTER;

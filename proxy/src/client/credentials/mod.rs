@@ -347,7 +347,7 @@ impl Credentials {
 
     /// Reads a user's keys again if the login that began at `began` has waited for its client for
     /// so long that the keys of its challenge may be outdated. `checked` has these keys. The client
-    /// was slow, so Seawall may take longer for this than before a challenge.
+    /// was slow, so this reading may take longer than a reading before a challenge.
     pub(super) async fn freshen_for_proof(
         self: &Arc<Self>,
         user: &UserName,
@@ -514,7 +514,7 @@ impl Credentials {
     /// Handles the case that a server refused an identity's keys, but the server's data about users
     /// may be outdated. Waits until the keys have been read again on the primary or on a router, or
     /// until `deadline`. If the primary refuses the keys too, the identity ends. A refusal by
-    /// routers never ends it.
+    /// routers never ends the identity.
     pub(super) async fn keys_refused_by_lagging_server(
         self: &Arc<Self>,
         identity: &Arc<Identity>,
@@ -618,8 +618,8 @@ impl Credentials {
 
     /// Runs an exchange with a server in a task of its own. If the client disconnects and this
     /// future is dropped, the exchange continues, because its success makes the user known for the
-    /// next logins. If the exchange ended too, the user might never become known in a storm of
-    /// clients with short timeouts.
+    /// next logins. Otherwise the user might never become known in a storm of clients with short
+    /// timeouts.
     async fn run_to_end<T: Send + 'static>(
         &self,
         exchange: impl Future<Output = Result<T, CredentialError>> + Send + 'static,

@@ -213,8 +213,8 @@ impl Credentials {
         })
     }
 
-    /// Sends one query for a user's keys through the service account. `refusing` are the routers
-    /// that have refused its login.
+    /// Sends one query for a user's keys through the service account. `refusing` has the routers
+    /// that have refused the login of this account.
     async fn ask_as_service(
         &self,
         user: &UserName,

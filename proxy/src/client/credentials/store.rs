@@ -15,8 +15,8 @@ use super::{CredentialError, live::LiveIdentities};
 use crate::limits::{NameHash, NameHasher, RecentMap, Retired};
 use seawall_auth::{ClientKey, Identity, IdentityStatus, Login, Mechanism, ScramKeys};
 
-/// Before a login uses cached keys that are older than this, Seawall reads them from a server
-/// again. If this takes too long, the login uses the cached keys.
+/// Before a login uses cached keys that are older than this time, Seawall reads the keys from a
+/// server again. If the reading takes too long, the login uses the cached keys.
 pub(super) const FRESH_FOR: Duration = Duration::from_secs(1);
 
 /// For this long after a server has refused a user as unknown, Seawall refuses the user without
@@ -74,7 +74,7 @@ pub(in crate::client) struct Known {
     doubted_at: Option<Instant>,
     /// The right of one login to use the cached keys although no server has confirmed them since
     /// the login began. Set only in the copy that [`Store::claim_cached`] returns to the login.
-    /// Only one login at a time has this right. It ends when the login drops the claim.
+    /// Only one login at a time has this right. The right ends when the login drops the claim.
     claim: Option<Arc<()>>,
     /// A weak reference to the `claim` of the login that claimed these keys last. It can be
     /// upgraded only as long as this login has not dropped its claim.
@@ -154,7 +154,7 @@ pub(in crate::client) enum Reading {
 #[derive(Debug)]
 pub(super) struct EndedIdentity {
     asked_at: Instant,
-    /// The keys that the server refused. If it refused none, the user no longer exists.
+    /// The keys that the server refused; `None` if the user no longer exists.
     refused: Option<Arc<seawall_auth::Credentials>>,
 }
 
@@ -189,8 +189,8 @@ pub(super) struct Store {
     known: RecentMap<NameHash, Known>,
     ended: RecentMap<NameHash, EndedIdentity>,
     /// Users that a server refused as unknown, each with the time until which Seawall refuses the
-    /// user without another request to a server. The hash is of the user and the mechanism, because
-    /// a user may have only one of the mechanisms.
+    /// user without another request to a server. The key is a hash of the user and the mechanism,
+    /// because a user may have only one of the mechanisms.
     unknown: RecentMap<NameHash, Instant>,
     /// Cached mechanisms of users, each with the time until which they are valid.
     mechanisms: RecentMap<NameHash, (Vec<String>, Instant)>,

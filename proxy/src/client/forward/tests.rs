@@ -25,7 +25,7 @@ fn reply(request_id: i32) -> Vec<u8> {
     encode_op_msg_like(0, 1, request_id, rawdoc! { "ok": 1 }.as_bytes())
 }
 
-/// The end of a connection that closes it in the middle of a reply.
+/// The side that closes its connection in the middle of a reply.
 #[derive(Clone, Copy)]
 enum Closer {
     Client,

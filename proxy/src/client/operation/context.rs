@@ -93,8 +93,8 @@ impl Operation<'_> {
     }
 
     /// The client's time limit for the whole operation, from `maxTimeMS`. `None` if the command
-    /// sets no limit, and for every `getMore`: there, `maxTimeMS` says how long the server waits
-    /// for data.
+    /// sets no limit. Also `None` for every `getMore`: its `maxTimeMS` says how long the server
+    /// waits for data.
     pub(super) fn time_limit(&self) -> Option<Duration> {
         let is_limit = self.command.class != Class::GetMore;
         self.max_time().filter(|_| is_limit)

@@ -125,9 +125,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Waits for a permit of the server's lane, and before that until the server's pool is not
-    /// paused. Fails if the pool is still paused when server selection would fail.
-    /// `paused_since` is when this operation first found the pool paused.
+    /// Waits until the server's pool is not paused, and then for a permit of the server's lane.
+    /// Fails if the pool is still paused when server selection would fail. `paused_since` is when
+    /// this operation first found the pool paused.
     async fn lane_permit(
         &self,
         wait: &Wait,
@@ -149,9 +149,9 @@ impl Operation<'_> {
         }
     }
 
-    /// True if Seawall sends another slice after `slice`, whose result is `ended`. The result is
-    /// true if `slice` brought no data and did not end early, the wait has time left, the cursor is
-    /// open, and Seawall is not draining.
+    /// True if Seawall sends another slice after `slice`, which ended with `ended`. There is
+    /// another slice if `slice` brought no data and did not end early, the wait has time left, the
+    /// cursor is open, and Seawall is not draining.
     pub(super) fn should_continue(&self, wait: &Wait, slice: Slice, ended: &AttemptEnd) -> bool {
         let is_empty = matches!(ended, AttemptEnd::Reply(_, Outcome::Ok, 0));
         let now = Instant::now();

@@ -389,8 +389,8 @@ impl<'a> Relay<'a> {
     }
 
     /// Forwards the server's bytes as they arrive. While a reply is incomplete, the client's writer
-    /// stays locked, so that Seawall's own replies are sent only between two replies. `wear`
-    /// belongs to the connections to the client and to the server.
+    /// stays locked, so that Seawall's own replies are sent only between two replies. `wear` has
+    /// the wear of the connections to the client and to the server.
     async fn replies(
         &self,
         mut server: ReadHalf<Stream>,

@@ -163,7 +163,7 @@ pub(super) async fn relay_server_changed(
     };
     let topology = &shared.routing.topology;
     let mut published = topology.subscribe();
-    // During an election the new server is unknown, so relays stay.
+    // During an election the new server is unknown, so relays keep their server.
     let has_changed = || {
         let now = topology.relay_server();
         now.is_some_and(|pool| pool.address() != address)

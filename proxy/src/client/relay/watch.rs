@@ -114,7 +114,7 @@ pub(super) struct Watch<'a> {
     /// True if the server has replied to a request.
     has_replied: bool,
     /// The activity of the client (for example, a login) when one side ended the relay; `None`
-    /// before that.
+    /// while the relay continues.
     last_stage: Option<Stage>,
     admission: Admission<'a>,
 }
@@ -501,8 +501,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Returns how the reply with this header must be parsed. This depends on the request. Replies
-    /// to commands of the handshake and compressed replies are copied.
+    /// Returns how the reply with this header must be parsed. The result depends on the request.
+    /// Replies to commands of the handshake and compressed replies are copied.
     pub(super) fn expected(&self, header: Header) -> Expected {
         let mut asked = self.pending.iter();
         let asked = asked.find(|p| p.request_id == header.response_to);
