@@ -155,7 +155,7 @@ impl<K, Q> Default for RoundRobin<K, Q> {
 }
 
 impl<K: Copy + Eq + Hash, Q: Queue> RoundRobin<K, Q> {
-    /// Changes each queue, and removes the queues that are empty after that.
+    /// Changes each queue, and removes the queues that are empty after the change.
     fn change_each(&mut self, mut change: impl FnMut(&mut Q)) {
         self.queues.retain(|_, queue| {
             change(queue);

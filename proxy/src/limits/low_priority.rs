@@ -128,8 +128,8 @@ impl LowPriority {
 ///
 /// When another thread wakes up, Linux (6.18, for example) does not always interrupt a thread with
 /// the policy `SCHED_IDLE` at once. Sometimes the other thread waits for milliseconds, probably
-/// until the next tick of the scheduler. After a yield, the other thread runs, so it waits only for
-/// one step of a handshake.
+/// until the next tick of the scheduler. After a yield, the other thread runs. So the other thread
+/// waits only for one step of a handshake.
 async fn yielding<F: Future>(task: F) -> F::Output {
     let mut task = pin!(task);
     poll_fn(|cx| {

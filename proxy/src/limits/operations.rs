@@ -51,8 +51,8 @@ pub(crate) struct Operator<'a> {
     pub user: u64,
     /// The client's address. If several users share this address: the user of the client.
     pub sharer: Sharer,
-    /// Number of the user's operations in flight, without those that hold a permit of the reserve
-    /// (`RESERVE`). Only [`OperationPermits`] changes it.
+    /// Number of the user's operations in flight, without operations that hold a permit of the
+    /// reserve (`RESERVE`). Only [`OperationPermits`] changes this number.
     pub in_flight: &'a Arc<AtomicUsize>,
     /// True if other operations may wait for this operation.
     pub may_unblock_others: bool,

@@ -369,8 +369,8 @@ impl PermitTable {
         }
     }
 
-    /// Returns the sharer (address or user) with the most permits, if it has at least two more than
-    /// `newcomer`.
+    /// Returns the sharer (address or user) with the most permits, if this sharer has at least two
+    /// more permits than `newcomer`.
     fn sharer_to_evict(&self, newcomer: Sharer) -> Option<Sharer> {
         let (most, greediest) = *self.counts.last()?;
         let own = self.held_by(newcomer);

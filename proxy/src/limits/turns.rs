@@ -28,9 +28,8 @@ pub trait TurnKey: Copy + Eq + Hash + Send + 'static {}
 impl<K: Copy + Eq + Hash + Send + 'static> TurnKey for K {}
 
 /// A bounded number of turns: permits to run long work. Waiting work is grouped by a key, by
-/// default by the sharer (an address or a user). The sharers are served one after another. If the
-/// key also has a user, the users are served one after another, and the sharers of each user one
-/// after another.
+/// default by the sharer (an address or a user). The sharers are served round-robin. If the key
+/// also has a user, the users are served round-robin, and so are the sharers of each user.
 #[derive(Clone, Debug)]
 pub(crate) struct Turns<K: TurnKey = Sharer>(Arc<SharedTurns<K>>);
 

@@ -257,8 +257,8 @@ async fn accept(
     line.run(Box::pin(finish(hello, choose))).await
 }
 
-/// Performs a handshake after its first message. Each poll may compute keys and signatures: a
-/// client may also have to send a second `ClientHello`, or a certificate.
+/// Performs a handshake after its first message. Each poll may compute keys and signatures, because
+/// a client may have to send further messages: a second `ClientHello`, or a certificate.
 async fn finish(
     hello: StartHandshake<TcpStream>,
     choose: impl FnOnce() -> (Arc<ServerConfig>, Option<Arc<Verifier>>),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     /// The client offers only a key of a group that Seawall does not support, so Seawall requests a
-    /// second `ClientHello`. Seawall computes its signature after the second one.
+    /// second `ClientHello`. Seawall computes its signature after the second `ClientHello`.
     #[tokio::test]
     async fn the_second_client_hello_of_a_tls_handshake_waits_for_a_turn() {
         let turns = StepTurns::new(1);
@@ -482,8 +482,8 @@ mod tests {
         let resumption = Resumption::new().unwrap();
         let (config, _) = configurations(&resumption, &TLS13);
         // Messages of the protocol of MongoDB: the second one has the length 0x116, whose lowest
-        // byte is also the content type of a TLS handshake. The others are TLS records with an
-        // invalid length.
+        // byte is also the content type of a TLS handshake. The other elements are TLS records with
+        // an invalid length.
         for (header, is_tls) in [
             ([0x3a, 0, 0, 0, 1], false),
             ([0x16, 1, 0, 0, 1], false),

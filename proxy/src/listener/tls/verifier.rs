@@ -219,7 +219,8 @@ mod tests {
             certificate.der().clone()
         }
 
-        /// A revocation list of this year, which revokes the certificates with these numbers.
+        /// A revocation list of this year, which revokes the certificates with these serial
+        /// numbers.
         fn list(&self, year: i32, revoked: &[u64]) -> String {
             let revoked = revoked.iter().map(|serial| RevokedCertParams {
                 serial_number: SerialNumber::from(*serial),
