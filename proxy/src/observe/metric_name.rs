@@ -179,7 +179,7 @@ metrics! {
     /// Operations counted in the row of another shape, because the two shapes have the same hash.
     /// Seawall finds them by comparing the text of the shape with the text in the row.
     FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "Operations whose shape has a different text than its row, because two shapes have the same hash.";
-    /// When a certificate or revocation list expires, in seconds since the epoch, by `file`,
+    /// Expiry time of a certificate or revocation list, in seconds since the epoch, by `file`,
     /// `kind`, `subject` and `serial`. For a revocation list, `serial` is empty.
     CertificateExpiryTimestampSeconds: Gauge = "seawall_certificate_expiry_timestamp_seconds", "When a certificate or revocation list expires, in seconds since the epoch.";
     /// Operations on cursors and transactions that this instance does not know, by `kind`.

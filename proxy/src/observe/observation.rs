@@ -255,7 +255,7 @@ impl<'a> Observation<'a> {
     }
 
     /// Like [`Self::finish`], for an operation after which Seawall closes the client connection. So
-    /// the client does not count as one that has left.
+    /// the client does not count as a client that has left.
     pub(crate) fn finish_closed(mut self, outcome: Outcome, now: Instant) {
         self.is_closed = true;
         self.finish(outcome, now);

@@ -226,7 +226,8 @@ mod tests {
         // Thread 3 has ended. Other threads have started and ended between two measurements.
         assert_eq!(measure(Some(15), &[(1, "a", 4), (2, "b", 6)]), [4, 7, 0, 4]);
         // A new thread has the id of the ended thread 2. In this measurement, the CPU time of the
-        // process lags behind the CPU times of its threads. In the next one, it is unknown.
+        // process lags behind the CPU times of its threads. In the next measurement, the CPU time
+        // of the process is unknown.
         assert_eq!(measure(Some(15), &[(1, "a", 4), (2, "c", 2)]), [4, 7, 2, 4]);
         assert_eq!(measure(None, &[(1, "a", 5)]), [5, 7, 2, 4]);
         // A thread that changes its name after its start is not counted twice.

@@ -2,9 +2,9 @@
 //! for the operations of each server. Operations that wait at the server for an event (awaiting
 //! operations) are not recorded: their times show only how long no event happened.
 //!
-//! An operation is recorded only in the distributions of its server, or in those for operations
-//! without a server. The distributions of all operations together are computed later, when the
-//! distributions are collected. So an operation is recorded once and not twice.
+//! An operation is recorded only in the distributions of its server, or in the distributions for
+//! operations without a server. The distributions of all operations together are computed later,
+//! when the distributions are collected. So an operation is recorded once and not twice.
 
 use seawall_stats::{
     DenseDistribution, Distribution, FineDistribution, PerPhase, Phase, PhaseTimes,

@@ -257,8 +257,8 @@ impl Recorder {
         histogram.record(time.as_secs_f64());
     }
 
-    /// Counts the end of a relayed client's login. A server runs this login, so it is also a login
-    /// at a server. The metrics of servers count only the logins of Seawall.
+    /// Counts the end of a relayed client's login. A server runs this login, so the login is also a
+    /// login at a server. The metrics of servers count only the logins of Seawall.
     pub(crate) fn relayed_client_authenticated(
         &self,
         mechanism: &'static str,

@@ -125,8 +125,8 @@ struct NamespaceRow {
 }
 
 /// The statistics of all shapes, by row. When a thread runs an operation of a shape for the first
-/// time, it looks up the row of that shape. Each thread counts sums of its operations. Once a
-/// second, the collector adds these sums to the rows.
+/// time, the thread looks up the row of that shape. Each thread counts sums of its operations. Once
+/// a second, the collector adds these sums to the rows.
 pub(super) struct Registry {
     max_shapes: usize,
     max_namespaces: usize,
@@ -461,8 +461,8 @@ impl Registry {
 
     /// Lowers the weights of all shapes, because past operations count less and less. Then adds
     /// `folded`, the time of the operations of shapes without a row, to the weights of these
-    /// shapes, and reserves rows for those that are heavier than the lightest row. Called once a
-    /// second. Returns true if the look-ups that threads have cached are no longer valid.
+    /// shapes, and reserves rows for the shapes that are heavier than the lightest row. Called once
+    /// a second. Returns true if the look-ups that threads have cached are no longer valid.
     pub(super) fn turn_over(
         &mut self,
         folded: HashMap<ShapeId, Folded>,

@@ -285,8 +285,8 @@ impl ServerMetrics {
     }
 }
 
-/// A gauge whose value is set. It is not exported if the server shares its row with others, because
-/// each of them would overwrite the value.
+/// A gauge whose value is set. It is not exported if the server shares its row with other servers,
+/// because each of them would overwrite the value.
 fn gauge(metrics: &Metrics, name: MetricName, server: &str, state: Option<&'static str>) -> Gauge {
     if server == OTHER {
         return Gauge::noop();

@@ -215,7 +215,7 @@ pub struct ShapeSums {
 /// Sums of one server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSums {
-    /// The sums of the operations on the server, except those that wait for an event (awaiting
+    /// The sums of the operations on the server, except operations that wait for an event (awaiting
     /// operations).
     pub figures: Figures,
     /// The time from the last byte of each command to the first byte of its reply.
@@ -424,8 +424,8 @@ impl NamespaceSums {
     }
 
     /// Converts the sums to the figures that the history keeps for a namespace. The durations
-    /// include those of awaiting operations, so that `durations` and `count` have the same number
-    /// of operations, and the phases add up to the total time.
+    /// include the durations of awaiting operations, so that `durations` and `count` have the same
+    /// number of operations, and the phases add up to the total time.
     pub fn figures(&self) -> Figures {
         let failed = Outcome::ALL.iter().zip(self.outcomes);
         let failed = failed.filter(|(outcome, _)| outcome.is_failure());

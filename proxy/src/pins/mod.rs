@@ -2,7 +2,7 @@
 //!
 //! A pin names a server, not a connection. All clients share the tables of pins, because drivers
 //! send a `getMore` on any free connection. The tables are bounded, and one user cannot fill a
-//! table. Unused pins expire, but not before unused cursors and transactions do at the servers.
+//! table. Unused pins expire, but not before the servers end unused cursors and transactions.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -55,8 +55,8 @@ pub struct SessionKey {
     pub lsid: [u8; 16],
 }
 
-/// Limits on the number of pins, and on the time for which unused pins are kept. The times are not
-/// shorter than those after which servers end unused cursors and transactions.
+/// Limits on the number of pins, and on the time for which unused pins are kept. This time is not
+/// shorter than the time after which servers end unused cursors and transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct PinLimits {
     /// Maximum number of cursors.

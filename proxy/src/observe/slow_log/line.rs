@@ -128,8 +128,8 @@ fn write_command(out: &mut Bounded, command: &CommandBytes<'_>) -> io::Result<()
 }
 
 /// Writes a document that may be nested at most `levels` levels deep; its own level counts. Fails
-/// at the first deeper document. Without this limit, a client could exhaust the stack, because it
-/// chooses the depth.
+/// at the first deeper document. Without this limit, a client could exhaust the stack, because the
+/// client chooses the depth.
 fn write_document(out: &mut Bounded, document: &RawDocument, levels: usize) -> io::Result<()> {
     let levels = levels.checked_sub(1).ok_or(io::ErrorKind::InvalidData)?;
     out.write_all(b"{")?;
@@ -208,8 +208,8 @@ impl Bounded {
     }
 
     /// The start of a text, so that a long text is not read to its end. If the start is not the
-    /// whole text, it is longer than the room. So the buffer gets the same bytes as from the whole
-    /// text.
+    /// whole text, the start is longer than the room. So the buffer gets the same bytes as from the
+    /// whole text.
     fn start_of<'a>(&self, text: &'a str) -> &'a str {
         let end = self.room().saturating_add(MAX_CHARACTER_BYTES);
         text.get(..text.floor_char_boundary(end)).unwrap_or(text)

@@ -125,13 +125,13 @@ impl SlowLog {
         })
     }
 
-    /// An operation of this shape is logged only if it takes at least this time.
+    /// Returns the threshold of this shape: its operations are logged only if they take at least
+    /// this time.
     pub(super) fn threshold_of(&self, shape: u64) -> Duration {
         self.filter.threshold_of(shape)
     }
 
-    /// An operation whose shape has no threshold of its own is logged only if it takes at least
-    /// this time.
+    /// Returns the threshold of all shapes that have no threshold of their own.
     pub(super) fn threshold(&self) -> Duration {
         self.filter.threshold
     }
