@@ -87,7 +87,7 @@ async fn a_command_of_seawall_itself_waits_for_a_connection_in_use_of_a_user_wit
     user.learn(Login::Unknown);
     let (_wait, todo) = wait(&mut inner, &user, Demand::OWN, now);
     assert!(todo.establish.is_empty());
-    // Without a connection, the command cannot wait for one.
+    // After the user's only connection has ended, the command waits for a new connection.
     let todo = inner.give_back(user.id(), held, Some(CloseReason::Broken), now);
     assert_eq!(todo.establish.len(), 1);
     inner.check_invariants();

@@ -131,7 +131,8 @@ pub(super) struct Inner {
     /// waiter with this deadline may have been served or have left. `None` only if no operation
     /// waits.
     expires_at: Option<Instant>,
-    /// When the pool last became suspect ([`PoolState::Suspect`]); `None` if it never did.
+    /// When the pool last became suspect ([`PoolState::Suspect`]); `None` if the pool was never
+    /// suspect.
     last_suspected: Option<Instant>,
     /// Returns true if an available connection has ended.
     has_ended: fn(&mut Connection) -> bool,

@@ -31,9 +31,8 @@ use crate::limits::{Turn, Turns};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// The lane limits how many operations wait for data at the server: it has a number of permits for
-/// them. This number is the maximum number of connections of one user to the server, divided by
-/// `SHARE`, but at least 1.
+/// The number of permits, which operations need to wait for data at the server, is the maximum
+/// number of connections of one user to the server, divided by this number, but at least 1.
 const SHARE: usize = 4;
 
 /// Length of a slice (a part of the time for which an operation waits for data at the server) while
@@ -46,8 +45,8 @@ const SHORT_SLICE: Duration = Duration::from_millis(100);
 /// Length of a slice while more operations wait for a permit than there are permits.
 const SHORTEST_SLICE: Duration = Duration::from_millis(25);
 
-/// A server may take this much longer than twice the length of a slice. Then the turn of the server
-/// ends.
+/// If the reply has not begun after twice the length of the slice plus this time, the turn of the
+/// server may end.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Users without permits and without waiting operations are removed only if at least this number of
@@ -69,8 +68,8 @@ pub struct Lane {
     users: Mutex<Users>,
 }
 
-/// The users that have permits or waiting operations, by their numbers. Users that no longer have
-/// any are removed later.
+/// The users that have permits or waiting operations, by their numbers. Users without permits and
+/// without waiting operations are removed later.
 #[derive(Debug, Default)]
 struct Users {
     by_number: HashMap<u64, Arc<UserTurns>, RandomState>,
@@ -139,8 +138,8 @@ impl HeldPermit<'_> {
     }
 }
 
-/// Counts one operation that waits for a turn. The count ends when this guard is dropped, so it
-/// also ends if the wait is cancelled.
+/// Counts one operation that waits for a turn, until this guard is dropped. A cancelled wait drops
+/// its guard too.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {

@@ -78,13 +78,13 @@ impl ServerPool {
     }
 
     /// Publishes whether the pool is paused. Keeps the lock until the state is published, so that
-    /// the published state is that of the last change.
+    /// the state after the last change is published last.
     fn note_state(&self, inner: MutexGuard<'_, Inner>) {
         let is_paused = inner.is_paused();
         (self.paused).send_if_modified(|paused| std::mem::replace(paused, is_paused) != is_paused);
     }
 
-    /// Waits until the pool is not paused. Returns at once if it is closed. Cancel safe.
+    /// Waits until the pool is not paused. Returns at once if the pool is closed. Cancel safe.
     pub(crate) async fn until_open(&self) {
         // The sender exists as long as the pool.
         drop(

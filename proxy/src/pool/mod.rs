@@ -99,8 +99,8 @@ pub struct Limits {
     pub connections_per_second: Option<NonZeroU32>,
     /// Maximum number of operations that run on one server at a time.
     pub concurrency: Concurrency,
-    /// Maximum number of long operations per server that do not count towards `concurrency`. If it
-    /// is `None`, the maximum equals the current limit of `concurrency`.
+    /// Maximum number of long operations per server that do not count towards `concurrency`; `None`
+    /// if the maximum equals the current limit of `concurrency`.
     pub max_exempt_operations: Option<NonZeroU32>,
     /// Maximum time that a connection may stay unused; `None` for no limit.
     pub max_idle_time: Option<Duration>,
@@ -603,7 +603,7 @@ impl ServerPool {
     /// Returns a snapshot of the pool, and updates the gauges of the metrics.
     pub fn snapshot(&self) -> Snapshot {
         let lane = self.lane.counts();
-        // The lock is held until the gauges are set, so that they show the last change.
+        // The lock is held until the gauges are set, so that the gauges show the last change.
         let inner = self.inner.lock();
         let snapshot = inner.snapshot();
         let Snapshot {
@@ -615,8 +615,8 @@ impl ServerPool {
         } = snapshot;
         self.metrics.show(pending, available, in_use, wait_queue);
         let slots = snapshot.concurrency;
-        // In a closed pool, the waits for data end after at most one slice, and nothing updates
-        // their gauges at that time.
+        // In a closed pool, the waits for data end after at most one slice, and nothing updates the
+        // gauges of these waits at that time.
         let (limit, (awaiting, queued)) = match self.is_closed.load(Ordering::Relaxed) {
             true => (self.metrics.removed_limit(), (0, 0)),
             false => (slots.limit, lane),
@@ -670,8 +670,8 @@ impl ServerPool {
         if let Some(reset) = todo.limit_reset {
             self.report_reset(reset);
         }
-        // A closed pool is in no later snapshot of the topology, and a cursor can keep it alive for
-        // long. So its gauges are updated here.
+        // A closed pool is in no later snapshot of the topology, and a cursor can keep the pool
+        // alive for long. So the pool's gauges are updated here.
         if self.is_closed.load(Ordering::Relaxed) {
             drop(self.snapshot());
         }

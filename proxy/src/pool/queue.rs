@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(queue.len(), 5);
     }
 
-    /// Other operations may wait for a commit (`Need::SlotOrReserve`), so it is removed last.
+    /// Other operations may wait for a commit (`Need::SlotOrReserve`), so commits are removed last.
     #[tokio::test(start_paused = true)]
     async fn make_room_removes_commits_only_if_it_can_remove_no_other_waiter() {
         let mut queue = WaitQueue::default();

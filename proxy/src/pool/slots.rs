@@ -204,8 +204,8 @@ impl SlotWindow {
 /// The slots of one server.
 pub(super) struct Slots {
     mode: Concurrency,
-    /// The controller while the limit is off. Operations that are still in progress belong to its
-    /// epochs, and a new controller would count its epochs from 0 again. So this controller is
+    /// The controller while the limit is off. Operations in progress belong to the epochs of this
+    /// controller, and a new controller would count epochs from 0 again. So this controller is
     /// kept.
     parked: Option<Controller>,
     seed: u64,

@@ -470,7 +470,7 @@ async fn while_all_slots_are_taken_a_user_below_its_equal_share_may_still_run_op
     let now = Instant::now();
     let (mut inner, mut held) = full(4, &[&greedy, &other], now);
     let _crowd = obtain_many(&mut inner, &greedy, 6, now);
-    // The other user may use its share, half of the slots, at once.
+    // The other user may immediately use its share: half of the slots.
     let first = take(&mut inner, &other, Need::Slot, now).unwrap();
     let _second = take(&mut inner, &other, Need::Slot, now).unwrap();
     let _third = wait(&mut inner, &other, CLIENT, now);

@@ -120,9 +120,10 @@ impl User {
         self.pending < limits.max_connecting && self.pending < missing && self.total() < max
     }
 
-    /// Number of waiting commands of Seawall itself for which no connection must be established,
-    /// because the login would fail. A failed login would close all clients of the user, although
-    /// its open connections stay logged in. So the commands wait for one of these connections.
+    /// Number of waiting commands of Seawall itself for which Seawall must not establish a
+    /// connection, because the login would fail. A failed login would close all clients of the
+    /// user, although the user's open connections stay logged in. So the commands wait for one of
+    /// these connections.
     fn commands_without_login(&self) -> usize {
         let commands = self.waiters.len_of(Need::Nothing);
         let must_wait = commands > 0 && self.total() > 0 && !self.identity.can_log_in();
@@ -131,9 +132,9 @@ impl User {
 
     /// True if Seawall must establish a connection to reach `min_pool_size`: the user has fewer
     /// connections, `refill_after` has passed, and Seawall has what it needs to log in as the user.
-    /// A user whose last login was refused, and that has neither connections nor waiters, gets
-    /// none: it may have been dropped or have a new password. [`Limits::max_connecting`] is not
-    /// checked here.
+    /// A user whose last login was refused, and that has neither connections nor waiters, gets no
+    /// connection: the user may have been dropped or have a new password.
+    /// [`Limits::max_connecting`] is not checked here.
     pub(super) fn is_short(&self, limits: &Limits, now: Instant) -> bool {
         let is_given_up = self.is_refused && self.total() == 0 && self.waiters.is_empty();
         self.total() < limits.min_pool_size.min(limits.max_pool_size)
@@ -186,9 +187,9 @@ impl User {
         !self.available.is_empty() && self.waiters.len_of(need) > 0 && self.may_use(need, limits)
     }
 
-    /// Removes the available connections that have been idle for [`Limits::max_idle_time`], the
-    /// one that was idle longest first. Leaves the user at least [`Limits::min_pool_size`]
-    /// connections.
+    /// Removes the available connections that have been idle for [`Limits::max_idle_time`],
+    /// starting with the connection that has been idle for the longest time. Leaves the user at
+    /// least [`Limits::min_pool_size`] connections.
     pub(super) fn extract_idle(
         &mut self,
         limits: &Limits,

@@ -278,7 +278,7 @@ impl Inner {
 
     /// Adds an open connection that is already counted in `total`.
     fn add(&mut self, id: IdentityId, mut connection: Box<Connection>, now: Instant) -> Todo {
-        // Until now, `created_at` was the start of the login. If it remained, a connection with a
+        // Until now, `created_at` was the start of the login. With that value, a connection with a
         // slow login could be closed for another user (`MIN_TIME_PER_USER`) before its first
         // operation.
         connection.created_at = now;
@@ -327,7 +327,7 @@ impl Inner {
             let failing = match error {
                 _ if user.is_refused => user.waiters.len(),
                 // The attempt began before the pool was cleared, and the waiters arrived later. So
-                // its failure says nothing about the waiters' connections.
+                // the failure of the attempt says nothing about the waiters' connections.
                 CheckOutError::Establish { generation, .. } if *generation != self.generation => 0,
                 _ => 1,
             };
