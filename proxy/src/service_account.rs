@@ -68,7 +68,7 @@ pub(crate) struct ServiceAccount {
 
 #[derive(Debug, Default)]
 struct CurrentLogin {
-    /// `None` until the connection string has been resolved.
+    /// The account; `None` until the connection string has been resolved.
     account: Option<Arc<Account>>,
     /// The password that a reload has set; `None` for the password of the connection string.
     password: Option<Password>,
@@ -78,7 +78,7 @@ struct CurrentLogin {
 #[derive(Debug)]
 struct ServerConnections {
     permits: Semaphore,
-    /// Unused connections, the one that was used last at the end.
+    /// Unused connections. The connection that was used last is at the end.
     unused: Mutex<Vec<ServiceConnection>>,
 }
 
@@ -171,7 +171,7 @@ impl ServiceAccount {
             drop(unused);
             drop(closed);
         }
-        // A command holds another reference until it has ended.
+        // A running command holds another reference to the connections of its server.
         self.servers
             .lock()
             .retain(|_, server| Arc::strong_count(server) > 1 || !server.unused.lock().is_empty());

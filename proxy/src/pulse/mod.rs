@@ -188,7 +188,7 @@ struct Server {
 struct Sampled {
     account: Arc<ServiceAccount>,
     address: ServerAddress,
-    /// `None` before the first sample, and after a command got no reply.
+    /// The connection; `None` before the first sample, and after a command got no reply.
     connection: Option<ServiceConnection>,
 }
 

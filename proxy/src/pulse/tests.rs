@@ -182,7 +182,7 @@ async fn calls_of_configure_and_set_servers_at_the_same_time_do_not_block_each_o
     let (configured, other) = (Arc::clone(&pulse), Arc::clone(&pulse));
     let (done, ended) = mpsc::channel();
     let also_done = done.clone();
-    // The threads are not joined, because they would never end if they blocked each other.
+    // The threads are not joined, because threads that block each other never end.
     thread::spawn(move || {
         for round in 0..ROUNDS {
             let interval = Duration::from_secs(1_000 + round);

@@ -8,8 +8,8 @@ pub(crate) const AUDIT_TARGET: &str = "audit";
 /// The line of an action in the audit log.
 pub(crate) struct Action {
     action: String,
-    /// The name of the caller: that of a token or of a user, or the reason why there is no name.
-    /// `None` if the caller sent an unknown token.
+    /// The name of the caller's token or of the user, or the reason why there is no name. `None` if
+    /// the caller sent an unknown token.
     caller: Option<String>,
     peer: Option<String>,
     /// The subject of the caller's certificate.

@@ -7,8 +7,8 @@
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 
-/// A `$clusterTime` from a server. Seawall accepts none from clients, because a client could send
-/// an invalid time.
+/// A `$clusterTime` from a server. Seawall accepts no `$clusterTime` from clients, because a client
+/// could send an invalid time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterTime {
     document: RawDocumentBuf,

@@ -40,7 +40,7 @@ impl TopologyType {
 /// The server type (Server Discovery and Monitoring specification).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServerType {
-    /// No heartbeat of the official driver has succeeded yet, or its last heartbeat has failed.
+    /// No heartbeat of the official driver has succeeded yet, or the last heartbeat has failed.
     #[default]
     Unknown,
     /// A mongod that is not a member of a replica set.

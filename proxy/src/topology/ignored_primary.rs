@@ -19,7 +19,7 @@ const IGNORED_FOR: Duration = Duration::from_secs(20);
 /// Minimum time between two new beginnings of monitoring because of an ignored primary.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// The primary that the driver ignores, and since when.
+/// The primary that the driver ignores, and the time since which the driver ignores it.
 #[derive(Debug, Default)]
 pub(super) struct IgnoredPrimary {
     found: Option<(ServerAddress, Instant)>,

@@ -166,7 +166,8 @@ impl DriverTls {
     }
 }
 
-/// The service account that the connection string describes; `None` if it has no user.
+/// The service account that the connection string describes; `None` if the connection string has no
+/// user.
 ///
 /// # Errors
 /// [`DeploymentError::Unsupported`] for a mechanism that Seawall does not support.
@@ -378,7 +379,8 @@ pub(super) async fn watch(
                 if let Some(attempts) = failures.count(Instant::now()) {
                     tracing::error!(%error, attempts, "could not start to monitor the deployment");
                 }
-                // The driver reads the TLS files itself, so they may be readable a moment later.
+                // The driver reads the TLS files itself. If a file was not readable, the next
+                // attempt may succeed.
                 let changed = timeout(MONITOR_AGAIN_AFTER, tls.changed()).await;
                 changed.unwrap_or(Ok(()))
             }
@@ -397,8 +399,8 @@ fn driver_options(mut options: ClientOptions, heartbeat_frequency: Duration) -> 
     options.credential = None;
     options.app_name = Some("seawall".to_owned());
     options.heartbeat_freq = Some(heartbeat_frequency);
-    // By default, the driver polls if the environment looks like that of a serverless function. It
-    // would then notice an election only at its next heartbeat.
+    // By default, the driver polls in an environment that looks like a serverless function. A
+    // driver that polls would notice an election only at its next heartbeat.
     options
         .server_monitoring_mode
         .get_or_insert(ServerMonitoringMode::Stream);

@@ -202,9 +202,9 @@ impl Topology {
         servers.any(|server| server.address == *address && server.failed_since.is_some())
     }
 
-    /// Applies the outcome of a probe to the server's description and to its pool. If `is_hung`,
-    /// the operations that wait for replies of this server fail. Returns the pause before the next
-    /// probe.
+    /// Applies the outcome of a probe to the server's description and to its pool. If `is_hung` is
+    /// true, the operations that wait for replies of this server fail. Returns the pause before the
+    /// next probe.
     fn apply_probe(
         self: &Arc<Self>,
         address: &ServerAddress,

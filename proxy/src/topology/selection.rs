@@ -155,7 +155,7 @@ fn staleness_ms(description: &TopologyDescription, index: usize) -> i64 {
 }
 
 /// Returns how many milliseconds a secondary is behind the primary: the difference of their last
-/// writes, corrected by the time between the two probes. `None` if one of them is unknown.
+/// writes, corrected by the time between the two probes. `None` if one of these times is unknown.
 fn behind_primary_ms(secondary: &Probe, primary: &Probe) -> Option<i64> {
     let writes = primary
         .last_write_ms?
