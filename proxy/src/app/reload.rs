@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_listeners_that_the_next_start_does_not_have_are_pending_without_a_value() {
+    fn removed_keys_and_listeners_are_listed_as_pending_without_a_value() {
         let listener = |port: u16| format!("[[listeners]]\naddress = \"127.0.0.1:{port}\"\n");
         let before = listener(1) + "name = \"public\"\n" + &listener(2);
         let (_, configuration) = reload(&before, &listener(1));

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn pop_if_examines_all_users_but_only_the_oldest_waiter_of_each() {
+    fn the_function_pop_if_examines_exactly_the_oldest_waiter_of_each_user() {
         let mut queue = UserQueue::default();
         (0..6_u64).for_each(|n| queue.push((n % 3, Sharer::Local), n));
         assert_eq!(queue.pop_if(|n| *n > 2), None);

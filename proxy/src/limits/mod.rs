@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn connections_above_the_rate_limit_are_refused_and_logins_above_it_are_delayed() {
+    async fn a_connection_over_its_rate_limit_is_refused_and_a_login_over_its_rate_limit_waits() {
         let unlimited = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
         let limited = Limits::new(
             LimitNumbers {

@@ -578,7 +578,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_connection_is_evicted_while_may_evict_is_false() {
+    async fn a_connection_is_evicted_only_if_the_function_may_evict_returns_true() {
         let permits = EvictablePermits::new(1);
         let first = client(&permits, 1);
         let lately = Instant::now();

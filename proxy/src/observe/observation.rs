@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_failed_attempt_is_not_the_time_of_the_server_that_replies() {
+    fn the_time_of_a_failed_attempt_does_not_count_for_the_server_that_replies() {
         let observer = observer();
         let command = doc! {"find": "c", "$db": "d"}.to_vec().unwrap();
         let input = CommandBytes {

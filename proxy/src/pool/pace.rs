@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_a_long_pause_only_a_small_burst_of_connections_begins_at_once() {
+    async fn after_a_long_pause_only_a_small_burst_of_connections_begins_immediately() {
         let mut pace = Pace::new(NonZeroU32::new(100), 0.25);
         let now = Instant::now();
         turns(&mut pace, 50, now);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_rate_limit_all_connections_begin_at_once() {
+    async fn without_a_rate_limit_all_connections_begin_immediately() {
         let mut pace = Pace::new(None, 0.25);
         let all = turns(&mut pace, 1_000, Instant::now());
         assert!(all.iter().all(Duration::is_zero));

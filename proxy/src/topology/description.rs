@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_primary_or_a_standalone_refuses_no_valid_keys_of_users() {
+    fn secondaries_and_routers_may_refuse_valid_keys_but_primaries_and_standalones_do_not() {
         let lagging = |description: &TopologyDescription| {
             let servers = description.servers.iter();
             let lagging = servers.map(|server| description.may_lag(&server.address));
@@ -399,7 +399,7 @@ mod tests {
 
     /// The list contains the routers that have refused a user's SCRAM keys.
     #[test]
-    fn router_except_returns_the_nearest_usable_router_that_is_not_in_the_given_list() {
+    fn the_nearest_usable_router_that_is_not_in_the_given_list_is_returned() {
         let mut description = routers(3);
         let addresses: Vec<_> = (description.servers.iter())
             .map(|server| server.address.clone())

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn monitoring_begins_again_if_the_driver_ignores_a_primary_for_20_s_but_once_a_minute() {
+    fn monitoring_begins_again_at_most_once_a_minute_if_the_driver_ignores_a_primary_for_20_s() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let [a, b]: [ServerAddress; 2] = ["a:1", "b:1"].map(|server| server.parse().unwrap());

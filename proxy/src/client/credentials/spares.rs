@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn remove_outdated_removes_connections_that_are_unused_for_a_minute_or_not_current() {
+    async fn connections_that_are_unused_for_a_minute_or_not_current_are_removed() {
         let mut spares = Spares::default();
         let began = Instant::now();
         for port in [1, 2] {

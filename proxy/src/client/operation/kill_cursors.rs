@@ -240,7 +240,7 @@ mod tests {
 
     /// State-change errors, such as `NotWritablePrimary`, report that a server changed its role.
     #[test]
-    fn concealed_replaces_state_change_errors_by_error_6_and_keeps_other_replies() {
+    fn state_change_errors_are_replaced_by_error_6_and_other_replies_are_kept() {
         let failed = rawdoc! { "ok": 0.0, "errmsg": "not primary", "code": 10_107 };
         assert_eq!(concealed(failed).get_i32("code").ok(), Some(6));
         let other = rawdoc! { "ok": 0.0, "errmsg": "unauthorized", "code": 13 };

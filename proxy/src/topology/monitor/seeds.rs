@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_router_that_dns_no_longer_lists_is_no_host_of_a_later_monitoring_client() {
+    async fn a_later_monitoring_client_does_not_begin_with_a_router_that_dns_no_longer_lists() {
         use TopologyType::{ReplicaSetNoPrimary, Sharded, Unknown};
         for (from_dns, topology_type, servers, hosts) in [
             (true, Sharded, "a c", "a c"),
