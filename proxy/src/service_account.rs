@@ -1,9 +1,9 @@
 //! The service account: the user in the deployment's connection string. It reads the keys of users
 //! (`lookup`) and the `serverStatus` of servers, but it never runs operations of clients.
 //!
-//! Its connections are in no pool and do not count towards a pool's limits, so operations of
-//! clients cannot keep it from reading the keys of the next client. They use the TLS configuration
-//! of the pools.
+//! The account's connections are in no pool and do not count towards a pool's limits. So operations
+//! of clients cannot prevent the service account from reading the keys of the next client. The
+//! connections use the TLS configuration of the pools.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -98,8 +98,9 @@ impl RunningTelemetry {
         let Some(destination) = self.destination.send_replace(None) else {
             return;
         };
-        // `export` repeats failed attempts until the time that its second argument gives. Here this
-        // is the current time, so `export` makes only one attempt: a drain has no time for another.
+        // `export` repeats failed attempts until the time in its second argument. Here, this
+        // argument is the current time, so `export` makes only one attempt: a drain has no time for
+        // a second attempt.
         let ended = destination.export(exporter, Instant::now());
         if let Ok(exported) = timeout(LAST_EXPORT_LIMIT, ended).await {
             note(exporter, &exported, &mut Outcome::Ok);

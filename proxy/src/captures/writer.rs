@@ -31,7 +31,7 @@ use super::{
 /// compressed together.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// Time after which a compressed block is written even if it is not full, so that a crash loses
+/// Time after which a compressed block is written even if the block is not full. So a crash loses
 /// only the records of about a second.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -1,6 +1,6 @@
-//! Turns a pooled client (its commands use shared server connections) into a relayed client (it has
-//! a server connection of its own) when the client begins a login by a mechanism that Seawall
-//! cannot check itself.
+//! Relays a pooled client that begins a login by a mechanism that Seawall cannot check itself. The
+//! commands of a pooled client use shared server connections; a relayed client has a server
+//! connection of its own.
 
 use bson::RawDocument;
 

@@ -196,8 +196,9 @@ impl Client {
             checkout.finish();
             match reply_is_ok(&reply) {
                 Ok(()) => Ok(reply),
-                // A client's driver would treat Seawall like a member that changed its state. Old
-                // drivers also search the error text, so the server's text is not used.
+                // With the server's code, a driver would treat Seawall like a member that changed
+                // its state. Old drivers also search the error text, so the server's text is not
+                // used.
                 Err((code, _)) if is_state_change(code) => {
                     topology.report_state_change(checkout.pool(), checkout.generation(), code);
                     Err(failed("the server changed its state".to_owned()))

@@ -333,9 +333,9 @@ impl LoginGates {
     }
 
     /// Adjusts all gates to how long operations wait for connections. `by_user` has, for each user,
-    /// the wait for that user's own connections, which adjusts that user's gate. `wait` is the
-    /// longest wait for any other reason, and adjusts the common gate. Called every 20 ms while
-    /// operations run or clients arrive; `elapsed` is the time since the last call.
+    /// how long operations wait for the user's own connections; this wait adjusts the user's gate.
+    /// `wait` is the longest wait for any other reason, and adjusts the common gate. Called every
+    /// 20 ms while operations run or clients arrive; `elapsed` is the time since the last call.
     pub fn tick<'u>(
         &self,
         wait: Duration,

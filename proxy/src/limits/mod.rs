@@ -346,7 +346,8 @@ impl Limits {
     }
 
     /// Returns a permit for a relayed client in pooled mode (a client with a server connection of
-    /// its own), if its address or user does not use too large a share of these permits.
+    /// its own). `None` if the client's address or user would use too large a share of these
+    /// permits.
     pub(crate) fn admit_relay(&self, from: Sharer) -> Option<RelayPermit> {
         self.relays.take(from).map(RelayPermit)
     }

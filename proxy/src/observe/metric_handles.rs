@@ -95,8 +95,8 @@ pub(super) fn key(name: MetricName, labels: Vec<Label>) -> Key {
 }
 
 /// Doubles each backslash in the value of a label. The library treats two backslashes as one
-/// backslash that is already escaped, so it would render `\` and `\\` alike. It escapes quotes and
-/// line feeds correctly unless there is a single backslash before them.
+/// backslash that is already escaped, so it would render `\` and `\\` alike. The library escapes
+/// quotes and line feeds correctly unless there is a single backslash before them.
 fn doubled(label: Label) -> Label {
     if !label.value().contains('\\') {
         return label;

@@ -67,7 +67,7 @@ pub struct SlowOperation {
     pub code: Option<i32>,
     /// The time in each phase.
     pub phases: PhaseTimes,
-    /// Bytes of the replies.
+    /// Size of the replies in bytes.
     pub reply_bytes: u64,
     /// The server to which the operation was sent last; `None` if it was sent to no server.
     pub server: Option<Arc<str>>,

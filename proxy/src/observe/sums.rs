@@ -152,25 +152,26 @@ pub struct NamespaceSums {
     pub awaited: FineDistribution,
     /// Total time of all operations in each phase, including awaiting operations.
     pub phases: PhaseTimes,
-    /// Bytes of the commands.
+    /// Total size of the commands in bytes.
     pub request_bytes: u64,
-    /// Bytes of the replies.
+    /// Total size of the replies in bytes.
     pub reply_bytes: u64,
-    /// Documents that the operations returned, wrote or counted.
+    /// Number of documents that the operations returned, wrote or counted.
     pub documents: u64,
     /// Number of streamed operations: Seawall forwarded the command while it arrived, and timed the
     /// operation from the command's first byte.
     pub streamed: u64,
-    /// Error replies by code. Errors within a reply with `ok: 1` are counted in `write_errors`
-    /// instead.
+    /// Number of error replies by code. Errors within a reply with `ok: 1` are counted in
+    /// `write_errors` instead.
     pub codes: HashMap<i32, u64>,
-    /// Writes whose errors were in a reply with `ok: 1`, for example in the reply to a batch.
+    /// Number of writes whose errors were in a reply with `ok: 1`, for example in the reply to a
+    /// batch.
     pub write_errors: u64,
     /// `write_errors` by code.
     pub write_error_codes: HashMap<i32, u64>,
     /// Write concern errors by code.
     pub write_concern_codes: HashMap<i32, u64>,
-    /// Writes that the client had sent before with the same session and `txnNumber`.
+    /// Number of writes that the client had sent before with the same session and `txnNumber`.
     pub retries: u64,
     /// The durations of the operations that failed, by the kind of the failure. `durations` and
     /// `awaited` include these operations too.

@@ -31,7 +31,7 @@ use crate::limits::{Turn, Turns};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// The number of permits, which operations need to wait for data at the server, is the maximum
+/// Operations need a permit to wait for data at the server. The number of permits is the maximum
 /// number of connections of one user to the server, divided by this number, but at least 1.
 const SHARE: usize = 4;
 

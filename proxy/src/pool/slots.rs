@@ -184,7 +184,7 @@ struct SlotWindow {
     touched_at: Instant,
     /// The total time for which operations held slots, in seconds.
     held: f64,
-    /// How long at least one operation that needs a slot was waiting.
+    /// The time during which at least one operation that needs a slot was waiting.
     time_with_waiting: Duration,
 }
 

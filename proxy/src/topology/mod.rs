@@ -485,7 +485,7 @@ impl Topology {
     /// Handles a state-change error (`code`) in a server's reply. `generation` is the generation
     /// that the pool had when it created the connection of the reply. A server that is shutting
     /// down counts as failed. A primary counts as demoted. A secondary counts as demoted only if
-    /// the code says that it is leaving or has left the state `SECONDARY`, because clients can
+    /// the code says that the server is leaving or has left the state `SECONDARY`. Clients can
     /// cause the other state-change codes, for example with a write on a secondary.
     pub(crate) fn report_state_change(
         &self,

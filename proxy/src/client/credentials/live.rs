@@ -2,9 +2,9 @@
 //! deployment, with its login at the servers.
 //!
 //! Cached keys of a user expire or are evicted, but clients and pools still use the user's
-//! identity. A later login of the user must get the same identity, because limits and pins (the
-//! server of each transaction) belong to one identity, and because the status of this identity
-//! decides if the user's operations are refused.
+//! identity. A later login of the user must get the same identity. One reason is that limits and
+//! pins (the server of each transaction) belong to one identity. The other reason is that the
+//! status of this identity decides if the user's operations are refused.
 
 use std::{
     collections::HashMap,
@@ -28,8 +28,8 @@ pub(super) struct LiveIdentities {
 }
 
 impl LiveIdentities {
-    /// The identity of a user; `None` if neither a client nor a pool uses it, or if it is no longer
-    /// usable.
+    /// The identity of a user; `None` if neither a client nor a pool uses the identity, or if the
+    /// identity is no longer usable.
     pub(super) fn get(&self, user: &NameHash) -> Option<Arc<Identity>> {
         let identity = self.by_name.get(user)?.upgrade()?;
         (identity.status() == IdentityStatus::Good).then_some(identity)

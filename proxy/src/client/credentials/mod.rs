@@ -489,8 +489,8 @@ impl Credentials {
             let holders: Vec<usize> = holders.collect();
             // The store, this function and the pools have one reference each.
             let has_clients = Arc::strong_count(&identity) > 2 + holders.len();
-            // A user without an idle connection gets no new one, because it could displace a
-            // connection of an active user.
+            // A user without an idle connection gets no new connection, because a new connection
+            // could displace a connection of an active user.
             let is_readable = self.mode() == CredentialMode::Lookup
                 || holders.iter().any(|available| *available > 0);
             if has_clients && is_readable {

@@ -100,7 +100,7 @@ struct Current {
     flags: Vec<u8>,
     form: ReplyForm,
     scanner: Option<ReplyScanner>,
-    /// `None` if the reply is not copied.
+    /// The copy of the reply; `None` if the reply is not copied.
     copy: Option<ReplyCopy>,
 }
 

@@ -115,7 +115,7 @@ fn a_shape_over_the_limit_of_new_rows_per_second_gets_its_row_when_it_occurs_lat
         table.second();
     }
     table.check_sums();
-    // In the first second, only 20 of the 50 shapes got a row. The other shapes have got theirs in
+    // In the first second, only 20 of the 50 shapes got a row. The other shapes got their rows in
     // the next seconds, so each shape is now counted in its own row.
     (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));
     table.second();

@@ -50,11 +50,11 @@ pub struct Entry<'a> {
     pub total: Duration,
     /// The time in each phase.
     pub phases: PhaseTimes,
-    /// Bytes of the command.
+    /// Size of the command in bytes.
     pub request_bytes: u64,
-    /// Bytes of the replies.
+    /// Size of the replies in bytes.
     pub reply_bytes: u64,
-    /// Documents in the replies.
+    /// Number of documents in the replies.
     pub documents: u64,
     /// The server that replied.
     pub server: Option<&'a str>,

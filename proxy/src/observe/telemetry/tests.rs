@@ -269,7 +269,7 @@ fn series_start_at_the_first_export_after_the_clock_was_set_back() {
     let observer = observer();
     let find = doc! {"find": "orders", "$db": "shop"};
     record(&observer, &find, Ok(&doc! {"ok": 1}), 1);
-    // The starts and the times of all points with a start.
+    // The start times and the times of all points that have a start time.
     let times = |now: SystemTime| -> Vec<(u64, u64)> {
         let metrics = decoded(observer.exporter.telemetry_at(now)).into_iter();
         let times = metrics.flat_map(|(_, data)| -> Vec<_> {
