@@ -31,8 +31,8 @@ pub(super) fn refusal_time(began: Instant, arrived: Instant, now: Instant) -> In
 mod tests {
     use super::*;
 
-    /// A refusal is also delayed until at least 25 ms after the refused message arrived. Both delays
-    /// hide the reason for the refusal.
+    /// A refusal is also delayed until at least 25 ms after the refused message arrived. Both
+    /// delays hide the reason for the refusal.
     #[tokio::test(start_paused = true)]
     async fn a_refusal_is_sent_at_a_multiple_of_50_ms_after_the_login_began() {
         let began = Instant::now();
