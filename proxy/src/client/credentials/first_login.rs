@@ -18,7 +18,7 @@ use super::{
     UserName, UserSecret,
     conversations::Conversation,
     flights::Lead,
-    reading::{ask_own_keys, shown_error},
+    reading::{ask_own_keys, is_server_failure, shown_error},
     spares::MAX_SPARE,
 };
 use crate::{limits::Turn, pool::ServerPool};
@@ -496,7 +496,10 @@ impl Carried {
                     "user could not read its own keys at its first login"
                 );
             }
-            refused("could not read the user's keys or restrictions")
+            match is_server_failure(error.as_ref()) {
+                true => CredentialError::Unavailable,
+                false => refused("could not read the user's keys or restrictions"),
+            }
         })?;
         let keys = read
             .keys(mechanism)
@@ -525,6 +528,8 @@ async fn ask(
 async fn is_exactly(connection: &mut Connection, user: &UserName) -> Result<bool, CredentialError> {
     let command = rawdoc! { "connectionStatus": 1, "$db": "admin" };
     let reply = ask(connection, &command).await?;
+    // Every user may run this command, so an error says nothing about the user.
+    reply_is_ok(&reply).map_err(|_| CredentialError::Unavailable)?;
     let users = reply
         .get_document("authInfo")
         .and_then(|a| a.get_array("authenticatedUsers"));

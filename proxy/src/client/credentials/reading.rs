@@ -18,7 +18,7 @@ use crate::{
     topology::{SelectError, TopologyType},
 };
 use seawall_auth::{Identity, UsersInfoError, parse_users_info, users_info_command};
-use seawall_command::{ReadPreference, UNAUTHORIZED, is_state_change};
+use seawall_command::{ReadPreference, UNAUTHORIZED, is_state_change, reports_server_failure};
 use seawall_transport::connection::{Connection, SecretDocument, ServerAddress};
 
 /// Maximum number of queries of the service account for one reading of a user's keys.
@@ -340,6 +340,21 @@ pub(super) async fn ask_own_keys(
 /// The text of an error of [`ask_own_keys`], for a log line.
 pub(super) fn shown_error(error: Option<&UsersInfoError>) -> String {
     error.map_or_else(|| "no reply arrived".to_owned(), ToString::to_string)
+}
+
+/// True if an error of [`ask_own_keys`] reports a failure of the server or of its connection. Such
+/// an error says nothing about the user.
+pub(super) fn is_server_failure(error: Option<&UsersInfoError>) -> bool {
+    match error {
+        None => true,
+        Some(UsersInfoError::CommandFailed { code }) => reports_server_failure(*code),
+        Some(
+            UsersInfoError::NoSuchUser
+            | UsersInfoError::OtherUser
+            | UsersInfoError::Malformed { .. }
+            | UsersInfoError::RestrictionsUnreadable(_),
+        ) => false,
+    }
 }
 
 fn keys_command(user: &UserName) -> RawDocumentBuf {

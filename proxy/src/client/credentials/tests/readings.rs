@@ -294,9 +294,13 @@ async fn the_restrictions_of_a_user_limit_the_addresses_of_its_clients() {
 
 #[tokio::test]
 async fn a_login_whose_server_fails_is_not_reported_as_a_wrong_password() {
-    for command in ["saslContinue", "connectionStatus"] {
+    for command in ["saslContinue", "connectionStatus", "usersInfo"] {
         let scene = Scene::new().await;
         scene.server.close_at(command);
+        let failed = scene.log_in("u", "secret").await.err();
+        assert_eq!(failed, Some(CredentialError::Unavailable), "{command}");
+        // 11600 is InterruptedAtShutdown.
+        scene.server.reply_instead(command, error(11_600));
         let failed = scene.log_in("u", "secret").await.err();
         assert_eq!(failed, Some(CredentialError::Unavailable), "{command}");
     }
