@@ -105,13 +105,7 @@ async fn pass_encrypted() {
     let mut client = RawClient::connect_tls(address, "localhost", tls)
         .await
         .unwrap();
-    assert!(
-        client
-            .command("admin", doc! {"ping": 1})
-            .await
-            .unwrap()
-            .is_ok()
-    );
+    client.expect_ok("admin", doc! {"ping": 1}).await;
     let reason = [r#"reason="relay_encrypted""#];
     let passed = seawall.metric("seawall_unobserved_total", &reason).await;
     assert!((passed - 1.0).abs() < f64::EPSILON, "{passed}");
@@ -213,13 +207,7 @@ async fn intercept() {
     for member in set.members() {
         let mut client = connect(INTERCEPTED, member.address()).await;
         assert_eq!(me(&mut client).await, member.address().to_string());
-        assert!(
-            client
-                .command("admin", doc! {"ping": 1})
-                .await
-                .unwrap()
-                .is_ok()
-        );
+        client.expect_ok("admin", doc! {"ping": 1}).await;
         let label = format!("server=\"{}\"", member.address());
         let count = seawall
             .metric("seawall_relayed_connections", &[&label])
@@ -248,13 +236,7 @@ async fn intercept() {
     // A step-down does not affect redirected clients.
     set.step_down().await.unwrap();
     for client in &mut relayed {
-        assert!(
-            client
-                .command("admin", doc! {"ping": 1})
-                .await
-                .unwrap()
-                .is_ok()
-        );
+        client.expect_ok("admin", doc! {"ping": 1}).await;
     }
 }
 
@@ -302,7 +284,7 @@ async fn fall_silent() {
     let mut waiting = logged_in(&seawall).await;
     waiting.set_limit(LIMIT);
     let insert = |id: i32| doc! {"insert": "things", "documents": [{"_id": id}]};
-    assert!(client.command("silent", insert(1)).await.unwrap().is_ok());
+    client.expect_ok("silent", insert(1)).await;
     // Two concurrent operations open two connections.
     let slow = || doc! {"find": "things", "filter": {"$where": "sleep(500) || true"}};
     let (one, other) = tokio::join!(
@@ -414,8 +396,7 @@ async fn insert_noise(client: &mut RawClient) {
         bytes,
     };
     let insert = doc! { "insert": "c", "documents": [{ "noise": noise }] };
-    let reply = client.command("full", insert).await.unwrap();
-    assert!(reply.is_ok(), "{reply:?}");
+    client.expect_ok("full", insert).await;
 }
 
 async fn start_capture(admin: &str) -> String {

@@ -78,8 +78,7 @@ impl Scene {
 }
 
 async fn open(client: &mut RawClient, command: Document) -> i64 {
-    let reply = client.command(DB, command).await.unwrap();
-    assert!(reply.is_ok(), "{reply:?}");
+    let reply = client.expect_ok(DB, command).await;
     reply.cursor_id().filter(|id| *id != 0).unwrap()
 }
 
@@ -202,7 +201,7 @@ async fn many_change_streams_do_not_block_other_operations() {
     let mut client = scene.client().await;
     for n in 0..300 {
         let find = doc! {"find": "things", "filter": {"_id": n}};
-        assert!(client.command(DB, find).await.unwrap().is_ok());
+        client.expect_ok(DB, find).await;
         let running = scene.seawall.metric(awaiting, &["state=\"running\""]).await;
         assert!(running <= 2.0, "{running} awaiting operations run");
     }

@@ -123,8 +123,7 @@ async fn wait_until_nothing_is_held(seawall: &Seawall) {
 async fn assert_own_replies(witness: &mut RawClient, db: &str, n: usize) {
     let id = i64::try_from(n).unwrap();
     let insert = doc! { "insert": "witness", "documents": [{ "_id": id }] };
-    let reply = witness.command(db, insert).await.unwrap();
-    assert!(reply.is_ok(), "{reply:?}");
+    witness.expect_ok(db, insert).await;
     let find = doc! { "find": "witness", "filter": { "_id": id } };
     let reply = witness.command(db, find).await.unwrap();
     let cursor = reply.body.get_document("cursor").unwrap();

@@ -50,8 +50,7 @@ impl Scene {
     /// Runs a command on a new connection.
     async fn run(&self, command: Document) {
         let mut client = self.client().await;
-        let reply = client.command("d", command).await.unwrap();
-        assert!(reply.is_ok(), "{reply:?}");
+        client.expect_ok("d", command).await;
     }
 
     /// A client that has sent a command and has not read the reply.
@@ -120,8 +119,7 @@ async fn commit_among_blocked_updates(toml: &str, hold_all: impl AsyncFn(&Scene)
     statement.extend(doc! {
         "lsid": &lsid, "txnNumber": 1_i64, "autocommit": false, "startTransaction": true,
     });
-    let reply = writer.command("d", statement).await.unwrap();
-    assert!(reply.is_ok(), "{reply:?}");
+    writer.expect_ok("d", statement).await;
     // These updates conflict with the transaction, so the server does not reply before the
     // transaction ends.
     let mut blocked = Vec::new();
@@ -133,8 +131,7 @@ async fn commit_among_blocked_updates(toml: &str, hold_all: impl AsyncFn(&Scene)
         .unwrap();
     let commit =
         doc! {"commitTransaction": 1, "lsid": &lsid, "txnNumber": 1_i64, "autocommit": false};
-    let reply = writer.command("admin", commit).await.unwrap();
-    assert!(reply.is_ok(), "{reply:?}");
+    writer.expect_ok("admin", commit).await;
     must_succeed(blocked).await;
 }
 
@@ -151,11 +148,9 @@ async fn must_succeed(clients: Vec<RawClient>) {
 async fn fsync_unlock_runs_although_writes_that_wait_for_it_hold_all_connections() {
     let scene = Scene::start_with("pool.concurrency = \"off\"\npool.max_pool_size = 3\n").await;
     let mut operator = scene.client().await;
-    let reply = operator
-        .command("admin", doc! {"fsync": 1, "lock": true})
-        .await
-        .unwrap();
-    assert!(reply.is_ok(), "{reply:?}");
+    operator
+        .expect_ok("admin", doc! {"fsync": 1, "lock": true})
+        .await;
     let mut blocked = Vec::new();
     for n in 0..4 {
         let insert = doc! {"insert": "c", "documents": [{"n": n}]};
@@ -167,11 +162,7 @@ async fn fsync_unlock_runs_although_writes_that_wait_for_it_hold_all_connections
     })
     .await
     .unwrap();
-    let reply = operator
-        .command("admin", doc! {"fsyncUnlock": 1})
-        .await
-        .unwrap();
-    assert!(reply.is_ok(), "{reply:?}");
+    operator.expect_ok("admin", doc! {"fsyncUnlock": 1}).await;
     must_succeed(blocked).await;
 }
 

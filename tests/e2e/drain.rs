@@ -208,8 +208,7 @@ async fn a_process_whose_log_is_not_read_serves_clients_and_ends_after_sigterm()
     // queue are full.
     let drops_lines = async || {
         for _ in 0..500 {
-            let reply = client.command("admin", doc! { "ping": 1 }).await.unwrap();
-            assert!(reply.is_ok(), "{reply:?}");
+            client.expect_ok("admin", doc! { "ping": 1 }).await;
         }
         let (_, text) = http(process.admin(), "GET", "/metrics", "").await;
         sum_of(&text, "seawall_slow_log_left_out_total", &[]) > 0.0
@@ -322,7 +321,7 @@ async fn each_write_that_is_executed_before_the_end_of_a_drain_is_acknowledged()
     for id in 0..CLIENTS {
         let mut client = RawClient::connect(address).await.unwrap();
         let insert = doc! {"insert": "c", "documents": [{"_id": id, "n": 0}]};
-        assert!(client.command("drain", insert).await.unwrap().is_ok());
+        client.expect_ok("drain", insert).await;
         clients.spawn(async move {
             let mut acknowledged = 0;
             let slow = doc! {"_id": id, "$where": "sleep(20) || true"};

@@ -42,8 +42,7 @@ async fn raw_client_can_log_in_with_each_mechanism_and_begin_the_login_in_each_w
                 assert!(outcome.is_authenticated(), "{login:?}: {outcome:?}");
                 let reply_count = 2 + usize::from(has_empty_exchange);
                 assert_eq!(outcome.replies.len(), reply_count, "{login:?}");
-                let find = client.command(&db, doc! { "find": "c" }).await.unwrap();
-                assert!(find.is_ok(), "{find:?}");
+                let find = client.expect_ok(&db, doc! { "find": "c" }).await;
                 assert_eq!(find.cursor_id(), Some(0));
             }
         }
@@ -175,7 +174,7 @@ async fn raw_client_connects_over_a_unix_socket_and_over_tls() {
         .await
         .unwrap();
     let mut client = server.raw_client().await.unwrap();
-    assert!(client.command("admin", ping.clone()).await.unwrap().is_ok());
+    client.expect_ok("admin", ping.clone()).await;
     let mut plain = RawClient::connect(server.address()).await.unwrap();
     assert!(plain.command("admin", ping.clone()).await.is_err());
 
@@ -186,7 +185,7 @@ async fn raw_client_connects_over_a_unix_socket_and_over_tls() {
     let server = Standalone::start(options).await.unwrap();
     let socket = server.mongod().unix_socket().unwrap();
     let mut client = RawClient::connect_unix(&socket).await.unwrap();
-    assert!(client.command("admin", ping).await.unwrap().is_ok());
+    client.expect_ok("admin", ping).await;
 }
 
 #[tokio::test]
@@ -325,7 +324,7 @@ async fn a_fail_point_makes_commands_fail_the_requested_number_of_times() {
         client.command("test", find()).await.unwrap().code(),
         Some(91)
     );
-    assert!(client.command("test", find()).await.unwrap().is_ok());
+    client.expect_ok("test", find()).await;
     fail_command(&driver, FailTimes::Always, data)
         .await
         .unwrap();
@@ -333,7 +332,7 @@ async fn a_fail_point_makes_commands_fail_the_requested_number_of_times() {
         assert!(!client.command("test", find()).await.unwrap().is_ok());
     }
     clear_fail_command(&driver).await.unwrap();
-    assert!(client.command("test", find()).await.unwrap().is_ok());
+    client.expect_ok("test", find()).await;
 }
 
 #[tokio::test]

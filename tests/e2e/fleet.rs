@@ -50,8 +50,7 @@ impl Fleet {
         client.login(&login).await.unwrap();
         for _ in 0..count {
             let command = doc! { "find": "things", "filter": { field: 1 } };
-            let reply = client.command(&self.user.name, command).await.unwrap();
-            assert!(reply.is_ok());
+            client.expect_ok(&self.user.name, command).await;
         }
         let text = format!("{{filter:{{{field}:?}}}}");
         let is_reported = async || {
@@ -220,7 +219,7 @@ async fn get_mores_on_cursors_of_another_instance_count_as_foreign_and_fail_on_a
         "documents": documents,
         "writeConcern": { "w": i32::try_from(set.members().len()).unwrap() },
     };
-    assert!(a.command(&db, insert).await.unwrap().is_ok());
+    a.expect_ok(&db, insert).await;
     let foreign = async || {
         let kind = [r#"kind="cursor""#];
         second
@@ -230,8 +229,7 @@ async fn get_mores_on_cursors_of_another_instance_count_as_foreign_and_fail_on_a
 
     let id = open_cursor(&mut a, &db, "primary").await;
     let more = doc! { "getMore": id, "collection": "things" };
-    let reply = b.command(&db, more).await.unwrap();
-    assert!(reply.is_ok(), "{reply:?}");
+    b.expect_ok(&db, more).await;
     assert_eq!(foreign().await, 1.0);
 
     let id = open_cursor(&mut a, &db, "secondary").await;
@@ -240,7 +238,7 @@ async fn get_mores_on_cursors_of_another_instance_count_as_foreign_and_fail_on_a
     assert_eq!(reply.code(), Some(43), "{reply:?}");
     assert_eq!(foreign().await, 2.0);
     // The cursor is still open at its server, and the instance that opened it can continue it.
-    assert!(a.command(&db, more).await.unwrap().is_ok());
+    a.expect_ok(&db, more).await;
 }
 
 #[tokio::test]
@@ -274,11 +272,10 @@ async fn statements_of_one_transaction_may_use_several_instances_in_front_of_a_r
         insert
     };
     let create = doc! { "create": "things" };
-    assert!(clients[0].command(&db, create).await.unwrap().is_ok());
+    clients[0].expect_ok(&db, create).await;
     for n in 0..4 {
         let client = &mut clients[usize::try_from(n % 2).unwrap()];
-        let reply = client.command(&db, statement(n)).await.unwrap();
-        assert!(reply.is_ok(), "{reply:?}");
+        client.expect_ok(&db, statement(n)).await;
     }
     let commit = doc! {
         "commitTransaction": 1,
@@ -286,7 +283,7 @@ async fn statements_of_one_transaction_may_use_several_instances_in_front_of_a_r
         "txnNumber": 1_i64,
         "autocommit": false,
     };
-    assert!(clients[1].command("admin", commit).await.unwrap().is_ok());
+    clients[1].expect_ok("admin", commit).await;
     let count = doc! { "count": "things" };
     let reply = clients[0].command(&db, count).await.unwrap();
     assert_eq!(reply.body.get_i32("n").unwrap(), 4);

@@ -155,11 +155,7 @@ async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept
     );
     let mut client = scene.client().await;
     for _ in 0..clients {
-        let found = client
-            .command("gone", doc! {"find": "things"})
-            .await
-            .unwrap();
-        assert!(found.is_ok(), "{found:?}");
+        client.expect_ok("gone", doc! {"find": "things"}).await;
     }
     let now = scene
         .metric("seawall_server_connections_created_total")

@@ -292,8 +292,7 @@ async fn large_messages_are_relayed_after_a_login() {
     let mut client = connect(&seawall).await;
     assert!(client.login(&login).await.unwrap().is_authenticated());
     for _ in 0..2 {
-        let reply = client.command("test", large.clone()).await.unwrap();
-        assert!(reply.is_ok(), "{}", reply.body);
+        client.expect_ok("test", large.clone()).await;
     }
 }
 
@@ -334,8 +333,7 @@ async fn a_relayed_client_stays_logged_in_after_a_logout_on_another_database() {
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
     assert!(client.login(&login).await.unwrap().is_authenticated());
     for (db, code) in [("test", None), ("admin", Some(UNAUTHORIZED))] {
-        let logout = client.command(db, doc! {"logout": 1}).await.unwrap();
-        assert!(logout.is_ok(), "{logout:?}");
+        client.expect_ok(db, doc! {"logout": 1}).await;
         let found = client.command("test", doc! {"find": "c"}).await.unwrap();
         assert_eq!(found.code(), code, "{db}: {found:?}");
     }
@@ -432,7 +430,7 @@ async fn client_connections_that_are_relayed_to_a_former_primary_are_closed() {
     let mut client = connect(&seawall).await;
     assert_ne!(primary(&mut client).await, first);
     let write = doc! {"insert": "c", "documents": [{}]};
-    assert!(client.command("relay", write).await.unwrap().is_ok());
+    client.expect_ok("relay", write).await;
 }
 
 /// With `deployment.relay_encrypted`, Seawall may relay TLS between a client and a server without
@@ -466,8 +464,7 @@ async fn tls_between_client_and_server_is_not_relayed_if_the_server_is_on_the_ho
         );
         // Seawall uses TLS to the server, although this client does not use TLS to Seawall.
         let mut plain = connect(&seawall).await;
-        let ping = plain.command("admin", doc! {"ping": 1}).await.unwrap();
-        assert!(ping.is_ok());
+        plain.expect_ok("admin", doc! {"ping": 1}).await;
     }
 }
 
@@ -610,8 +607,7 @@ async fn settings_can_allow_relayed_logins_with_a_mechanism_that_seawall_does_no
     assert_eq!(refused.code(), Some(18), "{}", refused.body);
     // At most one relayed connection is allowed. This client already has it, so the client may try
     // to log in again.
-    let reply = client.command("admin", plain(b"secret")).await.unwrap();
-    assert!(reply.is_ok(), "{}", reply.body);
+    client.expect_ok("admin", plain(b"secret")).await;
     let mut second = connect(&seawall).await;
     let reply = second.command("admin", plain(b"secret")).await.unwrap();
     assert_eq!(reply.code(), Some(202), "{}", reply.body);
@@ -635,7 +631,7 @@ async fn settings_can_allow_relayed_logins_with_a_mechanism_that_seawall_does_no
             status.body
         );
         let insert = doc! {"insert": "c", "documents": [{"from": "either"}]};
-        assert!(client.command(&db, insert).await.unwrap().is_ok());
+        client.expect_ok(&db, insert).await;
     }
     assert_seen_on_both_sides(&seawall, &mut client, &db).await;
     // X.509 logins are never relayed, even if `auth.other_mechanisms` is `relay`.
@@ -672,8 +668,7 @@ async fn a_login_by_op_query_with_a_mechanism_that_seawall_does_not_support_can_
         assert_eq!(reply.code(), code, "{}", reply.body);
     }
     let insert = doc! {"insert": "c", "documents": [{}]};
-    let reply = client.command(&unique_name("relay"), insert).await.unwrap();
-    assert!(reply.is_ok(), "{}", reply.body);
+    client.expect_ok(&unique_name("relay"), insert).await;
     let logins = [r#"mechanism="PLAIN""#, r#"result="ok""#];
     let logins = seawall
         .metric("seawall_client_authentications_total", &logins)

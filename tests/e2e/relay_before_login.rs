@@ -83,13 +83,7 @@ async fn before_a_login_only_handshake_commands_are_relayed() {
         let reply = client.read_reply().await.unwrap();
         assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
     }
-    assert!(
-        client
-            .command("admin", doc! {"ping": 1})
-            .await
-            .unwrap()
-            .is_ok()
-    );
+    client.expect_ok("admin", doc! {"ping": 1}).await;
     // The client has begun a login, but sends a command before it sends its SCRAM proof.
     let begun = client
         .begin_login(&Login::new("admin", ROOT, ROOT_PASSWORD))

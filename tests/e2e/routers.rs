@@ -196,8 +196,7 @@ async fn cursors_of_several_routers_are_killed_in_one_command() {
     }
     assert_eq!(sets, [true; 2], "expected both routers to open cursors");
     let kill = doc! {"killCursors": "things", "cursors": cursors.clone()};
-    let killed = client.command("sharded", kill.clone()).await.unwrap();
-    assert!(killed.is_ok(), "{killed:?}");
+    let killed = client.expect_ok("sharded", kill.clone()).await;
     let list = |reply: &RawReply, name: &str| reply.body.get_array(name).unwrap().len();
     assert_eq!(list(&killed, "cursorsKilled"), 40, "{killed:?}");
     assert_eq!(list(&killed, "cursorsNotFound"), 1, "{killed:?}");
@@ -360,11 +359,7 @@ async fn only_routers_within_the_latency_window_are_used() {
     let before = sharded.served(1).await;
     let mut client = connect(&sharded.seawall).await;
     for _ in 0..50 {
-        let found = client
-            .command("sharded", doc! {"find": "things"})
-            .await
-            .unwrap();
-        assert!(found.is_ok(), "{found:?}");
+        client.expect_ok("sharded", doc! {"find": "things"}).await;
     }
     assert!((sharded.served(1).await - before).abs() < f64::EPSILON);
     eventually(LIMIT, async || sharded.served(0).await >= 50.0)
@@ -384,8 +379,7 @@ async fn reads(sharded: &Sharded) -> Duration {
         clients.spawn(async move {
             for n in 0..READS {
                 let find = doc! {"find": "things", "filter": {"_id": n % 30}};
-                let found = client.command("sharded", find).await.unwrap();
-                assert!(found.is_ok(), "{found:?}");
+                client.expect_ok("sharded", find).await;
             }
         });
     }
@@ -442,14 +436,12 @@ async fn a_client_gets_no_error_while_a_router_shuts_down_gracefully() {
         };
         let mut served = 0;
         while !left().await || served < 100 {
-            let found = client.command("sharded", find.clone()).await.unwrap();
-            assert!(found.is_ok(), "{found:?}");
+            client.expect_ok("sharded", find.clone()).await;
             served += 1;
         }
         drained.notify_one();
         for _ in 0..100 {
-            let found = client.command("sharded", find.clone()).await.unwrap();
-            assert!(found.is_ok(), "{found:?}");
+            client.expect_ok("sharded", find.clone()).await;
         }
     };
     timeout(LIMIT, async { tokio::join!(leaving, working) })
@@ -549,8 +541,7 @@ async fn many_transactions(sharded: &Sharded, count: usize) {
                 for (client, (db, mut command)) in clients.iter_mut().zip(commands) {
                     let part = doc! {"lsid": lsid.clone(), "txnNumber": 1_i64, "autocommit": false};
                     command.extend(part);
-                    let reply = client.command(db, command).await.unwrap();
-                    assert!(reply.is_ok(), "{reply:?}");
+                    let reply = client.expect_ok(db, command).await;
                     assert_eq!(reply.body.get_i32("n").unwrap_or(1), 1, "{reply:?}");
                 }
             }
@@ -653,8 +644,7 @@ async fn a_cursor_of_a_session_is_found_after_the_server_has_closed_idle_cursors
     sharded.wait_for_open_cursors(20).await;
     for cursor in of_session {
         let more = doc! {"getMore": cursor, "collection": "things", "lsid": &lsid};
-        let reply = client.command("sharded", more).await.unwrap();
-        assert!(reply.is_ok(), "{reply:?}");
+        client.expect_ok("sharded", more).await;
     }
 }
 

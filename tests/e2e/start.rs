@@ -137,8 +137,7 @@ async fn clients_that_connect_before_the_server_is_up_are_served_later_if_no_log
     assert_eq!(refused.code(), Some(13), "{refused:?}");
     server.mongod_mut().restart().await.unwrap();
     seawall.ready().await;
-    let served = early.command("c", doc! {"find": "c"}).await.unwrap();
-    assert!(served.is_ok(), "{served:?}");
+    early.expect_ok("c", doc! {"find": "c"}).await;
 }
 
 #[tokio::test]
@@ -359,13 +358,7 @@ async fn a_client_connection_over_the_limit_is_closed_without_a_reply_and_is_cou
         1.0
     );
     for client in &mut clients {
-        assert!(
-            client
-                .command("c", doc! {"find": "c"})
-                .await
-                .unwrap()
-                .is_ok()
-        );
+        client.expect_ok("c", doc! {"find": "c"}).await;
     }
     drop(clients);
     let admitted = async || connect(&seawall).await.hello(doc! {}).await.is_ok();
@@ -392,13 +385,7 @@ async fn a_monitor_of_a_driver_may_stay_connected_without_a_login() {
     // A monitor that begins to log in counts as a client.
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
     assert!(monitor.login(&login).await.unwrap().is_authenticated());
-    assert!(
-        monitor
-            .command("c", doc! {"find": "c"})
-            .await
-            .unwrap()
-            .is_ok()
-    );
+    monitor.expect_ok("c", doc! {"find": "c"}).await;
 }
 
 #[tokio::test]
@@ -410,13 +397,7 @@ async fn clients_stay_connected_through_a_server_restart() {
     let mut before = logged_in(&seawall).await;
     let mut during = logged_in(&seawall).await;
     for client in [&mut before, &mut during] {
-        assert!(
-            client
-                .command("c", doc! {"find": "c"})
-                .await
-                .unwrap()
-                .is_ok()
-        );
+        client.expect_ok("c", doc! {"find": "c"}).await;
     }
     server.mongod().kill().await.unwrap();
     // The operation is sent while no server is up. It gets its reply when the server is up again.
@@ -424,8 +405,7 @@ async fn clients_stay_connected_through_a_server_restart() {
     let restart = async { server.mongod_mut().restart().await.unwrap() };
     let (held, ()) = tokio::join!(held, restart);
     assert!(held.is_ok(), "{held:?}");
-    let found = before.command("c", doc! {"find": "c"}).await.unwrap();
-    assert!(found.is_ok(), "{found:?}");
+    before.expect_ok("c", doc! {"find": "c"}).await;
 }
 
 #[tokio::test]
@@ -499,7 +479,7 @@ async fn in_a_step_down_under_load_no_retryable_operation_fails_and_no_client_is
         (after - connected).abs() < f64::EPSILON,
         "a client connection was closed: {after} opened, {connected} still open"
     );
-    assert!(raw.command("c", doc! {"find": "c"}).await.unwrap().is_ok());
+    raw.expect_ok("c", doc! {"find": "c"}).await;
 }
 
 #[tokio::test]
@@ -519,8 +499,7 @@ async fn a_server_with_an_ipv6_address_is_used() {
     });
     let seawall = Seawall::start(&format!("mongodb://[::1]:{port}/")).await;
     let mut client = connect(&seawall).await;
-    let found = client.command("c", doc! {"find": "c"}).await.unwrap();
-    assert!(found.is_ok(), "{found:?}");
+    client.expect_ok("c", doc! {"find": "c"}).await;
 }
 
 #[tokio::test]

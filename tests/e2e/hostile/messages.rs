@@ -114,8 +114,7 @@ async fn a_large_command_to_which_seawall_itself_replies_closes_the_connection()
     let seawall = seawall_at(&server.uri(), "").await;
     let mut client = connect(&seawall).await;
     let large = |bytes: usize| doc! {"whatsmyuri": 1, "comment": "x".repeat(bytes)};
-    let served = client.command("admin", large(60_000)).await.unwrap();
-    assert!(served.is_ok(), "{served:?}");
+    client.expect_ok("admin", large(60_000)).await;
     let ended = client.command("admin", large(70_000)).await.unwrap_err();
     assert!(matches!(ended, RawError::Closed), "{ended:?}");
 }
@@ -136,7 +135,7 @@ async fn one_closed_server_connection_does_not_clear_the_pool() {
         let hold = doc! {"configureFailPoint": "waitInFindBeforeMakingBatch", "mode": mode};
         driver.database("admin").run_command(hold).await.unwrap();
     };
-    assert!(other.command("test", insert(1)).await.unwrap().is_ok());
+    other.expect_ok("test", insert(1)).await;
     // While this find uses the first server connection, the insert of `client` opens a second one,
     // which must stay in the pool.
     hold_finds("alwaysOn").await;
@@ -145,7 +144,7 @@ async fn one_closed_server_connection_does_not_clear_the_pool() {
     eventually(LIMIT, async || pool().await.in_use == 1)
         .await
         .unwrap();
-    assert!(client.command("test", insert(2)).await.unwrap().is_ok());
+    client.expect_ok("test", insert(2)).await;
     hold_finds("off").await;
     assert!(other.read_reply().await.unwrap().is_ok());
     let both = pool().await;
@@ -263,8 +262,7 @@ async fn check_slow_readers(
         let document = doc! {"_id": id, "pad": "x".repeat(bytes)};
         let update = doc! {"q": {"_id": id}, "u": document, "upsert": true};
         let command = doc! {"update": "c", "updates": [update]};
-        let reply = client.command("test", command).await.unwrap();
-        assert!(reply.is_ok(), "{reply:?}");
+        client.expect_ok("test", command).await;
     }
     let find = |id: i32| OpMsg::new(doc! {"find": "c", "filter": {"_id": id}, "$db": "test"});
     let mut readers = Vec::new();
@@ -291,7 +289,7 @@ async fn clients_that_read_a_few_bytes_at_a_time_do_not_block_replies_to_other_c
     let seawall = seawall_at(&server.uri(), SLOW_READERS_TOML).await;
     let mut client = connect_from(&seawall, [127, 0, 0, 7]).await;
     let insert = doc! {"insert": "c", "documents": [{"pad": "x".repeat(15 << 20)}]};
-    assert!(client.command("test", insert).await.unwrap().is_ok());
+    client.expect_ok("test", insert).await;
     let find = OpMsg::new(doc! {"find": "c", "$db": "test"}).to_bytes();
     let mut readers = Vec::new();
     for _ in 0..10 {
@@ -337,7 +335,7 @@ async fn a_client_that_seawall_closes_because_it_reads_too_slowly_is_counted_as_
     let seawall = seawall_at(&server.uri(), "limits.client_write_idle_timeout_ms = 100\n").await;
     let mut client = connect_from(&seawall, [127, 0, 0, 7]).await;
     let insert = doc! {"insert": "c", "documents": [{"pad": "x".repeat(15 << 20)}]};
-    assert!(client.command("test", insert).await.unwrap().is_ok());
+    client.expect_ok("test", insert).await;
     let find = OpMsg::new(doc! {"find": "c", "$db": "test"});
     client.send_bytes(&find.to_bytes()).await.unwrap();
     let departures = "seawall_client_departures_total";
@@ -385,7 +383,7 @@ async fn a_slow_reader_with_tls_gets_its_whole_reply() {
     let mut client = connect_with_tls(&seawall, &certificates, [127, 0, 0, 7]).await;
     let document = doc! {"_id": 1, "pad": "x".repeat(BYTES)};
     let insert = doc! {"insert": "c", "documents": [document]};
-    assert!(client.command("test", insert).await.unwrap().is_ok());
+    client.expect_ok("test", insert).await;
     let find = OpMsg::new(doc! {"find": "c", "$db": "test"});
     let mut reader = connect_with_tls(&seawall, &certificates, [127, 0, 0, 9]).await;
     reader.send_bytes(&find.to_bytes()).await.unwrap();

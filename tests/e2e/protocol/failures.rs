@@ -51,7 +51,7 @@ async fn retryable_operations_are_repeated_after_a_not_primary_error_and_others_
     for word in ["not master", "not primary", "node is recovering"] {
         assert!(!text.contains(word), "{text}");
     }
-    assert!(through.command("test", insert(1)).await.unwrap().is_ok());
+    through.expect_ok("test", insert(1)).await;
 
     for command in [doc! {"find": "c"}, retryable(insert(2))] {
         let name = command.keys().next().unwrap().clone();
@@ -83,13 +83,7 @@ async fn a_shutdown_error_is_found_in_a_reply_over_64_kib_and_clears_the_pool_of
         .map(|n| doc! {"_id": format!("{n}{}", "x".repeat(500))})
         .collect();
     let insert = doc! {"insert": "c", "documents": documents, "ordered": false};
-    assert!(
-        through
-            .command("test", insert.clone())
-            .await
-            .unwrap()
-            .is_ok()
-    );
+    through.expect_ok("test", insert.clone()).await;
     let write_concern =
         doc! {"failCommands": ["insert"], "writeConcernError": {"code": 91, "errmsg": "going"}};
     rig.fail(1, write_concern).await;
@@ -110,7 +104,7 @@ async fn errors_reach_clients_unchanged_if_deployment_repeat_is_false() {
     let mut direct = rig.direct().await;
     let mut through = rig.through().await;
     let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
-    assert!(direct.command("test", insert(0)).await.unwrap().is_ok());
+    direct.expect_ok("test", insert(0)).await;
     let comparable = |mut reply: RawReply| {
         for field in ["$clusterTime", "operationTime", "opTime"] {
             reply.body.remove(field);
@@ -147,8 +141,7 @@ async fn errors_reach_clients_unchanged_if_deployment_repeat_is_false() {
         assert!(matches!(error, Err(RawError::Closed)), "{error:?}");
     }
     let mut through = rig.through().await;
-    let reply = through.command("test", doc! {"find": "c"}).await.unwrap();
-    assert!(reply.is_ok(), "{}", reply.body);
+    through.expect_ok("test", doc! {"find": "c"}).await;
 }
 
 #[tokio::test]
@@ -157,7 +150,7 @@ async fn a_server_connection_that_closes_during_an_operation_closes_no_client_co
     let mut through = rig.through().await;
     let close = |command: &str| doc! {"failCommands": [command], "closeConnection": true};
     let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
-    assert!(through.command("test", insert(0)).await.unwrap().is_ok());
+    through.expect_ok("test", insert(0)).await;
 
     for command in [doc! {"find": "c"}, retryable(insert(1))] {
         let name = command.keys().next().unwrap().clone();
@@ -200,7 +193,7 @@ async fn a_server_connection_that_closes_during_an_operation_closes_no_client_co
     let lsid = session();
     let mut first = in_transaction(insert(4));
     first.extend(doc! {"lsid": &lsid, "startTransaction": true});
-    assert!(through.command("test", first).await.unwrap().is_ok());
+    through.expect_ok("test", first).await;
     for (mut command, db, label) in [
         (
             in_transaction(doc! {"find": "c"}),
@@ -251,13 +244,7 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
     let mut through = connect(&seawall).await;
     let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
     for (id, command) in [(1, retryable(insert(1))), (2, insert(2))] {
-        assert!(
-            through
-                .command("test", doc! {"ping": 1})
-                .await
-                .unwrap()
-                .is_ok()
-        );
+        through.expect_ok("test", doc! {"ping": 1}).await;
         recorder.hold_replies(true);
         let mut command = command;
         command.insert("$db", "test");
@@ -298,7 +285,7 @@ async fn operation_without_a_free_server_connection_waits_and_then_gets_an_error
     let rig = Rig::start("[pool]\nmax_pool_size = 1\nwait_queue_timeout_ms = 3000\n").await;
     let mut holder = rig.through().await;
     let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
-    assert!(holder.command("test", insert).await.unwrap().is_ok());
+    holder.expect_ok("test", insert).await;
     let slow = doc! {"find": "c", "filter": {"$where": "sleep(15000) || true"}, "$db": "test"};
     let request_id = holder.send(&OpMsg::new(slow)).await.unwrap();
     let is_held = async || {
@@ -357,13 +344,7 @@ async fn operation_without_a_free_server_connection_waits_and_then_gets_an_error
     let reply = holder.read_reply().await.unwrap();
     assert!(reply.is_ok() && reply.header.response_to == request_id);
     for client in [&mut plain, &mut aware] {
-        assert!(
-            client
-                .command("test", doc! {"find": "c"})
-                .await
-                .unwrap()
-                .is_ok()
-        );
+        client.expect_ok("test", doc! {"find": "c"}).await;
     }
     let shed = rig
         .seawall
@@ -378,7 +359,7 @@ async fn an_operation_over_the_limit_of_operations_in_flight_waits_and_then_gets
     let rig = Rig::start(toml).await;
     let mut holder = rig.through().await;
     let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
-    assert!(holder.command("test", insert).await.unwrap().is_ok());
+    holder.expect_ok("test", insert).await;
     // The test drops this client before the read ends, so the read may be very slow.
     let slow = doc! {"find": "c", "filter": {"$where": "sleep(60000) || true"}, "$db": "test"};
     holder.send(&OpMsg::new(slow)).await.unwrap();
@@ -419,13 +400,7 @@ async fn a_read_gets_the_error_of_mongos_if_no_member_suits_its_read_preference(
         message.contains("{ mode: \"secondary\" } for set rs"),
         "{message}"
     );
-    assert!(
-        client
-            .command("test", doc! {"find": "c"})
-            .await
-            .unwrap()
-            .is_ok()
-    );
+    client.expect_ok("test", doc! {"find": "c"}).await;
 }
 
 #[tokio::test]
@@ -443,20 +418,8 @@ async fn injected_faults_affect_only_matching_operations_and_are_reported() {
         );
     }
     assert_eq!(codes, [Some(189), None, Some(189), None]);
-    assert!(
-        through
-            .command("test", doc! {"find": "other"})
-            .await
-            .unwrap()
-            .is_ok()
-    );
-    assert!(
-        through
-            .command("test", doc! {"count": "c"})
-            .await
-            .unwrap()
-            .is_ok()
-    );
+    through.expect_ok("test", doc! {"find": "other"}).await;
+    through.expect_ok("test", doc! {"count": "c"}).await;
     let injected = ["kind=\"error\""];
     assert_eq!(
         rig.seawall
@@ -469,26 +432,14 @@ async fn injected_faults_affect_only_matching_operations_and_are_reported() {
 
     let rig = Rig::start("fault = {command = \"insert\", close = true}").await;
     let mut through = rig.through().await;
-    assert!(
-        through
-            .command("test", doc! {"find": "c"})
-            .await
-            .unwrap()
-            .is_ok()
-    );
+    through.expect_ok("test", doc! {"find": "c"}).await;
     let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
     assert!(through.command("test", insert).await.is_err());
 
     let rig = Rig::start("fault = {delay_ms = 300}").await;
     let mut through = rig.through().await;
     let began = Instant::now();
-    assert!(
-        through
-            .command("test", doc! {"find": "c"})
-            .await
-            .unwrap()
-            .is_ok()
-    );
+    through.expect_ok("test", doc! {"find": "c"}).await;
     assert!(began.elapsed() >= Duration::from_millis(300));
 }
 
@@ -500,7 +451,7 @@ async fn injected_faults_also_affect_get_mores_on_tailable_cursors_with_await_da
         doc! {"create": "log", "capped": true, "size": 1 << 20},
         doc! {"insert": "log", "documents": [{"_id": 1}]},
     ] {
-        assert!(through.command("test", command).await.unwrap().is_ok());
+        through.expect_ok("test", command).await;
     }
     let find = doc! {"find": "log", "tailable": true, "awaitData": true};
     let opened = through.command("test", find).await.unwrap();

@@ -369,13 +369,7 @@ async fn client_metadata_is_accepted_only_in_the_first_hello() {
         (rig.through().await, "seawall"),
     ] {
         // The first `hello` may contain metadata even if it is not the first command.
-        assert!(
-            connection
-                .command("admin", doc! {"ping": 1})
-                .await
-                .unwrap()
-                .is_ok()
-        );
+        connection.expect_ok("admin", doc! {"ping": 1}).await;
         assert!(
             connection
                 .greet(doc! {"client": metadata()})

@@ -17,7 +17,7 @@ async fn unacknowledged_write_is_visible_to_the_next_read_of_its_client() {
         others.push(tokio::spawn(async move {
             loop {
                 let find = doc! {"find": "other", "filter": {"$where": "true"}};
-                assert!(other.command(&db, find).await.unwrap().is_ok());
+                other.expect_ok(&db, find).await;
             }
         }));
     }
@@ -65,7 +65,7 @@ async fn message_with_the_flag_more_to_come_gets_no_reply() {
     let db = unique_name("silent");
     let mut through = rig.through().await;
     let insert = doc! {"insert": "c", "documents": [{"_id": 1, "pad": "x".repeat(500_000)}]};
-    assert!(through.command(&db, insert).await.unwrap().is_ok());
+    through.expect_ok(&db, insert).await;
     let commands = [
         doc! {"ping": 1},
         doc! {"hello": 1},
@@ -180,7 +180,7 @@ async fn the_largest_documents_and_messages_are_forwarded_unchanged() {
     for client in [&mut direct, &mut through] {
         let reply = client.command(&db, too_large.clone()).await.unwrap();
         assert_eq!(reply.code(), Some(10334), "{}", reply.body);
-        assert!(client.command(&db, doc! {"ping": 1}).await.unwrap().is_ok());
+        client.expect_ok(&db, doc! {"ping": 1}).await;
     }
 }
 
@@ -196,8 +196,7 @@ async fn clients_are_served_over_a_unix_socket() {
     let _seawall = Seawall::start_with(&set.uri(), options).await;
     let mut client = RawClient::connect_unix(&path).await.unwrap();
     assert!(client.greet(doc! {}).await.unwrap().is_ok());
-    let find = client.command("test", doc! {"find": "c"}).await.unwrap();
-    assert!(find.is_ok(), "{}", find.body);
+    client.expect_ok("test", doc! {"find": "c"}).await;
 }
 
 #[tokio::test]
@@ -205,13 +204,7 @@ async fn servers_receive_the_name_of_the_application() {
     let rig = Rig::shared().await;
     let db = unique_name("named");
     let mut direct = rig.direct().await;
-    assert!(
-        direct
-            .command(&db, doc! {"profile": 2})
-            .await
-            .unwrap()
-            .is_ok()
-    );
+    direct.expect_ok(&db, doc! {"profile": 2}).await;
     let mut through = rig.through().await;
     let metadata = doc! {"application": {"name": "billing"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
     assert!(
@@ -221,21 +214,9 @@ async fn servers_receive_the_name_of_the_application() {
             .unwrap()
             .is_ok()
     );
-    assert!(
-        through
-            .command(&db, doc! {"find": "c"})
-            .await
-            .unwrap()
-            .is_ok()
-    );
+    through.expect_ok(&db, doc! {"find": "c"}).await;
     let mut nameless = rig.through().await;
-    assert!(
-        nameless
-            .command(&db, doc! {"count": "c"})
-            .await
-            .unwrap()
-            .is_ok()
-    );
+    nameless.expect_ok(&db, doc! {"count": "c"}).await;
     let application = async |direct: &mut RawClient, command: &str| {
         let find = doc! {"find": "system.profile", "filter": {format!("command.{command}"): "c"}};
         let reply = direct.command(&db, find).await.unwrap();
@@ -258,13 +239,7 @@ async fn servers_receive_the_name_of_the_application() {
         application(&mut direct, "count").await.as_deref(),
         Some("billing")
     );
-    assert!(
-        direct
-            .command(&db, doc! {"profile": 0})
-            .await
-            .unwrap()
-            .is_ok()
-    );
+    direct.expect_ok(&db, doc! {"profile": 0}).await;
 }
 
 #[tokio::test]
@@ -282,7 +257,7 @@ async fn current_op_shows_the_name_of_the_application_and_the_version_of_seawall
             .is_ok()
     );
     let slow = doc! {"insert": "slow", "documents": [{"_id": 1}]};
-    assert!(direct.command(&db, slow).await.unwrap().is_ok());
+    direct.expect_ok(&db, slow).await;
     // The find runs until `killOp` ends it.
     let find = doc! {"find": "slow", "filter": {"$where": "sleep(30000) || true"}, "$db": &db};
     through.send(&OpMsg::new(find)).await.unwrap();
@@ -319,7 +294,7 @@ async fn current_op_shows_the_name_of_the_application_and_the_version_of_seawall
             .contains("seawall")
     );
     let kill = doc! {"killOp": 1, "op": id};
-    assert!(direct.command("admin", kill).await.unwrap().is_ok());
+    direct.expect_ok("admin", kill).await;
     assert!(!through.read_reply().await.unwrap().is_ok());
 }
 
@@ -331,7 +306,7 @@ async fn a_cursor_can_be_read_and_killed_on_another_client_connection() {
     let mut second = rig.through().await;
     let documents: Vec<_> = (0..30).map(|n| doc! {"_id": n}).collect();
     let insert = doc! {"insert": "c", "documents": documents};
-    assert!(first.command(&db, insert).await.unwrap().is_ok());
+    first.expect_ok(&db, insert).await;
     let find = doc! {"find": "c", "batchSize": 10};
     let id = first
         .command(&db, find.clone())
@@ -367,7 +342,7 @@ async fn a_cursor_can_be_read_and_killed_on_another_client_connection() {
     let exhaust = OpMsg::new(more).flags(EXHAUST_ALLOWED);
     let reply = first.exchange(&exhaust).await.unwrap();
     assert!(reply.is_ok() && !reply.has_more_to_come() && reply.cursor_id() == Some(id));
-    assert!(first.command(&db, doc! {"ping": 1}).await.unwrap().is_ok());
+    first.expect_ok(&db, doc! {"ping": 1}).await;
 }
 
 #[tokio::test]
@@ -377,7 +352,7 @@ async fn snapshot_reads_see_one_point_in_time_on_any_connection() {
     let mut writer = rig.through().await;
     let insert =
         doc! {"insert": "c", "documents": [{"_id": 1, "v": 1}], "writeConcern": {"w": "majority"}};
-    assert!(writer.command(&db, insert).await.unwrap().is_ok());
+    writer.expect_ok(&db, insert).await;
     let lsid = doc! {"id": Uuid::new()};
     let value = |reply: &RawReply| {
         let cursor = reply.body.get_document("cursor").unwrap();
@@ -401,13 +376,13 @@ async fn snapshot_reads_see_one_point_in_time_on_any_connection() {
     let moment = first.body.get_document("cursor").unwrap();
     let moment = moment.get_timestamp("atClusterTime").unwrap();
     let update = doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"v": 2}}}], "writeConcern": {"w": "majority"}};
-    assert!(writer.command(&db, update).await.unwrap().is_ok());
+    writer.expect_ok(&db, update).await;
     let concern = doc! {"level": "snapshot", "atClusterTime": moment};
     let again = doc! {"find": "c", "readConcern": concern, "lsid": &lsid};
     let again = rig.through().await.command(&db, again).await.unwrap();
     assert_eq!(value(&again), 1, "{}", again.body);
     let ended = doc! {"endSessions": [lsid]};
-    assert!(writer.command("admin", ended).await.unwrap().is_ok());
+    writer.expect_ok("admin", ended).await;
     let now = writer.command(&db, doc! {"find": "c"}).await.unwrap();
     assert_eq!(value(&now), 2);
 }

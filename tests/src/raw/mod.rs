@@ -147,6 +147,16 @@ impl RawClient {
         self.exchange(&OpMsg::new(command)).await
     }
 
+    /// Like [`Self::command`], for a command that must succeed.
+    ///
+    /// # Panics
+    /// If there is no reply, or if its `ok` is not 1.
+    pub async fn expect_ok(&mut self, db: &str, command: Document) -> RawReply {
+        let reply = self.command(db, command).await.expect("a reply");
+        assert!(reply.is_ok(), "{reply:?}");
+        reply
+    }
+
     /// Waits until Seawall has counted this client's earlier operations. Seawall counts an
     /// operation after it has sent the reply, but before it reads the client's next message.
     pub async fn wait_until_counted(&mut self) -> Result<(), RawError> {
