@@ -3,7 +3,7 @@
 
 use super::{
     Merge, add, add_known, combine, deployment::merge_pools, merge_by, merge_known, merge_text,
-    shapes::merge_shapes,
+    merge_with, shapes::merge_shapes,
 };
 use crate::{Changes, Pulse, Report, Server, Span, SpanFigures, Stalls, Storms};
 
@@ -53,14 +53,9 @@ impl Merge for Pulse {
         add_known(&mut self.answered, other.answered);
         add_known(&mut self.refused, other.refused);
         add_known(&mut self.unanswered, other.unanswered);
-        combine(
-            &mut self.refusals,
-            other.refusals,
-            |mut refusals, others| {
-                refusals.extend(others);
-                refusals
-            },
-        );
+        merge_with(&mut self.refusals, other.refusals, |all, others| {
+            all.extend(others);
+        });
         self.note = self.note.take().or(other.note);
         merge_text(&mut self.state, other.state);
     }

@@ -75,8 +75,13 @@ fn add_known<T: std::ops::Add<Output = T>>(sum: &mut Option<T>, more: Option<T>)
 
 /// Merges `other` into `member`. If only one of the two is present, the result is the present one.
 fn merge_known<T: Merge>(member: &mut Option<T>, other: Option<T>) {
+    merge_with(member, other, Merge::merge);
+}
+
+/// Like [`merge_known`], with the function `merge` for two values.
+fn merge_with<T>(member: &mut Option<T>, other: Option<T>, merge: impl FnOnce(&mut T, T)) {
     combine(member, other, |mut member, other| {
-        member.merge(other);
+        merge(&mut member, other);
         member
     });
 }

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use super::{Durations, Merge, add, add_limit, combine, merge_by, step_length, within_step};
+use super::{Durations, Merge, add, add_limit, merge_by, merge_known, step_length, within_step};
 use crate::{
     GaugeStep, GaugeTimeline, GaugeValues, Heatmap, HeatmapColumn, HeatmapShapes, Latency,
     Sparklines, Tick, TickSecond, figures::bucket_number,
@@ -247,10 +247,7 @@ impl Merge for Tick {
         self.storm |= other.storm;
         self.server_connections.merge(other.server_connections);
         self.uptime_seconds = self.uptime_seconds.max(other.uptime_seconds);
-        combine(&mut self.second, other.second, |mut second, other| {
-            second.merge(other);
-            second
-        });
+        merge_known(&mut self.second, other.second);
     }
 }
 

@@ -2,13 +2,13 @@
 
 use super::{
     Durations, Merge, add, add_counts, add_known, add_more, add_phases, combine, durations,
-    merge_by, merge_known, step_length, within_step,
+    merge_by, merge_known, merge_with, step_length, within_step,
 };
 use seawall_stats::float;
 
 use crate::{
-    Bucket, Cursors, Moment, Namespace, Namespaces, Other, Report, Server, Shape, Shapes,
-    SinceStart, Timeline, TimelineStep,
+    Bucket, CodeCount, Cursors, Moment, Named, Namespace, Namespaces, Other, Report, Server, Shape,
+    Shapes, SinceStart, Timeline, TimelineStep,
 };
 
 /// True if there is a distribution, or if no duration was recorded.
@@ -116,6 +116,16 @@ pub(super) fn merge_shapes(shapes: &mut Vec<Shape>, others: Vec<Shape>) {
     merge_by(shapes, others, |shape| shape.id.clone(), Merge::merge);
 }
 
+fn add_named(all: &mut Vec<Named>, others: Vec<Named>) {
+    let name = |of: &Named| of.name.clone();
+    merge_by(all, others, name, |sum, of| sum.count += of.count);
+}
+
+fn add_codes(all: &mut Vec<CodeCount>, others: Vec<CodeCount>) {
+    let code = |of: &CodeCount| of.code.clone();
+    merge_by(all, others, code, |sum, of| sum.count += of.count);
+}
+
 fn earlier(moment: Moment, other: Moment) -> Moment {
     match other.seconds() < moment.seconds() {
         true => other,
@@ -142,42 +152,14 @@ impl Merge for Shape {
     fn merge(&mut self, mut other: Self) {
         merge_load!(self, other);
         merge_known(&mut self.cursors, other.cursors);
-        combine(&mut self.outcomes, other.outcomes, |mut counts, others| {
-            add_counts(&mut counts, others);
-            counts
-        });
-        combine(
-            &mut self.applications,
-            other.applications,
-            |mut all, others| {
-                merge_by(
-                    &mut all,
-                    others,
-                    |of| of.name.clone(),
-                    |sum, of| sum.count += of.count,
-                );
-                all
-            },
-        );
-        combine(
-            &mut self.errors_by_code,
-            other.errors_by_code,
-            |mut all, others| {
-                merge_by(
-                    &mut all,
-                    others,
-                    |of| of.code.clone(),
-                    |sum, of| sum.count += of.count,
-                );
-                all
-            },
-        );
+        merge_with(&mut self.outcomes, other.outcomes, add_counts);
+        merge_with(&mut self.applications, other.applications, add_named);
+        merge_with(&mut self.errors_by_code, other.errors_by_code, add_codes);
         merge_known(&mut self.since_start, other.since_start);
         add_known(&mut self.statements, other.statements);
         add_known(&mut self.streamed, other.streamed);
-        combine(&mut self.timeline, other.timeline, |mut steps, others| {
-            merge_steps(&mut steps, others, 0.0);
-            steps
+        merge_with(&mut self.timeline, other.timeline, |steps, others| {
+            merge_steps(steps, others, 0.0);
         });
         combine(&mut self.first_seen, other.first_seen, earlier);
         combine(&mut self.last_seen, other.last_seen, later);
@@ -291,10 +273,7 @@ impl Merge for Namespace {
             ),
             (&mut self.write_error_codes, other.write_error_codes),
         ] {
-            combine(sums, more, |mut counts, others| {
-                add_counts(&mut counts, others);
-                counts
-            });
+            merge_with(sums, more, add_counts);
         }
     }
 }
