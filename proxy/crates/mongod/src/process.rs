@@ -245,7 +245,7 @@ impl Mongod {
     }
 
     async fn start_at(program: &Path, mut options: Options, port: u16) -> Result<Self, Error> {
-        let directory = Directory::create()?;
+        let directory = Directory::create(&std::env::temp_dir(), "seawall-mongod-")?;
         if options.auth && options.replica_set.is_some() && options.cluster_key.is_none() {
             options.cluster_key = Some(ClusterKey::generate()?);
         }
@@ -434,13 +434,14 @@ pub(super) fn random_name(prefix: &str) -> Result<String, Error> {
 
 /// A private temporary directory.
 #[derive(Debug)]
-struct Directory {
-    path: PathBuf,
+pub(super) struct Directory {
+    pub(super) path: PathBuf,
 }
 
 impl Directory {
-    fn create() -> Result<Self, Error> {
-        let path = std::env::temp_dir().join(random_name("seawall-mongod-")?);
+    /// Creates a directory in `parent`. Its name is `prefix` and random digits.
+    pub(super) fn create(parent: &Path, prefix: &str) -> Result<Self, Error> {
+        let path = parent.join(random_name(prefix)?);
         // If the directory exists, `create` fails. The directory must not be used, because another
         // user could have created it and could then read the files in it.
         DirBuilder::new()
@@ -453,7 +454,8 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Ignore an error: usually the shell of the supervisor has already removed the directory.
+        // Ignore an error: usually the shell of the supervisor has already removed the directory of
+        // a mongod, and `remove_abandoned` removes the directory of a download before a later one.
         drop(fs::remove_dir_all(&self.path));
     }
 }
