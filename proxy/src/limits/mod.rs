@@ -33,7 +33,7 @@ pub use self::{
 pub(crate) use self::{
     fair::TurnQueue,
     heavy::{HandshakeLine, Heavy, HeavyWork},
-    operations::{OperationPermit, Operator},
+    operations::{OperationPermit, Operator, Waiting},
     permits::{EvictablePermit, EvictablePermits, EvictionReason},
     recent::{NameHasher, RecentMap, Retired},
     turns::{StepwiseTurn, Turns},

@@ -114,11 +114,11 @@ impl OperationPermits {
     }
 }
 
-/// Counts one waiting operation until this guard is dropped.
-struct Waiting<'a>(&'a AtomicUsize);
+/// Counts one waiting operation until this guard is dropped, so also if the wait is cancelled.
+pub(crate) struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    fn begin(count: &'a AtomicUsize) -> Self {
+    pub(crate) fn begin(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         Self(count)
     }

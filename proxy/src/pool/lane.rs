@@ -27,7 +27,7 @@ use foldhash::fast::RandomState;
 use tokio::time::timeout;
 
 use super::ServerPool;
-use crate::limits::{Turn, Turns};
+use crate::limits::{Turn, Turns, Waiting};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
@@ -135,23 +135,6 @@ impl HeldPermit<'_> {
     /// over.
     pub(crate) fn release(self) {
         self.permit.release();
-    }
-}
-
-/// Counts one operation that waits for a turn, until this guard is dropped. A cancelled wait drops
-/// its guard too.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn begin(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
