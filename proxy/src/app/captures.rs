@@ -11,7 +11,7 @@ use seawall_insight::{Annotation, AnnotationKind};
 use crate::{
     captures::{CaptureSettings, Captures, EventKind, RedactionKey},
     client::Shared,
-    observe::{CaptureCounts, Exporter},
+    observe::Exporter,
     topology::Topology,
 };
 
@@ -94,15 +94,7 @@ pub(super) fn see(captures: &Captures, annotation: &Annotation) {
 /// starts to delete expired captures. Must be called once a second.
 pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
     shared.captures.prepare();
-    let figures = shared.captures.figures();
-    exporter.update_capture_metrics(&CaptureCounts {
-        is_running: figures.is_running,
-        operations: figures.operations,
-        omitted: figures.omitted,
-        ended: figures.ended,
-        written_bytes: figures.written_bytes,
-        kept_bytes: figures.kept_bytes,
-    });
+    exporter.update_capture_metrics(&shared.captures.figures());
     if shared.captures.take_cleaning_turn() {
         let captures = Arc::clone(&shared.captures);
         // Delete on a thread where blocking is allowed, because the directory may be slow.

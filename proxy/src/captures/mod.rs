@@ -40,6 +40,7 @@ use std::{
 use arc_swap::ArcSwapOption;
 use seawall_capture::record::{EndReason, Event, Redaction, ReplyDetail, Server};
 use seawall_locks::Mutex;
+use seawall_stats::CaptureCounts;
 use tokio::time::Instant;
 
 pub use self::{
@@ -47,7 +48,7 @@ pub use self::{
     member::{Arrived, CapturedClient, Ended, Recording, ReplyCopy, ReplyMessage},
     redaction::RedactionKey,
     selection::{Described, Selection},
-    state::{CaptureFigures, CaptureState},
+    state::CaptureState,
     tap::Plan,
 };
 use self::{
@@ -655,7 +656,7 @@ impl Captures {
     }
 
     /// The counts for the metrics.
-    pub fn figures(&self) -> CaptureFigures {
+    pub fn figures(&self) -> CaptureCounts {
         let running = self.running.written.load_full();
         let running_bytes = running
             .as_ref()
@@ -665,7 +666,7 @@ impl Captures {
             omitted.map(|(reason, count)| (reason_name(reason), count.load(Ordering::Relaxed)));
         let ended = ENDS.into_iter().zip(&self.totals.ended);
         let ended = ended.map(|(end, count)| (end_name(end), count.load(Ordering::Relaxed)));
-        CaptureFigures {
+        CaptureCounts {
             is_running: running.is_some(),
             operations: self.totals.operations.load(Ordering::Relaxed),
             omitted: omitted.collect(),

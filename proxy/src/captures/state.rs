@@ -1,4 +1,4 @@
-//! Descriptions of captures for the API and the metrics.
+//! Descriptions of captures for the API.
 
 use std::collections::BTreeMap;
 
@@ -43,25 +43,6 @@ pub struct CaptureState {
     pub redaction: Option<String>,
     /// Selects the clients that are captured.
     pub selection: Selection,
-}
-
-/// Values for the metrics, over all captures.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CaptureFigures {
-    /// True while a capture runs.
-    pub is_running: bool,
-    /// Operations recorded since the start of the process.
-    pub operations: u64,
-    /// For each reason, the number of omitted operations plus the number of omitted reply messages,
-    /// in all captures since the start of the process. A reply can be recorded without its message.
-    pub omitted: Vec<(&'static str, u64)>,
-    /// Number of captures that have ended since the start of the process, by the reason for their
-    /// end.
-    pub ended: Vec<(&'static str, u64)>,
-    /// Bytes that captures have written to disk since the start of the process.
-    pub written_bytes: u64,
-    /// Total size of all captures on disk, in bytes.
-    pub kept_bytes: u64,
 }
 
 impl CaptureState {

@@ -65,7 +65,7 @@ pub(crate) use self::{
     clients::close,
     exporter::{CertificateSeries, LeftOutLines},
     own::{open_descriptors, process_cpu, resident_bytes},
-    process::{CaptureCounts, HistoryLosses, Memory},
+    process::{HistoryLosses, Memory},
     protobuf::PROTOBUF,
     servers::CloseReason,
     sums::RowIndexes,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use metrics::Label;
 
 use super::{Exporter, exporter::LeftOutLines, metric_name::MetricName, own::resident_bytes};
-use seawall_stats::float;
+use seawall_stats::{CaptureCounts, float};
 
 /// The memory of one part of Seawall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,25 +15,6 @@ pub(crate) struct Memory {
     pub owner: &'static str,
     /// Size of the memory in bytes.
     pub bytes: usize,
-}
-
-/// The counts of all captures (recordings of clients' operations). The exporter does not collect
-/// these counts itself: the caller of `update_capture_metrics` provides them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CaptureCounts {
-    /// True while a capture runs.
-    pub is_running: bool,
-    /// Operations recorded since Seawall started.
-    pub operations: u64,
-    /// Operations that captures did not record, and replies that captures recorded without their
-    /// message, since Seawall started, by reason.
-    pub omitted: Vec<(&'static str, u64)>,
-    /// Captures that have ended since Seawall started, by reason.
-    pub ended: Vec<(&'static str, u64)>,
-    /// Bytes written to captures since Seawall started, after compression.
-    pub written_bytes: u64,
-    /// Bytes of all captures on disk.
-    pub kept_bytes: u64,
 }
 
 /// Losses of the history since Seawall started. The history consists of steps: a step has the
@@ -92,7 +73,8 @@ impl Exporter {
         }
     }
 
-    /// Updates the metrics of captures. Must be called once a second.
+    /// Updates the metrics of captures. Must be called once a second. The exporter does not collect
+    /// these counts itself.
     pub(crate) fn update_capture_metrics(&self, counts: &CaptureCounts) {
         let gauges = [
             (MetricName::CaptureRunning, u64::from(counts.is_running)),

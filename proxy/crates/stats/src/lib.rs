@@ -1,10 +1,12 @@
 //! The basic types of statistics: distributions of durations, phases and outcomes of operations,
-//! sums over the operations of a labeled series, gauges, counts of client connections, samples of
-//! the counters of servers, and a parser for the durations and times in requests to the API.
+//! sums over the operations of a labeled series, gauges, counts of client connections and of
+//! captures, samples of the counters of servers, and a parser for the durations and times in
+//! requests to the API.
 //!
 //! The types are plain values. This crate has no clock and no I/O, and does not know the source of
 //! the values.
 
+mod captures;
 mod distribution;
 mod figures;
 mod gauges;
@@ -16,6 +18,7 @@ mod times;
 mod traffic;
 
 pub use self::{
+    captures::CaptureCounts,
     distribution::{
         DenseDistribution, Distribution, FineDistribution, Measured, OCTAVES, octave_bound_seconds,
     },
