@@ -350,20 +350,7 @@ mod tests {
     #[tokio::test]
     async fn metrics_are_served_while_requests_for_captures_hang() {
         let directory = env::temp_dir().join(format!("seawall-hung-requests-{}", process::id()));
-        let settings = CaptureSettings {
-            directory: directory.clone(),
-            max_bytes: 1 << 20,
-            max_part_bytes: 1 << 20,
-            max_bytes_per_second: None,
-            queue_bytes: 1 << 20,
-            retention: None,
-            max_duration: Duration::from_secs(60),
-            on: Vec::new(),
-            lead: Duration::from_secs(1),
-            lead_bytes: 1 << 20,
-            redaction: Redaction::None,
-            redaction_key: None,
-        };
+        let settings = CaptureSettings::for_tests(directory.clone());
         let (captures, gate) = Captures::with_hanging_starts(settings);
         let state = AdminState {
             captures: Arc::clone(&captures),

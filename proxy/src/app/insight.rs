@@ -343,7 +343,6 @@ mod tests {
     };
 
     use bson::doc;
-    use seawall_capture::record::Redaction;
     use tokio::time::{Instant, timeout};
 
     use super::*;
@@ -389,18 +388,8 @@ mod tests {
     /// Settings with which reconnect storms begin captures in `directory`.
     fn captures_of_storms(directory: &Path) -> CaptureSettings {
         CaptureSettings {
-            directory: directory.to_owned(),
-            max_bytes: 1 << 20,
-            max_part_bytes: 1 << 20,
-            max_bytes_per_second: None,
-            queue_bytes: 1 << 20,
-            retention: None,
-            max_duration: Duration::from_secs(60),
             on: vec![EventKind::Storm],
-            lead: Duration::from_secs(1),
-            lead_bytes: 1 << 20,
-            redaction: Redaction::None,
-            redaction_key: None,
+            ..CaptureSettings::for_tests(directory.to_owned())
         }
     }
 

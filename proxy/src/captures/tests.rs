@@ -32,20 +32,7 @@ impl Folder {
     }
 
     fn settings(&self) -> CaptureSettings {
-        CaptureSettings {
-            directory: self.0.clone(),
-            max_bytes: 1 << 30,
-            max_part_bytes: 1 << 20,
-            max_bytes_per_second: None,
-            queue_bytes: 64 << 20,
-            retention: None,
-            max_duration: Duration::from_secs(60),
-            on: Vec::new(),
-            lead: Duration::from_secs(10),
-            lead_bytes: 1 << 20,
-            redaction: Redaction::None,
-            redaction_key: None,
-        }
+        CaptureSettings::for_tests(self.0.clone())
     }
 
     fn captures(&self, change: impl FnOnce(&mut CaptureSettings)) -> Captures {

@@ -4,6 +4,26 @@ use std::sync::mpsc::Sender;
 
 use super::*;
 
+impl CaptureSettings {
+    /// Settings for tests, with which no event begins a capture.
+    pub(crate) fn for_tests(directory: PathBuf) -> Self {
+        Self {
+            directory,
+            max_bytes: 1 << 30,
+            max_part_bytes: 1 << 20,
+            max_bytes_per_second: None,
+            queue_bytes: 64 << 20,
+            retention: None,
+            max_duration: Duration::from_secs(60),
+            on: Vec::new(),
+            lead: Duration::from_secs(10),
+            lead_bytes: 1 << 20,
+            redaction: Redaction::None,
+            redaction_key: None,
+        }
+    }
+}
+
 impl Captures {
     /// Returns captures whose starts hang until the returned sender is dropped.
     pub(crate) fn with_hanging_starts(settings: CaptureSettings) -> (Arc<Self>, Sender<()>) {
