@@ -223,16 +223,8 @@ impl Topology {
         connector: Connector,
         recorder: Arc<Recorder>,
     ) -> Arc<Self> {
-        let server = ServerDescription {
-            server_type: ServerType::Standalone,
-            ..ServerDescription::unknown(address)
-        };
-        let description = TopologyDescription {
-            topology_type: TopologyType::Single,
-            servers: vec![server],
-            ..TopologyDescription::default()
-        };
-        Self::described(description, limits, connector, recorder)
+        let types = (TopologyType::Single, ServerType::Standalone);
+        Self::unmonitored(types, [address], limits, connector, recorder)
     }
 
     /// Creates a topology for tests: all its servers are usable routers, and nothing monitors them.
@@ -243,16 +235,8 @@ impl Topology {
         connector: Connector,
         recorder: Arc<Recorder>,
     ) -> Arc<Self> {
-        let servers = addresses.map(|address| ServerDescription {
-            server_type: ServerType::Router,
-            ..ServerDescription::unknown(address)
-        });
-        let description = TopologyDescription {
-            topology_type: TopologyType::Sharded,
-            servers: servers.into(),
-            ..TopologyDescription::default()
-        };
-        Self::described(description, limits, connector, recorder)
+        let types = (TopologyType::Sharded, ServerType::Router);
+        Self::unmonitored(types, addresses, limits, connector, recorder)
     }
 
     /// Creates a topology for tests: it has two routers, and nothing monitors them. The router at
@@ -264,24 +248,17 @@ impl Topology {
         connector: Connector,
         recorder: Arc<Recorder>,
     ) -> Arc<Self> {
-        let usable = ServerDescription {
-            server_type: ServerType::Router,
-            ..ServerDescription::unknown(address)
+        let failed = ServerAddress::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port: 1,
         };
-        let failed = ServerDescription {
-            server_type: ServerType::Router,
-            failed_since: Some(Instant::now()),
-            ..ServerDescription::unknown(ServerAddress::Tcp {
-                host: "127.0.0.1".to_owned(),
-                port: 1,
-            })
-        };
-        let description = TopologyDescription {
-            topology_type: TopologyType::Sharded,
-            servers: vec![usable, failed],
-            ..TopologyDescription::default()
-        };
-        Self::described(description, limits, connector, recorder)
+        let topology = Self::of_usable_routers([address, failed], limits, connector, recorder);
+        let mut snapshot = Snapshot::clone(&topology.snapshot());
+        for server in snapshot.description.servers.iter_mut().skip(1) {
+            server.failed_since = Some(Instant::now());
+        }
+        topology.published.replace(snapshot);
+        topology
     }
 
     /// Makes the failed servers usable again. Only for tests, in which nothing monitors the
@@ -295,15 +272,26 @@ impl Topology {
         self.published.replace(snapshot);
     }
 
-    /// Creates a topology for tests: nothing monitors its servers. Its description is
-    /// `description`, and each server has a pool that is ready.
+    /// Creates a topology for tests: nothing monitors its servers. `types` are the type of the
+    /// topology and the type of each server. Each server has a pool that is ready.
     #[cfg(test)]
-    fn described(
-        description: TopologyDescription,
+    fn unmonitored<const COUNT: usize>(
+        types: (TopologyType, ServerType),
+        addresses: [ServerAddress; COUNT],
         limits: Limits,
         connector: Connector,
         recorder: Arc<Recorder>,
     ) -> Arc<Self> {
+        let (topology_type, server_type) = types;
+        let servers = addresses.map(|address| ServerDescription {
+            server_type,
+            ..ServerDescription::unknown(address)
+        });
+        let description = TopologyDescription {
+            topology_type,
+            servers: servers.into(),
+            ..TopologyDescription::default()
+        };
         let runtime = Handle::current();
         let servers = description.servers.iter();
         let pools = servers.map(|server| {
