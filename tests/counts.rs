@@ -31,10 +31,7 @@ use allocation_counter::measure;
 use bson::{Document, RawDocument, doc};
 use seawall::client::Peer;
 use seawall_locks::{LockCounts, count};
-use seawall_tests::{
-    eventually::eventually,
-    seawall::{Options, Seawall},
-};
+use seawall_tests::{eventually::eventually, seawall::Seawall};
 use seawall_transport::{MemoryBudget, MessageReader, Stream};
 use seawall_wire::{
     HEADER_BYTES, MAX_MESSAGE_BYTES, OpCode, OpMsg, OpQuery, encode_op_msg_like, encode_op_reply,
@@ -197,11 +194,7 @@ impl Scene {
         let servers: Vec<_> = kinds.iter().map(|kind| Server::start(*kind)).collect();
         let addresses = servers.iter().map(|server| server.address.to_string());
         let uri = format!("mongodb://{}/", addresses.collect::<Vec<_>>().join(","));
-        let options = Options {
-            toml: CONFIGURATION.to_owned(),
-            ..Options::default()
-        };
-        let seawall = runtime.block_on(Seawall::start_with(&uri, options));
+        let seawall = runtime.block_on(Seawall::start_configured(&uri, CONFIGURATION));
         let scene = Self {
             runtime,
             seawall,

@@ -26,7 +26,7 @@ use seawall_tests::{
     process::Process,
     raw::{Login, RawClient},
     scratch::Scratch,
-    seawall::{self, Seawall, http, sum_of},
+    seawall::{Seawall, http, sum_of},
 };
 use tokio::{net::TcpSocket, time::Instant};
 
@@ -93,13 +93,9 @@ async fn pass_encrypted() {
     let uri = format!(
         "mongodb://{ELSEWHERE}:{port}/?tls=true&tlsAllowInvalidCertificates=true&directConnection=true"
     );
-    let options = seawall::Options {
-        toml: "deployment.mode = \"relay\"\ndeployment.relay_encrypted = true\n\
-               auth.authentication_timeout_ms = 3000\n"
-            .to_owned(),
-        ..seawall::Options::default()
-    };
-    let seawall = Seawall::start_with(&uri, options).await;
+    let toml = "deployment.mode = \"relay\"\ndeployment.relay_encrypted = true\n\
+                auth.authentication_timeout_ms = 3000\n";
+    let seawall = Seawall::start_configured(&uri, toml).await;
     let tls = server.certificates().unwrap().client_config().unwrap();
     let address = seawall.address().parse().unwrap();
     let mut client = RawClient::connect_tls(address, "localhost", tls)
@@ -181,11 +177,8 @@ async fn me(client: &mut RawClient) -> String {
 
 async fn intercept() {
     let set = ReplicaSet::start(3, Options::default()).await.unwrap();
-    let options = seawall::Options {
-        toml: "deployment.mode = \"relay\"\ndeployment.original_destination = true\n".to_owned(),
-        ..seawall::Options::default()
-    };
-    let seawall = Seawall::start_with(&set.uri(), options).await;
+    let toml = "deployment.mode = \"relay\"\ndeployment.original_destination = true\n";
+    let seawall = Seawall::start_configured(&set.uri(), toml).await;
     let here: SocketAddr = seawall.address().parse().unwrap();
     let ports: Vec<_> = set
         .members()

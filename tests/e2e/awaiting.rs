@@ -9,7 +9,7 @@ use seawall_tests::{
     mongod::{NewUser, Options, ReplicaSet, create_user},
     raw::{OpMsg, RawClient, RawReply},
     recorder::{Cut, Recorder},
-    seawall::{self, Seawall},
+    seawall::Seawall,
 };
 use tokio::{task::JoinSet, time::timeout};
 
@@ -39,11 +39,7 @@ impl Scene {
             .unwrap();
         let recorder = Recorder::start(set.members()[0].address()).await.unwrap();
         let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
-        let options = seawall::Options {
-            toml,
-            ..seawall::Options::default()
-        };
-        let seawall = Seawall::start_with(&uri, options).await;
+        let seawall = Seawall::start_configured(&uri, &toml).await;
         Self {
             set,
             recorder,

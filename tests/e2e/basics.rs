@@ -12,7 +12,7 @@ use seawall_tests::{
         server_version, shared_replica_set, unique_name,
     },
     raw::{KeyCache, Login, Mechanism, Outcome, RawClient, RawReply, Verdict},
-    seawall::{self, Seawall},
+    seawall::Seawall,
 };
 use tokio::task::JoinSet;
 
@@ -118,11 +118,8 @@ async fn a_thousand_short_connections_need_one_server_login_per_pooled_connectio
     let mut root = server.raw_client().await.unwrap();
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
     assert!(root.login(&login).await.unwrap().is_authenticated());
-    let options = seawall::Options {
-        toml: format!("[pool]\nmax_pool_size = {MAX_POOL_SIZE}\n"),
-        ..seawall::Options::default()
-    };
-    let seawall = Seawall::start_with(&server.uri(), options).await;
+    let toml = format!("[pool]\nmax_pool_size = {MAX_POOL_SIZE}\n");
+    let seawall = Seawall::start_configured(&server.uri(), &toml).await;
     let before = scram_conversations(&mut root).await;
 
     let login = user

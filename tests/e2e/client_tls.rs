@@ -21,7 +21,7 @@ use seawall_tests::{
     process::run,
     raw::{OpMsg, RawClient},
     scratch::Scratch,
-    seawall::{Options, Seawall, http, sum_of},
+    seawall::{Seawall, http, sum_of},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, Interest},
@@ -83,11 +83,7 @@ impl Scene {
     }
 
     async fn launch_in_front_of(&self, deployment: &str, toml: &str) -> Seawall {
-        let options = Options {
-            toml: self.toml(toml),
-            ..Options::default()
-        };
-        Seawall::start_with(deployment, options).await
+        Seawall::start_configured(deployment, &self.toml(toml)).await
     }
 
     /// The settings of `[listen.tls]`. Each `DIR` in `toml` is replaced by the path of the scratch
@@ -210,11 +206,8 @@ async fn seawall_presents_the_certificate_for_the_requested_host_name_and_a_supp
         files("-key.pem")
     );
     let server = shared_standalone().await.unwrap();
-    let options = Options {
-        toml: toml.replace("DIR", scene.scratch.path().to_str().unwrap()),
-        ..Options::default()
-    };
-    scene.seawall = Some(Seawall::start_with(&server.uri(), options).await);
+    let toml = toml.replace("DIR", scene.scratch.path().to_str().unwrap());
+    scene.seawall = Some(Seawall::start_configured(&server.uri(), &toml).await);
     let config = scene.config(None);
     for (name, expected) in [
         ("a.example", &first),

@@ -10,7 +10,7 @@ use seawall_tests::{
     eventually::eventually,
     mongod::{Options, ReplicaSet},
     raw::{OpMsg, RawClient},
-    seawall::{self, Seawall},
+    seawall::Seawall,
 };
 
 /// Time limit of each wait.
@@ -29,11 +29,7 @@ impl Scene {
 
     async fn start_with(toml: &str) -> Self {
         let set = ReplicaSet::start(1, Options::default()).await.unwrap();
-        let options = seawall::Options {
-            toml: toml.to_owned(),
-            ..seawall::Options::default()
-        };
-        let seawall = Seawall::start_with(&set.uri(), options).await;
+        let seawall = Seawall::start_configured(&set.uri(), toml).await;
         let scene = Self { _set: set, seawall };
         let insert = doc! {"insert": "c", "documents": [{"_id": 1, "n": 0}]};
         scene.run(insert).await;

@@ -10,7 +10,7 @@ use seawall_tests::{
     mongod::{FailTimes, Options, ROOT, ROOT_PASSWORD, ReplicaSet, fail_command, unique_name},
     raw::{Login, OpMsg, RawClient, RawReply, message::MORE_TO_COME},
     scratch::Scratch,
-    seawall::{self, Seawall},
+    seawall::Seawall,
 };
 use serde_json::{Value, json};
 
@@ -36,11 +36,7 @@ impl Scene {
 
     async fn start_with(toml: &str, options: Options) -> Self {
         let set = ReplicaSet::start(1, options).await.unwrap();
-        let options = seawall::Options {
-            toml: toml.to_owned(),
-            ..seawall::Options::default()
-        };
-        let seawall = Seawall::start_with(&set.uri(), options).await;
+        let seawall = Seawall::start_configured(&set.uri(), toml).await;
         let db = unique_name("counted");
         Self { set, seawall, db }
     }

@@ -20,7 +20,7 @@ use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, Standalone, create_user},
     raw::{KeyCache, Login, OpMsg, RawClient, RawError, RawReply},
-    seawall::{self, Seawall},
+    seawall::Seawall,
     turbulence::Turbulence,
 };
 use tokio::task::JoinSet;
@@ -41,11 +41,8 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let root = server.client().unwrap();
     let user = prepare(&root).await;
-    let options = seawall::Options {
-        toml: format!("[pool]\nmax_pool_size = {POOL_SIZE}\nwait_queue_timeout_ms = 60000\n"),
-        ..seawall::Options::default()
-    };
-    let seawall = Arc::new(Seawall::start_with(&server.uri(), options).await);
+    let toml = format!("[pool]\nmax_pool_size = {POOL_SIZE}\nwait_queue_timeout_ms = 60000\n");
+    let seawall = Arc::new(Seawall::start_configured(&server.uri(), &toml).await);
     let keys = KeyCache::default();
     let login = user.login().keys(&keys);
 
@@ -117,14 +114,11 @@ async fn no_client_gets_a_wrong_reply_while_server_connections_stall_or_break_at
     let user = prepare(&root).await;
     let turbulence = Turbulence::start(server.address(), SEED).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", turbulence.address());
-    let options = seawall::Options {
-        toml: format!(
-            "pool.max_pool_size = {POOL_SIZE}\npool.wait_queue_timeout_ms = 60000\n\
-             deployment.heartbeat_frequency_ms = 500\n"
-        ),
-        ..seawall::Options::default()
-    };
-    let seawall = Arc::new(Seawall::start_with(&uri, options).await);
+    let toml = format!(
+        "pool.max_pool_size = {POOL_SIZE}\npool.wait_queue_timeout_ms = 60000\n\
+         deployment.heartbeat_frequency_ms = 500\n"
+    );
+    let seawall = Arc::new(Seawall::start_configured(&uri, &toml).await);
     let keys = KeyCache::default();
     let failures = Arc::new(AtomicUsize::new(0));
     let disconnects = Arc::new(AtomicUsize::new(0));

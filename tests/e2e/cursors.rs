@@ -8,7 +8,7 @@ use seawall_tests::{
     eventually::eventually,
     mongod::{Options, Standalone},
     raw::RawClient,
-    seawall::{self, Seawall},
+    seawall::Seawall,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -28,11 +28,7 @@ struct Scene {
 impl Scene {
     async fn start() -> Self {
         let server = Standalone::start(Options::default()).await.unwrap();
-        let options = seawall::Options {
-            toml: SETTINGS.to_owned(),
-            ..seawall::Options::default()
-        };
-        let seawall = Seawall::start_with(&server.uri(), options).await;
+        let seawall = Seawall::start_configured(&server.uri(), SETTINGS).await;
         let address = seawall.address().parse().unwrap();
         let mut client = RawClient::connect(address).await.unwrap();
         client.set_limit(LIMIT);

@@ -25,7 +25,7 @@ use seawall_tests::{
     raw::{Login, OpMsg, RawClient, RawError},
     recorder::Recorder,
     scratch::Scratch,
-    seawall::{self, Seawall, http, sum_of},
+    seawall::{Seawall, http, sum_of},
 };
 use tokio::{
     sync::oneshot,
@@ -245,11 +245,7 @@ async fn an_interrupt_ends_the_process_at_once_with_code_130() {
 #[tokio::test]
 async fn hello_fails_with_code_91_in_a_drain_and_operations_are_served_until_the_drain_ends() {
     let set = shared_replica_set().await.unwrap();
-    let options = seawall::Options {
-        toml: "shutdown.drain_ms = 5000".to_owned(),
-        ..seawall::Options::default()
-    };
-    let seawall = Seawall::start_with(&set.uri(), options).await;
+    let seawall = Seawall::start_configured(&set.uri(), "shutdown.drain_ms = 5000").await;
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
     let connect = async || RawClient::connect(seawall.address().parse().unwrap()).await;
     let mut busy = connect().await.unwrap();
@@ -311,11 +307,7 @@ async fn hello_fails_with_code_91_in_a_drain_and_operations_are_served_until_the
 async fn each_write_that_is_executed_before_the_end_of_a_drain_is_acknowledged() {
     const CLIENTS: i32 = 5;
     let server = Standalone::start(mongod::Options::default()).await.unwrap();
-    let options = seawall::Options {
-        toml: "shutdown.drain_ms = 1000".to_owned(),
-        ..seawall::Options::default()
-    };
-    let seawall = Seawall::start_with(&server.uri(), options).await;
+    let seawall = Seawall::start_configured(&server.uri(), "shutdown.drain_ms = 1000").await;
     let address = seawall.address().parse().unwrap();
     let mut clients = JoinSet::new();
     for id in 0..CLIENTS {
@@ -351,11 +343,7 @@ async fn each_write_that_is_executed_before_the_end_of_a_drain_is_acknowledged()
 #[tokio::test]
 async fn a_drain_ends_when_the_last_client_has_left() {
     let set = shared_replica_set().await.unwrap();
-    let options = seawall::Options {
-        toml: "shutdown.drain_ms = 600000".to_owned(),
-        ..seawall::Options::default()
-    };
-    let seawall = Seawall::start_with(&set.uri(), options).await;
+    let seawall = Seawall::start_configured(&set.uri(), "shutdown.drain_ms = 600000").await;
     let mut client = RawClient::connect(seawall.address().parse().unwrap())
         .await
         .unwrap();
@@ -377,11 +365,8 @@ async fn a_drain_ends_when_the_last_client_has_left() {
 #[tokio::test]
 async fn idle_relayed_clients_are_closed_at_the_beginning_of_a_drain() {
     let set = shared_replica_set().await.unwrap();
-    let options = seawall::Options {
-        toml: "shutdown.drain_ms = 600000\ndeployment.mode = \"relay\"".to_owned(),
-        ..seawall::Options::default()
-    };
-    let seawall = Seawall::start_with(&set.uri(), options).await;
+    let toml = "shutdown.drain_ms = 600000\ndeployment.mode = \"relay\"";
+    let seawall = Seawall::start_configured(&set.uri(), toml).await;
     let mut idle = RawClient::connect(seawall.address().parse().unwrap())
         .await
         .unwrap();
@@ -404,11 +389,8 @@ async fn drain_beside(seawall: &Seawall, work: impl Future<Output = ()>) {
 
 /// Starts Seawall in relay mode, and connects two clients to it. Both clients are logged in.
 async fn relay_with_two_clients(uri: &str) -> (Seawall, [RawClient; 2]) {
-    let options = seawall::Options {
-        toml: "shutdown.drain_ms = 600000\ndeployment.mode = \"relay\"".to_owned(),
-        ..seawall::Options::default()
-    };
-    let seawall = Seawall::start_with(uri, options).await;
+    let toml = "shutdown.drain_ms = 600000\ndeployment.mode = \"relay\"";
+    let seawall = Seawall::start_configured(uri, toml).await;
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
     let connect = async || {
         let address = seawall.address().parse().unwrap();

@@ -12,7 +12,7 @@ use seawall_tests::{
     process::run,
     raw::RawClient,
     scratch::Scratch,
-    seawall::{Options, Seawall},
+    seawall::Seawall,
 };
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 use tokio_rustls::{
@@ -24,11 +24,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 async fn start(toml: &str) -> Seawall {
     let server = shared_standalone().await.unwrap();
-    let options = Options {
-        toml: toml.to_owned(),
-        ..Options::default()
-    };
-    Seawall::start_with(&server.uri(), options).await
+    Seawall::start_configured(&server.uri(), toml).await
 }
 
 /// The configuration of a listener on a free port of the loopback address 127.0.0.`number`,

@@ -10,7 +10,7 @@ use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, ROOT, ROOT_PASSWORD, create_user, shared_standalone, unique_name},
     raw::{Login, RawClient},
-    seawall::{Options, Seawall},
+    seawall::Seawall,
 };
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
@@ -27,11 +27,7 @@ const ACCEPT: &str =
 
 async fn start(toml: &str) -> Seawall {
     let server = shared_standalone().await.unwrap();
-    let options = Options {
-        toml: toml.to_owned(),
-        ..Options::default()
-    };
-    Seawall::start_with(&server.uri(), options).await
+    Seawall::start_configured(&server.uri(), toml).await
 }
 
 /// Opens a connection as a load balancer, and sends this header.

@@ -1,20 +1,12 @@
 //! The CPU profile of Seawall's own process, requested over HTTP.
 
 use bson::doc;
-use seawall_tests::{
-    mongod::shared_standalone,
-    raw::RawClient,
-    seawall::{Options, Seawall},
-};
+use seawall_tests::{mongod::shared_standalone, raw::RawClient, seawall::Seawall};
 
 #[tokio::test]
 async fn the_profile_api_returns_a_cpu_flame_graph_and_refuses_a_second_profile_at_the_same_time() {
     let server = shared_standalone().await.unwrap();
-    let options = Options {
-        toml: "admin.profile = true\n".to_owned(),
-        ..Options::default()
-    };
-    let seawall = Seawall::start_with(&server.uri(), options).await;
+    let seawall = Seawall::start_configured(&server.uri(), "admin.profile = true\n").await;
     let address = seawall.address().parse().unwrap();
     let busy = async {
         let mut client = RawClient::connect(address).await.unwrap();

@@ -14,7 +14,7 @@ use seawall_tests::{
     mongod::{Options, Standalone},
     process::{self, Process},
     scratch::Scratch,
-    seawall::{self, Seawall},
+    seawall::Seawall,
 };
 use seawall_wire::OpMsg;
 use tokio::{task::JoinSet, time::interval};
@@ -200,11 +200,7 @@ async fn a_replay_at_the_captured_speed_sends_the_captured_reads() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
     let scratches = [Scratch::create().unwrap(), Scratch::create().unwrap()];
     let in_front = async |server: &Prepared, scratch: &Scratch| {
-        let options = seawall::Options {
-            toml: section(scratch, ""),
-            ..seawall::Options::default()
-        };
-        Seawall::start_with(&server.set.uri(), options).await
+        Seawall::start_configured(&server.set.uri(), &section(scratch, "")).await
     };
     let captured = in_front(&source, &scratches[0]).await;
     let replayed = in_front(&target, &scratches[1]).await;
@@ -244,11 +240,7 @@ async fn a_replay_at_the_captured_speed_sends_the_captured_reads() {
 async fn a_replay_with_writes_is_refused_if_its_target_is_a_proxy_of_the_captured_server() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let scratch = Scratch::create().unwrap();
-    let options = seawall::Options {
-        toml: section(&scratch, ""),
-        ..seawall::Options::default()
-    };
-    let seawall = Seawall::start_with(&server.uri(), options).await;
+    let seawall = Seawall::start_configured(&server.uri(), &section(&scratch, "")).await;
     let id = seawall.start_capture("").await;
     let things = things(&client(seawall.address().parse().unwrap()).await);
     things.insert_one(doc! {"a": 1}).await.unwrap();

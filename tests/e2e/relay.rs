@@ -22,7 +22,7 @@ use seawall_tests::{
     raw::message::{EXHAUST_ALLOWED, MORE_TO_COME, OP_REPLY},
     raw::{Login, OpMsg, OpQuery, RawClient, RawError, RawReply, Section},
     recorder::Recorder,
-    seawall::{self, Seawall},
+    seawall::Seawall,
 };
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
@@ -31,11 +31,7 @@ pub(crate) const UNAUTHORIZED: i32 = 13;
 const MECHANISM_UNAVAILABLE: i32 = 334;
 
 pub(crate) async fn relaying(uri: &str, toml: &str) -> Seawall {
-    let options = seawall::Options {
-        toml: format!("deployment.mode = \"relay\"\n{toml}"),
-        ..seawall::Options::default()
-    };
-    Seawall::start_with(uri, options).await
+    Seawall::start_configured(uri, &format!("deployment.mode = \"relay\"\n{toml}")).await
 }
 
 pub(crate) async fn connect(seawall: &Seawall) -> RawClient {
@@ -583,11 +579,8 @@ async fn settings_can_allow_relayed_logins_with_a_mechanism_that_seawall_does_no
     create_user(&server.client().unwrap(), &user).await.unwrap();
     let behind = Plain::start(server.address(), user.login()).await;
     let uri = format!("mongodb://{}/?directConnection=true", behind.address);
-    let options = seawall::Options {
-        toml: "auth.other_mechanisms = \"relay\"\nlimits.relayed_connections = 1\n".to_owned(),
-        ..seawall::Options::default()
-    };
-    let seawall = Seawall::start_with(&uri, options).await;
+    let toml = "auth.other_mechanisms = \"relay\"\nlimits.relayed_connections = 1\n";
+    let seawall = Seawall::start_configured(&uri, toml).await;
     let refusing = Seawall::start(&uri).await;
     let reply = connect(&refusing)
         .await
@@ -652,11 +645,7 @@ async fn a_login_by_op_query_with_a_mechanism_that_seawall_does_not_support_can_
     create_user(&server.client().unwrap(), &user).await.unwrap();
     let behind = Plain::start(server.address(), user.login()).await;
     let uri = format!("mongodb://{}/?directConnection=true", behind.address);
-    let options = seawall::Options {
-        toml: "auth.other_mechanisms = \"relay\"\n".to_owned(),
-        ..seawall::Options::default()
-    };
-    let seawall = Seawall::start_with(&uri, options).await;
+    let seawall = Seawall::start_configured(&uri, "auth.other_mechanisms = \"relay\"\n").await;
     let mut client = connect(&seawall).await;
     assert!(client.legacy_hello(doc! {}).await.unwrap().is_ok());
     for (password, code) in [(b"wrong!", Some(18)), (b"secret", None)] {
@@ -685,12 +674,8 @@ async fn the_connection_of_a_relayed_client_that_does_not_log_in_is_closed() {
     )
     .await;
     let uri = format!("mongodb://{}/?directConnection=true", silent.address);
-    let options = seawall::Options {
-        toml: "auth.other_mechanisms = \"relay\"\nauth.authentication_timeout_ms = 5000\n"
-            .to_owned(),
-        ..seawall::Options::default()
-    };
-    let seawall = Seawall::start_with(&uri, options).await;
+    let toml = "auth.other_mechanisms = \"relay\"\nauth.authentication_timeout_ms = 5000\n";
+    let seawall = Seawall::start_configured(&uri, toml).await;
     let mut client = connect(&seawall).await;
     // The client begins like a driver's monitor, which may stay connected without a login. The
     // client then fails to log in, so Seawall closes its connection after the timeout.

@@ -4,11 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bson::doc;
 use seawall_locks::Mutex;
-use seawall_tests::{
-    mongod::shared_standalone,
-    raw::RawClient,
-    seawall::{Options, Seawall},
-};
+use seawall_tests::{mongod::shared_standalone, raw::RawClient, seawall::Seawall};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
     net::{TcpListener, TcpStream},
@@ -73,11 +69,7 @@ async fn a_server_gets_the_address_of_a_relayed_client_in_a_proxy_header() {
          deployment.mode = \"relay\"\ndeployment.relay_proxy_port = {}\n",
         gate.port
     );
-    let options = Options {
-        toml,
-        ..Options::default()
-    };
-    let seawall = Seawall::start_with(&server.uri(), options).await;
+    let seawall = Seawall::start_configured(&server.uri(), &toml).await;
     // Monitoring connections use the server's own port, so the gate gets no header from them.
     assert_eq!(gate.take_headers(), Vec::<Vec<u8>>::new());
     for (header, expected) in [

@@ -15,7 +15,7 @@ use seawall_tests::{
     process::Process,
     raw::{Login, Outcome, RawClient},
     scratch::Scratch,
-    seawall::{Options, Seawall, http},
+    seawall::{Seawall, http},
 };
 use serde_json::Value;
 use tokio::{
@@ -32,16 +32,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The log message of a reload that failed.
 const NOT_RELOADED: &str = "could not reload the configuration";
 
-fn with(toml: &str) -> Options {
-    Options {
-        toml: toml.to_owned(),
-        ..Options::default()
-    }
-}
-
 async fn start(toml: &str) -> Seawall {
     let server = shared_standalone().await.unwrap();
-    Seawall::start_with(&server.uri(), with(toml)).await
+    Seawall::start_configured(&server.uri(), toml).await
 }
 
 async fn connect(address: &str) -> RawClient {
@@ -144,7 +137,7 @@ async fn a_reload_can_add_change_and_remove_configured_users() {
         users.iter().map(user).collect::<String>()
     };
     let before = users(&[(&kept, "wrong"), (&removed, "right")]);
-    let seawall = Seawall::start_with(&server.uri(), with(&before)).await;
+    let seawall = Seawall::start_configured(&server.uri(), &before).await;
     let mut client = connect(seawall.address()).await;
     assert!(!log_in(&mut client, &kept, "right").await.is_authenticated());
     assert!(
@@ -445,7 +438,7 @@ async fn a_reload_can_shorten_the_authentication_timeout_of_the_next_client() {
 async fn a_reload_can_shorten_the_time_between_two_server_status_commands_to_a_server() {
     let server = Standalone::start(MongodOptions::with_auth()).await.unwrap();
     let pulse = |ms: u32| format!("pulse.interval_ms = {ms}\n");
-    let seawall = Seawall::start_with(&server.root_uri(), with(&pulse(60_000))).await;
+    let seawall = Seawall::start_configured(&server.root_uri(), &pulse(60_000)).await;
     let admin = server.client().unwrap().database("admin");
     let samples = async || {
         let status = admin.run_command(doc! { "serverStatus": 1 }).await.unwrap();

@@ -14,7 +14,7 @@ use seawall_tests::{
     mongod::{NewUser, Options, ReplicaSet, create_user},
     raw::{OpMsg, RawClient, RawReply},
     recorder::{Cut, Recorder},
-    seawall::{self, Seawall},
+    seawall::Seawall,
 };
 use tokio::{
     sync::{Mutex, Notify, mpsc},
@@ -91,11 +91,7 @@ impl Sharded {
             recorders[0].address(),
             recorders[1].address()
         );
-        let options = seawall::Options {
-            toml: toml.to_owned(),
-            ..seawall::Options::default()
-        };
-        let seawall = Seawall::start_with(&uri, options).await;
+        let seawall = Seawall::start_configured(&uri, toml).await;
         wait_for_routers(&seawall).await;
         Self {
             sets,
@@ -660,11 +656,7 @@ async fn operations_of_clients_succeed_although_one_of_two_routers_refuses_every
     let router = Seawall::start(&set.uri()).await;
     // This router serves only another user, so it refuses every login of `app`.
     let toml = "[[auth.users]]\nname = \"other\"\nsource = \"admin\"\npassword = \"secret\"\n";
-    let options = seawall::Options {
-        toml: toml.to_owned(),
-        ..seawall::Options::default()
-    };
-    let refusing = Seawall::start_with(&set.uri(), options).await;
+    let refusing = Seawall::start_configured(&set.uri(), toml).await;
     let uri = format!("mongodb://{},{}/", router.address(), refusing.address());
     let seawall = seawall_at(&uri, BOTH_ROUTERS).await;
     wait_for_routers(&seawall).await;

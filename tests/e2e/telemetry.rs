@@ -19,7 +19,7 @@ use seawall_tests::{
     eventually::eventually,
     mongod::{ROOT, ROOT_PASSWORD, shared_replica_set, unique_name},
     scratch::Scratch,
-    seawall::{self, Seawall},
+    seawall::Seawall,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
@@ -226,11 +226,7 @@ fn attribute(attributes: &[KeyValue], name: &str) -> String {
 
 async fn seawall(toml: String) -> Seawall {
     let set = shared_replica_set().await.unwrap();
-    let options = seawall::Options {
-        toml,
-        ..seawall::Options::default()
-    };
-    Seawall::start_with(&set.uri(), options).await
+    Seawall::start_configured(&set.uri(), &toml).await
 }
 
 /// Runs three inserts and seven finds, which succeed, and two commands that the server refuses.

@@ -10,7 +10,7 @@ use seawall_tests::{
     eventually::eventually,
     mongod::shared_standalone,
     raw::OpMsg,
-    seawall::{Options, Seawall},
+    seawall::Seawall,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -136,11 +136,7 @@ async fn with_both_keys() -> Scene {
         file("server-key.pem"),
     );
     let server = shared_standalone().await.unwrap();
-    let options = Options {
-        toml,
-        ..Options::default()
-    };
-    scene.seawall = Some(Seawall::start_with(&server.uri(), options).await);
+    scene.seawall = Some(Seawall::start_configured(&server.uri(), &toml).await);
     scene
 }
 

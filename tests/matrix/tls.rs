@@ -9,7 +9,7 @@ use seawall_tests::{
     mongod::{self, ROOT, ROOT_PASSWORD, Standalone},
     process::Process,
     scratch::Scratch,
-    seawall::{Options, Seawall, http, sum_of},
+    seawall::{Seawall, http, sum_of},
 };
 use serde_json::Value;
 use tokio::process::Command;
@@ -70,11 +70,8 @@ impl Scene {
             let server = Standalone::start(options).await.unwrap();
             let uri = deployment(&server);
             let plain = Seawall::start(&uri).await;
-            let options = Options {
-                toml: CLIENT_TLS.replace("DIR", scratch.path().to_str().unwrap()),
-                ..Options::default()
-            };
-            let secure = Seawall::start_with(&uri, options).await;
+            let toml = CLIENT_TLS.replace("DIR", scratch.path().to_str().unwrap());
+            let secure = Seawall::start_configured(&uri, &toml).await;
             deployments.push((server, [plain, secure]));
         }
         Self {

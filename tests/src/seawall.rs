@@ -44,6 +44,15 @@ impl Seawall {
         Self::start_with(deployment, Options::default()).await
     }
 
+    /// Like [`Self::start`], but with the additional configuration `toml` (see [`Options::toml`]).
+    pub async fn start_configured(deployment: &str, toml: &str) -> Self {
+        let options = Options {
+            toml: toml.to_owned(),
+            ..Options::default()
+        };
+        Self::start_with(deployment, options).await
+    }
+
     /// Like [`Self::start`], but with the additional configuration `options`.
     pub async fn start_with(deployment: &str, options: Options) -> Self {
         let seawall = Self::launch(deployment, options)

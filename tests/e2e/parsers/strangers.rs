@@ -7,7 +7,7 @@ use seawall_tests::{
     mongod::{ROOT, ROOT_PASSWORD, Standalone},
     raw::{Header, Login},
     recorder::Recorder,
-    seawall::{self, Seawall},
+    seawall::Seawall,
 };
 
 use super::{
@@ -116,11 +116,7 @@ pub(super) async fn recorded(server: &Standalone, mode: &str) -> (Seawall, Recor
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
     let toml = format!("deployment.mode = {mode:?}\nauth.authentication_timeout_ms = 600_000");
-    let options = seawall::Options {
-        toml,
-        ..seawall::Options::default()
-    };
-    (Seawall::start_with(&uri, options).await, recorder)
+    (Seawall::start_configured(&uri, &toml).await, recorder)
 }
 
 /// The request ids of messages that the test sent and that reached the server.

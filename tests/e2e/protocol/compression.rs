@@ -126,21 +126,14 @@ async fn compressors_are_negotiated_in_the_order_in_which_the_client_lists_them(
         let list = |reply: &RawReply| reply.body.get("compression").cloned();
         assert_eq!(list(&expected), list(&seen), "{offer}");
     }
-    let none = with_setting("listen.compressors = \"disabled\"");
-    let seawall = Seawall::start_with(&rig.set.uri(), none).await;
+    let toml = "listen.compressors = \"disabled\"";
+    let seawall = Seawall::start_configured(&rig.set.uri(), toml).await;
     let hello = connect(&seawall)
         .await
         .greet(doc! {"compression": ["zstd"]})
         .await
         .unwrap();
     assert_eq!(hello.body.get("compression"), None);
-}
-
-fn with_setting(toml: &str) -> seawall::Options {
-    seawall::Options {
-        toml: toml.to_owned(),
-        ..seawall::Options::default()
-    }
 }
 
 #[tokio::test]

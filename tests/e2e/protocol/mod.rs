@@ -44,11 +44,7 @@ struct Rig {
 impl Rig {
     async fn start(toml: &str) -> Self {
         let set = ReplicaSet::start(1, Options::default()).await.unwrap();
-        let options = seawall::Options {
-            toml: toml.to_owned(),
-            ..seawall::Options::default()
-        };
-        let seawall = Seawall::start_with(&set.uri(), options).await;
+        let seawall = Seawall::start_configured(&set.uri(), toml).await;
         Self { set, seawall }
     }
 
