@@ -6,7 +6,10 @@ mod plain;
 use std::time::Duration;
 
 use self::plain::{Plain, binary, plain};
-use crate::protocol::compression::{SNAPPY, compressed};
+use crate::{
+    protocol::compression::{SNAPPY, compressed},
+    scene::connect,
+};
 use mongodb::{
     Client,
     bson::{Document, doc},
@@ -32,12 +35,6 @@ const MECHANISM_UNAVAILABLE: i32 = 334;
 
 pub(crate) async fn relaying(uri: &str, toml: &str) -> Seawall {
     Seawall::start_configured(uri, &format!("deployment.mode = \"relay\"\n{toml}")).await
-}
-
-pub(crate) async fn connect(seawall: &Seawall) -> RawClient {
-    RawClient::connect(seawall.address().parse().unwrap())
-        .await
-        .unwrap()
 }
 
 /// The opcode, flags and body of a server's reply. The body has no fields that depend on the time

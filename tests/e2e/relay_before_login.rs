@@ -14,7 +14,8 @@ use tokio::{
 
 use crate::{
     protocol::compression::{SNAPPY, compressed},
-    relay::{LIMIT, UNAUTHORIZED, connect, relaying},
+    relay::{LIMIT, UNAUTHORIZED, relaying},
+    scene::connect,
 };
 
 #[tokio::test]

@@ -19,6 +19,8 @@ use seawall_tests::{
 };
 use tokio::sync::OnceCell;
 
+use crate::scene;
+
 const COLLECTION: &str = "things";
 const DOCUMENTS: usize = 20;
 /// Number of reads with each read preference. The number is so large that each suitable member gets
@@ -465,10 +467,5 @@ async fn any_connection_of_a_user_can_continue_and_kill_a_cursor_on_the_member_t
 }
 
 async fn logged_in(seawall: &Seawall) -> RawClient {
-    let address = seawall.address().parse().unwrap();
-    let mut client = RawClient::connect(address).await.unwrap();
-    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
-    let outcome = client.login(&login).await.unwrap();
-    assert!(outcome.is_authenticated(), "{outcome:?}");
-    client
+    scene::logged_in(seawall, &Login::new("admin", ROOT, ROOT_PASSWORD)).await
 }

@@ -31,6 +31,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use crate::scene::{self, connect};
+
 const LIMIT: Duration = Duration::from_secs(60);
 const SHUTDOWN_IN_PROGRESS: i32 = 91;
 
@@ -41,17 +43,8 @@ fn with(toml: &str) -> seawall::Options {
     }
 }
 
-async fn connect(seawall: &Seawall) -> RawClient {
-    let address = seawall.address().parse().unwrap();
-    RawClient::connect(address).await.unwrap()
-}
-
 async fn logged_in(seawall: &Seawall) -> RawClient {
-    let mut client = connect(seawall).await;
-    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
-    let outcome = client.login(&login).await.unwrap();
-    assert!(outcome.is_authenticated(), "{outcome:?}");
-    client
+    scene::logged_in(seawall, &Login::new("admin", ROOT, ROOT_PASSWORD)).await
 }
 
 /// A client of the official driver that logs in as the root user.

@@ -31,6 +31,8 @@ use seawall_tests::{
 };
 use tokio::{sync::OnceCell, time::Instant};
 
+use crate::scene::connect;
+
 const LIMIT: Duration = Duration::from_secs(30);
 const PING_ID: i32 = 4711;
 const REQUEST_ID: i32 = 815;
@@ -70,12 +72,6 @@ impl Rig {
             .await
             .unwrap();
     }
-}
-
-async fn connect(seawall: &Seawall) -> RawClient {
-    RawClient::connect(seawall.address().parse().unwrap())
-        .await
-        .unwrap()
 }
 
 /// The reaction of a server or of Seawall to a message, and to a `ping` that is sent right after
