@@ -78,21 +78,15 @@ fn inspection(c: &mut Criterion) {
         });
         c.bench_function(&format!("shape/fingerprint/{name}"), |b| {
             b.iter(|| {
-                seawall_shape::fingerprint(&CommandBytes {
-                    body: black_box(&body),
-                    sequences: &[],
-                })
-                .shape
+                let input = CommandBytes::of_body(black_box(&body));
+                seawall_shape::fingerprint(&input).shape
             })
         });
         c.bench_function(&format!("path/inspect_and_fingerprint/{name}"), |b| {
             b.iter(|| {
                 let parsed = OpMsg::parse(black_box(&message)).expect("the bytes are valid");
                 let command = Command::inspect(parsed.body).expect("the bytes are valid");
-                let input = CommandBytes {
-                    body: parsed.body,
-                    sequences: &[],
-                };
+                let input = CommandBytes::of_body(parsed.body);
                 (command.class, seawall_shape::fingerprint(&input).shape)
             })
         });

@@ -38,10 +38,7 @@ fn inspected(command: &Document) -> AllocationInfo {
     measure(|| {
         let parsed = OpMsg::parse(&message).unwrap();
         let command = Command::inspect(parsed.body).unwrap();
-        let input = CommandBytes {
-            body: command.body,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(command.body);
         std::hint::black_box(fingerprint(&input).shape);
     })
 }
@@ -103,10 +100,7 @@ fn recording_the_statistics_of_an_operation_allocates_nothing_if_its_shape_is_kn
     let server = observer.recorder.server("a:1");
     let now = Instant::now();
     let record = || {
-        let input = CommandBytes {
-            body: &command,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&command);
         let facts = ReplyFacts::of(ReplyForm::Plain, &reply);
         let mut observation = observer.recorder.begin(&input, 100, now);
         observation.set_server(server.index());

@@ -306,10 +306,7 @@ async fn profiled_shapes(db: &Database) -> BTreeMap<String, Profiled> {
             _ => statement,
         };
         let body = command.to_vec().unwrap();
-        let input = CommandBytes {
-            body: &body,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&body);
         let id = fingerprint(&input).shape.to_string();
         add(sums.entry(id).or_default(), &entry);
     }

@@ -69,10 +69,7 @@ fn operations(observer: &Observer) {
     ];
     for (command, reply) in operations {
         let command = command.to_vec().unwrap();
-        let input = CommandBytes {
-            body: &command,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&command);
         let facts = ReplyFacts::of(ReplyForm::Plain, &reply.to_vec().unwrap());
         let now = Instant::now();
         let mut observation = observer.recorder.begin(&input, 10, now);

@@ -473,10 +473,7 @@ mod tests {
     fn operations(observer: &Observer, time: Duration) {
         let server = observer.recorder.server("127.0.0.1:1").index();
         let command = doc! { "find": "c", "$db": "d" }.to_vec().unwrap();
-        let input = CommandBytes {
-            body: &command,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&command);
         for _ in 0..20 {
             let now = Instant::now();
             let mut observation = observer.recorder.begin(&input, 10, now);

@@ -83,10 +83,7 @@ fn operate(
     reply: Option<bson::Document>,
 ) -> bool {
     let body = command.to_vec().unwrap();
-    let input = CommandBytes {
-        body: &body,
-        sequences: &[],
-    };
+    let input = CommandBytes::of_body(&body);
     let command = Command::inspect(&body).unwrap();
     let message = encode_request(1, &body);
     let arrived = Arrived {

@@ -696,10 +696,7 @@ mod tests {
     fn record_get_more(observer: &Observer, is_awaiting: bool, duration: Duration) {
         let body = doc! { "getMore": 7_i64, "collection": "orders", "$db": "shop" };
         let body = body.to_vec().unwrap();
-        let input = CommandBytes {
-            body: &body,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&body);
         let began = Instant::now();
         let mut operation = observer.recorder.begin(&input, 100, began);
         if is_awaiting {

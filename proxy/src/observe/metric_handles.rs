@@ -131,10 +131,7 @@ mod tests {
         for collection in collections {
             let find = doc! { "find": collection, "filter": { "x\"y\\z": 1 }, "$db": "shop" };
             let body = find.to_vec().unwrap();
-            let input = CommandBytes {
-                body: &body,
-                sequences: &[],
-            };
+            let input = CommandBytes::of_body(&body);
             let began = Instant::now();
             let operation = observer.recorder.begin(&input, 0, began);
             operation.finish(Outcome::Ok, began + Duration::from_millis(1));

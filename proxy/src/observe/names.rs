@@ -106,10 +106,7 @@ mod tests {
 
     fn add(table: &NameTable, command: &Document) -> u64 {
         let body = command.to_vec().unwrap();
-        table.add_names(&CommandBytes {
-            body: &body,
-            sequences: &[],
-        })
+        table.add_names(&CommandBytes::of_body(&body))
     }
 
     /// Converts a number to a word of letters. Such a word does not look like data.
@@ -152,10 +149,7 @@ mod tests {
         let observer = Observer::new(settings, None).unwrap();
         let run = |command: &Document| {
             let body = command.to_vec().unwrap();
-            let input = CommandBytes {
-                body: &body,
-                sequences: &[],
-            };
+            let input = CommandBytes::of_body(&body);
             let now = Instant::now();
             let observation = observer.recorder.begin(&input, 100, now);
             observation.finish(Outcome::Ok, now);

@@ -354,10 +354,7 @@ mod tests {
 
     fn sums_of(observer: &Observer, replies: &[bson::Document]) -> NamespaceSums {
         let command = doc! {"insert": "c", "$db": "d"}.to_vec().unwrap();
-        let input = CommandBytes {
-            body: &command,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&command);
         for reply in replies {
             let facts = ReplyFacts::of(ReplyForm::Plain, &reply.to_vec().unwrap());
             let mut observation = observer.recorder.begin(&input, 0, Instant::now());
@@ -374,10 +371,7 @@ mod tests {
     #[test]
     fn an_operation_that_seawall_ends_is_not_counted_as_a_client_that_left() {
         let command = doc! {"find": "c", "$db": "d"}.to_vec().unwrap();
-        let input = CommandBytes {
-            body: &command,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&command);
         for is_closed_by_seawall in [false, true] {
             let observer = observer();
             let observation = observer.recorder.begin(&input, 0, Instant::now());
@@ -407,10 +401,7 @@ mod tests {
     fn the_time_of_a_failed_attempt_does_not_count_for_the_server_that_replies() {
         let observer = observer();
         let command = doc! {"find": "c", "$db": "d"}.to_vec().unwrap();
-        let input = CommandBytes {
-            body: &command,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&command);
         let began = Instant::now();
         let at = |milliseconds| began + Duration::from_millis(milliseconds);
         let mut observation = observer.recorder.begin(&input, 0, began);
@@ -489,10 +480,7 @@ mod tests {
     fn the_error_code_of_a_reply_is_not_counted_if_seawall_repeats_the_operation() {
         let observer = observer();
         let command = doc! {"find": "c", "$db": "d"}.to_vec().unwrap();
-        let input = CommandBytes {
-            body: &command,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&command);
         let refusal = doc! {"ok": 0, "code": 10107}.to_vec().unwrap();
         let refusal = ReplyFacts::of(ReplyForm::Plain, &refusal);
         let mut observation = observer.recorder.begin(&input, 0, Instant::now());

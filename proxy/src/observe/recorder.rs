@@ -462,19 +462,13 @@ mod tests {
             let body =
                 doc! {"find": format!("c{number}"), "filter": {}, "$db": format!("d{number}")};
             let body = body.to_vec().unwrap();
-            let input = CommandBytes {
-                body: &body,
-                sequences: &[],
-            };
+            let input = CommandBytes::of_body(&body);
             observer.recorder.local(&input, 100, 100, None, now);
         }
         let body = doc! {"find": "orders", "filter": {"a": 1}, "$db": "shop"}
             .to_vec()
             .unwrap();
-        let input = CommandBytes {
-            body: &body,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&body);
         observer
             .recorder
             .begin(&input, 100, now)

@@ -202,10 +202,7 @@ mod tests {
         }
 
         fn input(&self) -> CommandBytes<'_> {
-            CommandBytes {
-                body: &self.0,
-                sequences: &[],
-            }
+            CommandBytes::of_body(&self.0)
         }
 
         fn fingerprint(&self) -> Fingerprint<'_> {

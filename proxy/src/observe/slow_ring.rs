@@ -199,10 +199,7 @@ mod tests {
     fn run(observer: &Observer, field: &str, user: u64, time: Duration) {
         let body = doc! {"find": "c", "filter": {field: "secret"}, "$db": "d"};
         let body = body.to_vec().unwrap();
-        let input = CommandBytes {
-            body: &body,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&body);
         let client = observer.clients.connected("10.0.0.1:7".into(), None);
         client.set_application(Some(&"x".repeat(1_000)));
         client.set_user(Some("admin.u"));

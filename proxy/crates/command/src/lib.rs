@@ -49,7 +49,15 @@ pub struct CommandBytes<'a> {
     pub sequences: &'a [Sequence<'a>],
 }
 
-impl CommandBytes<'_> {
+impl<'a> CommandBytes<'a> {
+    /// A command without document sequences.
+    pub const fn of_body(body: &'a [u8]) -> Self {
+        Self {
+            body,
+            sequences: &[],
+        }
+    }
+
     /// Number of bytes of the body and the sequences.
     pub fn bytes(&self) -> usize {
         let sequences = self.sequences.iter();

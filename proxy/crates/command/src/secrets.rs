@@ -137,10 +137,7 @@ mod tests {
     /// The results of `command_may_be_shown` and `exchange_may_be_shown`.
     fn is_shown(command: &Document) -> (bool, bool) {
         let body = command.to_vec().unwrap();
-        let command = CommandBytes {
-            body: &body,
-            sequences: &[],
-        };
+        let command = CommandBytes::of_body(&body);
         (
             command_may_be_shown(&command),
             exchange_may_be_shown(&command),

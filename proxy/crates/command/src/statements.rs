@@ -40,10 +40,7 @@ mod tests {
 
     fn of(command: &Document) -> u64 {
         let body = command.to_vec().unwrap();
-        statements(&CommandBytes {
-            body: &body,
-            sequences: &[],
-        })
+        statements(&CommandBytes::of_body(&body))
     }
 
     #[test]

@@ -79,10 +79,7 @@ mod tests {
             ], "$db": "shop",
         };
         let body = command.to_vec().unwrap();
-        let input = CommandBytes {
-            body: &body,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&body);
         let described = LearnedNames::default().describe(&input, Some(&key));
         let (id, root) = (hide("_id"), hide("ROOT"));
         let mut conjuncts = [
@@ -116,10 +113,7 @@ mod tests {
         for index in ["email_1", "contact.email_1", "$email_1"] {
             let command = doc! { "find": "users", "hint": index, "$db": "shop" };
             let body = command.to_vec().unwrap();
-            let input = CommandBytes {
-                body: &body,
-                sequences: &[],
-            };
+            let input = CommandBytes::of_body(&body);
             let described = LearnedNames::default().describe(&input, Some(&key));
             let hash = key.hash(index.as_bytes());
             assert_eq!(described.shape, format!("{{hint:{hash}}}"));

@@ -279,10 +279,7 @@ fn fill(observer: &Observer, insight: &Insight, now: SystemTime) {
     for second in 0..OPERATIONS {
         let choices: Vec<u8> = (second..second.saturating_add(30)).collect();
         let body = documents::encode(&documents::command(&choices, 1, false));
-        let input = CommandBytes {
-            body: &body,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&body);
         let began = Instant::now();
         let mut observation = observer.recorder.begin(&input, body.len(), began);
         let facts = ReplyFacts::of(ReplyForm::Plain, &reply);

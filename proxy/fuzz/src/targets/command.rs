@@ -158,10 +158,7 @@ fn check_fields(command: &Command<'_>) {
 /// Checks that Seawall counts the same number of statements in a document sequence, whether the
 /// sequence arrives in one piece or in many.
 fn check_statements(body: &[u8], pieces: Pieces) {
-    let none = statements(&CommandBytes {
-        body,
-        sequences: &[],
-    });
+    let none = statements(&CommandBytes::of_body(body));
     assert!(none <= u64::try_from(body.len()).unwrap_or(u64::MAX));
     let first = Elements::of(body).next().and_then(Result::ok);
     let field = first.and_then(|first| table::find(first.name).statements.field());

@@ -126,10 +126,7 @@ fn check_pair(one: &Shaped, other: &Shaped) {
 fn check_grammar(choices: &[u8], change: u8) {
     let command = documents::command(choices, 0, false);
     let body = documents::encode(&command);
-    let input = CommandBytes {
-        body: &body,
-        sequences: &[],
-    };
+    let input = CommandBytes::of_body(&body);
     let print = print_of(&input);
     let text = describe(&input);
     assert!(!text.shape.contains(documents::planted()), "{text:?}");
@@ -137,10 +134,7 @@ fn check_grammar(choices: &[u8], change: u8) {
     for (salt, is_shuffled) in [(salt, false), (0, true)] {
         let other = documents::command(choices, salt, is_shuffled);
         let other = documents::encode(&other);
-        let input = CommandBytes {
-            body: &other,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&other);
         let other = print_of(&input);
         assert_eq!(
             (other.shape, other.coarse),

@@ -62,12 +62,7 @@ fn check_command(redactor: &Redactor, body: &[u8]) -> Option<Vec<u8>> {
     let message = redactor.command(&encode_request(1, body)).ok()?;
     let redacted = OpMsg::parse(&message).expect("a redacted command is valid");
     check_structure(body, redacted.body);
-    let shape = |body| {
-        describe(&CommandBytes {
-            body,
-            sequences: &[],
-        })
-    };
+    let shape = |body| describe(&CommandBytes::of_body(body));
     let (before, after) = (shape(body), shape(redacted.body));
     assert_eq!(before, after, "{}", readable(redacted.body));
     Some(redacted.body.to_vec())

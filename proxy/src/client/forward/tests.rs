@@ -41,10 +41,7 @@ async fn relay_cut(
 ) -> RelayError {
     let (mut client, far_client) = pair();
     let body = rawdoc! { "find": "c", "$db": "d" };
-    let input = CommandBytes {
-        body: body.as_bytes(),
-        sequences: &[],
-    };
+    let input = CommandBytes::of_body(body.as_bytes());
     let recorder = Recorder::without_shapes();
     let mut observation = recorder.begin(&input, 1, Instant::now());
     let mut reader = MessageReader::default();

@@ -290,10 +290,7 @@ impl<'a> Watch<'a> {
         if command.may_log_in() {
             message.mark_secret();
         }
-        let input = CommandBytes {
-            body: command.body,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(command.body);
         match self.refusal(&command) {
             Ok(None) => {}
             Ok(Some(error)) => return self.refuse(message, Form::Query, &input, &error, now),

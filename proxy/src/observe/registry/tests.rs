@@ -43,10 +43,7 @@ impl Table {
     }
 
     fn rows_of(&mut self, command: &[u8]) -> RowIndexes {
-        let input = CommandBytes {
-            body: command,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(command);
         let fingerprint = seawall_shape::fingerprint(&input);
         let describe = || seawall_shape::describe(&input);
         let now = SystemTime::UNIX_EPOCH;
@@ -89,10 +86,7 @@ impl Table {
     /// True if the find on field number `field` has its own row.
     fn has_row(&self, field: usize) -> bool {
         let command = find("orders", field, 0);
-        let input = CommandBytes {
-            body: &command,
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(&command);
         let id = seawall_shape::fingerprint(&input).shape;
         self.registry.by_id.contains_key(&id)
     }

@@ -408,10 +408,7 @@ mod tests {
     }
 
     fn of_body(command: &RawDocument, max_bytes: usize) -> Values {
-        let input = CommandBytes {
-            body: command.as_bytes(),
-            sequences: &[],
-        };
+        let input = CommandBytes::of_body(command.as_bytes());
         Values::of(&input, max_bytes)
     }
 

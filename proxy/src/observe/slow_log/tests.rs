@@ -168,10 +168,7 @@ fn written(settings: SlowLogSettings, use_log: impl FnOnce(&SlowLog)) -> Vec<Val
 }
 
 fn input(body: &RawDocument) -> CommandBytes<'_> {
-    CommandBytes {
-        body: body.as_bytes(),
-        sequences: &[],
-    }
+    CommandBytes::of_body(body.as_bytes())
 }
 
 #[test]

@@ -22,10 +22,7 @@ fn observer() -> Observer {
 /// Records an operation that takes `ms` milliseconds.
 fn record(observer: &Observer, command: &Document, outcome: Result<&Document, Outcome>, ms: u64) {
     let body = command.to_vec().unwrap();
-    let input = CommandBytes {
-        body: &body,
-        sequences: &[],
-    };
+    let input = CommandBytes::of_body(&body);
     let began = Instant::now();
     let ended = began + Duration::from_millis(ms);
     let mut observation = observer.recorder.begin(&input, 0, began);

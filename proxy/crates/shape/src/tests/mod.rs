@@ -15,20 +15,14 @@ use seawall_command::CommandBytes;
 
 /// The printed fingerprint of a command.
 fn described(command: &Document) -> Description {
-    describe(&CommandBytes {
-        body: &command.to_vec().unwrap(),
-        sequences: &[],
-    })
+    describe(&CommandBytes::of_body(&command.to_vec().unwrap()))
 }
 
 /// The hash of a command's shape, and the hash of its coarse shape (the shape without the parts
 /// that select no documents).
 fn hashed(command: &Document) -> (ShapeId, ShapeId) {
     let body = command.to_vec().unwrap();
-    let print = fingerprint(&CommandBytes {
-        body: &body,
-        sequences: &[],
-    });
+    let print = fingerprint(&CommandBytes::of_body(&body));
     (print.shape, print.coarse)
 }
 

@@ -77,10 +77,7 @@ fn bytes_that_are_not_utf8_print_as_hex() {
         .unwrap();
     let position = body.windows(3).position(|window| window == b"aXb").unwrap() + 1;
     body[position] = 0xFF;
-    let text = super::describe(&CommandBytes {
-        body: &body,
-        sequences: &[],
-    });
+    let text = super::describe(&CommandBytes::of_body(&body));
     assert_eq!(text.shape, "{filter:{\"a\\xffb\":?}}");
 }
 

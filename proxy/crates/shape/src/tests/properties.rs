@@ -53,7 +53,7 @@ proptest! {
     ) {
         let bodies: Vec<_> =
             seeds.iter().map(|seed| Dice::new(seed).command().to_vec().unwrap()).collect();
-        let inputs: Vec<_> = bodies.iter().map(|body| CommandBytes { body, sequences: &[] }).collect();
+        let inputs: Vec<_> = bodies.iter().map(|body| CommandBytes::of_body(body)).collect();
         let mut names = LearnedNames::default();
         for input in &inputs {
             prop_assert_eq!(names.fingerprint(input), fingerprint(input));
@@ -176,18 +176,12 @@ fn fingerprint_of_a_truncated_command_never_panics() {
         let whole = Dice::new(&choices[start..]).command().to_vec().unwrap();
         for end in 0..whole.len() {
             let mut body = whole[..end].to_vec();
-            let input = CommandBytes {
-                body: &body,
-                sequences: &[],
-            };
+            let input = CommandBytes::of_body(&body);
             assert_eq!(fingerprint(&input).op, describe(&input).op);
             if let Some(length) = body.first_chunk_mut() {
                 *length = i32::try_from(end).unwrap().to_le_bytes();
             }
-            let input = CommandBytes {
-                body: &body,
-                sequences: &[],
-            };
+            let input = CommandBytes::of_body(&body);
             assert_eq!(fingerprint(&input).op, describe(&input).op);
         }
     }
@@ -208,11 +202,8 @@ fn fingerprint_of_a_very_deep_command_needs_only_a_small_stack() {
         .unwrap();
     let small = std::thread::Builder::new().stack_size(SMALL_STACK_BYTES);
     let walk = small.spawn(move || {
-        fingerprint(&CommandBytes {
-            body: &body,
-            sequences: &[],
-        })
-        .shape
+        let input = CommandBytes::of_body(&body);
+        fingerprint(&input).shape
     });
     walk.unwrap().join().unwrap();
 }

@@ -65,10 +65,7 @@ impl Vector {
     ) -> T {
         if let Some(bson) = &self.bson {
             let body = STANDARD.decode(bson).unwrap();
-            return on_command(&CommandBytes {
-                body: &body,
-                sequences: &[],
-            });
+            return on_command(&CommandBytes::of_body(&body));
         }
         let message = self.legacy.as_ref().unwrap();
         assert_eq!(message.opcode, "OP_QUERY");
