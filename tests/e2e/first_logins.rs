@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
+use bson::{Bson, Document, doc};
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, ServerVersion, create_user, server_version, unique_name},
@@ -13,15 +13,9 @@ use seawall_tests::{
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::scene::{
-    commands_named, connect, connect_from, find, first_logins, log_in, logged_in, recorded, root,
-    seawall, server, with_password, writer,
+    binary, commands_named, connect, connect_from, find, first_logins, log_in, logged_in, recorded,
+    root, seawall, server, with_password, writer,
 };
-
-fn binary(text: &str) -> Binary {
-    let bytes = text.as_bytes().to_vec();
-    let subtype = BinarySubtype::Generic;
-    Binary { subtype, bytes }
-}
 
 fn sasl_start(user: &str) -> Document {
     let payload = binary(&format!("n,,n={user},r=0123456789abcdefghij"));

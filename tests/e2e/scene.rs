@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use bson::{Document, doc};
+use bson::{Binary, Document, doc, spec::BinarySubtype};
 use seawall_tests::{
     mongod::{Administrator, NewUser, Options, RunCommand, Standalone, create_user, unique_name},
     raw::{Login, Outcome, RawClient, RawReply},
@@ -117,6 +117,13 @@ pub(crate) async fn find(client: &mut RawClient, db: &str) -> RawReply {
 pub(crate) async fn insert(client: &mut RawClient, db: &str) -> RawReply {
     let command = doc! { "insert": "c", "documents": [{ "a": 1 }] };
     client.command(db, command).await.unwrap()
+}
+
+/// A binary value, for example the payload of a login.
+pub(crate) fn binary(text: &str) -> Binary {
+    let bytes = text.as_bytes().to_vec();
+    let subtype = BinarySubtype::Generic;
+    Binary { subtype, bytes }
 }
 
 /// Changes a user with `updateUser`.

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use bson::{Binary, Document, doc, spec::BinarySubtype};
+use bson::{Document, doc};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use seawall_tests::{
     mongod::{NewUser, RunCommand, unique_name},
@@ -17,7 +17,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::scene::{connect, find, insert, logged_in, recorded, root, server, writer};
+use crate::scene::{binary, connect, find, insert, logged_in, recorded, root, server, writer};
 
 /// A text that occurs only in messages of these tests.
 const MARKER: &str = "planted-by-the-test";
@@ -183,12 +183,6 @@ async fn replies_before_a_login_have_the_same_fields_as_server_replies() {
             assert_eq!(reply.body, expected.body);
         }
     }
-}
-
-fn binary(text: &str) -> Binary {
-    let bytes = text.as_bytes().to_vec();
-    let subtype = BinarySubtype::Generic;
-    Binary { subtype, bytes }
 }
 
 /// Messages with which a login can begin. The last item also contains a proof, which is invalid.

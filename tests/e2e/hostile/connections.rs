@@ -13,7 +13,9 @@ use tokio::{
     time::timeout,
 };
 
-use crate::scene::{connect, connect_from, connection_from, find, logged_in, seawall, writer};
+use crate::scene::{
+    binary, connect, connect_from, connection_from, find, logged_in, seawall, writer,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const HOSTILE: [u8; 4] = [127, 0, 0, 9];
@@ -22,7 +24,7 @@ fn monitors_hello() -> Document {
     doc! {"client": {"driver": {"name": "d", "version": "1"}, "os": {"type": "Linux"}}}
 }
 
-async fn refused(seawall: &Seawall, reason: &str) -> f64 {
+pub(super) async fn refused(seawall: &Seawall, reason: &str) -> f64 {
     let label = format!("reason={reason:?}");
     let name = "seawall_client_connections_refused_total";
     seawall.metric(name, &[&label]).await
@@ -201,10 +203,7 @@ async fn monitors_that_begin_a_login_count_as_monitors_if_too_many_clients_have_
 
 /// The first message of a login of an unknown user.
 fn sasl_start() -> Document {
-    let payload = bson::Binary {
-        subtype: bson::spec::BinarySubtype::Generic,
-        bytes: b"n,,n=nobody,r=nonce".to_vec(),
-    };
+    let payload = binary("n,,n=nobody,r=nonce");
     doc! {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": payload}
 }
 

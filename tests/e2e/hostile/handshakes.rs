@@ -13,6 +13,7 @@ use tokio::{
 };
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, pki_types::ServerName};
 
+use super::connections::refused;
 use crate::scene::{connection_from, seawall};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -38,12 +39,6 @@ async fn begin(seawall: &Seawall, bytes: &[u8]) -> TcpStream {
     let mut stream = connection_from(seawall, HOSTILE).await;
     stream.write_all(bytes).await.unwrap();
     stream
-}
-
-async fn refused(seawall: &Seawall, reason: &str) -> f64 {
-    let label = format!("reason={reason:?}");
-    let name = "seawall_client_connections_refused_total";
-    seawall.metric(name, &[&label]).await
 }
 
 /// True if a client with this source address completes its handshake and gets a reply.
