@@ -350,3 +350,27 @@ async fn a_reload_adopts_the_new_password_of_the_service_account_and_refuses_a_w
     let pending: Reload = admin.post("/api/v1/reload").await.unwrap();
     assert!(pending.changes.iter().all(|change| change.needs_restart));
 }
+
+/// A secondary refuses reads that do not allow secondaries. This includes the reading of users'
+/// keys.
+#[tokio::test]
+async fn users_log_in_and_read_if_the_only_server_is_a_secondary() {
+    let options = Options {
+        priorities: vec![1, 0],
+        ..Options::with_auth()
+    };
+    let set = ReplicaSet::start(2, options).await.unwrap();
+    let db = unique_name("db");
+    let user = NewUser::new(&db, "user", "secret").role("read", &db);
+    let administrator = set.administrator().await.unwrap();
+    create_user(&administrator, &user).await.unwrap();
+    let secondary = set.members()[1].address();
+    let uri = format!("mongodb://{secondary}/?directConnection=true");
+    let seawall = seawall_at(&uri, "").await;
+    for _ in 0..2 {
+        let mut client = logged_in(&seawall, &user.login()).await;
+        let find = doc! { "find": "c", "$readPreference": { "mode": "secondaryPreferred" } };
+        let reply = client.command(&db, find).await.unwrap();
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+}

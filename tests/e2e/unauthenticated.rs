@@ -265,6 +265,7 @@ fn first_logins_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]
     let reading = doc! {
         "usersInfo": { "user": &user.name, "db": "admin" }, "showCredentials": true,
         "showAuthenticationRestrictions": true, "$db": "admin",
+        "$readPreference": { "mode": "primaryPreferred" },
     };
     let handshake = HashSet::from([
         "hello",

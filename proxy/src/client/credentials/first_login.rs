@@ -363,7 +363,7 @@ impl FirstLogin {
             }
         })?;
         let asked_at = Instant::now();
-        let read = ask_own_keys(&mut connection, user).await;
+        let read = ask_own_keys(&mut connection, user, &credentials.topology).await;
         let read = read.map_err(|error| {
             credentials.log_failed_reading(user, error.as_ref());
             CredentialError::Unavailable
@@ -488,19 +488,21 @@ impl Carried {
             ));
         }
         let asked_at = Instant::now();
-        let read = ask_own_keys(&mut connection, user).await.map_err(|error| {
-            if let Some(attempts) = credentials.failed_readings.count(Instant::now()) {
-                tracing::warn!(
-                    error = %shown_error(error.as_ref()),
-                    attempts,
-                    "user could not read its own keys at its first login"
-                );
-            }
-            match is_server_failure(error.as_ref()) {
-                true => CredentialError::Unavailable,
-                false => refused("could not read the user's keys or restrictions"),
-            }
-        })?;
+        let read = ask_own_keys(&mut connection, user, &credentials.topology)
+            .await
+            .map_err(|error| {
+                if let Some(attempts) = credentials.failed_readings.count(Instant::now()) {
+                    tracing::warn!(
+                        error = %shown_error(error.as_ref()),
+                        attempts,
+                        "user could not read its own keys at its first login"
+                    );
+                }
+                match is_server_failure(error.as_ref()) {
+                    true => CredentialError::Unavailable,
+                    false => refused("could not read the user's keys or restrictions"),
+                }
+            })?;
         let keys = read
             .keys(mechanism)
             .cloned()

@@ -15,7 +15,7 @@ use crate::{
     observe::CloseReason,
     pool::{CheckOutError, Checkout, Demand},
     service_account::ServiceError,
-    topology::{SelectError, TopologyType},
+    topology::{SelectError, Topology, TopologyType},
 };
 use seawall_auth::{Identity, UsersInfoError, parse_users_info, users_info_command};
 use seawall_command::{ReadPreference, UNAUTHORIZED, is_state_change, reports_server_failure};
@@ -51,7 +51,7 @@ impl Credentials {
             Ok(checkout) => checkout,
             Err(reading) => return reading,
         };
-        match ask_own_keys(checkout.begin(), user).await {
+        match ask_own_keys(checkout.begin(), user, &self.topology).await {
             Ok(credentials) => {
                 checkout.finish();
                 Reading::Keys(Box::new(credentials))
@@ -231,15 +231,7 @@ impl Credentials {
             Some(other) => other,
             None => topology.select(&ReadPreference::PRIMARY, deadline).await?,
         };
-        let (generation, mut command) = (pool.generation(), keys_command(user));
-        if topology.snapshot().description.topology_type == TopologyType::Single {
-            // The only server may be a secondary, which refuses reads without this element. Drivers
-            // add it, too.
-            command.append(
-                cstr!("$readPreference"),
-                rawdoc! { "mode": "primaryPreferred" },
-            );
-        }
+        let (generation, command) = (pool.generation(), keys_command(user, topology));
         let asked = tokio::select! {
             asked = timeout_at(deadline, account.run(pool.address(), generation, &command)) => {
                 asked.map_err(|_| AskError::TimedOut)?
@@ -330,8 +322,9 @@ enum NoKeys {
 pub(super) async fn ask_own_keys(
     connection: &mut Connection,
     user: &UserName,
+    topology: &Topology,
 ) -> Result<seawall_auth::Credentials, Option<UsersInfoError>> {
-    let command = keys_command(user);
+    let command = keys_command(user, topology);
     let reply = connection.run(&command).await.map_err(|_| None)?;
     let reply = SecretDocument::from(reply);
     parse_users_info(&reply, &user.name, &user.source).map_err(Some)
@@ -357,9 +350,17 @@ pub(super) fn is_server_failure(error: Option<&UsersInfoError>) -> bool {
     }
 }
 
-fn keys_command(user: &UserName) -> RawDocumentBuf {
+fn keys_command(user: &UserName, topology: &Topology) -> RawDocumentBuf {
     let mut command = users_info_command(&user.name, &user.source);
     command.append(cstr!("$db"), "admin");
+    if topology.snapshot().description.topology_type == TopologyType::Single {
+        // The only server may be a secondary, which refuses reads without this element. Drivers add
+        // it, too.
+        command.append(
+            cstr!("$readPreference"),
+            rawdoc! { "mode": "primaryPreferred" },
+        );
+    }
     command
 }
 
