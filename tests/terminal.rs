@@ -248,7 +248,7 @@ async fn seawall_top_sorts_by_the_column_of_the_pressed_key_and_shows_a_histogra
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn seawall_report_prints_and_saves_reports_and_its_subcommand_compare_compares_two_reports() {
+async fn reports_can_be_printed_saved_and_compared() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;

@@ -561,8 +561,8 @@ section! {
     /// commas; without events, only operators begin captures.
     on: Vec<CaptureEvent> = key("capture.on",
         KeyKind::Text, Live, example "storm,stall");
-    /// Length of the period before an event of `on`: a capture that begins at the event also
-    /// contains the operations of this period.
+    /// Length of the period before an event in `capture.on`. A capture that begins at the event
+    /// also contains the operations of this period.
     lead: Duration = key("capture.lead_ms",
         TIME_OR_0, Live, default 10000, unit "ms");
     /// Maximum memory of the operations before an event; the oldest are dropped first.

@@ -557,7 +557,9 @@ impl App {
         let feed = Arc::clone(&self.feed);
         let closing = spawn_blocking(move || feed.close());
         if timeout(HISTORY_CLOSE_LIMIT, closing).await.is_err() {
-            tracing::warn!("could not write the last seconds of the history within 2 s");
+            tracing::warn!(
+                "closing the history took longer than 2 s; its last seconds may be lost"
+            );
         }
     }
 }

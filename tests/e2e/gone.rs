@@ -246,7 +246,7 @@ async fn a_write_of_a_disconnected_client_completes() {
 /// While the operation waits, Seawall does not notice that the client of a long message leaves,
 /// because the rest of the message is still unread.
 #[tokio::test]
-async fn a_long_insert_whose_client_left_in_the_queue_closes_no_server_connection() {
+async fn a_long_insert_whose_client_disconnects_while_it_waits_closes_no_server_connection() {
     let scene = Scene::start(1).await;
     let reading = scene.reading(1).await;
     eventually(LIMIT, async || scene.running().await == 1)

@@ -39,8 +39,8 @@ use super::{AdminState, Refused, insight::NO_SUCH, work};
 /// in flight.
 const PEER_LIMIT: Duration = Duration::from_secs(3);
 
-/// For this time after a failed request, or after the peer has refused the token, the peer gets no
-/// requests. Other HTTP error statuses of a peer do not cause this pause.
+/// Time for which a peer gets no requests after it has refused the token, or has sent no valid
+/// reply in time. Other HTTP error statuses of a peer cause no pause.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Maximum number of requests in flight to one peer.

@@ -621,7 +621,7 @@ impl Captures {
         is_due && self.settings.load().is_some()
     }
 
-    /// Deletes captures that are older than the retention. Blocks for some file operations.
+    /// Deletes captures that are older than the retention. Blocks while it reads and deletes files.
     pub(crate) fn delete_expired(&self) {
         let settings = self.settings.load_full();
         let retention = settings.as_ref().and_then(|settings| settings.retention);

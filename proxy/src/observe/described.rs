@@ -23,7 +23,8 @@ pub(super) struct LoggedOperation {
     pub(super) opened_by: Option<&'static str>,
     /// The shape that `text` describes.
     pub(super) shape: ShapeId,
-    /// The id of the operation's own shape, if it differs from `shape`.
+    /// The id of the operation's own shape. `None` if it equals `shape`: several shapes can share
+    /// one row of the statistics, and `shape` then belongs to this row.
     pub(super) fine: Option<ShapeId>,
     /// The kind of the statistics row in which the operation is counted. A `fine` row counts one
     /// shape. A `coarse` row counts shapes that differ only in parts that select no documents, such

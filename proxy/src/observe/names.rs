@@ -178,7 +178,7 @@ mod tests {
 
     /// Seawall learns that field names are data after 65 different names below one field.
     #[test]
-    fn top_level_names_and_names_that_already_look_like_data_are_never_learned_as_data() {
+    fn nothing_is_learned_from_top_level_names_or_from_names_that_look_like_data() {
         let table = NameTable::default();
         for number in 0..200 {
             let name = word(number);

@@ -156,7 +156,7 @@ pub enum ReportError {
         /// The version of the document.
         version: u64,
     },
-    /// A member has an unexpected type.
+    /// A field of the JSON document has an unexpected type.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
 }

@@ -39,9 +39,9 @@ const STEEP: f64 = 0.2;
 /// the noise, the server has changed. The trial then begins again with the second of these values.
 const UNSTEADY: f64 = 0.15;
 
-/// A trial begins again if the server changes. After this number of changes, the trial ends, and
-/// the tried limit is dropped.
-const MAX_RESTARTS: u32 = 2;
+/// At this number of changes of the server during a trial, the trial ends and the tried limit is
+/// dropped. After each earlier change, the trial begins again.
+const CHANGES_TO_DROP: u32 = 2;
 
 /// The quantity that a trial compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +160,7 @@ impl Trial {
             (self.gain, self.error) = (0.0, 0.0);
             self.restarts += 1;
             return match self.restarts {
-                MAX_RESTARTS.. => Verdict::Drop,
+                CHANGES_TO_DROP.. => Verdict::Drop,
                 _ => Verdict::Continue,
             };
         }

@@ -100,8 +100,9 @@ pub(super) fn spans(
             kept_seconds: kept,
         });
     }
-    // The baseline has at least two steps, so it can be longer than the window. Rates stay
-    // comparable, because each rate is computed with the length of its own period.
+    // Use the finest tier that still has the whole baseline. The baseline has at least two steps of
+    // this tier, so it can be longer than the current period. Rates stay comparable, because each
+    // rate is computed with the length of its own period.
     let reaches = |(step, kept): &&(u64, u64)| age + ago + length.max(step * 2) <= *kept;
     let step = TIERS.iter().find(reaches).or(TIERS.last());
     let step = step.map_or(1, |(step, _)| *step);

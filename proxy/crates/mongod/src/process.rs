@@ -454,8 +454,9 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Ignore an error: usually the shell of the supervisor has already removed the directory of
-        // a mongod, and `remove_abandoned` removes the directory of a download before a later one.
+        // Ignore an error. The shell of the supervisor has usually removed the directory of a
+        // mongod before. The next download removes the directory of this download
+        // (`remove_abandoned`).
         drop(fs::remove_dir_all(&self.path));
     }
 }

@@ -1,9 +1,9 @@
 //! Replays captured traffic as load.
 //!
 //! A capture holds all commands of the captured clients, with their times. A replay sends them
-//! again to another deployment: another version, other indexes, another machine. It is an open
-//! loop: each command starts when it is due, even if earlier ones have not ended, unless it must
-//! follow one of them.
+//! again to another deployment (the target): another version, other indexes, another machine. It is
+//! an open loop: each command starts when it is due, even if earlier ones have not ended, unless it
+//! must follow one of them.
 //!
 //! ```text
 //! source ─► plan ─► rewrite ─► schedule ─► connection ─► results
@@ -15,7 +15,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `source` | reads the parts of a capture in their order |
-//! | `prepare` | plans the commands, and rewrites those that need no ids of the target |
+//! | `prepare` | plans the commands, and rewrites those that need no ids that the target assigns |
 //! | `plan` | decides which commands are sent |
 //! | `schedule` | decides when a command starts, and what it waits for |
 //! | `rewrite` | replaces ids and times that are valid only in the captured deployment |
@@ -23,11 +23,11 @@
 //! | `records` | reads records ahead, within a limit of bytes |
 //! | `slots` | assigns clients to connections |
 //! | `connection` | one connection: sends a command, receives its reply |
-//! | `timing` | the lag of commands, and how exactly the intervals between them were kept |
+//! | `timing` | the lag of commands, and the precision of the intervals between them |
 //! | `streams` | counts the events of change streams and tailable cursors |
 //! | `run` | runs a replay |
 //! | `survey` | a dry run, and the results that a capture contains |
-//! | `digest` | digests of results that do not depend on order |
+//! | `digest` | digests of results; they do not depend on the order of documents |
 //! | `results` | the results per shape, and the report |
 //! | `compare` | the comparison of two reports |
 //! | `recent` | a map that forgets the entries that were used least recently |

@@ -198,7 +198,7 @@ impl Credentials {
             if !may_repeat {
                 break;
             }
-            tracing::debug!(%error, "could not read a user's keys; the command is repeated");
+            tracing::debug!(%error, "could not read a user's keys; trying again");
             read = self.ask_as_service(user, &mut refusing, deadline).await;
         }
         read.map_err(|error| {

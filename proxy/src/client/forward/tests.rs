@@ -32,7 +32,8 @@ enum Closer {
     Server,
 }
 
-/// Forwards a reply. When `closer` closes its connection, the server has sent only `sent`.
+/// Forwards a reply that is cut off: the server sends `sent`, and then `closer` closes its
+/// connection.
 async fn relay_cut(
     server: &mut Stream,
     far: &mut UnixStream,

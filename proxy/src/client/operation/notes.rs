@@ -98,7 +98,7 @@ impl Operation<'_> {
             tracing::warn!(
                 kind = kind.as_str(),
                 operations,
-                "operation on a cursor or transaction that this instance does not know; clients of several instances behind one address need loadBalanced=true"
+                "operation on a cursor or transaction that this instance does not know; if several instances of Seawall share one address, clients must set loadBalanced=true"
             );
         }
     }

@@ -102,7 +102,7 @@ const MS: Duration = Duration::from_millis(1);
 
 /// In each second, at most 20 new shapes of a namespace get their own row of statistics.
 #[test]
-fn a_shape_over_the_limit_of_new_rows_per_second_gets_its_row_when_it_occurs_later() {
+fn a_shape_that_the_limit_of_new_rows_per_second_excludes_gets_a_row_when_it_occurs_again() {
     let mut table = Table::new(1_000);
     for _ in 0..3 {
         (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));

@@ -4,7 +4,7 @@ use super::{Inner, Treatment, inside_array, inside_document, kept_unless};
 use crate::bson::Value;
 use seawall_command::ReplyForm;
 
-/// A document or array in a reply. It decides how redaction treats the elements in it.
+/// The kind of a document or array in a reply. The kind decides how redaction treats the elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     /// The top-level document of the reply.
