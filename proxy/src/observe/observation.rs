@@ -339,7 +339,7 @@ impl Drop for Observation<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{collections::HashMap, time::Duration};
 
     use bson::doc;
 
@@ -474,6 +474,22 @@ mod tests {
             assert_eq!((codes[&32], codes[&OTHER_CODES]), (1, 8));
             assert_eq!(codes.len(), 33);
         }
+    }
+
+    #[test]
+    fn an_operation_counts_once_for_a_code_of_both_its_writes_and_its_write_concern() {
+        let observer = observer();
+        let reply = doc! {
+            "ok": 1,
+            "writeErrors": [{"code": 91}, {"code": 64}],
+            "writeConcernError": {"code": 91},
+        };
+        sums_of(&observer, &[reply]);
+        let shapes = observer.exporter.shapes();
+        let [row] = &*shapes else {
+            panic!("{shapes:?}");
+        };
+        assert_eq!(row.sums.codes, HashMap::from([(91, 1), (64, 1)]));
     }
 
     #[test]

@@ -469,9 +469,11 @@ fn add_codes(codes: &mut HashMap<i32, u64>, others: &HashMap<i32, u64>, max: usi
 
 impl ShapeSums {
     fn add_codes(&mut self, record: &Record) {
+        let of_writes = || record.write_error_codes.iter().map(|(code, _)| code);
         let of_reply = record.code.into_iter().chain(record.write_concern_code);
-        let of_writes = record.write_error_codes.iter().map(|(code, _)| code);
-        for code in of_reply.chain(of_writes) {
+        // The operation counts once for a code, even if its writes failed with this code too.
+        let of_reply = of_reply.filter(|code| of_writes().all(|of| of != *code));
+        for code in of_reply.chain(of_writes()) {
             add_code(&mut self.codes, code, 1, SHAPE_ERROR_CODES);
         }
     }
