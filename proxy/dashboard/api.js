@@ -21,6 +21,31 @@ export class Problem extends Error {
 }
 
 /**
+ * Differences below this limit are not differences between clocks: the header with the time has
+ * whole seconds, and a reply takes some time to arrive.
+ */
+const CLOCK_TOLERANCE_S = 2;
+
+/** How many seconds the clock of the server is ahead of the clock of the browser. */
+let ahead = 0;
+
+/** @param {Response} response */
+function compareClocks(response) {
+  const sent = Date.parse(response.headers.get("date") ?? "");
+  const difference = (sent + 500 - Date.now()) / 1000;
+  // Without the header, the difference is not a number, and the comparison is false.
+  if (Math.abs(difference - ahead) > CLOCK_TOLERANCE_S) ahead = difference;
+}
+
+/**
+ * The time of the server in seconds since the epoch. All times in replies are times of the server,
+ * and the clock of the browser may differ.
+ */
+export function serverTime() {
+  return Date.now() / 1000 + ahead;
+}
+
+/**
  * @param {string} path
  * @param {RequestInit} [options]
  */
@@ -32,6 +57,7 @@ async function send(path, options = {}) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new Problem(0, "Seawall does not reply.");
   }
+  compareClocks(response);
   return response;
 }
 

@@ -1,5 +1,7 @@
 /** The state of the view. The address of the page contains the whole state. */
 
+import { serverTime } from "./api.js";
+
 /**
  * @typedef {object} State
  * @property {string} view
@@ -94,11 +96,11 @@ export function seconds(text) {
 }
 
 /**
- * The period of a view, in seconds since the epoch.
+ * The period of a view, in seconds since the epoch by the clock of the server.
  * @param {State} state
  */
 export function period(state) {
-  const now = Date.now() / 1000;
+  const now = serverTime();
   const [from, until] = [Number(state.from), Number(state.until)];
   if (from > 0 && until > from) return { from, until, length: until - from, isFixed: true };
   const length = seconds(state.since);

@@ -1,6 +1,6 @@
 /** Storms, stalls and changes. */
 
-import { get } from "./api.js";
+import { get, serverTime } from "./api.js";
 import { fill, h, instanceCell, instanceHead, note, section, table, terms } from "./dom.js";
 import {
   bytes,
@@ -54,7 +54,7 @@ export function shapeLink(href, of) {
  * @param {import("./types.js").Status} status
  */
 export function startOf({ uptime_seconds, instances }) {
-  return instances ? null : Date.now() / 1000 - uptime_seconds;
+  return instances ? null : serverTime() - uptime_seconds;
 }
 
 /** @param {Named[]} names */

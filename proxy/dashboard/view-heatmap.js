@@ -1,6 +1,6 @@
 /** The latency heat map, its controls, and the shapes in the brushed area. */
 
-import { get, getIfKnown } from "./api.js";
+import { get, getIfKnown, serverTime } from "./api.js";
 import { bar, PHASES } from "./distribution.js";
 import { fill, h, note, table } from "./dom.js";
 import { counted, duration, integer, moment, namespace, percent } from "./format.js";
@@ -29,7 +29,7 @@ export function heatmapView(page) {
   page.poll(
     async (signal) => {
       const { from, until, length } = period(state);
-      const step = state.step || stepText(stepFor(length, Date.now() / 1000 - from, MAX_COLUMNS));
+      const step = state.step || stepText(stepFor(length, serverTime() - from, MAX_COLUMNS));
       const [reply, annotations] = await Promise.all([
         /** @type {Promise<import("./types.js").HeatmapReply | null>} */ (
           getIfKnown(`heatmap?${range(state)}&step=${step}${selection(state)}`, signal)

@@ -1,6 +1,6 @@
 /** The overview: the current problems, and charts of the most important figures. */
 
-import { get, getIfKnown } from "./api.js";
+import { get, getIfKnown, serverTime } from "./api.js";
 import { TimeChart, points } from "./chart.js";
 import { bar } from "./distribution.js";
 import { fill, h, note, section, table } from "./dom.js";
@@ -144,7 +144,7 @@ export function overview(page) {
   page.poll(
     async (signal) => {
       const { from, until, length } = period(page.state);
-      const step = stepText(stepFor(length, Date.now() / 1000 - from, MAX_STEPS));
+      const step = stepText(stepFor(length, serverTime() - from, MAX_STEPS));
       const parameters = `${range(page.state)}&step=${step}`;
       const [steps, gauges, marks] = await Promise.all([
         /** @type {Promise<Timeline | null>} */ (getIfKnown(`timeline?${parameters}`, signal)),
@@ -507,7 +507,7 @@ function problems(status, storms, stalls, topology, link) {
       link("servers", `${integer(status.wait_queue)} operations wait for a connection or a slot.`),
     );
   for (const certificate of status.certificates) {
-    const left = certificate.not_after - Date.now() / 1000;
+    const left = certificate.not_after - serverTime();
     if (left < (certificate.kind === "revocation_list" ? LIST_SOON : CERTIFICATE_SOON))
       found.push(
         left > 0

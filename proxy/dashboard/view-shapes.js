@@ -1,6 +1,6 @@
 /** The table of shapes. Only visible rows are part of the page, so 10,000 rows are fast. */
 
-import { get, getIfKnown } from "./api.js";
+import { get, getIfKnown, serverTime } from "./api.js";
 import { sparkline } from "./chart.js";
 import { bar } from "./distribution.js";
 import { fill, h, note } from "./dom.js";
@@ -298,7 +298,7 @@ export function shapesView(page) {
  * would look like a decrease.
  * @param {import("./types.js").Sparklines} reply
  */
-export function wholeSteps({ from, step_seconds: length, shapes }, now = Date.now() / 1000) {
+export function wholeSteps({ from, step_seconds: length, shapes }, now = serverTime()) {
   const ended = Math.floor((now - from) / length);
   const loads = Object.entries(shapes).map(([id, steps]) => [id, steps.slice(0, ended)]);
   return Object.fromEntries(loads);

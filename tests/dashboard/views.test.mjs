@@ -56,6 +56,26 @@ test("the overview shows live figures and the heaviest shapes", async () => {
   });
 });
 
+test("a chart shows the figures at their times if the clock of the browser is wrong", async () => {
+  for (const error of [-7_200_000, 7_200_000]) {
+    const { page, errors, close } = await open(browser);
+    await page.addInitScript((by) => {
+      const now = Date.now.bind(Date);
+      Date.now = () => now() + by;
+    }, error);
+    await page.goto(`${ADMIN}/`);
+    const panel = page.getByRole("region", { name: "Operations per second" });
+    await panel.locator(".line.one").waitFor({ state: "attached" });
+    const path = (await panel.locator(".line.one").getAttribute("d")) ?? "";
+    const places = [...path.matchAll(/[ML](-?[\d.]+) /g)].map(([, x]) => Number(x));
+    assert.ok(places.length > 0, path);
+    // The chart is 1000 units wide. The last step, which has not ended, may be half outside.
+    assert.ok(Math.min(...places) >= -20 && Math.max(...places) <= 1_020, path);
+    assert.deepEqual(errors, []);
+    await close();
+  }
+});
+
 test("the sums of the heat map equal the counts of the timeline", async () => {
   const { steps } = await api(ADMIN, "timeline?since=1h&step=1m");
   const expected = steps.reduce(
