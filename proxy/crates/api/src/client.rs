@@ -1,6 +1,6 @@
 //! A client of the admin API: sends requests over HTTP or HTTPS, and returns the JSON of responses.
 
-use std::{error, fmt, sync::Arc, time::Duration};
+use std::{error, fmt, io, iter, sync::Arc, time::Duration};
 
 use axum::{
     body::{self, Body, Bytes},
@@ -274,6 +274,7 @@ impl AdminClient {
         let response = self.client.request(request).await;
         let response = response.map_err(|error| ClientError::Unreachable {
             address: self.base.clone(),
+            is_refused: is_refused(&error),
             reason: root_cause(&error),
         })?;
         Ok(response.map(Body::new))
@@ -357,6 +358,15 @@ fn root_cause(error: &dyn error::Error) -> String {
     root.to_string()
 }
 
+/// True if the host refused the connection, so no process listens at the address.
+fn is_refused(error: &(dyn error::Error + 'static)) -> bool {
+    let mut causes = iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| {
+        let cause = cause.downcast_ref::<io::Error>();
+        cause.is_some_and(|cause| cause.kind() == io::ErrorKind::ConnectionRefused)
+    })
+}
+
 /// The reason why a client could not be created, or why a request failed.
 #[derive(Debug, Error)]
 pub enum ClientError {
@@ -378,6 +388,8 @@ pub enum ClientError {
     Unreachable {
         /// The base URL of the proxy.
         address: String,
+        /// True if the host refused the connection, so no process listens at the address.
+        is_refused: bool,
         /// The innermost cause of the failure, such as `connection refused`.
         reason: String,
     },
@@ -543,6 +555,17 @@ mod tests {
                 .to_string()
                 .starts_with("cannot reach Seawall at http://127.0.0.1:")
         );
+        let refused = matches!(error, ClientError::Unreachable { is_refused, .. } if is_refused);
+        assert!(refused, "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_ends_before_the_response_is_not_a_refused_connection() {
+        let error = exchanged("").await.0.unwrap_err();
+        let refused = matches!(error, ClientError::Unreachable { is_refused, .. } if is_refused);
+        assert!(!refused, "{error}");
+        let unreachable = matches!(error, ClientError::Unreachable { .. });
+        assert!(unreachable, "{error}");
     }
 
     #[test]

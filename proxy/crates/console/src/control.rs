@@ -184,14 +184,20 @@ pub async fn shutdown(arguments: Wait) -> Exit {
     if let Err(error) = client.act(DRAIN).await {
         return failed(&error);
     }
+    // Only a refused connection shows that the process has closed its address. Other failures also
+    // happen while it drains: for example, it may close a connection to make place for another.
     let has_ended = async || match client.check("/health/live").await {
-        Err(ClientError::Unreachable { .. } | ClientError::Broken(_)) => Ok(()),
+        Err(ClientError::Unreachable {
+            is_refused: true, ..
+        }) => Ok(()),
         Err(error) => Err(error),
         Ok(()) => Err(ClientError::TimedOut {
             address: client.address().to_owned(),
         }),
     };
-    arguments.until(has_ended, "still running").await
+    arguments
+        .until(has_ended, "the end of the proxy was not seen")
+        .await
 }
 
 impl Wait {
@@ -401,8 +407,50 @@ fn reload_rows(reload: &Reload) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
     use super::*;
+    use crate::admin_client::TlsFiles;
     use seawall_api::{ConfigurationChange, ConfigurationValue};
+
+    /// Accepts a connection, reads a request without a body, sends `response` and closes the
+    /// connection.
+    async fn respond(listener: &TcpListener, response: &str) {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(stream.read_u8().await.unwrap());
+        }
+        stream.write_all(response.as_bytes()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn shutdown_ends_when_the_address_is_closed_and_not_when_a_connection_breaks() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let mut stopping = pin!(shutdown(Wait {
+            admin: Endpoint::new(&address, None, TlsFiles::default()),
+            timeout_s: 60,
+        }));
+        for response in [
+            "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+            "",
+            "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nali",
+            "HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\nalive\n",
+        ] {
+            tokio::select! {
+                exit = &mut stopping => panic!("{exit:?} before the response {response:?}"),
+                () = respond(&listener, response) => {}
+            }
+        }
+        drop(listener);
+        assert_eq!(stopping.await, Exit::Success);
+    }
 
     #[test]
     fn status_shows_why_the_proxy_is_not_ready() {
