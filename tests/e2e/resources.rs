@@ -58,7 +58,7 @@ async fn clients_are_served_while_the_admin_address_is_in_use() {
     let admin = taken.local_addr().unwrap().to_string();
     let toml = configuration(&scratch, &format!("admin.address = {admin:?}\n")).await;
     let seawall = Process::serve(&toml).await;
-    assert_eq!(seawall.admin(), "in use");
+    assert_eq!(seawall.admin(), "not bound");
     let message = "could not bind the HTTP address; clients are served, and binding is tried \
                    again every second";
     let line = seawall.said(message).unwrap().to_string();
@@ -72,6 +72,17 @@ async fn clients_are_served_while_the_admin_address_is_in_use() {
     eventually(LIMIT, is_bound).await.unwrap();
     let page = get(&admin, "/metrics").await;
     assert!(page.contains("seawall_client_connections"), "{page}");
+}
+
+/// The address is one of those that are reserved for documentation, so no host has it.
+#[tokio::test]
+async fn clients_are_served_if_the_host_does_not_have_the_metrics_address() {
+    let scratch = Scratch::create().unwrap();
+    let toml = "admin.address = \"127.0.0.1:0\"\nadmin.metrics_address = \"192.0.2.1:9909\"\n";
+    let seawall = Process::serve(&configuration(&scratch, toml).await).await;
+    let line = seawall.said("serving").unwrap();
+    assert_eq!(line["fields"]["metrics"], "not bound", "{line}");
+    find(&mut logged_in(&seawall).await, "test").await;
 }
 
 #[tokio::test]

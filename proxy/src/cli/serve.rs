@@ -104,10 +104,11 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 }
 
 /// The bound HTTP address as text; `off` if none is configured. If the configured address is not
-/// bound, the text is `in use`, because another process uses the address.
+/// bound, the text is `not bound`. An earlier log line has the reason: another process uses the
+/// address, or this host does not have it.
 fn bound<'a>(bound: Option<&'a str>, configured: &AdminAddress) -> &'a str {
     bound.unwrap_or(match configured {
-        AdminAddress::Tcp(_) => "in use",
+        AdminAddress::Tcp(_) => "not bound",
         AdminAddress::Off => "off",
     })
 }
