@@ -56,6 +56,8 @@ const missing = new Map();
 /** The problems of requests whose view has no element for messages, by the function that sends the
  * request. @type {Map<unknown, string>} */
 const problems = new Map();
+/** Says that the user could not log out. @type {string | null} */
+let failedLogOut = null;
 /** @type {import("./types.js").Tick | null} */
 let latest = null;
 const nav = h("nav", { "aria-label": "Views" });
@@ -269,21 +271,31 @@ function showLogin() {
   );
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const response = await act("POST", "session", { token: input.value.trim() });
-    if (response.ok) location.reload();
-    else
-      why.textContent =
-        response.status === 401
-          ? "Seawall does not know this token."
-          : (await response.text()).trim();
+    try {
+      const response = await act("POST", "session", { token: input.value.trim() });
+      if (response.ok) location.reload();
+      else
+        why.textContent =
+          response.status === 401
+            ? "Seawall does not know this token."
+            : (await response.text()).trim();
+    } catch (error) {
+      why.textContent = error instanceof Problem ? error.message : String(error);
+    }
   });
   fill(main, form);
   input.focus();
 }
 
 async function logOut() {
-  await act("DELETE", "session");
-  location.reload();
+  try {
+    await act("DELETE", "session");
+    location.reload();
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    failedLogOut = `You are still logged in: ${error.message}`;
+    warn();
+  }
 }
 
 function switchTheme() {
@@ -380,6 +392,7 @@ function follow(event) {
 function warn() {
   const lacking = new Map([...missing.values()].flat().map((of) => [of.address, of.error]));
   const texts = [
+    failedLogOut,
     ...[...lacking].map(([address, error]) => `Figures of ${address} are missing: ${error}`),
     ...[...new Set(problems.values())].map((problem) => `Figures are missing: ${problem}`),
     latest &&

@@ -1,6 +1,6 @@
 /** Clients, servers and the configuration, with the actions. */
 
-import { act, get, getIfKnown } from "./api.js";
+import { act, get, getIfKnown, Problem } from "./api.js";
 import { fill, h, instanceCell, instanceHead, note, section, table, terms } from "./dom.js";
 import {
   bytes,
@@ -458,7 +458,13 @@ async function confirmReload(page) {
         : reply?.problems.join(" ") || "Seawall did not reload in time, or is draining.";
     },
   });
-  const response = await act("POST", "reload?dry_run=true");
+  let response;
+  try {
+    response = await act("POST", "reload?dry_run=true");
+  } catch (error) {
+    fill(changes, note(error instanceof Problem ? error.message : String(error)));
+    return;
+  }
   const reply = /** @type {import("./types.js").Reload | null} */ (
     await response.json().catch(() => null)
   );

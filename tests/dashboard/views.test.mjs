@@ -454,6 +454,27 @@ test("a reload must be confirmed by typing a word", async () => {
   });
 });
 
+test("a reload, a login and a logout without a reply are shown", async () => {
+  const { page, close } = await open(browser);
+  await page.route("**/api/v1/reload?**", (route) => route.abort());
+  await page.goto(`${ADMIN}/?view=config`);
+  await page.getByRole("button", { name: "Reload the configuration" }).click();
+  await page.getByRole("dialog").getByText("Seawall does not reply.").waitFor();
+  let lost = "POST";
+  await page.route("**/api/v1/session", (route) =>
+    route.request().method() === lost ? route.abort() : route.continue(),
+  );
+  await page.goto(`${GUARDED}/?view=config`);
+  await page.getByLabel("Token").fill(READ_TOKEN);
+  await page.getByRole("button", { name: "Log in" }).click();
+  await page.getByRole("alert").getByText("Seawall does not reply.").waitFor();
+  lost = "DELETE";
+  await page.getByRole("button", { name: "Log in" }).click();
+  await page.getByRole("button", { name: "Log out" }).click();
+  await page.getByText("You are still logged in: Seawall does not reply.").waitFor();
+  await close();
+});
+
 test("a refused request is shown, and a request whose reply ends early is repeated", async () => {
   const { page, close } = await open(browser);
   let replies = 0;
