@@ -269,12 +269,17 @@ export function shapesView(page) {
         ),
         /** @type {Promise<import("./types.js").Status>} */ (get("status", signal)),
       ]);
-      fill(why, note("The history is off: the figures cover the time since the start."));
       rows.totals.seconds = status.uptime_seconds || 1;
       return all;
     },
     (result) => {
       reply = result;
+      const isSinceStart = result.since_seconds === undefined;
+      // Replaces also the message about an earlier request that failed.
+      fill(
+        why,
+        isSinceStart && note("The history is off: the figures cover the time since the start."),
+      );
       const load =
         result.shapes.reduce((sum, shape) => sum + shape.load_ms, result.other.load_ms) || 1;
       rows.totals = { seconds: result.since_seconds || rows.totals.seconds, load };

@@ -272,6 +272,22 @@ test("labels at the right edge of charts do not widen the page of a phone", asyn
   await view("/?view=shapes", look, phone);
 });
 
+test("the message about a failed request for shapes disappears when the shapes arrive", async () => {
+  const { page, close } = await open(browser);
+  let replies = 0;
+  await page.route("**/api/v1/shapes?**", (route) => {
+    replies += 1;
+    return replies === 1 ? route.fulfill({ status: 500, body: "broken" }) : route.continue();
+  });
+  await page.goto(`${ADMIN}/?view=shapes`);
+  const message = page.getByText("broken", { exact: true });
+  await message.waitFor();
+  const first = page.getByRole("table", { name: "Shapes" }).locator("a").first();
+  await first.waitFor({ timeout: 60_000 });
+  assert.equal(await message.count(), 0);
+  await close();
+});
+
 test("ten thousand shapes are in the table, and only the visible ones are in the page", async () => {
   const { page, errors, close } = await open(browser);
   await page.route("**/api/v1/shapes?**", (route) => route.fulfill({ json: manyShapes(10_000) }));
