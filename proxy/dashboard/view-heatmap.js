@@ -17,10 +17,16 @@ const MAX_COLUMNS = 900;
 export function heatmapView(page) {
   const { state } = page;
   const areaList = h("div", { id: "area", "aria-live": "polite" });
+  /** Ends the request for the shapes in the previous area, whose reply may arrive late. */
+  let endRequest = () => {};
+  const listArea = (/** @type {Area | null} */ area) => {
+    endRequest();
+    endRequest = showArea(page, areaList, area);
+  };
   const map = new Heatmap((area) => {
     page.keep({ area: area ? [area.from, area.until, area.low, area.high].join(",") : "" });
     map.showArea(area);
-    showArea(page, areaList, area);
+    listArea(area);
   });
   page.onLeave(() => map.end());
   const body = h("div", {}, map.element);
@@ -59,7 +65,7 @@ export function heatmapView(page) {
     },
     { seconds: 5 },
   );
-  showArea(page, areaList, parseArea(state.area));
+  listArea(parseArea(state.area));
 }
 
 /** @param {string} text */
@@ -228,21 +234,23 @@ function keys() {
 }
 
 /**
+ * Lists the shapes in an area. Returns a function that ends the request.
  * @param {Page} page
  * @param {HTMLElement} list
  * @param {Area | null} area
+ * @returns {() => void}
  */
 function showArea(page, list, area) {
   if (!area) {
     fill(list);
-    return;
+    return () => {};
   }
   const bounds = `from=${area.from}&until=${area.until}&gt_seconds=${area.low}&le_seconds=${area.high}`;
   const { state } = page;
   const of = selection({ ...state, phase: "" });
   const title = `${moment(area.from)} to ${moment(area.until)}, ${duration(area.low * 1e3)} to ${duration(area.high * 1e3)}`;
   const zoom = { from: String(area.from), until: String(area.until), area: "" };
-  page.poll(
+  return page.poll(
     (signal) => getIfKnown(`heatmap/shapes?${bounds}${of}&limit=20`, signal),
     (result) => {
       const reply = /** @type {import("./types.js").AreaReply | null} */ (result);

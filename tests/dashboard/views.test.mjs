@@ -129,6 +129,32 @@ test("an area of the heat map can be selected with the keyboard", async () => {
   });
 });
 
+test("a late reply about an area that is no longer selected is not shown", async () => {
+  const { page, errors, close } = await open(browser);
+  let release = () => {};
+  const released = /** @type {Promise<void>} */ (new Promise((done) => (release = done)));
+  await page.route("**/api/v1/heatmap/shapes?**", async (route) => {
+    const response = await route.fetch();
+    await released;
+    // The page may have ended the request.
+    await route.fulfill({ response }).catch(() => {});
+  });
+  await page.goto(`${ADMIN}/?view=heatmap`);
+  await page.locator(".heatmap[data-total]").waitFor();
+  await page.getByRole("application").focus();
+  const requested = page.waitForRequest("**/api/v1/heatmap/shapes?**");
+  for (const key of ["ArrowLeft", "Shift+ArrowRight", "Enter"]) await page.keyboard.press(key);
+  await requested;
+  await page.keyboard.press("Escape");
+  release();
+  // The heat map itself is requested again some seconds later.
+  await page.waitForResponse("**/api/v1/heatmap?**");
+  await page.waitForResponse("**/api/v1/heatmap?**");
+  assert.equal(await page.getByText("Shapes in the area").count(), 0);
+  assert.deepEqual(errors, []);
+  await close();
+});
+
 test("the table of shapes has the rows of the API, sorted and filtered", async () => {
   const { shapes } = await api(ADMIN, "shapes?since=1h&limit=10000");
   const byCount = [...shapes].sort((one, other) => other.count - one.count);
