@@ -1,7 +1,7 @@
 /** The frame of the page: navigation, range, keys, login, live updates. */
 
 import { act, get, mergeInstances, Problem, repeat } from "./api.js";
-import { fill, h, note } from "./dom.js";
+import { fill, h, keepFocus, note } from "./dom.js";
 import { span } from "./format.js";
 import { listen, showAll, start } from "./live.js";
 import { address, DEFAULTS, opened, parse, period, RANGES } from "./state.js";
@@ -67,9 +67,17 @@ const banner = h("div", { id: "banner" });
 function go(changes) {
   const next = opened(state, changes);
   if (address(next) !== address(state)) history.pushState(null, "", address(next));
+  enter(next);
+}
+
+/**
+ * Shows a state. If it belongs to another view, the content of this view gets the focus.
+ * @param {State} next
+ */
+function enter(next) {
   const isOther = next.view !== state.view;
   state = next;
-  show();
+  keepFocus(document.body, show);
   if (isOther) {
     window.scrollTo(0, 0);
     main.focus({ preventScroll: true });
@@ -103,7 +111,7 @@ const page = {
           const result = await load(signal);
           if (signal.aborted) return true;
           if (problems.delete(load)) warn();
-          shown(result);
+          keepFocus(main, () => shown(result));
           return true;
         } catch (error) {
           if (signal.aborted) return true;
@@ -381,11 +389,7 @@ function follow(event) {
     return;
   event.preventDefault();
   history.pushState(null, "", link.search || "/");
-  const next = parse(link.search);
-  const isOther = next.view !== state.view;
-  state = next;
-  show();
-  if (isOther) window.scrollTo(0, 0);
+  enter(parse(link.search));
 }
 
 /** Shows warnings about incomplete figures above all views. */

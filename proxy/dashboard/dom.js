@@ -72,6 +72,37 @@ export function svg(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** The elements that can have the focus. */
+const FOCUSABLE = "a, button, input, select, summary, [tabindex]";
+
+/**
+ * Redraws elements. If the focused element is replaced, its successor gets the focus: the element
+ * of the same kind with the same address or name. Without this, users of a keyboard would begin at
+ * the top of the page after each update.
+ * @param {HTMLElement} root contains the elements
+ * @param {() => void} redraw
+ */
+export function keepFocus(root, redraw) {
+  const focused = document.activeElement;
+  if (!focused || focused === document.body || !root.contains(focused)) {
+    redraw();
+    return;
+  }
+  const name = (/** @type {Element} */ of) => {
+    const own = of.getAttribute("href") ?? of.getAttribute("aria-label");
+    return `${of.tagName} ${own ?? (of.closest("label") ?? of).textContent}`;
+  };
+  const wanted = name(focused);
+  const alike = () =>
+    /** @type {HTMLElement[]} */ ([...root.querySelectorAll(FOCUSABLE)]).filter(
+      (of) => name(of) === wanted,
+    );
+  const place = alike().indexOf(/** @type {HTMLElement} */ (focused));
+  redraw();
+  const isLost = !focused.isConnected && document.activeElement === document.body;
+  if (isLost) alike()[place]?.focus({ preventScroll: true });
+}
+
 /**
  * A list of terms with their values.
  * @param {[string, Child][]} pairs

@@ -556,6 +556,30 @@ test("names that clients choose never become markup", async () => {
   await close();
 });
 
+test("the focus of the keyboard survives updates, and a link moves it to the content", async () => {
+  const focused = () => {
+    const of = document.activeElement;
+    return { id: of?.id, href: of?.getAttribute("href"), text: of?.textContent };
+  };
+  await view("/", async (page) => {
+    const table = page.getByRole("region", { name: "Heaviest shapes", exact: true }).first();
+    const link = table.getByRole("link").nth(1);
+    await link.focus();
+    const href = await link.getAttribute("href");
+    await link.evaluate((of) => of.classList.add("earlier"));
+    await page.locator("a.earlier").waitFor({ state: "detached", timeout: 60_000 });
+    assert.equal((await page.evaluate(focused)).href, href);
+    await page.getByRole("button", { name: "15m" }).focus();
+    await page.keyboard.press("Enter");
+    await page.locator("button[aria-pressed=true]", { hasText: "15m" }).waitFor();
+    assert.equal((await page.evaluate(focused)).text, "15m");
+    await page.getByRole("navigation").getByRole("link", { name: "Servers" }).focus();
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { name: "Servers", exact: true }).waitFor();
+    assert.equal((await page.evaluate(focused)).id, "main");
+  });
+});
+
 test("keys open views, and the theme is kept after a reload", async () => {
   await view("/", async (page) => {
     await page.locator("main .panel").first().waitFor();
