@@ -137,12 +137,22 @@ class Rows {
     const shown = this.shapes.slice(first, first + visible);
     this.element.setAttribute("aria-rowcount", String(this.shapes.length + 1));
     this.body.style.setProperty("--height", `${this.shapes.length * height}px`);
-    const focused = this.body.contains(document.activeElement);
+    const focused = /** @type {HTMLElement | null} */ (document.activeElement);
+    const id = this.body.contains(focused) ? focused?.dataset.id : undefined;
     fill(this.body, ...shown.map((shape, i) => this.row(shape, first + i, height)));
-    if (focused)
-      /** @type {HTMLElement | null} */ (this.body.querySelector(".selected a"))?.focus({
-        preventScroll: true,
-      });
+    // The focus stays on its shape while the table is updated.
+    if (id === undefined) return;
+    if (!this.focus(`[data-id="${CSS.escape(id)}"]`)) this.focus(".selected a");
+  }
+
+  /**
+   * Moves the focus to a link. Returns false if the link is not in the page.
+   * @param {string} selector
+   */
+  focus(selector) {
+    const link = /** @type {HTMLElement | null} */ (this.body.querySelector(selector));
+    link?.focus({ preventScroll: true });
+    return link !== null;
   }
 
   /**
@@ -206,7 +216,9 @@ class Rows {
       if (top < this.element.scrollTop) this.element.scrollTop = top;
       if (bottom > this.element.scrollTop + this.element.clientHeight)
         this.element.scrollTop = bottom - this.element.clientHeight;
+      const hasFocus = this.body.contains(document.activeElement);
       this.draw();
+      if (hasFocus) this.focus(".selected a");
     } else if (
       event.key === "Enter" &&
       event.target === this.element &&

@@ -314,6 +314,21 @@ test("the message about a failed request for shapes disappears when the shapes a
   await close();
 });
 
+test("the focus stays on its shape while the table of shapes is updated", async () => {
+  await view("/?view=shapes", async (page) => {
+    const link = page.getByRole("table", { name: "Shapes" }).locator("a").nth(3);
+    await link.focus();
+    const id = await link.getAttribute("data-id");
+    await link.evaluate((of) => of.classList.add("earlier"));
+    await page.locator("a.earlier").waitFor({ state: "detached", timeout: 60_000 });
+    const focused = () => document.activeElement?.getAttribute("data-id");
+    assert.equal(await page.evaluate(focused), id);
+    await page.keyboard.press("ArrowDown");
+    const selected = page.locator(".row.selected a");
+    assert.equal(await page.evaluate(focused), await selected.getAttribute("data-id"));
+  });
+});
+
 test("ten thousand shapes are in the table, and only the visible ones are in the page", async () => {
   const { page, errors, close } = await open(browser);
   await page.route("**/api/v1/shapes?**", (route) => route.fulfill({ json: manyShapes(10_000) }));
