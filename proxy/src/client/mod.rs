@@ -409,8 +409,8 @@ impl Client {
         self.reader.poll_small(cx, &mut self.stream, max, budget)
     }
 
-    /// Reads the next message, of any size. Continues a message of which [`Self::poll_small`] has
-    /// read only a part.
+    /// Reads the next message, of any size. If [`Self::poll_small`] has read a part of the message,
+    /// reads the rest.
     async fn read_unfinished(&mut self) -> Result<Option<Message>, End> {
         let max = self.max_message_bytes();
         let budget = &self.shared.memory.requests;

@@ -180,8 +180,8 @@ async fn forwarding_fails_if_the_server_sends_bytes_after_the_end_of_a_large_rep
     writing.await.unwrap().unwrap();
 }
 
-/// Forwards a reply of which the server sends only the first 4,096 bytes. When forwarding waits for
-/// further bytes, calls `raise`. Checks that forwarding then fails.
+/// Forwards a reply. The server sends only its first 4,096 bytes. When forwarding waits for more
+/// bytes, calls `raise`. Checks that forwarding then fails.
 async fn forward_from_stalled_server(interrupt: &Interrupt, raise: impl FnOnce()) {
     let sent = reply(2 * PIECE_BYTES);
     let (mut server, mut far_server) = pair();
