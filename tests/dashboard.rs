@@ -46,9 +46,15 @@ fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)]) {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(folder());
     command.envs(variables.iter().copied());
-    let status = command.status();
-    let status = status.unwrap_or_else(|error| panic!("{program} is not installed: {error}"));
-    assert!(status.success(), "{program} {arguments:?}: {status}");
+    let output = command.output();
+    let output = output.unwrap_or_else(|error| panic!("{program} is not installed: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    let status = output.status;
+    assert!(
+        status.success(),
+        "{program} {arguments:?}: {status}\n{out}{errors}"
+    );
 }
 
 /// Installs the npm packages of `package-lock.json` if they are missing or outdated. Runs once for
@@ -272,12 +278,14 @@ async fn reload_and_drain_on_the_dashboard_require_a_typed_confirmation() {
     let token = files.write("act", ACT_TOKEN).unwrap();
     let toml = format!(
         "listen.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\nadmin.address = \"127.0.0.1:0\"\n\
-         admin.token_file = {token:?}\nshutdown.drain_ms = 600000\npool.max_pool_size = 7\n",
+         admin.token_file = {token:?}\nshutdown.drain_ms = 600000\n\
+         auth.authentication_timeout_ms = 600000\npool.max_pool_size = 7\n",
         server.uri()
     );
     let configuration = files.write("seawall.toml", toml).unwrap();
     let mut process = Process::serve(&configuration).await;
-    // The drain lasts as long as this client stays connected.
+    // The drain lasts as long as this client stays connected. The client sends nothing, so it needs
+    // a long authentication timeout.
     let client = RawClient::connect(process.address().parse().unwrap()).await;
     let variables = [
         ("SEAWALL_ACTED", &*format!("http://{}", process.admin())),

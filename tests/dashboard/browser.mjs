@@ -44,7 +44,7 @@ export async function launch() {
  */
 export async function open(browser, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, ...options });
-  context.setDefaultTimeout(15_000);
+  context.setDefaultTimeout(120_000);
   const page = await context.newPage();
   /** @type {string[]} */
   const errors = [];

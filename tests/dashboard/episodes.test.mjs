@@ -321,7 +321,7 @@ async function storm(uri, admin) {
     await screenshot(page, "storm-active", true);
     await end();
     // The page shows the end of the storm without a reload.
-    await page.getByRole("heading", { name: /^Storm\s*\d/ }).waitFor({ timeout: 60_000 });
+    await page.getByRole("heading", { name: /^Storm\s*\d/ }).waitFor();
     const { active, storms } = await api(admin, "storms");
     assert.deepEqual([active, storms.length], [false, 1]);
     const [of] = storms;

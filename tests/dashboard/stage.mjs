@@ -227,7 +227,7 @@ export async function openPage(options = {}) {
   browser ??= launch();
   const viewport = { width: 1280, height: 800 };
   const context = await (await browser).newContext({ viewport, colorScheme: "light", ...options });
-  context.setDefaultTimeout(30_000);
+  context.setDefaultTimeout(120_000);
   return context.newPage();
 }
 

@@ -300,16 +300,16 @@ test("labels at the right edge of charts do not widen the page of a phone", asyn
 
 test("the message about a failed request for shapes disappears when the shapes arrive", async () => {
   const { page, close } = await open(browser);
-  let replies = 0;
-  await page.route("**/api/v1/shapes?**", (route) => {
-    replies += 1;
-    return replies === 1 ? route.fulfill({ status: 500, body: "broken" }) : route.continue();
-  });
+  let isBroken = true;
+  await page.route("**/api/v1/shapes?**", (route) =>
+    isBroken ? route.fulfill({ status: 500, body: "broken" }) : route.continue(),
+  );
   await page.goto(`${ADMIN}/?view=shapes`);
   const message = page.getByText("broken", { exact: true });
   await message.waitFor();
+  isBroken = false;
   const first = page.getByRole("table", { name: "Shapes" }).locator("a").first();
-  await first.waitFor({ timeout: 60_000 });
+  await first.waitFor();
   assert.equal(await message.count(), 0);
   await close();
 });
@@ -320,7 +320,7 @@ test("the focus stays on its shape while the table of shapes is updated", async 
     await link.focus();
     const id = await link.getAttribute("data-id");
     await link.evaluate((of) => of.classList.add("earlier"));
-    await page.locator("a.earlier").waitFor({ state: "detached", timeout: 60_000 });
+    await page.locator("a.earlier").waitFor({ state: "detached" });
     const focused = () => document.activeElement?.getAttribute("data-id");
     assert.equal(await page.evaluate(focused), id);
     await page.keyboard.press("ArrowDown");
@@ -437,7 +437,7 @@ test("the overview of a fixed period reports problems that begin later", async (
   const finding = page.getByText("A reconnect storm since");
   assert.equal(await finding.count(), 0);
   json = currentStorms(now);
-  await finding.waitFor({ timeout: 60_000 });
+  await finding.waitFor();
   // The storm is not an event of the period.
   await events.waitFor();
   assert.deepEqual(errors, []);
@@ -449,9 +449,9 @@ test("updates that stop although the connection stays open are reported and requ
   let isSilent = true;
   await page.route("**/api/v1/live**", (route) => (isSilent ? undefined : route.continue()));
   await page.goto(`${ADMIN}/`);
-  await page.getByText("updates stopped", { exact: true }).waitFor({ timeout: 60_000 });
+  await page.getByText("updates stopped", { exact: true }).waitFor();
   isSilent = false;
-  await page.getByText("live", { exact: true }).waitFor({ timeout: 60_000 });
+  await page.getByText("live", { exact: true }).waitFor();
   await close();
 });
 
@@ -464,13 +464,11 @@ test("a request whose reply never arrives is given up and repeated", async () =>
     let calls = 0;
     AbortSignal.timeout = (ms) => timeout((calls += 1) === 1 ? ms : 1_000);
   });
-  let requests = 0;
-  await page.route("**/api/v1/clients?**", (route) => {
-    requests += 1;
-    return requests === 1 ? undefined : route.continue();
-  });
+  let isSilent = true;
+  await page.route("**/api/v1/clients?**", (route) => (isSilent ? undefined : route.continue()));
   await page.goto(`${ADMIN}/?view=clients`);
   await page.getByText("Seawall does not reply.").waitFor();
+  isSilent = false;
   await page.getByText(/^\d+ clients?/).waitFor();
   await close();
 });
@@ -534,15 +532,16 @@ test("a reload, a login and a logout without a reply are shown", async () => {
 
 test("a refused request is shown, and a request whose reply ends early is repeated", async () => {
   const { page, close } = await open(browser);
-  let replies = 0;
-  await page.route("**/api/v1/heatmap?**", (route) => {
-    replies += 1;
-    if (replies === 1) return route.fulfill({ status: 400, body: "step is wrong" });
-    return replies === 2 ? route.fulfill({ status: 200, body: "{" }) : route.continue();
-  });
+  /** @type {{ status: number, body: string } | undefined} */
+  let reply = { status: 400, body: "step is wrong" };
+  await page.route("**/api/v1/heatmap?**", (route) =>
+    reply ? route.fulfill(reply) : route.continue(),
+  );
   await page.goto(`${ADMIN}/?view=heatmap`);
   await page.getByText("Figures are missing: step is wrong").waitFor();
+  reply = { status: 200, body: "{" };
   await page.getByText("Figures are missing: The reply of Seawall ended early.").waitFor();
+  reply = undefined;
   await page.getByText("Figures are missing").waitFor({ state: "detached" });
   await close();
 });
@@ -582,7 +581,7 @@ test("the focus of the keyboard survives updates, and a link moves it to the con
     await link.focus();
     const href = await link.getAttribute("href");
     await link.evaluate((of) => of.classList.add("earlier"));
-    await page.locator("a.earlier").waitFor({ state: "detached", timeout: 60_000 });
+    await page.locator("a.earlier").waitFor({ state: "detached" });
     assert.equal((await page.evaluate(focused)).href, href);
     await page.getByRole("button", { name: "15m" }).focus();
     await page.keyboard.press("Enter");
