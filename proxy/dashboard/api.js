@@ -21,6 +21,14 @@ export class Problem extends Error {
 }
 
 /**
+ * The text that the page shows for an error.
+ * @param {unknown} error
+ */
+export function messageOf(error) {
+  return error instanceof Problem ? error.message : String(error);
+}
+
+/**
  * Differences below this limit are not differences between clocks: the header with the time has
  * whole seconds, and a reply takes some time to arrive.
  */

@@ -1,6 +1,6 @@
 /** The frame of the page: navigation, range, keys, login, live updates. */
 
-import { act, get, mergeInstances, Problem, repeat } from "./api.js";
+import { act, get, mergeInstances, messageOf, Problem, repeat } from "./api.js";
 import { fill, h, keepFocus, note } from "./dom.js";
 import { span } from "./format.js";
 import { listen, showAll, start } from "./live.js";
@@ -288,7 +288,7 @@ function showLogin() {
             ? "Seawall does not know this token."
             : (await response.text()).trim();
     } catch (error) {
-      why.textContent = error instanceof Problem ? error.message : String(error);
+      why.textContent = messageOf(error);
     }
   });
   fill(main, form);
@@ -449,7 +449,7 @@ async function begin() {
     session = await get("session");
   } catch (error) {
     if (error instanceof Problem && error.status === 401) showLogin();
-    else fill(main, note(error instanceof Problem ? error.message : String(error)));
+    else fill(main, note(messageOf(error)));
     return;
   }
   if (session?.token_required)

@@ -1,6 +1,6 @@
 /** Clients, servers and the configuration, with the actions. */
 
-import { act, get, getIfKnown, Problem } from "./api.js";
+import { act, get, getIfKnown, messageOf } from "./api.js";
 import { fill, h, instanceCell, instanceHead, note, section, table, terms } from "./dom.js";
 import {
   bytes,
@@ -462,7 +462,7 @@ async function confirmReload(page) {
   try {
     response = await act("POST", "reload?dry_run=true");
   } catch (error) {
-    fill(changes, note(error instanceof Problem ? error.message : String(error)));
+    fill(changes, note(messageOf(error)));
     return;
   }
   const reply = /** @type {import("./types.js").Reload | null} */ (
