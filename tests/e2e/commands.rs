@@ -172,7 +172,11 @@ fn print_to(output: impl Into<Stdio>, arguments: &[&str]) -> Output {
 
 #[test]
 fn a_command_whose_output_cannot_be_written_exits_with_69_unless_the_reader_closed_the_pipe() {
-    for arguments in [&["completions", "bash"], &["config", "schema"]] {
+    for arguments in [
+        &["completions", "bash"],
+        &["config", "schema"],
+        &["config", "--help"],
+    ] {
         // A write to this file fails like a write to a full disk.
         let full = File::options().write(true).open("/dev/full").unwrap();
         let output = print_to(full, arguments);
