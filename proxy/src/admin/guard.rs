@@ -229,10 +229,14 @@ impl Guard {
         session: Option<&str>,
     ) -> Result<Option<Arc<Token>>, Refusal> {
         self.admit_certificate(presented)?;
-        if self.tokens.is_empty() {
-            return self.admit_own(presented).map(|()| None);
-        }
         let Presented { uri, headers, .. } = *presented;
+        if self.tokens.is_empty() {
+            self.admit_own(presented)?;
+            return match is_from_own_page(uri, headers) {
+                true => Ok(None),
+                false => Err(Refusal::Origin),
+            };
+        }
         if let Some(sent) = headers.get(header::AUTHORIZATION) {
             let sent = sent.to_str().ok().and_then(|s| s.strip_prefix("Bearer "));
             let token = sent.and_then(|sent| self.token(sent));
@@ -502,11 +506,28 @@ mod tests {
             ("origin", "http://127.0.0.1:9909"),
             ("origin", "null"),
             ("origin", ""),
+            ("sec-fetch-site", "same-site"),
             ("sec-fetch-site", "cross-site"),
         ] {
             let refused = admit(&guard, &[host, header]);
             assert_eq!(refused, Err(Refusal::Origin), "{header:?}");
         }
+    }
+
+    /// A link on a page of another port, for example of Grafana, leads to the dashboard.
+    #[test]
+    fn without_a_token_a_page_of_another_port_may_link_to_the_dashboard() {
+        let headers = [
+            (header::HOST, "localhost:9909"),
+            (header::HeaderName::from_static(SEC_FETCH_SITE), "same-site"),
+        ];
+        let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
+        let presented = Presented {
+            uri: &"/".parse().unwrap(),
+            headers: &HeaderMap::from_iter(headers),
+            certificate: None,
+        };
+        assert_eq!(without_token().admit_page(&presented), Ok(()));
     }
 
     #[test]
