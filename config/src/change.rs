@@ -1,14 +1,17 @@
 //! Compares new settings with the settings in effect, for a reload: finds the keys that differ, and
 //! adopts the values that need no restart.
 
+use std::path::Path;
+
 use crate::connection_string::without_password;
+use crate::file::ReadFile;
 use crate::keys::KEYS;
 use crate::listeners::{LISTENERS, Listener};
 use crate::problem::Problems;
 use crate::relations;
 use crate::reloadable::Reloadable;
 use crate::schema::{Change, LIST};
-use crate::settings::{Deployment, Settings};
+use crate::settings::{Deployment, ServerTls, Settings};
 use crate::words::Credentials;
 
 /// A key or section that has a new value.
@@ -41,6 +44,31 @@ impl Deployment {
             _ => false,
         }
     }
+
+    /// True if a change of `[deployment.tls]` takes effect only at the next start, because the
+    /// connection string changes too. Until then, Seawall uses the earlier servers, for which the
+    /// new keys may be wrong. New contents of the same files take effect at once.
+    fn delays_tls(&self, running: &Self) -> bool {
+        self.uri != running.uri
+            && !self.changes_only_password(running)
+            && self.tls.as_ref().map(tls_keys) != running.tls.as_ref().map(tls_keys)
+    }
+}
+
+/// The keys of `[deployment.tls]`, with the paths of files instead of their contents.
+fn tls_keys(tls: &ServerTls) -> (Vec<&Path>, Vec<&Path>, Vec<&Path>, bool) {
+    let ServerTls {
+        ca_file,
+        certificate_key_file,
+        crl_files,
+        allow_invalid_hostnames,
+    } = tls;
+    (
+        ca_file.iter().map(ReadFile::path).collect(),
+        certificate_key_file.iter().map(ReadFile::path).collect(),
+        crl_files.iter().flatten().map(ReadFile::path).collect(),
+        *allow_invalid_hostnames,
+    )
 }
 
 impl Settings {
@@ -96,6 +124,7 @@ impl Settings {
             change: match path {
                 USERS if self.changes_credential_source(running) => Change::Restart,
                 URI if self.deployment.changes_only_password(&running.deployment) => Change::Live,
+                SERVER_TLS if self.deployment.delays_tls(&running.deployment) => Change::Restart,
                 LISTEN_TLS if self.listen.addresses != running.listen.addresses => Change::Restart,
                 ADMIN_TLS if self.admin.address != running.admin.address => Change::Restart,
                 _ => of_path(path),
@@ -158,6 +187,9 @@ impl Settings {
             deployment.uri = newer.deployment.uri.clone();
         }
         deployment.adopt_live(&newer.deployment, of_path);
+        if newer.deployment.delays_tls(&self.deployment) {
+            deployment.tls.clone_from(&self.deployment.tls);
+        }
         auth.adopt_live(&newer.auth, of_path);
         pool.adopt_live(&newer.pool, of_path);
         limits.adopt_live(&newer.limits, of_path);
@@ -194,6 +226,8 @@ impl Settings {
 const USERS: &str = "auth.users";
 
 const URI: &str = "deployment.uri";
+
+const SERVER_TLS: &str = "deployment.tls";
 
 const LISTEN_TLS: &str = "listen.tls";
 
@@ -439,5 +473,54 @@ mod tests {
         // Without another address, a change of TLS needs no restart.
         let (_, settings) = reload(&tls, "");
         assert!(settings.listen.tls.is_none() && settings.admin.tls.is_none());
+    }
+
+    /// The change of `deployment.tls` at a reload from `running` to `newer`. Checks that the reload
+    /// adopts the new section only if the change needs no restart.
+    fn change_of_server_tls(running: &Settings, newer: &Settings) -> Change {
+        let changes = newer.changes_since(running);
+        let tls = changes.iter().find(|of| of.path == SERVER_TLS).unwrap();
+        let adopted = running.with_live_values_of(newer).deployment.tls;
+        let expected = match tls.change {
+            Change::Live => &newer.deployment.tls,
+            Change::Restart => &running.deployment.tls,
+        };
+        assert_eq!(&adopted, expected);
+        tls.change
+    }
+
+    /// Until a restart, Seawall uses the earlier servers, for which the new keys may be wrong.
+    #[test]
+    fn changed_tls_keys_need_a_restart_if_a_reload_changes_more_of_the_uri_than_the_password() {
+        let settings = |uri: &str, keys: &str| {
+            let toml = format!("deployment.uri = \"mongodb://{uri}/?tls=true\"\n{keys}");
+            Settings::from_toml(&toml).unwrap()
+        };
+        let running = settings("a:old@one", "");
+        let any_name = "deployment.tls.allow_invalid_hostnames = true\n";
+        for (uri, expected) in [
+            ("a:old@one", Change::Live),
+            ("a:new@one", Change::Live),
+            ("a:old@two", Change::Restart),
+        ] {
+            let change = change_of_server_tls(&running, &settings(uri, any_name));
+            assert_eq!(change, expected, "{uri}");
+        }
+    }
+
+    /// The new servers may not be used for a long time, and certificates expire.
+    #[test]
+    fn a_renewed_tls_file_needs_no_restart_even_if_a_reload_changes_the_servers() {
+        let name = format!("seawall-renewed-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let settings = |host: &str, content: &str| {
+            std::fs::write(&file, content).unwrap();
+            let uri = format!("deployment.uri = \"mongodb://{host}/?tls=true\"\n");
+            let toml = format!("{uri}deployment.tls.ca_file = {file:?}\n");
+            Settings::from_toml(&toml).unwrap()
+        };
+        let (running, newer) = (settings("one", "old"), settings("two", "new"));
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(change_of_server_tls(&running, &newer), Change::Live);
     }
 }

@@ -580,6 +580,7 @@ async fn a_reload_applies_other_settings_at_once_although_a_switch_to_tls_needs_
     };
     assert_eq!(needs_restart("limits.max_cursors"), Some(false));
     assert_eq!(needs_restart("deployment.uri"), Some(true));
+    assert_eq!(needs_restart("deployment.tls.ca_file"), Some(true));
 }
 
 /// The value of a metric of a process: the sum of the series whose lines contain `label`.

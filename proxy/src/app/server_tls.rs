@@ -333,8 +333,8 @@ impl App {
 
     /// Reads the TLS files for connections to servers again; `None` if TLS is off.
     ///
-    /// Only a restart can switch TLS on. So if TLS is off and the connection string has changed,
-    /// the files that the new string names are not needed, and are not read.
+    /// Ignores values of `settings` that need a restart, for example another connection string and
+    /// the keys of `[deployment.tls]` for its servers.
     ///
     /// # Errors
     /// See [`DeploymentTlsError`].
@@ -342,10 +342,7 @@ impl App {
         &self,
         settings: &config::Settings,
     ) -> Result<Option<ServerTlsFiles>, DeploymentTlsError> {
-        let has_other_uri = settings.deployment.uri != self.settings().deployment.uri;
-        if has_other_uri && self.server_tls.files.lock().is_none() {
-            return Ok(None);
-        }
+        let settings = self.settings().with_live_values_of(settings);
         self.server_tls.read(&settings.deployment)
     }
 
