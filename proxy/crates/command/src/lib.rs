@@ -2,9 +2,9 @@
 //!
 //! This crate reads the few fields that decide how an operation is served, and decodes no other
 //! fields of a message. All properties that follow from a command's name are in [`table`]. This
-//! crate knows neither servers nor clients. It builds or decodes a whole document only in two rare
-//! cases: to build Seawall's own error replies, and to replace the "not primary" and "node is
-//! recovering" errors in the replies of servers.
+//! crate knows neither servers nor clients. It builds a whole document only in two rare cases:
+//! Seawall's own error replies, and the replies of servers in which "not primary" and "node is
+//! recovering" errors are replaced.
 
 mod codes;
 mod error_reply;

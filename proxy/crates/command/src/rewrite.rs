@@ -7,66 +7,140 @@
 //! removed. Old drivers search the error text for words such as "not master", so a neutral text
 //! replaces it.
 
-use bson::{Bson, Document};
-
 use super::error_reply::{HOST_UNREACHABLE, is_state_change};
-use seawall_wire::double_to_i64;
+use seawall_wire::{BsonError, Elements, RawElement, document_at};
 
 const NEUTRAL_TEXT: &str =
     "the server changed its state (for example, stepped down); retry the operation if that is safe";
 
+const STRING: u8 = 0x02;
+const DOCUMENT: u8 = 0x03;
+const ARRAY: u8 = 0x04;
+const INT32: u8 = 0x10;
+
 /// The reply with its state-change errors concealed; `None` if the reply has no such errors or is
-/// not BSON.
+/// not BSON. All other bytes are the server's: text may be invalid UTF-8, and names may repeat.
 pub fn conceal_state_change(reply: &[u8]) -> Option<Vec<u8>> {
-    let mut document = Document::from_reader(reply).ok()?;
-    let mut is_changed = conceal(&mut document);
-    if let Ok(error) = document.get_document_mut("writeConcernError") {
-        is_changed |= conceal(error);
-    }
-    if let Ok(errors) = document.get_array_mut("writeErrors") {
-        for error in errors.iter_mut().filter_map(Bson::as_document_mut) {
-            is_changed |= conceal(error);
-        }
-    }
-    if !is_changed {
-        return None;
-    }
-    document.remove("topologyVersion");
-    document.to_vec().ok()
+    let mut concealed = Concealed {
+        bytes: Vec::with_capacity(reply.len()),
+        is_changed: false,
+    };
+    concealed.write_reply(reply)?;
+    concealed.is_changed.then_some(concealed.bytes)
 }
 
-fn conceal(error: &mut Document) -> bool {
-    if !error
-        .get("code")
-        .and_then(integer)
-        .is_some_and(is_state_change)
-    {
-        return false;
+/// A copy of a reply without state-change errors. Its methods return `None` if the reply is not
+/// BSON.
+struct Concealed {
+    bytes: Vec<u8>,
+    /// True if the reply has a state-change error.
+    is_changed: bool,
+}
+
+impl Concealed {
+    fn write_reply(&mut self, reply: &[u8]) -> Option<()> {
+        self.write_error(reply, |copy, element| match (element.name, element.kind) {
+            (b"topologyVersion", _) => Some(()),
+            (b"writeConcernError", DOCUMENT) => {
+                copy.write_head(element);
+                copy.write_error(element.value, Self::write)
+            }
+            (b"writeErrors", ARRAY) => {
+                copy.write_head(element);
+                copy.write_document(element.value, |copy, error| match error.kind {
+                    DOCUMENT => {
+                        copy.write_head(error);
+                        copy.write_error(error.value, Self::write)
+                    }
+                    _ => copy.write(error),
+                })
+            }
+            _ => copy.write(element),
+        })
     }
-    error.insert("code", HOST_UNREACHABLE);
-    if error.contains_key("codeName") {
-        error.insert("codeName", "HostUnreachable");
+
+    /// Writes a document that may report an error. `write` writes the elements that a state change
+    /// does not replace.
+    fn write_error(
+        &mut self,
+        error: &[u8],
+        mut write: impl FnMut(&mut Self, RawElement<'_>) -> Option<()>,
+    ) -> Option<()> {
+        if !code(error).ok()?.is_some_and(is_state_change) {
+            return self.write_document(error, write);
+        }
+        self.is_changed = true;
+        let code = HOST_UNREACHABLE.to_le_bytes();
+        let (name, text) = (string("HostUnreachable")?, string(NEUTRAL_TEXT)?);
+        self.write_document(error, |copy, element| {
+            let (kind, value) = match element.name {
+                b"code" => (INT32, code.as_slice()),
+                b"codeName" => (STRING, name.as_slice()),
+                b"errmsg" => (STRING, text.as_slice()),
+                _ => return write(copy, element),
+            };
+            copy.write(RawElement {
+                kind,
+                value,
+                ..element
+            })
+        })
     }
-    if error.contains_key("errmsg") {
-        error.insert("errmsg", NEUTRAL_TEXT);
+
+    /// Writes a document; `write` writes each element.
+    fn write_document(
+        &mut self,
+        document: &[u8],
+        mut write: impl FnMut(&mut Self, RawElement<'_>) -> Option<()>,
+    ) -> Option<()> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 4]);
+        for element in RawElement::all(document_at(document).ok()?) {
+            write(self, element.ok()?)?;
+        }
+        self.bytes.push(0);
+        let length = i32::try_from(self.bytes.len() - start).ok()?;
+        let place = self.bytes.get_mut(start..start + 4)?;
+        place.copy_from_slice(&length.to_le_bytes());
+        Some(())
     }
-    true
+
+    fn write(&mut self, element: RawElement<'_>) -> Option<()> {
+        self.write_head(element);
+        self.bytes.extend_from_slice(element.value);
+        Some(())
+    }
+
+    /// Writes the type and the name of an element.
+    fn write_head(&mut self, element: RawElement<'_>) {
+        self.bytes.push(element.kind);
+        self.bytes.extend_from_slice(element.name);
+        self.bytes.push(0);
+    }
+}
+
+/// The value of a BSON string.
+fn string(text: &str) -> Option<Vec<u8>> {
+    let length = i32::try_from(text.len() + 1).ok()?;
+    Some([length.to_le_bytes().as_slice(), text.as_bytes(), &[0]].concat())
 }
 
 /// Reads a code of any numeric type: servers send an int32, but the protocol does not guarantee
 /// this.
-fn integer(code: &Bson) -> Option<i32> {
-    match code {
-        Bson::Int32(code) => Some(*code),
-        Bson::Int64(code) => i32::try_from(*code).ok(),
-        Bson::Double(code) => double_to_i64(*code).and_then(|code| i32::try_from(code).ok()),
-        _ => None,
+fn code(error: &[u8]) -> Result<Option<i32>, BsonError> {
+    for element in Elements::of(document_at(error)?) {
+        let element = element?;
+        if element.name == b"code" {
+            let code = element.value.as_i64();
+            return Ok(code.and_then(|code| i32::try_from(code).ok()));
+        }
     }
+    Ok(None)
 }
 
 #[cfg(test)]
 mod tests {
-    use bson::doc;
+    use bson::{Bson, Document, doc};
 
     use super::*;
 
@@ -131,5 +205,24 @@ mod tests {
             None
         );
         assert_eq!(conceal_state_change(b"not bson"), None);
+    }
+
+    /// Servers do not check if strings are UTF-8 or names are unique. So the document that a
+    /// `findAndModify` returns beside a `writeConcernError` may have such fields.
+    #[test]
+    fn a_state_change_code_is_concealed_beside_a_document_that_stays_as_the_server_sent_it() {
+        let reply = doc! {
+            "value": {"name": "ab", "nam_": 1}, "writeConcernError": {"code": 91, "errmsg": "x"},
+        };
+        let mut reply = reply.to_vec().unwrap();
+        for (from, to) in [(b"ab\0", b"\xff\xff\0"), (b"am_", b"ame")] {
+            let at = reply.windows(3).position(|bytes| bytes == from).unwrap();
+            reply[at..at + 3].copy_from_slice(to);
+        }
+        let concealed = conceal_state_change(&reply).unwrap();
+        let field = |reply, name| Elements::find(reply, name).unwrap().value;
+        assert_eq!(field(&concealed, "value"), field(&reply, "value"));
+        let error = field(&concealed, "writeConcernError");
+        assert_eq!(code(error.as_document().unwrap()), Ok(Some(6)));
     }
 }
