@@ -244,6 +244,20 @@ impl Connection {
         let is_idle = self.idle.as_mut().poll(cx);
         is_idle.map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
+
+    /// Passes on the result of a write. While the write waits for the caller, nothing is read.
+    fn note_write(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if self.is_write_blocked && written.is_ready() {
+            // A read may wait for the end of this write.
+            cx.waker().wake_by_ref();
+        }
+        self.is_write_blocked = written.is_pending();
+        self.progress(written, cx)
+    }
 }
 
 impl AsyncRead for Connection {
@@ -270,12 +284,22 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        if self.is_write_blocked && written.is_ready() {
-            // A read may wait for the end of this write.
-            cx.waker().wake_by_ref();
-        }
-        self.is_write_blocked = written.is_pending();
-        self.progress(written, cx)
+        self.note_write(written, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
+        self.note_write(written, cx)
+    }
+
+    /// If this were false, the HTTP server (hyper) would copy each reply to a buffer. The buffer
+    /// would keep the size of the largest reply until the connection is closed.
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -439,6 +463,19 @@ mod tests {
             }
         };
         assert_eq!(closed.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn all_pieces_of_a_reply_are_written_at_once() {
+        let (mut listener, address) = listener().await;
+        let mut caller = TcpStream::connect(address).await.unwrap();
+        let (mut connection, _) = listener.accept().await;
+        assert!(connection.is_write_vectored());
+        let pieces = [io::IoSlice::new(b"head "), io::IoSlice::new(b"body")];
+        assert_eq!(connection.write_vectored(&pieces).await.unwrap(), 9);
+        let mut read = [0; 9];
+        caller.read_exact(&mut read).await.unwrap();
+        assert_eq!(&read, b"head body");
     }
 
     #[tokio::test]
