@@ -2,9 +2,10 @@
 //! is reached, [`accept`] evicts (closes) a connection of the address with the most connections. So
 //! one address cannot lock out others, for example health checks. An evicted connection is closed
 //! even while the handler of its request still runs, because eviction wakes the connection's task.
-//! A connection on which nothing is read or written for some time is closed too. While a caller
-//! does not read its replies, Seawall reads nothing from it. While a caller performs its TLS
-//! handshake, the listener accepts further connections.
+//! A connection is also evicted if too many bytes of replies wait for their callers. A connection
+//! on which nothing is read or written for some time is closed too. While a caller does not read
+//! its replies, Seawall reads nothing from it. While a caller performs its TLS handshake, the
+//! listener accepts further connections.
 
 use std::{
     fmt,
@@ -46,6 +47,10 @@ const MAX_SOCKETS: usize = MAX_CONNECTIONS + 8;
 /// the wait for earlier reloads, so that the caller gets the reply.
 const MAX_IDLE: Duration = Duration::from_secs(120);
 
+/// Maximum size of the replies that wait until their callers read, of all connections of one HTTP
+/// listener, in bytes. A scrape has up to 6 MB, and a list of shapes has more.
+const MAX_UNREAD_BYTES: usize = 64 << 20;
+
 /// Performs the TLS handshake of a caller within a time limit. Without TLS, there is no handshake.
 pub type Handshake = Arc<dyn Fn(TcpStream, SocketAddr) -> Handshaking + Send + Sync>;
 
@@ -81,6 +86,7 @@ pub(super) struct Bounded {
     listener: TcpListener,
     permits: Arc<EvictablePermits>,
     sockets: Arc<Semaphore>,
+    unread: Arc<Semaphore>,
     handshake: Option<Handshake>,
     handshakes: JoinSet<Option<(Connection, SocketAddr)>>,
 }
@@ -92,20 +98,23 @@ impl Bounded {
             listener,
             permits: EvictablePermits::new(MAX_CONNECTIONS),
             sockets: Arc::new(Semaphore::new(MAX_SOCKETS)),
+            unread: Arc::new(Semaphore::new(MAX_UNREAD_BYTES)),
             handshake,
             handshakes: JoinSet::new(),
         }
     }
 }
 
-/// The permits of a connection. `eviction` signals that the connection was evicted: `_permit` was
-/// given to another connection.
+/// The permits of a connection. `eviction` signals that the connection was evicted: `permit` was
+/// given to another connection, or too many bytes of replies wait for their callers.
 #[derive(Debug)]
 struct ConnectionPermits {
-    _permit: EvictablePermit,
+    permit: EvictablePermit,
     /// One of [`MAX_SOCKETS`] permits. An evicted connection keeps this permit until its socket is
     /// closed. `None` only if the semaphore is closed, which does not happen.
     _socket: Option<OwnedSemaphorePermit>,
+    /// One permit for each byte that may wait (see [`MAX_UNREAD_BYTES`]).
+    unread: Arc<Semaphore>,
     eviction: Eviction,
 }
 
@@ -116,6 +125,7 @@ async fn accept(
     listener: &mut TcpListener,
     permits: &Arc<EvictablePermits>,
     sockets: &Arc<Semaphore>,
+    unread: &Arc<Semaphore>,
 ) -> (TcpStream, SocketAddr, ConnectionPermits) {
     loop {
         let socket = Arc::clone(sockets).acquire_owned().await;
@@ -125,8 +135,9 @@ async fn accept(
         let sharer = Sharer::at(Some(address.ip()));
         if let Some(permit) = permits.admit_evicting_oldest(sharer, &eviction) {
             let place = ConnectionPermits {
-                _permit: permit,
+                permit,
                 _socket: socket.ok(),
+                unread: Arc::clone(unread),
                 eviction,
             };
             return (stream, address, place);
@@ -149,7 +160,12 @@ impl Listener for Bounded {
                         continue;
                     }
                 },
-                accepted = accept(&mut self.listener, &self.permits, &self.sockets) => accepted,
+                accepted = accept(
+                    &mut self.listener,
+                    &self.permits,
+                    &self.sockets,
+                    &self.unread,
+                ) => accepted,
             };
             let Some(handshake) = &self.handshake else {
                 let connection = Connection::new(Stream::Tcp(stream), None, place);
@@ -204,6 +220,12 @@ pub(super) struct Connection {
     place: ConnectionPermits,
     /// True if the last write must wait until the caller reads.
     is_write_blocked: bool,
+    /// Size of the reply that is being written.
+    reply_bytes: usize,
+    /// True if the reply that is being written had to wait until the caller reads.
+    is_held: bool,
+    /// The permits for this reply. `None` if another connection was closed instead.
+    unread: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
@@ -214,6 +236,9 @@ impl Connection {
             idle: Box::pin(sleep(MAX_IDLE)),
             place,
             is_write_blocked: false,
+            reply_bytes: 0,
+            is_held: false,
+            unread: None,
         }
     }
 
@@ -245,18 +270,46 @@ impl Connection {
         is_idle.map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Passes on the result of a write. While the write waits for the caller, nothing is read.
+    /// Passes on the result of a write of `bytes` bytes, the rest of a reply. While the write waits
+    /// for the caller, nothing is read.
     fn note_write(
         &mut self,
+        bytes: usize,
         written: Poll<io::Result<usize>>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
+        self.reply_bytes = self.reply_bytes.max(bytes);
+        match &written {
+            Poll::Ready(Ok(count)) if *count == bytes => {
+                self.reply_bytes = 0;
+                self.is_held = false;
+                self.unread = None;
+            }
+            Poll::Pending if !self.is_held => self.hold_reply()?,
+            _ => {}
+        }
         if self.is_write_blocked && written.is_ready() {
             // A read may wait for the end of this write.
             cx.waker().wake_by_ref();
         }
         self.is_write_blocked = written.is_pending();
         self.progress(written, cx)
+    }
+
+    /// Counts the reply, which waits until the caller reads. If too many bytes wait, closes the
+    /// oldest connection of the address with the most connections. Fails if no address has at least
+    /// two connections more than the caller's address.
+    fn hold_reply(&mut self) -> io::Result<()> {
+        self.is_held = true;
+        let bytes = self.reply_bytes.min(MAX_UNREAD_BYTES);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.unread = Arc::clone(&self.place.unread)
+            .try_acquire_many_owned(bytes)
+            .ok();
+        match self.unread.is_some() || self.place.permit.evict_other() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
     }
 }
 
@@ -284,7 +337,7 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.note_write(written, cx)
+        self.note_write(bytes.len(), written, cx)
     }
 
     fn poll_write_vectored(
@@ -292,8 +345,9 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let bytes = pieces.iter().map(|piece| piece.len()).sum();
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
-        self.note_write(written, cx)
+        self.note_write(bytes, written, cx)
     }
 
     /// If this were false, the HTTP server (hyper) would copy each reply to a buffer. The buffer
@@ -463,6 +517,54 @@ mod tests {
             }
         };
         assert_eq!(closed.kind(), io::ErrorKind::TimedOut);
+    }
+
+    /// Writes until a write waits for the caller or fails. Returns the error.
+    async fn fill(connection: &mut Connection) -> Option<io::ErrorKind> {
+        let bytes = vec![0; 1 << 20];
+        loop {
+            match timeout(Duration::from_millis(50), connection.write(&bytes)).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Some(error.kind()),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unread_reply_over_the_limit_closes_a_connection_of_the_greediest_address() {
+        let (mut listener, address) = listener().await;
+        listener.unread = Arc::new(Semaphore::new(0));
+        let (mut callers, mut greedy) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            callers.push(connect_from(2, address).await);
+            greedy.push(listener.accept().await.0);
+        }
+        callers.push(connect_from(1, address).await);
+        let (mut other, _) = listener.accept().await;
+        assert_eq!(fill(&mut other).await, None);
+        let evicted = greedy[0].read_u8().await.unwrap_err();
+        assert_eq!(evicted.kind(), io::ErrorKind::ConnectionAborted);
+        // No address has more connections than 127.0.0.2, so it loses its own connection.
+        let refused = fill(&mut greedy[1]).await;
+        assert_eq!(refused, Some(io::ErrorKind::ConnectionAborted));
+        assert!(timeout(Duration::ZERO, greedy[2].read_u8()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_reply_counts_as_unread_until_its_caller_has_read_it() {
+        let (mut listener, address) = listener().await;
+        let mut caller = TcpStream::connect(address).await.unwrap();
+        let (mut connection, _) = listener.accept().await;
+        assert_eq!(fill(&mut connection).await, None);
+        let unread = Arc::clone(&listener.unread);
+        assert_eq!(unread.available_permits(), MAX_UNREAD_BYTES - (1 << 20));
+        let mut bytes = vec![0; 1 << 20];
+        while let Ok(read) = timeout(Duration::from_millis(50), caller.read(&mut bytes)).await {
+            assert!(read.unwrap() > 0);
+        }
+        connection.write_all(b"a").await.unwrap();
+        assert_eq!(unread.available_permits(), MAX_UNREAD_BYTES);
     }
 
     #[tokio::test]

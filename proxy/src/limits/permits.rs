@@ -385,6 +385,17 @@ impl EvictablePermit {
         self.move_to(self.sharer);
     }
 
+    /// Closes the oldest connection of the sharer with the most permits. False if no sharer has at
+    /// least two more permits than the sharer of this permit.
+    pub(crate) fn evict_other(&self) -> bool {
+        let mut table = self.permits.table.lock();
+        let oldest = table.remove_oldest(self.sharer, |_| true);
+        drop(table);
+        oldest
+            .inspect(|of| of.evict(EvictionReason::GaveWay))
+            .is_some()
+    }
+
     /// Counts the permit for `sharer` (an address or a user) from now on.
     pub(super) fn move_to(&mut self, sharer: Sharer) {
         let mut table = self.permits.table.lock();
