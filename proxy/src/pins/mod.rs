@@ -28,8 +28,9 @@ const SHARDS: usize = 16;
 /// Maximum number of sessions whose last write is remembered.
 const REMEMBERED_WRITES: usize = 65_536;
 
-/// How long a session's last write is remembered. A retry arrives within this time: drivers send it
-/// at once, or as soon as they have selected a server, which takes at most 30 s by default.
+/// How long a session's last write is remembered. For a commit or abort, this time begins again at
+/// its end. A retry arrives within this time: drivers send it at once, or as soon as they have
+/// selected a server, which takes at most 30 s by default.
 const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The server of a cursor, and the facts about the cursor that its `getMore`s need.
@@ -169,6 +170,15 @@ impl<S: Clone> Pins<S> {
     pub(crate) fn record_write(&self, key: SessionKey, number: i64, now: Instant) -> Option<bool> {
         let seen = self.writes.find(&key, now) == Some(number);
         (seen || self.writes.insert(key, key.user, number, now)).then_some(seen)
+    }
+
+    /// Remembers a commit or abort for the whole time again, because it has just ended. Does
+    /// nothing if the session has begun another write, commit or abort.
+    pub(crate) fn renew_write(&self, key: SessionKey, number: i64, now: Instant) {
+        let last = self.writes.find(&key, now);
+        if last.is_none_or(|last| last == number) {
+            self.writes.insert(key, key.user, number, now);
+        }
     }
 
     /// Removes expired pins. Called once a second.
@@ -424,6 +434,23 @@ mod tests {
         assert_eq!(seen, [false, true, false, false, true]);
         let later = now + RETRIED_WITHIN;
         assert_eq!(pins.record_write(key(2), 5, later), Some(false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_counts_as_a_retry_if_the_same_commit_has_just_ended_after_a_long_time() {
+        let pins = pins(9, 9);
+        let user = 1;
+        let lsid = [1; 16];
+        let (began, key) = (Instant::now(), SessionKey { user, lsid });
+        assert_eq!(pins.record_write(key, 4, began), Some(false));
+        let ended = began + RETRIED_WITHIN * 2;
+        pins.maintain(ended);
+        pins.renew_write(key, 4, ended);
+        let retried = ended + RETRIED_WITHIN / 2;
+        assert_eq!(pins.record_write(key, 4, retried), Some(true));
+        assert_eq!(pins.record_write(key, 5, retried), Some(false));
+        pins.renew_write(key, 4, retried);
+        assert_eq!(pins.record_write(key, 5, retried), Some(true));
     }
 
     /// A transaction's *pin* records which server runs the transaction.

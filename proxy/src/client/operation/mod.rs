@@ -166,7 +166,10 @@ impl Operation<'_> {
                 error,
                 may_have_run,
             } if self.may_be_repeated() => (error, may_have_run),
-            ended => return end_of_attempt(ended),
+            ended => {
+                self.note_end_of_transaction();
+                return end_of_attempt(ended);
+            }
         };
         observation.mark_repeated(Instant::now());
         let second = self.send_once(end, observation).await;

@@ -48,6 +48,17 @@ impl Operation<'_> {
         );
     }
 
+    /// Remembers a commit or abort that has ended. It may have waited for its router for so long
+    /// that Seawall has forgotten it, and its driver retries it only now.
+    pub(super) fn note_end_of_transaction(&self) {
+        if self.command.class == Class::EndTransaction
+            && let Some((key, number)) = self.transaction()
+        {
+            let pins = &self.shared.routing.pins;
+            pins.renew_write(key, number, Instant::now());
+        }
+    }
+
     /// In the statistics, counts a `getMore` under the shape (the command without its values) of
     /// the operation that opened its cursor. If the cursor is unknown, counts and logs the
     /// `getMore` as an operation on an unknown cursor.
