@@ -203,6 +203,33 @@ async fn relay_mode_counts_operations_and_logins_as_pooled_mode_does() {
 }
 
 #[tokio::test]
+async fn a_relayed_client_that_begins_another_login_is_still_listed_with_its_own_user() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", server.address());
+    let seawall = relaying(&uri, "").await;
+    let mut client = connect(&seawall).await;
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    let begun = client.begin_login(&login).await.unwrap();
+    let other = doc! {
+        "saslStart": 1,
+        "mechanism": "SCRAM-SHA-256",
+        "payload": binary(b"n,,n=mallory,r=x"),
+        "$db": "test",
+    };
+    // The client sends both messages before the reply to the first one arrives.
+    let proof = OpMsg::new(begun.last_command());
+    let both = [proof.to_bytes(), OpMsg::new(other).to_bytes()].concat();
+    client.send_bytes(&both).await.unwrap();
+    let proven = client.read_reply().await.unwrap();
+    assert!(proven.body.get_bool("done").unwrap(), "{proven:?}");
+    client.read_reply().await.unwrap();
+    let clients: Clients = seawall.api("/api/v1/clients").await;
+    let rows = clients.clients.iter();
+    let users: Vec<_> = rows.filter_map(|row| row.user.as_deref()).collect();
+    assert_eq!(users, ["admin.root"]);
+}
+
+#[tokio::test]
 async fn a_relayed_message_reaches_the_server_although_its_client_disconnects_at_once() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = relaying(&set.uri(), "").await;

@@ -68,6 +68,9 @@ struct Pending<'a> {
     cursor: Option<i64>,
     /// The first cursors of a `killCursors`, at most [`MAX_KILLED_CURSORS`].
     killed: Vec<i64>,
+    /// The login that the request begins, else `None`. The login of an unacknowledged request is
+    /// dropped with the request, because Seawall never sees its result.
+    login: Option<Login>,
     /// True if the request opens a cursor whose `getMore`s wait for data.
     opens_awaiting_cursor: bool,
     /// True if the server sends no reply.
@@ -107,6 +110,8 @@ pub(super) struct Watch<'a> {
     /// Operations whose replies are complete. These operations end when the replies have been
     /// forwarded.
     sending: Vec<(Observation<'a>, Outcome)>,
+    /// The login in progress at the server. A login that waits for its first reply is in
+    /// [`Pending::login`].
     login: Option<Login>,
     is_authenticated: bool,
     /// The database of the last completed login.
@@ -157,7 +162,7 @@ impl<'a> Watch<'a> {
             last
         } else if waits_for(&[RequestKind::Operation, RequestKind::Other]) {
             Stage::Operation
-        } else if self.login.is_some() || waits_for(&[RequestKind::Login]) {
+        } else if self.begun_logins().next().is_some() || waits_for(&[RequestKind::Login]) {
             Stage::LoggingIn
         } else if self.has_replied && (!self.has_to_log_in() || self.admission.is_monitor()) {
             Stage::Ready
@@ -385,7 +390,7 @@ impl<'a> Watch<'a> {
             }
             self.is_authenticated = false;
         }
-        self.note_login(kind, command, now);
+        let login = self.begun_login(kind, command, now);
         observation.enter(Phase::Forward, now);
         self.pending.push_back(Pending {
             request_id: message.header.request_id,
@@ -394,6 +399,7 @@ impl<'a> Watch<'a> {
             form: command.spec.reply_form,
             cursor,
             killed,
+            login,
             opens_awaiting_cursor: command.opens_awaiting_cursor(),
             is_unacknowledged,
         });
@@ -401,9 +407,15 @@ impl<'a> Watch<'a> {
 
     /// True if the client has not logged in on this database. A server ignores such a `logout`.
     fn is_logout_elsewhere(&self, db: &str) -> bool {
-        let begun = self.login.as_ref().map(|login| login.source.as_str());
+        let begun = self.begun_logins().map(|login| login.source.as_str());
         let mut sources = self.source.as_deref().into_iter().chain(begun).peekable();
         sources.peek().is_some() && sources.all(|source| source != db)
+    }
+
+    /// The logins that have begun and have not ended.
+    fn begun_logins(&self) -> impl Iterator<Item = &Login> {
+        let pending = self.pending.iter().filter_map(|of| of.login.as_ref());
+        pending.chain(&self.login)
     }
 
     fn observe(
@@ -444,27 +456,26 @@ impl<'a> Watch<'a> {
         observation
     }
 
-    fn note_login(&mut self, kind: RequestKind, command: &Command<'_>, now: Instant) {
-        let Ok(body) = RawDocument::from_bytes(command.body) else {
-            return;
-        };
+    /// Returns the login that a request begins; `None` for other requests. Also records the
+    /// metadata of a `hello`.
+    fn begun_login(&self, kind: RequestKind, command: &Command<'_>, now: Instant) -> Option<Login> {
+        let body = RawDocument::from_bytes(command.body).ok()?;
         match kind {
             RequestKind::Greeting => {
                 if let Ok(metadata) = body.get_document("client") {
                     self.note_metadata(metadata);
                 }
-                if let Ok(start) = body.get_document("speculativeAuthenticate") {
-                    let source = start.get_str("db").unwrap_or("admin");
-                    self.login = Some(Login::of(start, source, now));
-                }
+                let start = body.get_document("speculativeAuthenticate").ok()?;
+                let source = start.get_str("db").unwrap_or("admin");
+                Some(Login::of(start, source, now))
             }
             RequestKind::Login if command.class == Class::Handshake(Handshake::SaslStart) => {
-                self.login = Some(Login::of(body, command.db, now));
+                Some(Login::of(body, command.db, now))
             }
             RequestKind::Operation
             | RequestKind::Login
             | RequestKind::Logout
-            | RequestKind::Other => {}
+            | RequestKind::Other => None,
         }
     }
 
@@ -573,6 +584,7 @@ impl<'a> Watch<'a> {
             }
             RequestKind::Greeting => {
                 self.admission.note_hello_reply();
+                self.login = pending.login.take();
                 let document = reply.document.as_ref();
                 let spoken = document.and_then(|d| d.get_document("speculativeAuthenticate").ok());
                 match spoken {
@@ -583,6 +595,8 @@ impl<'a> Watch<'a> {
                 }
             }
             RequestKind::Login => {
+                // The client may have begun this login before the reply to an earlier one.
+                self.login = pending.login.take().or(self.login.take());
                 let is_ok = reply.facts.ok == Some(true);
                 let empty = RawDocumentBuf::new();
                 self.note_conversation(reply.document.as_deref().unwrap_or(&empty), is_ok);
