@@ -379,10 +379,14 @@ async fn the_log_says_when_the_content_of_each_file_in_listen_tls_expires() {
     scene.write_list(&[]);
     let served = Served::start(&scene.toml(REQUIRED)).await;
     for (message, level, file) in [
-        ("certificate has expired", "ERROR", "server.pem"),
+        (
+            "certificate or revocation list has expired",
+            "ERROR",
+            "server.pem",
+        ),
         // The list expires in a day. Seawall warns only if a list expires within six hours.
-        ("certificate loaded", "INFO", "crl.pem"),
-        ("certificate loaded", "INFO", "ca.pem"),
+        ("certificate or revocation list loaded", "INFO", "crl.pem"),
+        ("certificate or revocation list loaded", "INFO", "ca.pem"),
     ] {
         let path = scene.scratch.join(file).display().to_string();
         let logged = async || {

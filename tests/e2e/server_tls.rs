@@ -680,8 +680,8 @@ async fn the_log_and_the_metrics_and_the_status_show_the_expiry_of_each_tls_file
         ("collector-ca.pem", false),
         ("collector.pem", true),
     ] {
-        let is_loaded = is_logged("certificate loaded", file);
-        let expires_soon = is_logged("certificate expires soon", file);
+        let is_loaded = is_logged("certificate or revocation list loaded", file);
+        let expires_soon = is_logged("certificate or revocation list expires soon", file);
         assert_eq!((is_loaded, expires_soon), (!is_soon, is_soon), "{file}");
     }
     let admin = AdminClient::new(process.admin(), None, None).unwrap();
@@ -715,7 +715,7 @@ async fn the_log_and_the_metrics_and_the_status_show_the_expiry_of_each_tls_file
     // The log lines may reach the test after the HTTP response.
     let are_logged = async || {
         let mut files = ["peer.pem", "collector.pem"].into_iter();
-        files.all(|file| is_logged("certificate loaded", file))
+        files.all(|file| is_logged("certificate or revocation list loaded", file))
     };
     eventually(LIMIT, are_logged).await.unwrap();
 }

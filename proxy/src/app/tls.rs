@@ -274,7 +274,14 @@ pub(super) fn log_loaded(expiries: &[CertificateExpiry]) {
             let days = days(seconds_left(expiry));
             let (file, kind) = (&expiry.file, expiry.kind.as_str());
             let (subject, serial) = (&expiry.subject, &expiry.serial);
-            tracing::info!(file, kind, subject, serial, days, "certificate loaded");
+            tracing::info!(
+                file,
+                kind,
+                subject,
+                serial,
+                days,
+                "certificate or revocation list loaded"
+            );
         }
     }
 }
@@ -310,7 +317,14 @@ fn log_if_soon(expiry: &CertificateExpiry) -> bool {
     let (file, kind) = (&expiry.file, expiry.kind.as_str());
     let (subject, serial) = (&expiry.subject, &expiry.serial);
     if days < 0 {
-        tracing::error!(file, kind, subject, serial, days, "certificate has expired");
+        tracing::error!(
+            file,
+            kind,
+            subject,
+            serial,
+            days,
+            "certificate or revocation list has expired"
+        );
     } else if is_soon {
         tracing::warn!(
             file,
@@ -318,7 +332,7 @@ fn log_if_soon(expiry: &CertificateExpiry) -> bool {
             subject,
             serial,
             days,
-            "certificate expires soon"
+            "certificate or revocation list expires soon"
         );
     }
     is_soon

@@ -70,8 +70,9 @@ pub(super) struct Arguments {
     /// Do not print progress on standard error.
     #[arg(long)]
     quiet: bool,
-    /// Allow a target that is not on this machine. Also allow writes to a target without a process
-    /// id (for example a proxy), which may belong to the captured deployment.
+    /// Allow a target that is not on this machine. Also allow writes to a target that reports no
+    /// process id (for example a proxy). Without this id, the replay cannot check that the target
+    /// is not the captured deployment.
     #[arg(long)]
     yes_i_own_this: bool,
 }

@@ -369,7 +369,8 @@ impl Client {
         Ok(match message.header.op_code {
             OpCode::Compressed => Box::pin(self.serve_inflated(message, now)),
             OpCode::Msg => {
-                // The future is written into its box. `Box::pin` would copy it.
+                // `Box::pin` would create this large future on the stack and then copy it to the
+                // box. `Box::write` lets the compiler avoid the copy.
                 let served = Box::write(Box::new_uninit(), self.serve_msg(message, now));
                 Box::into_pin(served)
             }

@@ -131,8 +131,8 @@ impl HeldPermit<'_> {
         wait.await
     }
 
-    /// Releases the permit for other users, because the reply has begun and so the wait for data is
-    /// over.
+    /// Ends this wait for data, so that another operation can wait. To be called when the reply
+    /// begins.
     pub(crate) fn release(self) {
         self.permit.release();
     }

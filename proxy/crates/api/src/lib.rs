@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_in_a_reply_of_an_earlier_version_has_no_concurrency_limit() {
+    fn concurrency_limit_is_none_if_an_earlier_version_of_seawall_does_not_report_it() {
         let pool: Pool = parsed(r#"{ "in_use": 3, "wait_queue": 1 }"#);
         let concurrency = pool.concurrency;
         assert_eq!((pool.in_use, concurrency.limit), (3, None));

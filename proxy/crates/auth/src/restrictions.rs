@@ -336,7 +336,7 @@ mod tests {
     /// A client on a Unix socket does not even meet a restriction with only a `serverAddress`
     /// clause. Every client with an IP address meets such a restriction.
     #[test]
-    fn client_on_a_unix_socket_meets_no_restriction() {
+    fn no_restriction_permits_a_client_on_a_unix_socket() {
         for own in [
             bson!([{ "clientSource": ["0.0.0.0/0", "::/0"] }]),
             bson!([{ "serverAddress": ["127.0.0.1"] }]),

@@ -150,7 +150,8 @@ const OVERDISPERSION: f64 = 5.0;
 /// per second).
 const MIN_COSTLY: u64 = 3;
 
-/// Minimum cost per second of a new shape that is reported because of its cost.
+/// A new shape is reported because of its cost only if its operations take at least this much time
+/// per second on average.
 const MIN_COST_PER_SECOND: Duration = Duration::from_millis(10);
 
 /// Minimum share of a new shape in the cost of all operations, if the shape is reported because of

@@ -350,7 +350,7 @@ fn compressed_messages_are_inflated() {
 /// A server sends the replies of an exhaust cursor without further `getMore`s from the client. Some
 /// recordings contain a `getMore` for each reply, others only the first one.
 #[test]
-fn import_adds_a_get_more_for_each_exhaust_reply_whose_get_more_the_recording_lacks() {
+fn import_adds_the_missing_get_mores_of_an_exhaust_cursor() {
     let more = request(5, &doc! { "getMore": 7_i64, "collection": "c", "$db": "d" });
     let part = |id, to| with_flags(&reply(id, to, &batch(7)), MORE_TO_COME);
     let own = |id: i32| {

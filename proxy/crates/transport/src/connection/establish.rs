@@ -459,8 +459,9 @@ impl Connector {
 /// True if the server requires clients to log in. The check runs on this connection, because all
 /// commands on one connection reach the same server process. The check sends a command that servers
 /// run in every state. A server that requires logins refuses this command with error 13
-/// (Unauthorized) before a login, even to clients on its own host. Another error, for example of a
-/// server that is shutting down, does not show if the server requires a login.
+/// (Unauthorized) before a login, even to clients on its own host. After another error, for example
+/// from a server that is shutting down, it is unknown whether the server requires a login, so the
+/// error is returned.
 async fn requires_authentication(
     address: &ServerAddress,
     connection: &mut Connection,
@@ -476,7 +477,7 @@ async fn requires_authentication(
 }
 
 /// Like [`requires_authentication`], for a connection that relays the messages of one client. Also
-/// returns true if the server replies with another error: such a reply does not show if the server
+/// returns true if the server replies with another error. It is then unknown whether the server
 /// requires a login, so Seawall treats the client as one that must log in.
 async fn may_require_authentication(
     address: &ServerAddress,
