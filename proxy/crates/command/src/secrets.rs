@@ -56,16 +56,18 @@ pub fn command_may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((mut spec, mut target)) = named(command.body) else {
         return false;
     };
+    let mut body = command.body;
     if let (Syntax::Explain, RawBsonRef::Document(inner)) = (spec.syntax, target) {
         // `target` is the explained command. An explained `bulkWrite` has its namespaces at a depth
         // that the check below does not reach, so its values are hidden.
-        match named(inner.as_bytes()) {
+        body = inner.as_bytes();
+        match named(body) {
             Some(inner) if inner.0.syntax != Syntax::BulkWrite => (spec, target) = inner,
             _ => return false,
         }
     }
     let is_harmless = spec.syntax != Syntax::Explain && !spec.is_secret;
-    is_harmless && !may_be_of_users(command, spec.syntax, target)
+    is_harmless && !may_be_of_users(command, body, spec.syntax, target)
 }
 
 /// The row of a command in the table of commands, and the value of the command's first field.
@@ -74,9 +76,16 @@ fn named(command: &[u8]) -> Option<(&'static CommandSpec, RawBsonRef<'_>)> {
     Some((table::find(name.as_str().as_bytes()), value))
 }
 
-/// True if the command may read or write the SCRAM keys of users.
-fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRef<'_>) -> bool {
-    let Ok(body) = RawDocument::from_bytes(command.body) else {
+/// True if the command may read or write the SCRAM keys of users. `body` is the body of the command
+/// or, if the command is an `explain`, the explained command. `syntax` and `target` belong to
+/// `body`.
+fn may_be_of_users(
+    command: &CommandBytes<'_>,
+    body: &[u8],
+    syntax: Syntax,
+    target: RawBsonRef<'_>,
+) -> bool {
+    let Ok(body) = RawDocument::from_bytes(body) else {
         return true;
     };
     let is_on_users = is_on(command.body, &[USERS_DATABASE]);
@@ -168,6 +177,16 @@ mod tests {
                 (true, false),
             ),
         ] {
+            assert_eq!(is_shown(&command), expected, "{command}");
+        }
+    }
+
+    #[test]
+    fn an_explained_pipeline_that_writes_to_the_database_of_users_is_secret() {
+        for (db, expected) in [("admin", (false, false)), ("shop", (true, true))] {
+            let copy = doc! {"$merge": {"into": {"db": db, "coll": "tempusers"}}};
+            let explained = doc! {"aggregate": "copies", "pipeline": [copy]};
+            let command = doc! {"explain": explained, "$db": "shop"};
             assert_eq!(is_shown(&command), expected, "{command}");
         }
     }
