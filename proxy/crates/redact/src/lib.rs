@@ -1,7 +1,7 @@
 //! Pseudonyms for the values of users in commands, replies and stored documents.
 //!
 //! A value becomes a pseudonym that depends on a key. Field names, operators, options and limits
-//! stay unchanged, so a redacted command has the same fingerprint, with the exceptions in
+//! stay unchanged, so a redacted command has the same fingerprint, with the exception in
 //! `docs/capture-format.md`. [`seawall_shape::Place`] decides which elements are values; an element
 //! that it does not know is a value. This crate does no I/O.
 //!

@@ -215,6 +215,10 @@ impl<F: Form> Walk<'_, F> {
             return Node::cut();
         }
         self.set_of(document, Self::path, |walk, field| {
+            // The value of `like` contains whole documents, whose content is values of users.
+            if field.name == b"like" {
+                return plain_value(&field.value);
+            }
             let holds_names = matches!(field.name, b"index" | b"path" | b"defaultPath");
             if holds_names && is_names(&field.value) {
                 walk.names(&field.value)

@@ -288,6 +288,14 @@ fn pipeline_stages_that_use_no_other_collection_have_the_expected_shape_texts() 
              text:{path:[a,b],query:?},w:[?]}}",
         ),
         (
+            doc! { "$search": { "moreLikeThis": { "like": { "path": "/home/ann" } } } },
+            "{$search:{moreLikeThis:{like:{?}}}}",
+        ),
+        (
+            doc! { "$search": { "moreLikeThis": { "like": [{ "index": "ann" }] } } },
+            "{$search:{moreLikeThis:{like:[?]}}}",
+        ),
+        (
             doc! { "$setWindowFields": {
                 "sortBy": { "b": 1, "a": 1 },
                 "output": { "n": { "$sum": 1 } },
