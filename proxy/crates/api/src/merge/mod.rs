@@ -244,6 +244,21 @@ mod tests {
         assert!((a.total_time_ms - expected.total_time_ms).abs() < 1e-6);
     }
 
+    /// If the request has no period, an instance that keeps no figures of the shape since its start
+    /// reports the figures of the last ten minutes.
+    #[test]
+    fn figures_of_the_last_ten_minutes_are_not_added_to_figures_since_the_start() {
+        let since_start = || shape("a", &[1, 2]);
+        let recent = || Shape {
+            since_seconds: Some(600.0),
+            ..shape("a", &[3, 4, 5])
+        };
+        for (mut merged, other) in [(since_start(), recent()), (recent(), since_start())] {
+            merged.merge(other);
+            assert_eq!((merged.count, merged.since_seconds), (2, None));
+        }
+    }
+
     /// The figures of one namespace since the start of Seawall, with these durations in
     /// milliseconds.
     fn namespace(collection: &str, durations: &[u64], code: &str) -> Namespace {

@@ -149,7 +149,19 @@ impl Merge for Shape {
             && self.timeline.iter().flatten().all(Merge::is_mergeable)
     }
 
+    /// Adds the figures of both instances. If the request has no period, an instance that keeps no
+    /// figures since its start reports the figures of the last 10 min. They cannot be added to
+    /// figures since the start, so only their timeline is added.
     fn merge(&mut self, mut other: Self) {
+        if self.since_seconds.is_some() && other.since_seconds.is_none() {
+            std::mem::swap(self, &mut other);
+        }
+        merge_with(&mut self.timeline, other.timeline, |steps, others| {
+            merge_steps(steps, others, 0.0);
+        });
+        if self.since_seconds.is_some() != other.since_seconds.is_some() {
+            return;
+        }
         merge_load!(self, other);
         merge_known(&mut self.cursors, other.cursors);
         merge_with(&mut self.outcomes, other.outcomes, add_counts);
@@ -158,9 +170,6 @@ impl Merge for Shape {
         merge_known(&mut self.since_start, other.since_start);
         add_known(&mut self.statements, other.statements);
         add_known(&mut self.streamed, other.streamed);
-        merge_with(&mut self.timeline, other.timeline, |steps, others| {
-            merge_steps(steps, others, 0.0);
-        });
         combine(&mut self.first_seen, other.first_seen, earlier);
         combine(&mut self.last_seen, other.last_seen, later);
         combine(&mut self.since_seconds, other.since_seconds, f64::max);
