@@ -275,5 +275,6 @@ impl Description {
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The version of the rules that turn a command into a shape. Every hash covers the version. After
-/// a change of a rule, the version must change too, so that old and new hashes never match.
+/// a change of a rule, the version must change too, so that old and new hashes never match. A
+/// correction that only removes values from shapes keeps the version, so that all other ids stay.
 const VERSION: &[u8] = b"fp1";
