@@ -780,7 +780,8 @@ section! {
     /// The reload of the configuration.
     "reload" => Reload;
 
-    // Off by default, because with this key an edit of a file takes effect although no reload was requested.
+    // Off by default, because with this key an edit of a file takes effect although no reload was
+    // requested.
     /// Twice a second, read the configuration file and all files that it names, and reload the
     /// configuration if a value or the content of a named file has changed.
     watch: bool = key("reload.watch",
