@@ -343,12 +343,17 @@ impl Bench {
             .await;
         let (before, connections) = finds(connections, self.plan.calm).await;
         let running = Handshakes::at(stormed, key, false, STORM_CLIENTS).start();
-        sleep(self.plan.storm / 6).await;
         let full = || running.counts().full;
+        let has_begun = eventually(START_LIMIT, async || full() > 0).await;
+        assert!(
+            has_begun.is_ok(),
+            "{}: no handshake completed",
+            stormed.name
+        );
+        sleep(self.plan.storm / 6).await;
         let (began, earlier) = (Instant::now(), full());
         let (during, _) = finds(connections, self.plan.storm).await;
         let made = full() - earlier;
-        assert!(made > 0, "{}: no handshake completed", stormed.name);
         StormLatency {
             before,
             during,
