@@ -353,6 +353,12 @@ impl Bench {
         sleep(self.plan.storm / 6).await;
         let (began, earlier) = (Instant::now(), full());
         let (during, _) = finds(connections, self.plan.storm).await;
+        let has_progress = eventually(START_LIMIT, async || full() > earlier).await;
+        assert!(
+            has_progress.is_ok(),
+            "{}: the storm has stopped",
+            stormed.name
+        );
         let made = full() - earlier;
         StormLatency {
             before,
