@@ -8,7 +8,7 @@
 //! replaces it.
 
 use super::error_reply::{HOST_UNREACHABLE, is_state_change};
-use seawall_wire::{BsonError, Elements, RawElement, document_at};
+use seawall_wire::{Elements, RawElement, document_at};
 
 const NEUTRAL_TEXT: &str =
     "the server changed its state (for example, stepped down); retry the operation if that is safe";
@@ -66,7 +66,7 @@ impl Concealed {
         error: &[u8],
         mut write: impl FnMut(&mut Self, RawElement<'_>) -> Option<()>,
     ) -> Option<()> {
-        if !code(error).ok()?.is_some_and(is_state_change) {
+        if !code(error).is_some_and(is_state_change) {
             return self.write_document(error, write);
         }
         self.is_changed = true;
@@ -127,15 +127,9 @@ fn string(text: &str) -> Option<Vec<u8>> {
 
 /// Reads a code of any numeric type: servers send an int32, but the protocol does not guarantee
 /// this.
-fn code(error: &[u8]) -> Result<Option<i32>, BsonError> {
-    for element in Elements::of(document_at(error)?) {
-        let element = element?;
-        if element.name == b"code" {
-            let code = element.value.as_i64();
-            return Ok(code.and_then(|code| i32::try_from(code).ok()));
-        }
-    }
-    Ok(None)
+fn code(error: &[u8]) -> Option<i32> {
+    let code = Elements::find(error, "code")?.value.as_i64()?;
+    i32::try_from(code).ok()
 }
 
 #[cfg(test)]
@@ -223,6 +217,6 @@ mod tests {
         let field = |reply, name| Elements::find(reply, name).unwrap().value;
         assert_eq!(field(&concealed, "value"), field(&reply, "value"));
         let error = field(&concealed, "writeConcernError");
-        assert_eq!(code(error.as_document().unwrap()), Ok(Some(6)));
+        assert_eq!(code(error.as_document().unwrap()), Some(6));
     }
 }
