@@ -49,10 +49,10 @@ impl HandshakeLog {
     /// [`Self::record`].
     pub(crate) fn record_caller(&self, error: &io::Error, peer: SocketAddr) {
         if let Some((cause, failures)) = self.due(error, Instant::now()) {
-            tracing::warn!(cause, %error, %peer, failures, "TLS handshake with a caller failed");
+            tracing::warn!(cause, %error, %peer, failures, "TLS handshake with a caller of the admin address failed");
             return;
         }
-        tracing::debug!(%error, %peer, "TLS handshake with a caller failed");
+        tracing::debug!(%error, %peer, "TLS handshake with a caller of the admin address failed");
     }
 
     /// Counts a failure that has a [`Cause`]. If this cause was not logged as a warning within the

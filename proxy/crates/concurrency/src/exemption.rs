@@ -233,7 +233,7 @@ mod tests {
 
     /// An exempt operation no longer counts toward the limit for operations in progress.
     #[test]
-    fn while_no_operation_completes_one_long_operation_per_interval_becomes_exempt() {
+    fn one_long_operation_per_interval_becomes_exempt_while_no_operation_completes() {
         let closed = Exemption {
             is_open: false,
             ..RULE

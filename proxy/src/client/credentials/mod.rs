@@ -52,8 +52,9 @@ pub(super) use self::{
     store::{Known, Reading, UserName},
 };
 
-/// Minimum time from a successful reading of a user's keys, which asks a server for the keys, to
-/// the next one. Logins that begin during this time share the result of the next reading.
+/// Minimum time between two requests to a server for a user's keys, if the first request succeeded.
+/// Logins that need new keys during this time share the second request. If a login failed while the
+/// first request was in progress, the second request follows at once.
 const READING_PACE: Duration = Duration::from_millis(5);
 
 /// How long a login waits until a server has returned the user's keys again, if the cached keys are

@@ -141,7 +141,9 @@ impl<'a> Relay<'a> {
     fn has_to_end(&self, wear: &[Wear]) -> bool {
         let has_to_end = wear.iter().any(Wear::is_worn_out) && self.activity().is_some();
         if has_to_end {
-            tracing::debug!("relayed client closed: TLS 1.2 keys are worn out");
+            tracing::debug!(
+                "closing the connection of a relayed client: TLS 1.2 keys are worn out"
+            );
         }
         has_to_end
     }
@@ -252,7 +254,7 @@ impl<'a> Relay<'a> {
                     continue;
                 }
                 Verdict::Close(reason) => {
-                    tracing::debug!(reason, "relayed client closed");
+                    tracing::debug!(reason, "closing the connection of a relayed client");
                     return Ended::Closed;
                 }
             }

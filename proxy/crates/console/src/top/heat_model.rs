@@ -41,7 +41,8 @@ impl Model {
         }
     }
 
-    /// The query parameters of the selection; `None` if the dimension has no name to select.
+    /// The query parameters of the selection, without a name if all operations are selected. `None`
+    /// if a name is needed and there is none to select.
     pub(super) fn heat_parameters(&self) -> Option<String> {
         let choice = &self.choice.heat;
         let of = match choice.dimension {
