@@ -22,7 +22,7 @@ use seawall_transport::{
 };
 use seawall_wire::{
     Compressor, EXHAUST_ALLOWED, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, OpMsg,
-    checksum, deflate,
+    checksum, deflate, kind,
 };
 
 /// Largest number of pieces in which an edited request is written.
@@ -348,12 +348,12 @@ fn max_time_bytes(old: MaxTime, left_ms: u64) -> (usize, [u8; 8], usize) {
         .unwrap_or(u32::MAX)
         .min(i32::MAX.unsigned_abs());
     let length = match old.bson_type {
-        16 => {
+        kind::INT32 => {
             let (front, _) = bytes.split_at_mut(4);
             front.copy_from_slice(&left.to_le_bytes());
             4
         }
-        1 => {
+        kind::DOUBLE => {
             bytes = f64::from(left).to_le_bytes();
             8
         }

@@ -1,7 +1,7 @@
 //! Reads, in one pass, the top-level fields that Seawall needs from a command.
 
 use crate::table::{self, Class, CommandSpec, Syntax};
-use seawall_wire::{BsonError, ElementKind, Elements, MAX_BSON_OBJECT_BYTES};
+use seawall_wire::{BsonError, ElementKind, Elements, MAX_BSON_OBJECT_BYTES, kind};
 
 /// The value of a command's first field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct MaxTime {
     pub milliseconds: i64,
     /// Offset of the value from the body's first byte.
     pub offset: usize,
-    /// The BSON type of the value: 1 double, 16 int32, 18 int64.
+    /// The BSON type of the value: double, int32 or int64 (see [`kind`]).
     pub bson_type: u8,
 }
 
@@ -344,9 +344,9 @@ fn session_id(lsid: &[u8]) -> Option<[u8; 16]> {
 
 fn max_time(value: ElementKind<'_>, offset: usize) -> Option<MaxTime> {
     let bson_type = match value {
-        ElementKind::Double(_) => 1,
-        ElementKind::Int32(_) => 16,
-        ElementKind::Int64(_) => 18,
+        ElementKind::Double(_) => kind::DOUBLE,
+        ElementKind::Int32(_) => kind::INT32,
+        ElementKind::Int64(_) => kind::INT64,
         _ => return None,
     };
     Some(MaxTime {

@@ -8,7 +8,7 @@
 
 use super::{codes::CodeCounts, error_reply::is_state_change};
 use crate::table::ReplyForm;
-use seawall_wire::{MAX_MESSAGE_BYTES, double_to_i64, name_length};
+use seawall_wire::{MAX_MESSAGE_BYTES, double_to_i64, kind, name_length};
 
 /// The values that Seawall reads from a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -323,25 +323,29 @@ impl ReplyScanner {
     #[inline(always)]
     fn read_value(&mut self, kind: u8, name: &[u8], value: &[u8], length: usize) -> Head {
         let skip = match kind {
-            0x03 | 0x04 => return self.read_document(name, value, length),
-            0x01 | 0x08 | 0x10 | 0x12 => return self.read_scalar(kind, name, value, length),
-            0x02 | 0x0d | 0x0e => read_length(value).map(|n| 4 + n),
-            0x05 => read_length(value).map(|n| 5 + n),
-            0x06 | 0x0a | 0x7f | 0xff => Some(0),
-            0x07 => Some(12),
-            0x09 | 0x11 => Some(8),
-            0x0b => {
+            kind::DOCUMENT | kind::ARRAY => return self.read_document(name, value, length),
+            kind::DOUBLE | kind::BOOL | kind::INT32 | kind::INT64 => {
+                return self.read_scalar(kind, name, value, length);
+            }
+            kind::STRING | kind::CODE | kind::SYMBOL => read_length(value).map(|n| 4 + n),
+            kind::BINARY => read_length(value).map(|n| 5 + n),
+            kind::UNDEFINED | kind::NULL | kind::MAX_KEY | kind::MIN_KEY => Some(0),
+            kind::OBJECT_ID => Some(12),
+            kind::DATE | kind::TIMESTAMP => Some(8),
+            kind::REGEX => {
                 self.count_entry();
                 return Head::Regex { length };
             }
-            0x0c => read_length(value).map(|n| 16 + n),
+            kind::DB_POINTER => read_length(value).map(|n| 16 + n),
             // A length below the minimum is invalid. If the scanner accepted it, the result would
             // depend on how the bytes are split into chunks.
-            0x0f if read_length(value).is_some_and(|n| n < MIN_SCOPED_CODE_BYTES) => {
+            kind::CODE_WITH_SCOPE
+                if read_length(value).is_some_and(|n| n < MIN_SCOPED_CODE_BYTES) =>
+            {
                 return Head::Opaque;
             }
-            0x0f => read_length(value),
-            0x13 => Some(16),
+            kind::CODE_WITH_SCOPE => read_length(value),
+            kind::DECIMAL => Some(16),
             _ => return Head::Opaque,
         };
         let Some(skip) = skip else {
@@ -402,11 +406,11 @@ impl ReplyScanner {
     #[inline(always)]
     fn read_scalar(&mut self, kind: u8, name: &[u8], value: &[u8], length: usize) -> Head {
         let number = match kind {
-            0x08 => value.first().map(|&b| (i64::from(b), 1)),
-            0x10 => value
+            kind::BOOL => value.first().map(|&b| (i64::from(b), 1)),
+            kind::INT32 => value
                 .first_chunk()
                 .map(|b| (i64::from(i32::from_le_bytes(*b)), 4)),
-            0x12 => value.first_chunk().map(|b| (i64::from_le_bytes(*b), 8)),
+            kind::INT64 => value.first_chunk().map(|b| (i64::from_le_bytes(*b), 8)),
             _ => value.first_chunk().map(|b| {
                 let value = f64::from_le_bytes(*b);
                 // Codes and counts have no fraction. `ok` is true if the number is not zero, so a
@@ -420,7 +424,9 @@ impl ReplyScanner {
         };
         match (self.scope(), name) {
             (Scope::Top, b"ok") => self.facts.ok = Some(number != 0),
-            (Scope::Top | Scope::LastError, b"n") if kind != 0x01 => self.facts.n = Some(number),
+            (Scope::Top | Scope::LastError, b"n") if kind != kind::DOUBLE => {
+                self.facts.n = Some(number);
+            }
             (Scope::Cursor, b"id") => self.facts.cursor_id = Some(number),
             (_, b"code") => self.record_code(i32::try_from(number).unwrap_or(i32::MAX)),
             (Scope::Top, name) if self.form == ReplyForm::BulkWrite => {

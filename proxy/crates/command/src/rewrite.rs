@@ -8,15 +8,11 @@
 //! replaces it.
 
 use super::error_reply::{HOST_UNREACHABLE, is_state_change};
-use seawall_wire::{Elements, RawElement, document_at};
+use seawall_wire::kind::{ARRAY, DOCUMENT, INT32, STRING};
+use seawall_wire::{Elements, RawElement, document_at, reserve_length, set_length, string_value};
 
 const NEUTRAL_TEXT: &str =
     "the server changed its state (for example, stepped down); retry the operation if that is safe";
-
-const STRING: u8 = 0x02;
-const DOCUMENT: u8 = 0x03;
-const ARRAY: u8 = 0x04;
-const INT32: u8 = 0x10;
 
 /// The reply with its state-change errors concealed; `None` if the reply has no such errors or is
 /// not BSON. All other bytes are the server's: text may be invalid UTF-8, and names may repeat.
@@ -42,14 +38,14 @@ impl Concealed {
         self.write_error(reply, |copy, element| match (element.name, element.kind) {
             (b"topologyVersion", _) => Some(()),
             (b"writeConcernError", DOCUMENT) => {
-                copy.write_head(element);
+                element.write_name(&mut copy.bytes);
                 copy.write_error(element.value, Self::write)
             }
             (b"writeErrors", ARRAY) => {
-                copy.write_head(element);
+                element.write_name(&mut copy.bytes);
                 copy.write_document(element.value, |copy, error| match error.kind {
                     DOCUMENT => {
-                        copy.write_head(error);
+                        error.write_name(&mut copy.bytes);
                         copy.write_error(error.value, Self::write)
                     }
                     _ => copy.write(error),
@@ -71,7 +67,8 @@ impl Concealed {
         }
         self.is_changed = true;
         let code = HOST_UNREACHABLE.to_le_bytes();
-        let (name, text) = (string("HostUnreachable")?, string(NEUTRAL_TEXT)?);
+        let name = string_value(b"HostUnreachable");
+        let text = string_value(NEUTRAL_TEXT.as_bytes());
         self.write_document(error, |copy, element| {
             let (kind, value) = match element.name {
                 b"code" => (INT32, code.as_slice()),
@@ -79,11 +76,7 @@ impl Concealed {
                 b"errmsg" => (STRING, text.as_slice()),
                 _ => return write(copy, element),
             };
-            copy.write(RawElement {
-                kind,
-                value,
-                ..element
-            })
+            copy.write(RawElement::new(kind, element.name, value))
         })
     }
 
@@ -93,36 +86,19 @@ impl Concealed {
         document: &[u8],
         mut write: impl FnMut(&mut Self, RawElement<'_>) -> Option<()>,
     ) -> Option<()> {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; 4]);
+        let start = reserve_length(&mut self.bytes);
         for element in RawElement::all(document_at(document).ok()?) {
             write(self, element.ok()?)?;
         }
         self.bytes.push(0);
-        let length = i32::try_from(self.bytes.len() - start).ok()?;
-        let place = self.bytes.get_mut(start..start + 4)?;
-        place.copy_from_slice(&length.to_le_bytes());
+        set_length(&mut self.bytes, start);
         Some(())
     }
 
     fn write(&mut self, element: RawElement<'_>) -> Option<()> {
-        self.write_head(element);
-        self.bytes.extend_from_slice(element.value);
+        element.write(&mut self.bytes);
         Some(())
     }
-
-    /// Writes the type and the name of an element.
-    fn write_head(&mut self, element: RawElement<'_>) {
-        self.bytes.push(element.kind);
-        self.bytes.extend_from_slice(element.name);
-        self.bytes.push(0);
-    }
-}
-
-/// The value of a BSON string.
-fn string(text: &str) -> Option<Vec<u8>> {
-    let length = i32::try_from(text.len() + 1).ok()?;
-    Some([length.to_le_bytes().as_slice(), text.as_bytes(), &[0]].concat())
 }
 
 /// Reads a code of any numeric type: servers send an int32, but the protocol does not guarantee

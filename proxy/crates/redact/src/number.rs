@@ -1,13 +1,9 @@
 //! Pseudonyms of numbers, dates and ObjectIds, as BSON values.
 
+use seawall_wire::kind::{DECIMAL, DOUBLE, INT32, INT64};
+
 use crate::keyed::{Keyed, Purpose};
 use crate::ordered::{FRACTION_BITS, Number, OrderedMap, Pseudonym};
-
-/// The type bytes of BSON numbers.
-pub(crate) const DOUBLE: u8 = 0x01;
-pub(crate) const INT32: u8 = 0x10;
-pub(crate) const INT64: u8 = 0x12;
-pub(crate) const DECIMAL: u8 = 0x13;
 
 /// Domains of the keyed function. Values of different domains get unrelated pseudonyms.
 const NUMBERS: u8 = 1;

@@ -5,18 +5,10 @@
 //! were created after the capture began are excluded, because the replay creates different ones.
 
 use seawall_command::table::Syntax;
+use seawall_wire::kind::{ARRAY, DATE, DOCUMENT, DOUBLE, OBJECT_ID, REGEX, STRING, TIMESTAMP};
 use seawall_wire::{ElementKind, Elements, MAX_BSON_DEPTH, RawElement, Sequence};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-
-const DOUBLE: u8 = 0x01;
-const STRING: u8 = 0x02;
-const DOCUMENT: u8 = 0x03;
-const ARRAY: u8 = 0x04;
-const OBJECT_ID: u8 = 0x07;
-const DATE: u8 = 0x09;
-const REGEX: u8 = 0x0b;
-const TIMESTAMP: u8 = 0x11;
 
 /// The reason why the results of a shape are not compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -13,9 +13,10 @@
 //! All other bytes are copied.
 
 use seawall_command::Command;
+use seawall_wire::kind::{ARRAY, BINARY, DOCUMENT, INT64};
 use seawall_wire::{
     CHECKSUM_PRESENT, EXHAUST_ALLOWED, HEADER_BYTES, Header, MORE_TO_COME, MessageError, OpCode,
-    OpMsg, RawElement,
+    OpMsg, RawElement, reserve_length, set_length,
 };
 
 use crate::{CursorUse, plan::op_msg};
@@ -43,11 +44,6 @@ impl SessionKey {
 /// An odd number with which a multiplication mixes the bits well. It is the multiplier of the
 /// random number generator PCG with 128 bits of state.
 const ODD: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
-
-const BINARY: u8 = 0x05;
-const DOCUMENT: u8 = 0x03;
-const ARRAY: u8 = 0x04;
-const INT64: u8 = 0x12;
 
 /// Rewrites commands for one target.
 #[derive(Clone, Copy, Debug)]
@@ -81,11 +77,11 @@ impl Rewriter {
         self.body(&parsed, cursors, &mut find_cursor, &mut output)?;
         for sequence in parsed.sequences() {
             output.push(1);
-            let size = 4 + sequence.identifier.len() + 1 + sequence.documents.len();
-            output.extend_from_slice(&length(size).to_le_bytes());
+            let start = reserve_length(&mut output);
             output.extend_from_slice(sequence.identifier);
             output.push(0);
             output.extend_from_slice(sequence.documents);
+            set_length(&mut output, start);
         }
         let header = Header {
             message_length: output.len(),
@@ -115,25 +111,25 @@ impl Rewriter {
                 (b"lsid", DOCUMENT) => self.lsid(element, output),
                 (b"readConcern", DOCUMENT) => nested(element, output, |inner, output| {
                     if !matches!(inner.name, b"afterClusterTime" | b"atClusterTime") {
-                        copy(inner, output);
+                        inner.write(output);
                     }
                 }),
                 (b"pipeline", ARRAY) if is_change_stream => change_stream(element, output),
                 (b"getMore", INT64) => match cursors {
                     CursorUse::More(id) => {
                         let id = find_cursor(*id).unwrap_or(*id);
-                        with_value(element, &id.to_le_bytes(), output);
+                        RawElement::new(INT64, element.name, &id.to_le_bytes()).write(output);
                     }
-                    CursorUse::Open | CursorUse::Kill(_) => copy(element, output),
+                    CursorUse::Open | CursorUse::Kill(_) => element.write(output),
                 },
                 (b"cursors", ARRAY) => match cursors {
                     CursorUse::Kill(ids) => {
                         let ids = ids.iter().filter_map(|id| find_cursor(*id));
                         killed(element, ids, output);
                     }
-                    CursorUse::Open | CursorUse::More(_) => copy(element, output),
+                    CursorUse::Open | CursorUse::More(_) => element.write(output),
                 },
-                _ => copy(element, output),
+                _ => element.write(output),
             }
         })
         .ok_or(invalid)
@@ -149,7 +145,7 @@ impl Rewriter {
                 && let Some(id) = inner.value.last_chunk::<16>()
             {
                 let value = [head, &self.sessions.session(*id)].concat();
-                with_value(inner, &value, output);
+                RawElement::new(BINARY, inner.name, &value).write(output);
             }
         });
     }
@@ -167,14 +163,12 @@ fn document(
     output: &mut Vec<u8>,
     mut write: impl FnMut(RawElement<'_>, &mut Vec<u8>),
 ) -> Option<()> {
-    let start = output.len();
-    output.extend_from_slice(&[0; 4]);
+    let start = reserve_length(output);
     for element in RawElement::all(bytes) {
         write(element.ok()?, output);
     }
     output.push(0);
-    let size = length(output.len() - start);
-    put(output, start, &size.to_le_bytes());
+    set_length(output, start);
     Some(())
 }
 
@@ -186,10 +180,10 @@ fn nested(
     write: impl FnMut(RawElement<'_>, &mut Vec<u8>),
 ) {
     let start = output.len();
-    head(element, output);
+    element.write_name(output);
     if document(element.value, output, write).is_none() {
         output.truncate(start);
-        copy(element, output);
+        element.write(output);
     }
 }
 
@@ -197,7 +191,7 @@ fn change_stream(pipeline: RawElement<'_>, output: &mut Vec<u8>) {
     nested(pipeline, output, |stage, output| {
         nested(stage, output, |operator, output| {
             if operator.name != b"$changeStream" || operator.kind != DOCUMENT {
-                return copy(operator, output);
+                return operator.write(output);
             }
             nested(operator, output, |option, output| {
                 let is_start = matches!(
@@ -205,7 +199,7 @@ fn change_stream(pipeline: RawElement<'_>, output: &mut Vec<u8>) {
                     b"resumeAfter" | b"startAfter" | b"startAtOperationTime"
                 );
                 if !is_start {
-                    copy(option, output);
+                    option.write(output);
                 }
             });
         });
@@ -214,45 +208,20 @@ fn change_stream(pipeline: RawElement<'_>, output: &mut Vec<u8>) {
 
 /// Writes the array `cursors` of a `killCursors` with these `ids` in place of the captured ids.
 fn killed(element: RawElement<'_>, ids: impl Iterator<Item = i64>, output: &mut Vec<u8>) {
-    head(element, output);
-    let start = output.len();
-    output.extend_from_slice(&[0; 4]);
+    element.write_name(output);
+    let start = reserve_length(output);
     for (index, id) in ids.enumerate() {
-        output.push(INT64);
-        output.extend_from_slice(index.to_string().as_bytes());
-        output.push(0);
-        output.extend_from_slice(&id.to_le_bytes());
+        let index = index.to_string();
+        RawElement::new(INT64, index.as_bytes(), &id.to_le_bytes()).write(output);
     }
     output.push(0);
-    let size = length(output.len() - start);
-    put(output, start, &size.to_le_bytes());
-}
-
-fn head(element: RawElement<'_>, output: &mut Vec<u8>) {
-    output.push(element.kind);
-    output.extend_from_slice(element.name);
-    output.push(0);
-}
-
-fn copy(element: RawElement<'_>, output: &mut Vec<u8>) {
-    with_value(element, element.value, output);
-}
-
-fn with_value(element: RawElement<'_>, value: &[u8], output: &mut Vec<u8>) {
-    head(element, output);
-    output.extend_from_slice(value);
+    set_length(output, start);
 }
 
 fn put(output: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(place) = output.get_mut(at..at + bytes.len()) {
         place.copy_from_slice(bytes);
     }
-}
-
-/// Converts a length to an int32, the type of lengths in BSON. Rewriting never makes a message
-/// longer, so the length fits.
-fn length(bytes: usize) -> i32 {
-    i32::try_from(bytes).unwrap_or(i32::MAX)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! without its NUL) end the iteration over the document that contains them, as if it had no more
 //! fields. Only the server validates commands.
 
-use seawall_wire::RawElement;
+use seawall_wire::{RawElement, kind};
 
 /// One field of a document, or one element of an array. The name of an array element is its index,
 /// which is not part of a shape.
@@ -94,18 +94,18 @@ impl<'a> Value<'a> {
     pub(super) fn of(element: RawElement<'a>) -> Option<Self> {
         let RawElement { kind, value, .. } = element;
         Some(match kind {
-            0x02 => Self::String(value.get(4..value.len().checked_sub(1)?)?),
-            0x03 => Self::Document(Document::whole(value)?),
-            0x04 => Self::Array(Array {
+            kind::STRING => Self::String(value.get(4..value.len().checked_sub(1)?)?),
+            kind::DOCUMENT => Self::Document(Document::whole(value)?),
+            kind::ARRAY => Self::Array(Array {
                 elements: Document::whole(value)?.fields,
             }),
-            0x08 => Self::boolean(*value.first()? != 0),
-            0x10 => Self::Integer(i32::from_le_bytes(*value.first_chunk()?).into()),
-            0x12 => Self::Integer(i64::from_le_bytes(*value.first_chunk()?)),
-            0x01 => Self::Double(f64::from_le_bytes(*value.first_chunk()?)),
-            0x13 => Self::Decimal(value.first_chunk()?),
-            0x06 | 0x0A => Self::Null,
-            0x0B => Self::Regex(Regex { bytes: value }),
+            kind::BOOL => Self::boolean(*value.first()? != 0),
+            kind::INT32 => Self::Integer(i32::from_le_bytes(*value.first_chunk()?).into()),
+            kind::INT64 => Self::Integer(i64::from_le_bytes(*value.first_chunk()?)),
+            kind::DOUBLE => Self::Double(f64::from_le_bytes(*value.first_chunk()?)),
+            kind::DECIMAL => Self::Decimal(value.first_chunk()?),
+            kind::UNDEFINED | kind::NULL => Self::Null,
+            kind::REGEX => Self::Regex(Regex { bytes: value }),
             _ => Self::Other,
         })
     }

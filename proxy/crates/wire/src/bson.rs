@@ -5,6 +5,8 @@
 
 use std::{iter, str};
 
+use super::kind;
+
 /// The reason why bytes are not valid BSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BsonError {
@@ -60,25 +62,25 @@ impl<'a> ElementKind<'a> {
     #[inline(always)]
     fn decode(kind: u8, value: &'a [u8]) -> Result<Self, BsonError> {
         Ok(match kind {
-            0x01 => Self::Double(f64::from_le_bytes(chunk(value)?)),
-            0x02 => Self::String(text(value)?),
-            0x03 => Self::Document(ending_in_nul(value)?),
-            0x04 => Self::Array(ending_in_nul(value)?),
-            0x05 => {
+            kind::DOUBLE => Self::Double(f64::from_le_bytes(chunk(value)?)),
+            kind::STRING => Self::String(text(value)?),
+            kind::DOCUMENT => Self::Document(ending_in_nul(value)?),
+            kind::ARRAY => Self::Array(ending_in_nul(value)?),
+            kind::BINARY => {
                 let (&subtype, data) = value
                     .get(4..)
                     .and_then(<[u8]>::split_first)
                     .ok_or(BsonError::BadLength)?;
                 Self::Binary(subtype, data)
             }
-            0x08 => match value {
+            kind::BOOL => match value {
                 [flag @ 0..=1] => Self::Bool(*flag == 1),
                 _ => return Err(BsonError::BadLength),
             },
-            0x0a => Self::Null,
-            0x0d | 0x0e => ending_in_nul(value).map(|_| Self::Other(kind))?,
-            0x10 => Self::Int32(i32::from_le_bytes(chunk(value)?)),
-            0x12 => Self::Int64(i64::from_le_bytes(chunk(value)?)),
+            kind::NULL => Self::Null,
+            kind::CODE | kind::SYMBOL => ending_in_nul(value).map(|_| Self::Other(kind))?,
+            kind::INT32 => Self::Int32(i32::from_le_bytes(chunk(value)?)),
+            kind::INT64 => Self::Int64(i64::from_le_bytes(chunk(value)?)),
             _ => Self::Other(kind),
         })
     }
@@ -154,7 +156,7 @@ pub fn document_at(bytes: &[u8]) -> Result<&[u8], BsonError> {
 /// where each element begins and ends.
 #[derive(Clone, Copy, Debug)]
 pub struct RawElement<'a> {
-    /// The type byte: the BSON type of the value.
+    /// The type byte: the BSON type of the value, see [`kind`].
     pub kind: u8,
     /// The name, without its NUL; not necessarily UTF-8.
     pub name: &'a [u8],
@@ -213,20 +215,20 @@ fn value_length(kind: u8, bytes: &[u8]) -> Result<usize, BsonError> {
         }
     };
     match kind {
-        0x02 | 0x0d | 0x0e => with_prefix(1, 4),
-        0x03 | 0x04 => with_prefix(5, 0),
-        0x10 => Ok(4),
-        0x01 | 0x09 | 0x11 | 0x12 => Ok(8),
-        0x06 | 0x0a | 0x7f | 0xff => Ok(0),
-        0x08 => Ok(1),
-        0x07 => Ok(12),
-        0x13 => Ok(16),
-        0x05 => with_prefix(0, 5),
-        0x0b => regex_length(bytes),
-        0x0c => with_prefix(1, 4 + 12),
+        kind::STRING | kind::CODE | kind::SYMBOL => with_prefix(1, 4),
+        kind::DOCUMENT | kind::ARRAY => with_prefix(5, 0),
+        kind::INT32 => Ok(4),
+        kind::DOUBLE | kind::DATE | kind::TIMESTAMP | kind::INT64 => Ok(8),
+        kind::UNDEFINED | kind::NULL | kind::MAX_KEY | kind::MIN_KEY => Ok(0),
+        kind::BOOL => Ok(1),
+        kind::OBJECT_ID => Ok(12),
+        kind::DECIMAL => Ok(16),
+        kind::BINARY => with_prefix(0, 5),
+        kind::REGEX => regex_length(bytes),
+        kind::DB_POINTER => with_prefix(1, 4 + 12),
         // The minimum of a code-with-scope value is its length field (4 bytes), an empty string (5
         // bytes) and an empty document (5 bytes).
-        0x0f => with_prefix(14, 0),
+        kind::CODE_WITH_SCOPE => with_prefix(14, 0),
         unknown => Err(BsonError::UnknownType(unknown)),
     }
 }

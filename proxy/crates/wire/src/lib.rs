@@ -19,9 +19,11 @@ mod bson;
 mod build;
 mod compressed;
 mod header;
+pub mod kind;
 mod op_msg;
 mod op_query;
 mod sections;
+mod write;
 
 pub use self::{
     bson::{
@@ -37,6 +39,7 @@ pub use self::{
     },
     op_query::OpQuery,
     sections::{DocumentWalk, SectionWalk},
+    write::{reserve_length, set_length, string_value},
 };
 
 /// The largest message that a server accepts, in bytes, including the header

@@ -23,6 +23,7 @@ use super::walk::INDEX_TYPES;
 use seawall_command::ReplyForm;
 use seawall_command::table::{FirstField, Syntax};
 use seawall_wire::RawElement;
+use seawall_wire::kind::ARRAY;
 
 /// How redaction treats one element.
 #[derive(Clone, Copy, Debug)]
@@ -420,6 +421,3 @@ fn kept_unless(is_value: bool) -> Treatment {
         false => Treatment::Keep,
     }
 }
-
-/// The type byte of an array.
-const ARRAY: u8 = 0x04;

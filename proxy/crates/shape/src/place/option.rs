@@ -11,6 +11,7 @@ use super::{
 };
 use crate::bson::Value;
 use crate::clause::Content;
+use seawall_wire::kind::{BINARY, TIMESTAMP};
 
 /// A document or an array in the options of a command.
 #[derive(Clone, Copy, Debug)]
@@ -179,11 +180,6 @@ pub(super) fn sessions(value: &Value<'_>) -> Treatment {
 fn inside(value: &Value<'_>, part: Part) -> Treatment {
     inside_document(value, Inner::Option(part))
 }
-
-/// The type byte of binary data.
-const BINARY: u8 = 0x05;
-/// The type byte of a timestamp.
-const TIMESTAMP: u8 = 0x11;
 
 /// Names of fields in commands. The values of these fields are numbers or booleans.
 const NUMBERS: [&[u8]; 41] = [
