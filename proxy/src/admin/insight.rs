@@ -20,6 +20,7 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
+use serde::Serialize;
 
 use super::{
     AdminState, Refused, bad_request,
@@ -28,7 +29,7 @@ use super::{
 };
 use crate::observe::ShapeRow;
 use seawall_api::Annotation;
-use seawall_insight::{Insight, Selection};
+use seawall_insight::{Insight, Selection, Timeline};
 use seawall_stats::{Figures, Label, Period, float};
 
 pub(super) use self::asked::Parameters;
@@ -336,34 +337,39 @@ pub(super) async fn timeline(
     State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
+    reply_with_steps(&state, parameters, Parameters::series, timeline_of).await
+}
+
+/// Replies with the timeline of the series that `filter` selects, converted by `convert`. Refuses
+/// the request if the selected shape or namespace is not in the period.
+async fn reply_with_steps<T: Serialize + 'static>(
+    state: &Arc<AdminState>,
+    parameters: Parameters,
+    filter: fn(Parameters) -> Result<SeriesFilter, Refused>,
+    convert: fn(&Timeline<(u64, Period)>) -> T,
+) -> Result<Response, Refused> {
     need_history(&state.insight)?;
     let range = parameters.range(state.insight.now())?;
     let step = parameters.step_of(range)?;
-    let filter = parameters.series()?;
-    let timeline = move |state: &AdminState| {
-        let timeline = timeline_of(&state.insight, &filter, range, step);
-        timeline.ok_or_else(|| not_found(filter.kind()))
+    let filter = filter(parameters)?;
+    let converted = move |state: &AdminState| {
+        if !filter.finds_series(&state.insight, range) {
+            return Err(not_found(filter.kind()));
+        }
+        let is_wanted = |label: &Label| filter.matches(label);
+        let timeline = state
+            .insight
+            .timeline(range.from, range.to, step, &is_wanted);
+        Ok(convert(&timeline))
     };
-    reply(&state, timeline).await
+    reply(state, converted).await
 }
 
-/// Returns the timeline of the selected series. `None` if the selected shape or namespace is not in
-/// the period.
-fn timeline_of(
-    insight: &Insight,
-    filter: &SeriesFilter,
-    range: Range,
-    step: Duration,
-) -> Option<seawall_api::Timeline> {
-    if !filter.finds_series(insight, range) {
-        return None;
-    }
-    let is_wanted = |label: &Label| filter.matches(label);
-    let timeline = insight.timeline(range.from, range.to, step, &is_wanted);
-    Some(seawall_api::Timeline {
+fn timeline_of(timeline: &Timeline<(u64, Period)>) -> seawall_api::Timeline {
+    seawall_api::Timeline {
         step_seconds: float(timeline.step.as_secs()),
         steps: steps(&timeline.steps, true),
-    })
+    }
 }
 
 /// The steps of a timeline. The selected series of each step are merged.

@@ -4,7 +4,6 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use axum::{
@@ -14,40 +13,20 @@ use axum::{
 
 use super::{
     asked::{Parameters, Range, SeriesFilter},
-    need_history, not_found,
+    need_history, reply_with_steps,
 };
-use crate::admin::{AdminState, Refused, reply};
-use seawall_insight::Insight;
+use crate::admin::{AdminState, Refused, json, reply};
+use seawall_insight::{Insight, Timeline};
 use seawall_stats::{Distribution, Gauges, Label, Period, float};
 
 pub(in crate::admin) async fn heatmap(
     State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    need_history(&state.insight)?;
-    let range = parameters.range(state.insight.now())?;
-    let step = parameters.step_of(range)?;
-    let filter = parameters.series_or_phase()?;
-    let heatmap = move |state: &AdminState| {
-        let heatmap = heatmap_of(&state.insight, &filter, range, step);
-        heatmap.ok_or_else(|| not_found(filter.kind()))
-    };
-    reply(&state, heatmap).await
+    reply_with_steps(&state, parameters, Parameters::series_or_phase, heatmap_of).await
 }
 
-/// The heat map of the selected series. `None` if the selected shape or namespace is not in the
-/// period.
-fn heatmap_of(
-    insight: &Insight,
-    filter: &SeriesFilter,
-    range: Range,
-    step: Duration,
-) -> Option<seawall_api::Heatmap> {
-    if !filter.finds_series(insight, range) {
-        return None;
-    }
-    let is_wanted = |label: &Label| filter.matches(label);
-    let timeline = insight.timeline(range.from, range.to, step, &is_wanted);
+fn heatmap_of(timeline: &Timeline<(u64, Period)>) -> seawall_api::Heatmap {
     let columns: Vec<_> = timeline
         .steps
         .iter()
@@ -65,11 +44,11 @@ fn heatmap_of(
             seconds: float(seconds),
         }
     });
-    Some(seawall_api::Heatmap {
+    seawall_api::Heatmap {
         bounds_seconds: buckets.into_iter().map(bounds).collect(),
         columns: columns.collect(),
         step_seconds: float(timeline.step.as_secs()),
-    })
+    }
 }
 
 /// The number of operations in each bucket of durations. Adds up all series of the period.
@@ -152,9 +131,17 @@ fn shapes_in(
     shapes.sort_by_key(|(_, count)| Reverse(*count));
     shapes.truncate(limit);
     let listed: u64 = shapes.iter().map(|(_, count)| count).sum();
-    let described = shapes.into_iter().filter_map(|(label, of_shape)| {
-        let share = float(of_shape) / float(count.max(of_shape));
-        described(label, of_shape, share)
+    let described = shapes.into_iter().map(|(label, of_shape)| {
+        let name = json::past_shape_name(label);
+        seawall_api::HeatmapShape {
+            collection: name.collection,
+            command: name.command,
+            count: of_shape,
+            db: name.db,
+            id: name.id,
+            shape: name.shape,
+            share: float(of_shape) / float(count.max(of_shape)),
+        }
     });
     seawall_api::HeatmapShapes {
         all_servers,
@@ -162,29 +149,6 @@ fn shapes_in(
         other: count.saturating_sub(listed),
         shapes: described.collect(),
     }
-}
-
-fn described(label: &Label, count: u64, share: f64) -> Option<seawall_api::HeatmapShape> {
-    let Label::Shape {
-        id,
-        command,
-        db,
-        collection,
-        text,
-        ..
-    } = label
-    else {
-        return None;
-    };
-    Some(seawall_api::HeatmapShape {
-        collection: collection.to_string(),
-        command: command.to_string(),
-        count,
-        db: db.to_string(),
-        id: id.to_string(),
-        shape: text.to_string(),
-        share,
-    })
 }
 
 pub(in crate::admin) async fn gauges(

@@ -13,7 +13,7 @@ use super::{
     changes::{reply_on, reply_to_refusal},
     need_history, shapes_of,
     stalls::stalls_in,
-    step_for, steps,
+    step_for, timeline_of,
 };
 
 use seawall_insight::BaselineWindow;
@@ -78,10 +78,7 @@ fn report_on(
         stalls: stalls_in(state, Some(range)),
         status: status_of(state),
         storms: storms_of(state),
-        timeline: seawall_api::Timeline {
-            step_seconds: float(timeline.step.as_secs()),
-            steps: steps(&timeline.steps, true),
-        },
+        timeline: timeline_of(&timeline),
     }
 }
 
