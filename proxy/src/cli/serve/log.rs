@@ -24,7 +24,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use self::fields::EscapedFields;
+use self::fields::{EscapedFields, EscapedJson};
 use crate::runtime::AUDIT_TARGET;
 
 /// Environment variable that overrides the log level, with the syntax of `tracing`'s filters.
@@ -154,7 +154,7 @@ fn filter(log: &Log, variable: Option<&str>) -> EnvFilter {
 fn format(log: &Log, writer: &NonBlocking) -> Format {
     let layer = fmt::layer().with_writer(writer.clone());
     match log.format {
-        LogFormat::Json => layer.json().boxed(),
+        LogFormat::Json => layer.json().map_event_format(EscapedJson).boxed(),
         LogFormat::Text => {
             let layer = layer.with_target(false).fmt_fields(EscapedFields);
             // The log library obeys `NO_COLOR`. But if standard error is a file, the library would

@@ -1,17 +1,22 @@
-//! The fields of a line in the text format. They may contain text of clients and servers, for
-//! example user names. So control characters are escaped: otherwise, a line break could forge a
-//! line of the log, and an escape sequence could change what a terminal shows. The JSON format
-//! itself escapes line breaks and the character ESC.
+//! The fields of a line. They may contain text of clients and servers, for example user names. So
+//! control characters are escaped: otherwise, a line break could forge a line of the log, and an
+//! escape sequence could change what a terminal shows. In the text format, [`EscapedFields`]
+//! escapes them. The JSON format itself escapes line breaks and ESC, and [`EscapedJson`] escapes
+//! the others.
 
 use std::fmt::{self, Write};
 
-use tracing::field::{Field, Visit};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
 use tracing_subscriber::{
     field::{RecordFields, VisitOutput as _},
     fmt::{
-        FormatFields,
+        FmtContext, FormatEvent, FormatFields,
         format::{DefaultVisitor, Writer},
     },
+    registry::LookupSpan,
 };
 
 /// Writes fields as the log library does by default, but with escaped control characters.
@@ -50,6 +55,43 @@ impl Write for EscapingWriter<'_, '_> {
         for character in text.chars() {
             match character.is_control() {
                 true => write!(self.0, "{}", character.escape_debug())?,
+                false => self.0.write_char(character)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes events in the JSON format `F`, but with escaped control characters.
+pub(super) struct EscapedJson<F>(pub(super) F);
+
+impl<S, N, F> FormatEvent<S, N> for EscapedJson<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut escaping = EscapingJsonWriter(writer);
+        self.0
+            .format_event(context, Writer::new(&mut escaping), event)
+    }
+}
+
+struct EscapingJsonWriter<'a>(Writer<'a>);
+
+impl Write for EscapingJsonWriter<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for character in text.chars() {
+            // The line break ends the line: JSON escapes line breaks in values. JSON does not
+            // escape the other control characters that are left, and they occur only in values.
+            match character.is_control() && character != '\n' {
+                true => write!(self.0, "\\u{:04x}", u32::from(character))?,
                 false => self.0.write_char(character)?,
             }
         }
@@ -109,5 +151,25 @@ mod tests {
         let log = String::from_utf8(log.0.lock().clone()).unwrap();
         let expected = r#" INFO refused\n INFO forged user=u\n INFO forged quoted="q\n" number=7"#;
         assert_eq!(log, format!("{expected}\n"));
+    }
+
+    /// U+009B begins an escape sequence, like ESC and `[`.
+    #[test]
+    fn control_characters_are_escaped_in_the_json_log() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .map_event_format(EscapedJson)
+            .with_writer(move || writer.clone());
+        let user = "Zoë\n\u{1b}[31m\u{7f}\u{9b}31m";
+        tracing::subscriber::with_default(subscriber.finish(), || {
+            tracing::info!(%user, "refused");
+        });
+        let log = String::from_utf8(log.0.lock().clone()).unwrap();
+        let line = log.strip_suffix('\n').unwrap();
+        assert!(!line.contains(char::is_control), "{line:?}");
+        let read: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(read["fields"]["user"], user);
     }
 }
