@@ -142,7 +142,7 @@ impl App {
         self.check_next_start(&new.settings, &running.settings, &mut found);
         let prepared = self.prepare(&settings, &running.settings, found)?;
         let mut changes = changes(&changed, &running.values, &new.values);
-        if access.tls.is_some() && changed.iter().all(|change| change.path != SERVER_TLS) {
+        if access.tls.is_some() && !changes_access(&changed) {
             changes.push(changed_files(&running.values));
         }
         let values = values_in_effect(&changed, &running.values, &new.values);
@@ -454,8 +454,14 @@ fn changes(
 /// The configuration section for TLS to servers.
 const SERVER_TLS: &str = "deployment.tls";
 
-/// The change that a reload reports if the connection string is unchanged, but the contents of the
-/// TLS files that it names have changed.
+/// True if `changed` contains a change of the connection to the servers that takes effect now.
+fn changes_access(changed: &[Changed]) -> bool {
+    let mut live = changed.iter().filter(|of| of.change == Change::Live);
+    live.any(|of| of.path == SERVER_TLS || of.path == "deployment.uri")
+}
+
+/// The change that a reload reports if the contents of the TLS files that the running connection
+/// string names have changed, but no other change of the connection to the servers takes effect.
 fn changed_files(values: &[EffectiveValue]) -> api::ConfigurationChange {
     let is_uri = |value: &&EffectiveValue| value.path.starts_with("deployment.uri");
     let uri = values.iter().find(is_uri);
@@ -625,6 +631,28 @@ mod tests {
         assert_eq!(changes.len(), 1);
         assert_eq!(changes[0].key, "auth.users");
         assert_eq!(changes[0].from, changes[0].to);
+    }
+
+    /// While the change of `[deployment.tls]` waits for a restart, new contents of the files that
+    /// the running connection string names are a change of their own.
+    #[test]
+    fn changed_tls_files_are_part_of_another_change_only_if_that_change_takes_effect_now() {
+        let load = |uri: &str, toml: &str| {
+            let toml = format!("deployment.uri = \"mongodb://{uri}/?tls=true\"\n{toml}");
+            Loaded::from_toml(&toml).unwrap().settings
+        };
+        let running = load("a:b@c", "");
+        let tls = "deployment.tls.allow_invalid_hostnames = true\n";
+        for (newer, is_changed) in [
+            (load("a:b@c", ""), false),
+            (load("a:b@c", tls), true),
+            (load("a:changed@c", ""), true),
+            (load("a:b@other", ""), false),
+            (load("a:b@other", tls), false),
+        ] {
+            let changed = newer.changes_since(&running);
+            assert_eq!(changes_access(&changed), is_changed, "{changed:?}");
+        }
     }
 
     #[test]
