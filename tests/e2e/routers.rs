@@ -203,30 +203,41 @@ async fn cursors_of_several_routers_are_killed_in_one_command() {
     assert_eq!(gone.code(), Some(43), "{gone:?}");
 }
 
+/// Opens 40 cursors. Returns them, and how many of them each router has opened.
+async fn cursors_of_both_routers(client: &mut RawClient) -> (Vec<i64>, [usize; 2]) {
+    let mut cursors = Vec::new();
+    let mut opened_at = [0; 2];
+    for _ in 0..40 {
+        let opened = open(client).await;
+        opened_at[usize::try_from(opened.set).unwrap()] += 1;
+        cursors.push(opened.cursor);
+    }
+    assert!(opened_at.iter().all(|count| *count > 0), "{opened_at:?}");
+    (cursors, opened_at)
+}
+
+/// Waits until the router behind one of these recorders gets a `killCursors`.
+async fn wait_for_kill_cursors(recorders: &[Recorder]) {
+    let has_arrived = async || {
+        let connections = recorders.iter().flat_map(Recorder::connections);
+        let mut commands = connections.flat_map(|of| of.commands());
+        commands.any(|command| command.contains_key("killCursors"))
+    };
+    eventually(LIMIT, has_arrived).await.unwrap();
+}
+
 /// Kills cursors of both routers, while the second router does not reply. If `is_cut` is true, the
 /// connections of the second router end; otherwise this router hangs. The reply must list the
 /// cursors of the second router as alive.
 async fn check_cursors_of_a_silent_router(toml: &str, is_cut: bool) {
     let sharded = Sharded::start(toml).await;
     let mut client = connect(&sharded.seawall).await;
-    let mut cursors = Vec::new();
-    let mut opened_at = [0; 2];
-    for _ in 0..40 {
-        let opened = open(&mut client).await;
-        opened_at[usize::try_from(opened.set).unwrap()] += 1;
-        cursors.push(opened.cursor);
-    }
-    assert!(opened_at.iter().all(|count| *count > 0), "{opened_at:?}");
+    let (cursors, opened_at) = cursors_of_both_routers(&mut client).await;
     let recorder = &sharded.recorders[1];
     recorder.hold_replies(true);
     let kill = doc! {"killCursors": "things", "cursors": cursors, "$db": "sharded"};
     client.send(&OpMsg::new(kill)).await.unwrap();
-    let has_arrived = async || {
-        let connections = recorder.connections();
-        let mut commands = connections.iter().flat_map(|of| of.commands());
-        commands.any(|command| command.contains_key("killCursors"))
-    };
-    eventually(LIMIT, has_arrived).await.unwrap();
+    wait_for_kill_cursors(&sharded.recorders[1..]).await;
     if is_cut {
         // The connections are cut first, so that the held replies are never forwarded.
         recorder.cut_all(Cut::Reset);
@@ -251,6 +262,31 @@ async fn cursors_are_reported_alive_if_their_router_hangs() {
          deployment.heartbeat_frequency_ms = 500\n"
     );
     check_cursors_of_a_silent_router(&toml, false).await;
+}
+
+#[tokio::test]
+async fn kill_cursors_to_which_no_router_replies_counts_as_failed() {
+    let sharded = Sharded::start(BOTH_ROUTERS).await;
+    let mut client = connect(&sharded.seawall).await;
+    let (cursors, _) = cursors_of_both_routers(&mut client).await;
+    for recorder in &sharded.recorders {
+        recorder.hold_replies(true);
+    }
+    let kill = doc! {"killCursors": "things", "cursors": cursors, "$db": "sharded"};
+    client.send(&OpMsg::new(kill)).await.unwrap();
+    wait_for_kill_cursors(&sharded.recorders).await;
+    for recorder in &sharded.recorders {
+        recorder.refuse(true);
+        recorder.cut_all(Cut::Reset);
+    }
+    let killed = client.read_reply().await.unwrap();
+    assert_eq!(killed.body.get_array("cursorsAlive").unwrap().len(), 40);
+    let is_counted = async || {
+        let labels = [r#"command="killCursors""#, r#"outcome="server_failed""#];
+        let counted = sharded.seawall.metric("seawall_operations_total", &labels);
+        counted.await == 1.0
+    };
+    eventually(LIMIT, is_counted).await.unwrap();
 }
 
 #[tokio::test]

@@ -69,6 +69,8 @@ impl Operation<'_> {
         observation: &mut Observation<'_>,
     ) -> AttemptEnd {
         let mut merged: Option<RawDocumentBuf> = None;
+        // The outcome if no server replies.
+        let mut outcome = Outcome::Refused;
         let deadline = Instant::now() + self.shared.settings().server_selection_timeout;
         for (pool, cursors) in parts {
             observation.enter(Phase::Checkout, Instant::now());
@@ -80,6 +82,9 @@ impl Operation<'_> {
                 Some(Err(error)) => Err(list_without_server(&error)),
                 Some(Ok(checkout)) => {
                     let generation = checkout.generation();
+                    if outcome == Outcome::Refused {
+                        outcome = Outcome::ServerFailed;
+                    }
                     observation.enter(Phase::Server, Instant::now());
                     let asked = end.unless_gone(pin!(self.kill(checkout, &cursors))).await;
                     match asked {
@@ -104,8 +109,9 @@ impl Operation<'_> {
                 self.shared.routing.pins.unpin_cursor(cursor);
             }
             merged = Some(merge(merged, &reply));
+            outcome = Outcome::Ok;
         }
-        self.reply_with(&merged.unwrap_or_default(), Outcome::Ok)
+        self.reply_with(&merged.unwrap_or_default(), outcome)
     }
 
     /// The reply to a `killCursors` that has reached no server. Drivers ignore errors of this
