@@ -290,6 +290,27 @@ async fn kill_cursors_to_which_no_router_replies_counts_as_failed() {
 }
 
 #[tokio::test]
+async fn the_connection_of_a_part_of_a_kill_cursors_whose_client_left_is_kept() {
+    let sharded = Sharded::start(BOTH_ROUTERS).await;
+    let mut client = connect(&sharded.seawall).await;
+    let (cursors, _) = cursors_of_both_routers(&mut client).await;
+    let recorder = &sharded.recorders[1];
+    recorder.hold_replies(true);
+    let kill = doc! {"killCursors": "things", "cursors": cursors, "$db": "sharded"};
+    client.send(&OpMsg::new(kill)).await.unwrap();
+    wait_for_kill_cursors(&sharded.recorders[1..]).await;
+    drop(client);
+    let counts_one = async |metric: &str, labels: &[&str]| {
+        let is_one = async || sharded.seawall.metric(metric, labels).await == 1.0;
+        eventually(LIMIT, is_one).await.unwrap();
+    };
+    let labels = [r#"command="killCursors""#, r#"outcome="client_gone""#];
+    counts_one("seawall_operations_total", &labels).await;
+    recorder.hold_replies(false);
+    counts_one("seawall_abandoned_replies_total", &[r#"result="kept""#]).await;
+}
+
+#[tokio::test]
 async fn each_transaction_stays_on_its_router() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;
     // The transactions cannot create the collection, so it must exist on both sets.

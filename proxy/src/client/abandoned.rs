@@ -16,7 +16,7 @@ use crate::pool::Checkout;
 
 /// Maximum time for reading and dropping one reply. After this time, Seawall closes the server
 /// connection.
-const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of bytes of one reply that Seawall reads and drops. If more bytes are unread, the
 /// server connection is closed.
 const DRAIN_BYTES: usize = 16 << 20;

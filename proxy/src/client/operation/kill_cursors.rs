@@ -4,14 +4,14 @@
 use std::{collections::HashMap, pin::pin, sync::Arc};
 
 use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, cstr, raw::CStr};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{
     context::{AttemptEnd, Operation},
     exchange::unless_interrupted,
 };
 use crate::{
-    client::{client_end::ClientEnd, reply::HeldReply},
+    client::{abandoned::DRAIN_LIMIT, client_end::ClientEnd, reply::HeldReply},
     observe::Observation,
     pool::{CheckOutError, Checkout, ServerPool},
 };
@@ -86,9 +86,12 @@ impl Operation<'_> {
                         outcome = Outcome::ServerFailed;
                     }
                     observation.enter(Phase::Server, Instant::now());
-                    let asked = end.unless_gone(pin!(self.kill(checkout, &cursors))).await;
-                    match asked {
-                        None => return AttemptEnd::Gone,
+                    let mut asking = Box::pin(kill(checkout, self.part(&cursors)));
+                    match end.unless_gone(asking.as_mut()).await {
+                        None => {
+                            drain(Arc::clone(&pool), asking);
+                            return AttemptEnd::Gone;
+                        }
                         // Without a reply, it is unknown if the server has run the command. So the
                         // cursors are listed as alive.
                         Some(reply) => reply.map(|reply| (reply, generation)).ok_or(ALIVE),
@@ -127,9 +130,8 @@ impl Operation<'_> {
         self.reply_with(&all_in(list, &cursors), Outcome::Refused)
     }
 
-    /// Sends one server its part and returns the reply; `None` if the exchange failed or the server
-    /// hangs.
-    async fn kill(&self, mut checkout: Checkout, cursors: &[i64]) -> Option<RawDocumentBuf> {
+    /// The command for one server, with its cursors. `None` if the client's command is malformed.
+    fn part(&self, cursors: &[i64]) -> Option<RawDocumentBuf> {
         let body = RawDocument::from_bytes(self.command.body).ok()?;
         let mut part = RawDocumentBuf::new();
         for element in body.iter() {
@@ -142,15 +144,7 @@ impl Operation<'_> {
                 part.append(name, RawBson::from(value));
             }
         }
-        let reply = {
-            let connection = checkout.begin();
-            let interrupt = Arc::clone(&connection.interrupt);
-            interrupt.reset();
-            unless_interrupted(pin!(connection.run(&part)), &interrupt).await?
-        };
-        let reply = reply.ok()?;
-        checkout.finish();
-        Some(reply)
+        Some(part)
     }
 
     /// Ends the operation with a server's error on a connection of `generation`. Reports a
@@ -181,6 +175,34 @@ impl Operation<'_> {
         let bytes = self.reply_to.encode(0, reply);
         AttemptEnd::Reply(HeldReply { bytes, share: None }, outcome, 0)
     }
+}
+
+/// Sends one server its part and returns the reply; `None` if there is no part, the exchange failed
+/// or the server hangs.
+async fn kill(mut checkout: Checkout, part: Option<RawDocumentBuf>) -> Option<RawDocumentBuf> {
+    let part = part?;
+    let reply = {
+        let connection = checkout.begin();
+        let interrupt = Arc::clone(&connection.interrupt);
+        interrupt.reset();
+        unless_interrupted(pin!(connection.run(&part)), &interrupt).await?
+    };
+    let reply = reply.ok()?;
+    checkout.finish();
+    Some(reply)
+}
+
+/// Lets an exchange ([`kill`]) whose client has left end in the background, so that its connection
+/// returns to `pool`.
+fn drain<E>(pool: Arc<ServerPool>, exchange: E)
+where
+    E: Future<Output = Option<RawDocumentBuf>> + Send + 'static,
+{
+    tokio::spawn(async move {
+        let reply = timeout(DRAIN_LIMIT, exchange).await;
+        let is_kept = reply.is_ok_and(|reply| reply.is_some());
+        pool.metrics().abandoned(is_kept);
+    });
 }
 
 /// Chooses the list (in the reply) for the cursors of a server to which Seawall got no connection.
