@@ -626,6 +626,12 @@ impl Topology {
         for member in removed {
             member.stop.cancel();
             member.pool.close();
+            let heartbeat_frequency = self.settings.load().heartbeat_frequency;
+            let connector = self.connector.clone();
+            let watching = probe::watch_removed(connector, member.pool, heartbeat_frequency);
+            let stop = self.stop.clone();
+            self.control_plane
+                .spawn(stop.run_until_cancelled_owned(watching));
         }
     }
 

@@ -9,15 +9,17 @@ use bson::{RawDocument, RawDocumentBuf, doc, oid::ObjectId, rawdoc};
 use mongodb::options::SelectionCriteria;
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{
     ClusterTime, Topology,
     description::{Probe, ServerType, TopologyType},
 };
-use crate::runtime::OccasionalLog;
-use seawall_transport::connection::{Connection, EstablishError, ServerAddress, reply_is_ok};
+use crate::{pool::ServerPool, runtime::OccasionalLog};
+use seawall_transport::connection::{
+    Connection, Connector, EstablishError, ServerAddress, reply_is_ok,
+};
 
 /// Time between probes of a failed server.
 const FAILED_PROBE_INTERVAL: Duration = Duration::from_millis(500);
@@ -61,6 +63,31 @@ pub(super) async fn keep_probing(
         // ignored.
         drop(timeout(pause, notified(&wake, unaware)).await);
         sleep_until(began + MIN_PROBE_INTERVAL).await;
+    }
+}
+
+/// Probes a server that has left the deployment, while operations still use `pool`. If the server
+/// hangs, the operations that wait for its replies fail.
+pub(super) async fn watch_removed(
+    connector: Connector,
+    pool: Arc<ServerPool>,
+    heartbeat_frequency: Duration,
+) {
+    let mut silences = 0;
+    while pool.snapshot().in_use > 0 {
+        silences = match connector.connect(pool.address()).await {
+            Err(EstablishError::TimedOut { .. }) => silences + 1,
+            Err(error) if error.is_local() => silences,
+            Ok(_) | Err(_) => 0,
+        };
+        if silences >= SILENCES_OF_HUNG_SERVER {
+            pool.give_up();
+        }
+        let pause = match silences {
+            0 => heartbeat_frequency,
+            _ => FAILED_PROBE_INTERVAL,
+        };
+        sleep(pause).await;
     }
 }
 

@@ -1,22 +1,32 @@
 //! Tests of probes of a scripted server.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bson::{RawDocument, rawdoc};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, pause};
 
-use super::{Probe, ProbeOutcome, ProbeReply, probe};
+use super::{Probe, ProbeOutcome, ProbeReply, probe, watch_removed};
 use crate::{
     observe::Recorder,
-    pool::tests::limits,
+    pool::{Demand, tests::limits},
     runtime::OccasionalLog,
     scripted::{Response, ScriptedServer},
     topology::{Snapshot, Topology},
 };
-use seawall_auth::NonceSource;
+use seawall_auth::{Identity, Login, NonceSource};
 use seawall_locks::Mutex;
-use seawall_transport::connection::{Authorities, Connector, ServerTls, TlsSettings, Verification};
+use seawall_transport::{
+    Sharer,
+    connection::{Authorities, Connector, ServerTls, TlsSettings, Verification},
+};
 
 /// The time limit for each new connection and each probe. It is longer than any step of these
 /// tests, so it never expires.
@@ -108,6 +118,43 @@ async fn probes_of_a_failed_server_and_probes_after_a_tls_reload_use_new_connect
     connector.set_limit(Duration::ZERO);
     let outcome = probe(&topology, address, &mut connection, &failures).await;
     assert!(matches!(outcome, ProbeOutcome::Silent));
+}
+
+#[tokio::test]
+async fn operations_fail_if_their_server_hangs_after_it_has_left_the_deployment() {
+    let is_hung = Arc::new(AtomicBool::new(false));
+    let hangs = Arc::clone(&is_hung);
+    let new_script = move || {
+        let hangs = Arc::clone(&hangs);
+        move |_: &RawDocument| {
+            let reply = rawdoc! { "maxWireVersion": 17, "ok": 1 };
+            match hangs.load(Ordering::Relaxed) {
+                true => Response::ReplyAfter(Arc::default(), reply),
+                false => Response::Reply(reply),
+            }
+        }
+    };
+    let server = ScriptedServer::start(new_script).await;
+    let nonces = Arc::new(NonceSource::new().unwrap());
+    let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
+    let recorder = Recorder::without_shapes();
+    let address = server.address().clone();
+    let topology = Topology::of_standalone(address, limits(), connector.clone(), recorder);
+    let pool = Arc::clone(&topology.snapshot().pools[0]);
+    let user = Arc::new(Identity::new("u", "admin", None, Login::Anonymous));
+    let (demand, deadline) = (Demand::slot(Sharer::Local, 1), Instant::now() + LIMIT);
+    let mut checkout = pool.check_out(&user, demand, deadline).await.unwrap();
+    let interrupt = Arc::clone(&checkout.begin().interrupt);
+    pool.close();
+    is_hung.store(true, Ordering::Relaxed);
+    pause();
+    let watching = || watch_removed(connector.clone(), Arc::clone(&pool), LIMIT);
+    tokio::select! {
+        () = watching() => panic!("an operation uses the pool"),
+        () = poll_fn(|cx| interrupt.poll_raised(cx)) => {}
+    }
+    drop(checkout);
+    watching().await;
 }
 
 #[test]
