@@ -32,7 +32,7 @@ use crate::{
 };
 use seawall_locks::Mutex;
 use seawall_stats::{Departure, Stage};
-use seawall_transport::{Message, MessageReader, ReadError, Sharer, Stream, Wear};
+use seawall_transport::{MESSAGE_LIMIT, Message, MessageReader, ReadError, Sharer, Stream, Wear};
 use seawall_wire::{MAX_MESSAGE_BYTES, OpCode, OpMsg};
 
 /// Largest number of requests that wait for replies. At this number, Seawall stops reading from the
@@ -240,32 +240,41 @@ impl<'a> Relay<'a> {
             };
             self.requests.fetch_add(1, Ordering::Relaxed);
             self.watch.lock().mark_activity();
-            while self.watch.lock().pending() >= MAX_PENDING {
-                self.has_room.notified().await;
-            }
-            match self.verdict(&message, reader.sharer()).await {
-                Verdict::Pass => {}
-                Verdict::Refuse(reply) => {
-                    let reply = reply.unwrap_or_default();
-                    if let Err(ended) = self.send_reply(&reply, to_client).await {
-                        return ended;
-                    }
-                    self.watch.lock().mark_activity();
-                    continue;
-                }
-                Verdict::Close(reason) => {
-                    tracing::debug!(reason, "closing the connection of a relayed client");
-                    return Ended::Closed;
-                }
-            }
-            let sent = self.forward(&message, &mut reader, client, server);
-            if let Err(ended) = sent.await {
+            let passing = self.pass(&message, &mut reader, client, server, to_client);
+            if let Err(ended) = within_limit(passing).await {
                 return ended;
             }
-            let mut watch = self.watch.lock();
-            watch.forwarded(Instant::now());
-            watch.mark_activity();
+            self.watch.lock().mark_activity();
         }
+    }
+
+    /// Forwards a request to the server, or refuses it. First waits while too many requests wait
+    /// for replies.
+    async fn pass(
+        &self,
+        message: &Message,
+        reader: &mut MessageReader,
+        client: &mut FromClient<'_>,
+        server: &mut WriteHalf<Stream>,
+        to_client: &ClientWriter,
+    ) -> Result<(), Ended> {
+        while self.watch.lock().pending() >= MAX_PENDING {
+            self.has_room.notified().await;
+        }
+        match self.verdict(message, reader.sharer()).await {
+            Verdict::Pass => {}
+            Verdict::Refuse(reply) => {
+                let reply = reply.unwrap_or_default();
+                return self.send_reply(&reply, to_client).await;
+            }
+            Verdict::Close(reason) => {
+                tracing::debug!(reason, "closing the connection of a relayed client");
+                return Err(Ended::Closed);
+            }
+        }
+        self.forward(message, reader, client, server).await?;
+        self.watch.lock().forwarded(Instant::now());
+        Ok(())
     }
 
     /// Reads the next request; `None` if the client has closed its connection.
@@ -458,5 +467,29 @@ impl<'a> Relay<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// Waits until a request has been passed on, for at most [`MESSAGE_LIMIT`]. While the server reads
+/// nothing, Seawall reads nothing from the client, so it may not notice that the client has left.
+async fn within_limit(passing: impl Future<Output = Result<(), Ended>>) -> Result<(), Ended> {
+    let passed = timeout(MESSAGE_LIMIT, passing).await;
+    passed.unwrap_or(Err(Ended::Server))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_relay_ends_if_its_server_reads_nothing_for_an_hour() {
+        let (mut near, _far) = duplex(16);
+        let writing = async { near.write_all(&[0; 17]).await.map_err(|_| Ended::Broken) };
+        let began = Instant::now();
+        let passed = within_limit(writing).await;
+        assert!(matches!(passed, Err(Ended::Server)));
+        assert!(began.elapsed() >= MESSAGE_LIMIT);
     }
 }
