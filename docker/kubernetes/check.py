@@ -411,6 +411,8 @@ def check_sidecar(objects):
         needed = 30 + drain_ms // 1000 + CLOSE_SECONDS
         grace = spec["terminationGracePeriodSeconds"]
         ensure(grace == needed, f"the grace period is {grace} s instead of {needed} s")
+        watches = environment(sidecar).get("SEAWALL_RELOAD__WATCH")
+        ensure(watches == "true", "the sidecar never reads a changed Secret")
         address = environment(sidecar)["SEAWALL_LISTEN__ADDRESS"]
         ensure(address.startswith("127.0.0.1:"), f"other pods can connect: {address}")
         for container in spec["containers"] + spec["initContainers"]:
