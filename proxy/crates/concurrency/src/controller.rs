@@ -382,6 +382,7 @@ impl Controller {
         if is_enough && are_late {
             self.search = Search::new();
             self.set_base((self.base / 2).max(FLOOR), now);
+            return Some(Reason::NothingInTime);
         }
         if !are_late || sample.completed() > 0 {
             return None;

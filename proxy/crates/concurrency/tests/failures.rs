@@ -162,6 +162,20 @@ fn limit_falls_to_the_minimum_while_every_reply_is_late() {
     assert_eq!(lowest, FLOOR);
 }
 
+/// A reply is late if the operation has exceeded its time limit, or if its client has left.
+#[test]
+fn late_replies_are_the_reason_of_a_lowered_limit_even_if_a_few_replies_are_in_time() {
+    let mut bench = Bench::new(1);
+    for window in 1..=5 {
+        let mut sample = bench.busy(2);
+        sample.late = 20;
+        let decision = bench.pass(&sample);
+        let lowered = (START / 2, Reason::NothingInTime);
+        let is_lowered = (decision.settled, decision.reason) == lowered;
+        assert_eq!(is_lowered, window == 5, "window {window}: {decision:?}");
+    }
+}
+
 #[test]
 fn limit_recovers_from_the_minimum_after_late_replies() {
     let mut bench = Bench::new(1);
