@@ -232,6 +232,7 @@ pub(super) struct Slots {
     /// No operation can become exempt before this time.
     search_at: Instant,
     /// When an operation last completed or became exempt, or when measurements last began again.
+    /// Operations that complete in the reserve do not count.
     unchanged_since: Instant,
     window: SlotWindow,
     created_at: Instant,
@@ -504,7 +505,10 @@ impl Slots {
         now: Instant,
     ) {
         self.completed += 1;
-        self.unchanged_since = now;
+        // Operations in the reserve complete even while long operations hold all slots.
+        if running.hold != Hold::Reserve {
+            self.unchanged_since = now;
+        }
         let is_slow =
             |times: &ServerTimes| server_time >= times.median().unwrap_or_default() * LATE_FACTOR;
         let is_late = usage.is_late && is_slow(&self.times);

@@ -296,6 +296,30 @@ async fn one_operation_per_250_ms_becomes_exempt_from_the_limit_while_no_operati
     assert_eq!(exempt, [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]);
 }
 
+/// An *exempt* operation no longer counts towards the concurrency limit. Later statements of a
+/// transaction may use the reserve while all slots are taken.
+#[tokio::test(start_paused = true)]
+async fn operations_become_exempt_although_a_transaction_completes_statements_in_the_reserve() {
+    let user = identity("u");
+    let mut now = Instant::now();
+    let mut inner = limited(fixed(8));
+    run_short(&mut inner, &user, &mut now, 300);
+    let _blocked: Vec<_> = (0..8)
+        .map(|_| take(&mut inner, &user, Need::Slot, now).unwrap())
+        .collect();
+    let _waits = obtain_many(&mut inner, &user, 100, now);
+    for _ in 0..10 {
+        let statement = take(&mut inner, &user, Need::SlotOrReserve, now).unwrap();
+        assert_eq!(inner.snapshot().concurrency.reserved, 1);
+        now += 100 * MS;
+        inner.give_back(user.id(), statement, None, now);
+        inner.tick(now);
+        inner.check_invariants();
+    }
+    // One operation becomes exempt every 250 ms. A statement ends every 100 ms.
+    assert_eq!(inner.snapshot().concurrency.exempt, 3);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_new_server_role_or_a_clear_of_the_pool_resets_the_concurrency_limit() {
     let user = identity("u");
