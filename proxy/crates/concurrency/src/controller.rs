@@ -321,6 +321,10 @@ impl Controller {
         if pause < LOAD_END {
             return;
         }
+        let metric = self.trial.as_ref().map(|trial| trial.metric);
+        if metric == Some(Metric::Throughput) {
+            self.return_to_base(now);
+        }
         self.search.pause();
         if self.crowd.end_load() {
             self.search = Search::again();

@@ -122,6 +122,22 @@ fn after_a_pause_the_search_for_the_best_limit_can_use_its_full_time() {
     assert!(reached >= 128, "{reached}");
 }
 
+#[test]
+fn a_trial_that_a_pause_interrupts_does_not_compare_the_loads_before_and_after_the_pause() {
+    let mut bench = Bench::new(1);
+    for _ in 0..2 {
+        let sample = bench.busy(1_000);
+        let _decision = bench.pass(&sample);
+    }
+    assert_eq!(bench.controller.limit(), 2 * START, "a trial runs");
+    // No operation runs for an hour, so there are no samples. After the pause, the server is faster
+    // at each limit.
+    bench.now += Duration::from_secs(3_600);
+    bench.controller.resume(bench.now);
+    bench.run(3, |_| 1_600);
+    assert_eq!(bench.controller.settled(), START);
+}
+
 /// A server is crowded if operations take more than eight times as long as without load. After half
 /// a second, the controller lowers the limit step by step.
 #[test]
