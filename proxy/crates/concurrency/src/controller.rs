@@ -420,7 +420,8 @@ impl Controller {
             }
             Action::Restore(limit) => {
                 self.search = Search::again();
-                self.set_base(limit, now);
+                // The highest limit may have fallen since this limit was in effect.
+                self.set_base(limit.min(self.ceiling), now);
                 Some(Reason::NotCrowded)
             }
         }

@@ -226,6 +226,34 @@ fn low_load() -> Sample {
     sample
 }
 
+/// The limit of a crowded server is lowered, and restored if the server then completes less work.
+#[test]
+fn a_restored_limit_is_not_above_a_highest_limit_that_was_lowered_after_it_was_in_effect() {
+    let highest = 20;
+    let mut bench = Bench::new(1);
+    let _decision = bench.pass(&low_load());
+    for _ in 0..50 {
+        let limit = bench.controller.limit();
+        if limit == START / 2 {
+            bench.controller.set_ceiling(highest, bench.now);
+        }
+        // At each limit, an operation takes 20 times as long as without load.
+        let completed = match limit {
+            START => 160,
+            _ => 20,
+        };
+        let mut sample = bench.busy(0);
+        sample.groups[0].server_time = Duration::ZERO;
+        (0..completed).for_each(|_| sample.record(0, Duration::from_millis(20), false));
+        let decision = bench.pass(&sample);
+        if decision.reason == Reason::NotCrowded {
+            assert_eq!(decision.limit, highest);
+            return;
+        }
+    }
+    panic!("the limit was not restored");
+}
+
 /// The measurements of one window of 100 ms at a server that several clients share. The server can
 /// run 40 operations at a time at full speed. `others` is the number of operations of the other
 /// clients.
