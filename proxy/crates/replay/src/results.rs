@@ -124,8 +124,8 @@ pub struct ShapeResult {
     /// Number of failed writes and of write concern errors, by code. Replies with such errors
     /// usually have `ok: 1`.
     pub write_errors: BTreeMap<i32, u64>,
-    /// Number of operations without a reply, because their connection failed or their time limit
-    /// was reached.
+    /// Number of operations without a reply, because their connection failed, their time limit was
+    /// reached, or the capture ended before them.
     pub failures: u64,
     /// Number of documents that the operations returned, wrote or counted.
     pub documents: u64,

@@ -73,6 +73,7 @@ fn survey(mut source: Source, choice: &Choice, kind: ResultKind, with_digest: bo
             Err(error) => break Some(error),
         }
     };
+    survey.fail_open();
     let Survey {
         results,
         first_us,
@@ -142,6 +143,19 @@ impl Survey {
         self.planner.note_cursor(cursor_id, entry.planned.origin);
         if self.kind == ResultKind::Capture {
             self.add(&entry, reply);
+        }
+    }
+
+    /// Counts the operations that still ran when the capture ended. Their results are unknown, but a
+    /// replay sends them. A `getMore` on an awaiting cursor does not count, because it usually waits
+    /// for events at that time.
+    fn fail_open(&mut self) {
+        if self.kind != ResultKind::Capture {
+            return;
+        }
+        let entries = self.open.values();
+        for entry in entries.filter(|entry| !entry.planned.is_await()) {
+            self.results.fail(entry.row, entry.request_bytes);
         }
     }
 

@@ -128,6 +128,24 @@ async fn failed_get_more_on_a_change_stream_adds_a_failure_but_no_operation_to_t
 }
 
 #[tokio::test]
+async fn operations_that_ran_at_the_end_of_the_capture_are_not_reported_as_different() {
+    let stub = Stub::start(Conduct::Serve).await;
+    let capture = || {
+        let mut capture = Capture::new();
+        capture.operation(1, doc! {"find": "c"}, 2);
+        capture.command(2, doc! {"find": "c"});
+        capture.finish()
+    };
+    let plan = plan(&stub).await;
+    let captured = captured_results(source(capture()), &plan.choice, false);
+    assert_eq!(counts(&captured), (2, 1));
+    let replayed = replay(plan, capture()).await;
+    assert_eq!(counts(&replayed), (2, 0));
+    let changes = Comparison::new(captured, replayed, None).changes;
+    assert!(changes.is_empty(), "{changes:?}");
+}
+
+#[tokio::test]
 async fn operations_without_a_reply_fail_at_their_time_limit() {
     let stub = Stub::start(Conduct::HangAfter(0)).await;
     let mut capture = Capture::new();
