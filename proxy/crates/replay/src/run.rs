@@ -348,8 +348,8 @@ impl Conductor {
         match read.record {
             Prepared::ClientBegan { client, at_us } => {
                 self.note_time(at_us);
-                let slot = self.slots.of(client);
-                self.connect(slot);
+                // The client's first command starts the connection: many clients may send none.
+                self.slots.of(client);
             }
             Prepared::ClientEnded { client } => {
                 if let Some(slot) = self.slots.leave(client) {

@@ -490,6 +490,28 @@ async fn clients_over_the_connection_limit_share_connections() {
     assert_eq!(stub.received.lock().connections, 2);
 }
 
+/// For example, clients that only write, if writes are not sent.
+#[tokio::test]
+async fn clients_without_commands_to_send_get_no_connection() {
+    let stub = Stub::start(Conduct::Serve).await;
+    let mut capture = Capture::new();
+    for client in 1..=20 {
+        let at_us = capture.at_us;
+        capture.push(Content::ClientBegan(ClientBegan {
+            client,
+            at_us,
+            ..ClientBegan::default()
+        }));
+        capture.operation(client, doc! {"hello": 1}, 0);
+        capture.push(Content::ClientEnded(ClientEnded { client, at_us }));
+    }
+    capture.operation(21, doc! {"find": "c"}, 2);
+    let report = replay(plan(&stub).await, capture.finish()).await;
+    assert_eq!(report.sent, 1);
+    // One connection asked for the target's version, and one sent the find.
+    assert_eq!(stub.received.lock().connections, 2);
+}
+
 #[tokio::test]
 async fn commands_are_sent_when_due_even_if_the_target_has_not_replied_to_earlier_commands() {
     let stub = Stub::start(Conduct::HoldFinds).await;
