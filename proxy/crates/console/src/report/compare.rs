@@ -24,10 +24,19 @@ impl Comparison {
     /// Compares two reports. Each is given with the name of its file.
     pub(super) fn new(before: (String, Report), now: (String, Report)) -> Self {
         let periods = (period_of(&before.1), period_of(&now.1));
+        let mut changes = between(&periods.0, &periods.1, "before");
+        let (before, now) = (Side::new(before), Side::new(now));
+        // All operations are those of the timeline, which may be longer than the period.
+        let found = changes.changes.iter_mut();
+        for change in found.filter(|change| change.shape.id().is_empty()) {
+            (change.before, change.now) = (before.whole, now.whole);
+            let cost = now.whole.total_time_ms_per_second - before.whole.total_time_ms_per_second;
+            change.cost_ms_per_second = cost.max(0.0);
+        }
         Self {
-            changes: between(&periods.0, &periods.1, "before"),
-            before: Side::new(before),
-            now: Side::new(now),
+            before,
+            now,
+            changes,
         }
     }
 
@@ -129,6 +138,20 @@ pub(super) mod tests {
         assert_eq!(of("new").shape.collection(), "<wishes>");
         assert_eq!(of("new").before.count, 0);
         assert_eq!(of("gone").shape.collection(), "carts");
+    }
+
+    #[test]
+    fn rates_in_a_change_of_all_operations_are_the_rates_of_the_whole_timelines() {
+        let mut busier = report();
+        busier.shapes.iter_mut().for_each(|shape| shape.count *= 4);
+        // The first step begins 20 s before the period.
+        busier.timeline.steps[0].seconds += 20.0;
+        let comparison = compared(report(), busier);
+        let mut changes = comparison.changes.changes.iter();
+        let change = changes.find(|change| change.shape.id().is_empty()).unwrap();
+        assert_eq!(change.kind, "more_frequent");
+        assert_eq!(change.before, comparison.before.whole);
+        assert_eq!(change.now, comparison.now.whole);
     }
 
     #[test]
