@@ -256,8 +256,11 @@ fn one_shape(
     });
     let past = Past::new(&insight.select(covered.from, covered.to));
     let period = &past.period;
-    let in_period = period.series.iter().find(|(of, _)| id_of(of) == Some(id));
-    let name = match (in_period, row) {
+    // The history of an earlier version may have another text for the same id.
+    let is_wanted = |of: &Label| id_of(of) == Some(id);
+    let in_period = period.series.iter().filter(|(of, _)| is_wanted(of));
+    let in_period: Vec<_> = in_period.collect();
+    let name = match (in_period.first(), row) {
         (Some((label, _)), _) => past.shape_name(label, row),
         (None, Some(row)) => json::shape_name(row),
         (None, None) => return None,
@@ -265,18 +268,18 @@ fn one_shape(
     let shape = match row.filter(|_| range.is_none()) {
         Some(row) => json::shape_row(name, &row.sums, detail),
         None => {
-            let none = Figures::default();
-            let figures = in_period.map_or(&none, |(_, figures)| figures);
+            let mut figures = Figures::default();
+            in_period.iter().for_each(|(_, of)| figures.merge(of));
             seawall_api::Shape {
                 since_seconds: Some(float(period.length.as_secs())),
                 since_start: row.map(|row| Box::new(json::since_start(&row.sums, detail))),
-                ..json::shape(name, figures, true)
+                ..json::shape(name, &figures, true)
             }
         }
     };
-    let timeline = in_period.map(|(label, _)| {
+    let timeline = (!in_period.is_empty()).then(|| {
         let step = step_for(covered.length());
-        let timeline = insight.timeline(covered.from, covered.to, step, &|of| of == &**label);
+        let timeline = insight.timeline(covered.from, covered.to, step, &is_wanted);
         steps(&timeline.steps, detail == Detail::AllDistributions)
     });
     Some(seawall_api::Shape {

@@ -638,6 +638,38 @@ async fn the_status_has_the_reason_of_the_health_check_that_is_not_ready() {
 }
 
 #[tokio::test]
+async fn figures_of_a_shape_include_all_series_with_its_id() {
+    let now = UNIX_EPOCH + Duration::from_secs(START + 2);
+    let settings = seawall_insight::InsightSettings {
+        is_on: true,
+        directory: None,
+        max_bytes: 64 << 20,
+        max_shapes: 200,
+    };
+    let insight = Insight::open(settings, Clock::new(move || now)).unwrap();
+    let series = ["{filter:{a:?}}", "{filter:{a:1}}"].map(|changed| {
+        let mut label = shape("renamed");
+        if let Label::Shape { text, .. } = &mut label {
+            *text = changed.into();
+        }
+        let figures = figures(20, Duration::from_millis(2));
+        (Arc::new(label), (figures, 1.0))
+    });
+    let second = Second {
+        series: series.into(),
+        ..Second::default()
+    };
+    insight.add(second, now);
+    let state = Arc::new(AdminState {
+        insight: Arc::new(insight),
+        ..state()
+    });
+    let shape: seawall_api::Shape = get(&state, "/api/v1/shapes/renamed?since=1m").await;
+    let steps = shape.timeline.unwrap();
+    assert_eq!((shape.count, steps[0].count), (40, 40));
+}
+
+#[tokio::test]
 async fn column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
     let state = Arc::new(state());
     for selection in [
