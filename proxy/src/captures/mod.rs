@@ -52,7 +52,7 @@ pub use self::{
     tap::Plan,
 };
 use self::{
-    directory::{Directory, Expired},
+    directory::{Directory, Expired, Kept},
     queue::{Counts, ENDS, Lead, Queue, QueueLimits, REASONS, Totals, end_name, reason_name},
     redaction::Redacting,
     tap::Tap,
@@ -262,11 +262,12 @@ struct KeptBytes {
 }
 
 impl KeptBytes {
-    /// Measures the captures on disk, except the capture that is running.
-    fn measure(&self, directory: &Directory, running: &Running) {
+    /// Measures the captures that `list` returns, except the capture that is running.
+    fn measure(&self, list: impl FnOnce() -> io::Result<Vec<Kept>>, running: &Running) {
         let _measuring = self.measuring.lock();
+        let kept = list().unwrap_or_default();
+        // A capture may have begun while the directory was read.
         let running = running.id();
-        let kept = directory.list().unwrap_or_default();
         let ended = kept
             .iter()
             .filter(|kept| Some(&kept.id) != running.as_ref());
@@ -524,7 +525,7 @@ impl Captures {
             summarize(&capture, &of_writer, reason);
             capture.tap.totals.count_end(reason);
             running.clear();
-            kept.measure(&of_writer, &running);
+            kept.measure(|| of_writer.list(), &running);
             capture.update(|progress| progress.has_ended = true);
         };
         self.running.set_written(Arc::clone(written));
@@ -689,7 +690,7 @@ impl Captures {
     /// Measures the captures on disk, except the capture that is running.
     fn measure(&self) {
         if let Ok(directory) = self.directory() {
-            self.kept.measure(&directory, &self.running);
+            self.kept.measure(|| directory.list(), &self.running);
         }
     }
 }

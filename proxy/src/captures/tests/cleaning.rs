@@ -24,3 +24,22 @@ fn no_further_search_for_expired_captures_begins_while_a_search_hangs() {
     search.join().unwrap();
     assert!(begins_if_due());
 }
+
+/// The metric is the sum of the captures that have ended and the running capture.
+#[test]
+fn a_capture_that_begins_while_the_captures_are_measured_is_not_counted_as_ended() {
+    let folder = Folder::new("measured");
+    let captures = folder.captures(|_| {});
+    let list = || {
+        let capture = captures.start(plan()).unwrap();
+        Ok(vec![Kept {
+            id: id_of(&capture),
+            bytes: 100,
+            parts: 1,
+            modified_at: SystemTime::now(),
+            summary: None,
+        }])
+    };
+    captures.kept.measure(list, &captures.running);
+    assert_eq!(captures.kept.bytes.load(Ordering::Relaxed), 0);
+}
