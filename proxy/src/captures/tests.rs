@@ -351,6 +351,26 @@ impl Write for FullDisk {
     }
 }
 
+/// A destination with a bug.
+struct Faulty;
+
+impl writer::Parts for Faulty {
+    type Part = Vec<u8>;
+
+    fn create(&mut self, _: u32) -> io::Result<Vec<u8>> {
+        panic!("a bug");
+    }
+}
+
+#[test]
+fn a_panic_of_the_writer_ends_the_capture() {
+    let capture = written(1 << 20);
+    assert!(command(&capture));
+    let reason = writer::write_all(&capture, Faulty, LIMITS, Vec::new());
+    assert_eq!(reason, EndReason::WriteFailed);
+    assert!(!command(&capture));
+}
+
 /// A destination whose writes wait until the test drops the sender of `gate`.
 struct SlowDisk {
     gate: Receiver<()>,

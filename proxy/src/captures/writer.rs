@@ -9,6 +9,7 @@ use std::{
     fs::File,
     io::{self, Write},
     mem,
+    panic::{self, AssertUnwindSafe},
     sync::atomic::Ordering,
     time::Duration,
 };
@@ -73,7 +74,8 @@ impl Parts for Files {
     }
 }
 
-/// Writes records until the capture ends. Returns the reason for the end.
+/// Writes records until the capture ends. Returns the reason for the end. A panic counts as a
+/// failed write.
 pub(super) fn write_all(
     capture: &Written,
     parts: impl Parts,
@@ -92,7 +94,9 @@ pub(super) fn write_all(
         reported_bytes: 0,
         pending_operations: 0,
     };
-    let reason = output.write_until_end();
+    // Without this, the capture would seem to run until the end of the process.
+    let written = panic::catch_unwind(AssertUnwindSafe(|| output.write_until_end()));
+    let reason = written.unwrap_or(EndReason::WriteFailed);
     let Tap { queue, totals, .. } = &*capture.tap;
     queue.discard(reason, VecDeque::new(), totals);
     reason
