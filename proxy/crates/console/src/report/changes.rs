@@ -20,7 +20,8 @@ pub(super) fn text(comparison: &Comparison) -> String {
         lines.push(format!("{name:<6}  {}  {file}", period(&side.report)));
     }
     let caveats = comparison.caveats();
-    lines.extend(caveats.iter().map(|caveat| format!("! {caveat}")));
+    let caveats = caveats.iter();
+    lines.extend(caveats.map(|caveat| format!("! {}", printable(caveat))));
     lines.push(String::new());
     let rows: Vec<_> = overall(comparison).into_iter().map(Vec::from).collect();
     lines.extend(table(&["<all operations", "before", "now", "ratio"], &rows));

@@ -54,6 +54,9 @@ impl Comparison {
             if side.report.status.injects_faults {
                 caveats.push(format!("{name}: faults were injected on purpose"));
             }
+            let instances = side.report.instances.iter();
+            let errors = instances.filter_map(|instance| instance.error.as_ref());
+            caveats.extend(errors.map(|error| format!("{name}: incomplete figures: {error}")));
         }
         if self.before.report.made_at > self.now.report.made_at {
             caveats.push("the first report is later than the second".to_owned());
@@ -80,7 +83,7 @@ impl Side {
 pub(super) mod tests {
     use std::time::Duration;
 
-    use seawall_api::{Other, Shape};
+    use seawall_api::{Instance, Other, Shape};
 
     use super::{super::tests::report, *};
 
@@ -176,6 +179,18 @@ pub(super) mod tests {
         earlier.made_at = 1.0;
         let comparison = compared(report(), earlier);
         assert!(comparison.caveats()[0].contains("later than the second"));
+    }
+
+    #[test]
+    fn caveats_mention_instances_whose_figures_are_missing() {
+        let mut partial = report();
+        partial.instances = vec![Instance {
+            error: Some("http://b:1: no reply".to_owned()),
+            ..Instance::default()
+        }];
+        let comparison = compared(report(), partial);
+        let expected = "now: incomplete figures: http://b:1: no reply";
+        assert_eq!(comparison.caveats(), [expected]);
     }
 
     #[test]
