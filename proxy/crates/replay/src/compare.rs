@@ -515,6 +515,7 @@ fn caveats(before: &Report, now: &Report, pairs: &[Pair<'_>]) -> Vec<String> {
     {
         caveats.push("the two replays sent different commands".to_owned());
     }
+    caveats.extend(missing_digests(pairs));
     for (exclusion, text) in EXCLUSIONS {
         let excluded = pairs.iter().filter(|pair| {
             let sides = [pair.before, pair.now].into_iter().flatten();
@@ -530,6 +531,24 @@ fn caveats(before: &Report, now: &Report, pairs: &[Pair<'_>]) -> Vec<String> {
         }
     }
     caveats
+}
+
+/// A caveat about the shapes for which only one of the reports has a digest, for example because
+/// the capture has no whole replies.
+fn missing_digests(pairs: &[Pair<'_>]) -> Option<String> {
+    let missing = pairs.iter().filter(|pair| match (pair.before, pair.now) {
+        (Some(a), Some(b)) => {
+            let is_compared = a.excluded.or(b.excluded).is_none();
+            is_compared && a.digest.is_some() != b.digest.is_some()
+        }
+        _ => false,
+    });
+    match missing.count() {
+        0 => None,
+        count => Some(format!(
+            "the returned documents of {count} shapes are not compared: one report has no digest"
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -682,6 +701,15 @@ mod tests {
         assert!(comparison.changes.is_empty());
         let expected =
             "results of 1 shapes are not compared: their commands use the time or random numbers";
+        assert_eq!(comparison.caveats, [expected]);
+    }
+
+    #[test]
+    fn a_digest_that_only_one_report_has_is_a_caveat() {
+        let comparison = Comparison::new(report(), changed(|shape| shape.digest = None), None);
+        assert!(comparison.changes.is_empty());
+        let expected =
+            "the returned documents of 1 shapes are not compared: one report has no digest";
         assert_eq!(comparison.caveats, [expected]);
     }
 
