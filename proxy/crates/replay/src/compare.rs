@@ -184,7 +184,7 @@ fn pairs<'a>(before: &'a Report, now: &'a Report) -> Vec<Pair<'a>> {
 
 /// True if the report has the results of the whole capture.
 fn is_whole(report: &Report) -> bool {
-    report.stopped.is_none() && report.incomplete.is_none()
+    report.stopped.is_none() && report.incomplete.is_none() && report.kind != ResultKind::DryRun
 }
 
 fn names(shape: &ShapeResult) -> Names {
@@ -204,8 +204,9 @@ impl Pair<'_> {
         let Some(shape) = self.now.or(self.before) else {
             return Vec::new();
         };
-        // A replay that was stopped has only a part of its errors.
-        let (facts, cost) = match before.stopped.is_some() {
+        // A replay that was stopped has only a part of its errors, and a dry run has none.
+        let lacks_errors = before.stopped.is_some() || before.kind == ResultKind::DryRun;
+        let (facts, cost) = match lacks_errors {
             true => (Vec::new(), 0.0),
             false => failures(a, b, before.kind),
         };
@@ -481,11 +482,12 @@ fn caveats(before: &Report, now: &Report, pairs: &[Pair<'_>]) -> Vec<String> {
                 "{name}: the capture was not read to its end: {reason}; results are not compared"
             ));
         }
+        if report.kind == ResultKind::DryRun {
+            caveats.push(format!("{name}: nothing was sent; results are not compared"));
+        }
         if report.omitted > 0 {
-            caveats.push(format!(
-                "{name}: the capture lacks {} operations",
-                report.omitted
-            ));
+            let omitted = report.omitted;
+            caveats.push(format!("{name}: the capture lacks {omitted} operations"));
         }
         if report.settings.redacted {
             caveats.push(format!("{name}: the values in the capture are pseudonyms"));
@@ -728,6 +730,16 @@ mod tests {
         before.stopped = Some("interrupted".to_owned());
         let now = changed(|shape| shape.errors.extend([(96, 3)]));
         assert!(found(before, now).is_empty());
+    }
+
+    #[test]
+    fn results_are_not_compared_with_a_dry_run() {
+        let mut before = changed(|shape| shape.documents = 0);
+        before.kind = ResultKind::DryRun;
+        let now = changed(|shape| shape.errors.extend([(96, 3)]));
+        let comparison = Comparison::new(before, now, None);
+        assert!(comparison.changes.is_empty());
+        assert!(comparison.caveats[0].starts_with("before: nothing was sent"));
     }
 
     #[test]
