@@ -175,7 +175,9 @@ impl Link {
     /// # Errors
     /// If the connection fails.
     pub async fn send(&mut self, message: &[u8]) -> Result<(), Failure> {
-        Ok(self.stream.write_all(message).await?)
+        self.stream.write_all(message).await?;
+        // The TLS library may still hold the end of the message.
+        Ok(self.stream.flush().await?)
     }
 
     /// Waits for the beginning of the reply to `request_id`. Returns the size of the whole reply in
@@ -242,4 +244,79 @@ fn payload(reply: &RawDocument) -> Result<&[u8], Failure> {
         .get_binary("payload")
         .map_err(|_| Failure::Wrong("no SCRAM payload"))?;
     Ok(payload.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use rcgen::{CertificateParams, KeyPair};
+    use seawall_transport::connection::{Authorities, ServerTls, TlsSettings, Verification};
+    use tokio::{net::TcpSocket, time::timeout};
+    use tokio_rustls::{
+        TlsAcceptor,
+        rustls::{
+            ServerConfig,
+            crypto::ring,
+            pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+        },
+    };
+
+    use super::*;
+
+    /// Size of the sockets' buffers in bytes. The TLS library holds more bytes than they do.
+    const SOCKET_BYTES: u32 = 8192;
+
+    fn server() -> TlsAcceptor {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
+        TlsAcceptor::from(Arc::new(config))
+    }
+
+    fn client() -> ServerTls {
+        let settings = TlsSettings {
+            authorities: Authorities::Mozilla,
+            identity: None,
+            revocation_lists: Vec::new(),
+            verification: Verification::Off,
+        };
+        ServerTls::new(&settings).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_message_that_is_larger_than_the_buffers_of_the_sockets_is_sent_whole_over_tls() {
+        let listening = TcpSocket::new_v4().unwrap();
+        listening.set_recv_buffer_size(SOCKET_BYTES).unwrap();
+        listening.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = listening.listen(1).unwrap();
+        let connecting = TcpSocket::new_v4().unwrap();
+        connecting.set_send_buffer_size(SOCKET_BYTES).unwrap();
+        let connecting = connecting.connect(listener.local_addr().unwrap());
+        let (near, far) = tokio::join!(connecting, listener.accept());
+        let (near, (far, _)) = (near.unwrap(), far.unwrap());
+        near.set_nodelay(true).unwrap();
+        let (client, server) = (client(), server());
+        let (near, far) = tokio::join!(client.connect("127.0.0.1", near), server.accept(far));
+        let mut far = far.unwrap();
+        let mut link = Link {
+            stream: near.unwrap(),
+            buffer: Vec::new(),
+            reply_bytes: 0,
+            request_id: 0,
+        };
+        let message = vec![7; 256 * 1024];
+        let mut received = vec![0; message.len()];
+        let receiving = timeout(Duration::from_secs(20), far.read_exact(&mut received));
+        let (sent, result) = tokio::join!(link.send(&message), receiving);
+        sent.unwrap();
+        result.expect("the whole message arrives").unwrap();
+    }
 }
