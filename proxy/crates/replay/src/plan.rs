@@ -286,6 +286,8 @@ impl Planner {
             .filter_map(|element| element.value.as_i64());
         let mut ids: Vec<i64> = ids.take(MAX_KILLED).collect();
         ids.retain(|id| self.cursors.remove(id).is_some());
+        // Up to a million planned commands wait for their captured reply.
+        ids.shrink_to_fit();
         match ids.is_empty() {
             true => Err(SkipReason::CursorUnknown),
             false => Ok(CursorUse::Kill(ids)),
@@ -536,6 +538,13 @@ mod tests {
         let killed = planned(&mut planner, kill.clone());
         assert_eq!(killed.cursors, CursorUse::Kill(vec![77]));
         assert_eq!(skipped(&mut planner, kill), Some(SkipReason::CursorUnknown));
+        planner.note_cursor(78, find.origin);
+        let many: Vec<i64> = (78..1_000).collect();
+        let killed = planned(&mut planner, doc! {"killCursors": "c", "cursors": many});
+        let CursorUse::Kill(ids) = killed.cursors else {
+            panic!("not the use of a killCursors")
+        };
+        assert!(ids.len() == 1 && ids.capacity() < 10);
         let zero = doc! {"getMore": 0_i64, "collection": "c"};
         assert_eq!(skipped(&mut planner, zero), Some(SkipReason::CursorUnknown));
     }
