@@ -32,7 +32,7 @@ pub struct ExportCounts {
     /// Operations whose command is in the file.
     pub operations: u64,
     /// Operations whose reply is not in the file: the client got no reply from a server, the
-    /// capture lacks the reply's message, or the operation exceeded the limit `MAX_PENDING`.
+    /// capture lacks the reply or its message, or the operation exceeded the limit `MAX_PENDING`.
     /// Operations whose client requested no reply (`moreToCome`) do not count.
     pub without_reply: u64,
     /// Operations that are already missing from the capture (see
@@ -99,7 +99,11 @@ impl Export {
 
     /// The counts of all records converted so far.
     pub fn counts(&self) -> ExportCounts {
-        self.counts
+        let waiting = u64::try_from(self.pending.len()).unwrap_or(u64::MAX);
+        ExportCounts {
+            without_reply: self.counts.without_reply.saturating_add(waiting),
+            ..self.counts
+        }
     }
 
     fn began(&mut self, began: &ClientBegan) -> Vec<Packet> {

@@ -428,6 +428,23 @@ fn a_capture_that_lacks_the_reply_messages_cannot_be_exported_to_a_recorder_file
     assert_eq!(error, ExportError::NoReplies);
 }
 
+#[test]
+fn export_counts_the_operations_that_still_ran_when_the_capture_ended() {
+    let mut header = Header::default();
+    header.set_reply_detail(ReplyDetail::Whole);
+    let mut export = Export::new(Layout::Addresses, &header).unwrap();
+    let (records, _) = import([
+        (1, request(1, &find(1))),
+        (1, reply(50, 1, &batch(0))),
+        (1, request(2, &find(2))),
+    ]);
+    for record in records {
+        export.convert(record);
+    }
+    let counts = export.counts();
+    assert_eq!((counts.operations, counts.without_reply), (2, 1));
+}
+
 /// The import keeps data of each command until it reads the reply. In this test, there is no reply.
 #[test]
 fn import_of_a_recording_without_replies_keeps_at_most_100_000_commands_in_memory() {
