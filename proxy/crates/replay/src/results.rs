@@ -247,12 +247,18 @@ pub(crate) struct Tally {
     pub code: i32,
     pub documents: u64,
     /// The codes of failed writes and of the write concern error, each with its number of errors.
+    /// Errors whose code is not known have the code 0.
     pub write_errors: Vec<(i32, u64)>,
 }
 
 impl From<&ReplyFacts> for Tally {
     fn from(facts: &ReplyFacts) -> Self {
         let mut write_errors: Vec<_> = facts.write_error_codes.iter().collect();
+        // For example, a `bulkWrite` counts errors that are in a later batch of its cursor.
+        let with_code: u64 = write_errors.iter().map(|(_, count)| count).sum();
+        if let Some(without_code @ 1..) = facts.write_errors.checked_sub(with_code) {
+            write_errors.push((0, without_code));
+        }
         if facts.write_concern_error {
             write_errors.push((facts.write_concern_code.unwrap_or(0), 1));
         }
@@ -657,6 +663,21 @@ mod tests {
         let shape = &report.shapes[0];
         assert_eq!((shape.count, shape.documents, shape.events), (1, 0, 4));
         assert!(shape.is_awaiting && shape.digest.is_none());
+    }
+
+    #[test]
+    fn number_of_failed_writes_is_the_same_in_a_reply_and_in_its_captured_facts() {
+        let batch = vec![
+            doc! {"ok": 0.0, "code": 11000},
+            doc! {"ok": 0.0, "code": 121},
+        ];
+        let reply = doc! {"cursor": {"id": 5_i64, "firstBatch": batch, "ns": "admin.$cmd.bulkWrite"},
+        "nErrors": 5, "ok": 1.0};
+        let facts = ReplyFacts::of(ReplyForm::BulkWrite, &reply.to_vec().unwrap());
+        let replied = Tally::from(&facts).write_errors;
+        assert_eq!(replied, [(11000, 1), (121, 1), (0, 3)]);
+        let captured = Tally::from(&Facts::from(&facts)).write_errors;
+        assert_eq!(captured, [(11000, 5)]);
     }
 
     #[test]
