@@ -204,8 +204,11 @@ impl Pair<'_> {
         let Some(shape) = self.now.or(self.before) else {
             return Vec::new();
         };
-        // A replay that was stopped has only a part of its errors, and a dry run has none.
-        let lacks_errors = before.stopped.is_some() || before.kind == ResultKind::DryRun;
+        // A replay that was stopped or read less of the capture has only a part of its errors, and
+        // a dry run has none.
+        let lacks_errors = before.stopped.is_some()
+            || (before.incomplete.is_some() && now.incomplete.is_none())
+            || before.kind == ResultKind::DryRun;
         let (facts, cost) = match lacks_errors {
             true => (Vec::new(), 0.0),
             false => failures(a, b, before.kind),
@@ -725,11 +728,19 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_not_compared_with_the_errors_of_a_replay_that_was_stopped() {
-        let mut before = report();
-        before.stopped = Some("interrupted".to_owned());
-        let now = changed(|shape| shape.errors.extend([(96, 3)]));
-        assert!(found(before, now).is_empty());
+    fn errors_are_not_compared_with_the_errors_of_a_replay_of_only_a_part_of_the_capture() {
+        let stopped = Report {
+            stopped: Some("interrupted".to_owned()),
+            ..report()
+        };
+        let cut_off = Report {
+            incomplete: Some("cut off".to_owned()),
+            ..report()
+        };
+        for before in [stopped, cut_off] {
+            let now = changed(|shape| shape.errors.extend([(96, 3)]));
+            assert!(found(before, now).is_empty());
+        }
     }
 
     #[test]
