@@ -71,6 +71,8 @@ pub struct Import {
     /// [`Layout::has_dates`]).
     began_at_us: u64,
     sessions: BTreeMap<u64, RecorderSession>,
+    /// The highest number of a session so far.
+    last_session: u64,
     pending: usize,
     clients: u64,
     last_at_us: u64,
@@ -126,6 +128,7 @@ impl Import {
             layout,
             began_at_us: first.at_us,
             sessions: BTreeMap::new(),
+            last_session: 0,
             pending: 0,
             clients: 0,
             last_at_us: 0,
@@ -169,7 +172,7 @@ impl Import {
             PacketEvent::Message => {
                 self.message(packet.session, packet.message, at_us, &mut records)
             }
-            PacketEvent::SessionBegan if !self.sessions.contains_key(&packet.session) => {
+            PacketEvent::SessionBegan if self.begins(packet.session) => {
                 self.make_room(packet.session, at_us, &mut records);
                 self.session(packet.session).has_begun = true;
             }
@@ -203,9 +206,19 @@ impl Import {
         sessions.map(|session| session.pending.len()).sum()
     }
 
+    /// True if a packet without a message is the first one of its session, and not the last one. In
+    /// the layout [`Layout::Sessions`], such a packet does not say which. Servers give sessions
+    /// ascending numbers, so a lower number belongs to a session that is not remembered any more or
+    /// began before the recording.
+    fn begins(&self, session: u64) -> bool {
+        let is_explicit = self.layout != Layout::Sessions;
+        !self.sessions.contains_key(&session) && (is_explicit || session > self.last_session)
+    }
+
     /// The session with this number; added if it is not remembered yet. The caller must have called
     /// [`Self::make_room`] with this number.
     fn session(&mut self, number: u64) -> &mut RecorderSession {
+        self.last_session = self.last_session.max(number);
         self.sessions.entry(number).or_default()
     }
 

@@ -481,6 +481,19 @@ fn import_ends_the_connection_with_the_lowest_number_when_connection_50_001_begi
     assert_eq!(ended.at_us, began.at_us);
 }
 
+/// The end of a session that began before the recording must not count as a new session.
+#[test]
+fn end_of_an_unknown_session_ends_no_other_session_while_50_000_sessions_are_open() {
+    let first = in_layout(Layout::Sessions, packet(2, 0, Bytes::new()));
+    let mut import = Import::new(Layout::Sessions, &first);
+    for session in 2..=50_001 {
+        let packet = packet(session, 1, request(1, &find(1)));
+        import.convert(in_layout(Layout::Sessions, packet));
+    }
+    let ended = session_event(PacketEvent::SessionBegan, 1, 2);
+    assert!(import.convert(ended).is_empty());
+}
+
 /// Generates scripts. Each entry of a script stands for one command, with or without a reply. The
 /// entry has the number of the command's session, and the kind of the command (see [`messages`]).
 fn scripts() -> impl Strategy<Value = Vec<(u64, u8)>> {
