@@ -22,7 +22,7 @@ const MAX_OPEN: usize = 65_536;
 #[derive(Debug)]
 pub(crate) enum Prepared {
     /// A captured client connected.
-    ClientBegan { client: u64, at_us: u64 },
+    ClientBegan { at_us: u64 },
     /// A captured client disconnected.
     ClientEnded { client: u64 },
     /// A command to send.
@@ -99,7 +99,6 @@ impl Preparer {
     pub(crate) fn prepare(&mut self, content: Content) -> Option<Prepared> {
         match content {
             Content::ClientBegan(client) => Some(Prepared::ClientBegan {
-                client: client.client,
                 at_us: client.at_us,
             }),
             Content::ClientEnded(client) => Some(Prepared::ClientEnded {

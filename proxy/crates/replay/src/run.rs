@@ -346,10 +346,9 @@ impl Conductor {
 
     fn accept(&mut self, read: Read) {
         match read.record {
-            Prepared::ClientBegan { client, at_us } => {
+            // The client's first command gets a slot and a connection: many clients send none.
+            Prepared::ClientBegan { at_us } => {
                 self.note_time(at_us);
-                // The client's first command starts the connection: many clients may send none.
-                self.slots.of(client);
             }
             Prepared::ClientEnded { client } => {
                 if let Some(slot) = self.slots.leave(client) {
