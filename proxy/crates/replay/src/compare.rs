@@ -486,7 +486,9 @@ fn caveats(before: &Report, now: &Report, pairs: &[Pair<'_>]) -> Vec<String> {
             ));
         }
         if report.kind == ResultKind::DryRun {
-            caveats.push(format!("{name}: nothing was sent; results are not compared"));
+            caveats.push(format!(
+                "{name}: nothing was sent; results are not compared"
+            ));
         }
         if report.omitted > 0 {
             let omitted = report.omitted;

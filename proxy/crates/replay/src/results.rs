@@ -671,8 +671,8 @@ mod tests {
             doc! {"ok": 0.0, "code": 11000},
             doc! {"ok": 0.0, "code": 121},
         ];
-        let reply = doc! {"cursor": {"id": 5_i64, "firstBatch": batch, "ns": "admin.$cmd.bulkWrite"},
-        "nErrors": 5, "ok": 1.0};
+        let cursor = doc! {"id": 5_i64, "firstBatch": batch, "ns": "admin.$cmd.bulkWrite"};
+        let reply = doc! {"cursor": cursor, "nErrors": 5, "ok": 1.0};
         let facts = ReplyFacts::of(ReplyForm::BulkWrite, &reply.to_vec().unwrap());
         let replied = Tally::from(&facts).write_errors;
         assert_eq!(replied, [(11000, 1), (121, 1), (0, 3)]);

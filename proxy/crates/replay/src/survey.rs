@@ -146,9 +146,9 @@ impl Survey {
         }
     }
 
-    /// Counts the operations that still ran when the capture ended. Their results are unknown, but a
-    /// replay sends them. A `getMore` on an awaiting cursor does not count, because it usually waits
-    /// for events at that time.
+    /// Counts the operations that still ran when the capture ended. Their results are unknown, but
+    /// a replay sends them. A `getMore` on an awaiting cursor does not count, because it usually
+    /// waits for events at that time.
     fn fail_open(&mut self) {
         if self.kind != ResultKind::Capture {
             return;
