@@ -253,7 +253,8 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
         ("SEAWALL_REPORT_JSON", &reports.json),
         ("SEAWALL_COMPARISON_HTML", &reports.comparison),
     ];
-    browse(&["views.test.mjs", "report.test.mjs"], &variables);
+    let tests = ["views.test.mjs", "figures.test.mjs", "report.test.mjs"];
+    browse(&tests, &variables);
 }
 
 /// The browser script starts its own servers, because it stops one of them.

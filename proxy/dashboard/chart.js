@@ -199,13 +199,41 @@ export function mark(of, from, until) {
  * @returns {Point[]}
  */
 export function points(steps, length, value) {
+  const known = steps.map((step) => /** @type {Point} */ ([step.at + length / 2, value(step)]));
+  return withGaps(known, length * 1.5, length);
+}
+
+/**
+ * Live updates that are further apart have a gap between them, in seconds. There is one update per
+ * second; with all instances, an update waits up to three seconds for an instance.
+ */
+const MAX_LIVE_INTERVAL = 5;
+
+/**
+ * The values of live updates as points, with gaps where updates are missing, for example because
+ * the page was hidden.
+ * @param {import("./types.js").Tick[]} ticks
+ * @param {(tick: import("./types.js").Tick) => number} value
+ * @returns {Point[]}
+ */
+export function livePoints(ticks, value) {
+  const known = ticks.map((tick) => /** @type {Point} */ ([tick.at, value(tick)]));
+  return withGaps(known, MAX_LIVE_INTERVAL, 1);
+}
+
+/**
+ * Adds a gap between points that are more than `longest` apart.
+ * @param {Point[]} known
+ * @param {number} longest
+ * @param {number} length the usual time between two points
+ */
+function withGaps(known, longest, length) {
   /** @type {Point[]} */
   const found = [];
-  for (const step of steps) {
+  for (const point of known) {
     const before = found.at(-1);
-    const middle = step.at + length / 2;
-    if (before && middle - before[0] > length * 1.5) found.push([before[0] + length, null]);
-    found.push([middle, value(step)]);
+    if (before && point[0] - before[0] > longest) found.push([before[0] + length, null]);
+    found.push(point);
   }
   return found;
 }

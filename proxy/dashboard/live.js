@@ -54,6 +54,8 @@ function open() {
     limitSilence();
     /** @type {Tick} */
     const tick = JSON.parse(event.data);
+    // If the clock of the server was set back, the earlier updates are not before this update.
+    if ((recent.at(-1)?.at ?? 0) > tick.at) recent.length = 0;
     recent.push(tick);
     if (recent.length > KEPT) recent.shift();
     report("live");

@@ -1,7 +1,7 @@
 /** The overview: the current problems, and charts of the most important figures. */
 
 import { get, getIfKnown, serverTime } from "./api.js";
-import { TimeChart, points } from "./chart.js";
+import { TimeChart, livePoints, points } from "./chart.js";
 import { bar } from "./distribution.js";
 import { fill, h, note, section, table } from "./dom.js";
 import {
@@ -199,7 +199,7 @@ function build(page, panel) {
         ? "Only since this page was opened: there is no history of this figure."
         : "";
       chart.show(
-        [{ name: panel.title.toLowerCase(), points: recent.map((of) => [of.at, live(of)]) }],
+        [{ name: panel.title.toLowerCase(), points: livePoints(recent, live) }],
         recent[0].at,
         tick.at,
       );

@@ -1,0 +1,57 @@
+// Figures that are missing or outdated, and requests that are refused.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { livePoints } from "../../proxy/dashboard/chart.js";
+import { api, launch, open, variable } from "./browser.mjs";
+
+/** The address of a Seawall whose operations have ended. */
+const ADMIN = variable("SEAWALL_ADMIN");
+
+/** @type {import("playwright-core").Browser} */
+let browser;
+before(async () => {
+  browser = await launch();
+});
+after(async () => {
+  await browser.close();
+});
+
+test("the line of a live chart has a gap where updates are missing", () => {
+  const ticks = [10, 11, 14, 60, 61].map((at) => ({ at, clients: 3 }));
+  assert.deepEqual(
+    livePoints(ticks, (tick) => tick.clients),
+    [
+      [10, 3],
+      [11, 3],
+      [14, 3],
+      [15, null],
+      [60, 3],
+      [61, 3],
+    ],
+  );
+});
+
+test("a live chart begins again if the clock of the server was set back", async () => {
+  const { page, close } = await open(browser);
+  const tick = await api(ADMIN, "tick");
+  const events = [1_000, 1_001, 500, 501].map(
+    (at) => `event: tick\ndata: ${JSON.stringify({ ...tick, at })}\n\n`,
+  );
+  let isFirst = true;
+  await page.route("**/api/v1/live**", (route) => {
+    // Later requests get no reply, so the page shows no further updates.
+    if (!isFirst) return undefined;
+    isFirst = false;
+    return route.fulfill({ contentType: "text/event-stream", body: events.join("") });
+  });
+  // Without a history of gauges, the chart of the clients has only the live updates.
+  await page.route("**/api/v1/gauges?**", (route) => route.fulfill({ status: 404 }));
+  await page.goto(`${ADMIN}/`);
+  const line = page.getByRole("region", { name: "Clients", exact: true }).locator(".line.one");
+  await line.waitFor({ state: "attached" });
+  // The page has processed all events when it has noticed the end of the stream.
+  await page.getByText("reconnecting", { exact: true }).waitFor();
+  assert.match((await line.getAttribute("d")) ?? "", /^M0 [\d.]+h0L1000 [\d.]+$/);
+  await close();
+});
