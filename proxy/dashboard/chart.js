@@ -165,7 +165,7 @@ function drawn(series, x, y, isFilled) {
  * @param {Point[]} points
  * @param {number} at
  */
-function nearest(points, at) {
+export function nearest(points, at) {
   let best = points[0];
   for (const one of points) {
     if (Math.abs(one[0] - at) <= Math.abs(best[0] - at)) best = one;
@@ -222,7 +222,8 @@ export function livePoints(ticks, value) {
 }
 
 /**
- * Adds a gap between points that are more than `longest` apart.
+ * Adds a gap between points that are more than `longest` apart, and a gap before and after all
+ * points. The value at a time is that of the nearest point, so each end of a gap is marked.
  * @param {Point[]} known
  * @param {number} longest
  * @param {number} length the usual time between two points
@@ -230,11 +231,15 @@ export function livePoints(ticks, value) {
 function withGaps(known, longest, length) {
   /** @type {Point[]} */
   const found = [];
-  for (const point of known) {
+  for (const [at, value] of known) {
     const before = found.at(-1);
-    if (before && point[0] - before[0] > longest) found.push([before[0] + length, null]);
-    found.push(point);
+    const isApart = !before || at - before[0] > longest;
+    if (before && isApart) found.push([before[0] + length, null]);
+    if (isApart) found.push([at - length, null]);
+    found.push([at, value]);
   }
+  const last = found.at(-1);
+  if (last) found.push([last[0] + length, null]);
   return found;
 }
 

@@ -215,8 +215,9 @@ function build(page, panel) {
       if (!hasHistory) return;
       chart.show(series, from, until, marks);
       if (panel.title.startsWith("Logins")) {
-        const latest = series.map((one) => panel.format(one.points.at(-1)?.[1] ?? 0));
-        value.textContent = `${latest[0]} / ${latest[1]}`;
+        // The last point ends the line and has no value.
+        const latest = series.map((one) => one.points.at(-2)?.[1] ?? null);
+        value.textContent = latest.map((of) => (of === null ? "–" : panel.format(of))).join(" / ");
       }
     },
   };

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { livePoints } from "../../proxy/dashboard/chart.js";
+import { livePoints, nearest, points } from "../../proxy/dashboard/chart.js";
 import { api, launch, open, variable } from "./browser.mjs";
 
 /** The address of a Seawall whose operations have ended. */
@@ -22,14 +22,24 @@ test("the line of a live chart has a gap where updates are missing", () => {
   assert.deepEqual(
     livePoints(ticks, (tick) => tick.clients),
     [
+      [9, null],
       [10, 3],
       [11, 3],
       [14, 3],
       [15, null],
+      [59, null],
       [60, 3],
       [61, 3],
+      [62, null],
     ],
   );
+});
+
+test("a chart names no value at a time without data", () => {
+  const steps = [100, 110, 900].map((at) => ({ at, seconds: 10 }));
+  const drawn = points(steps, 10, (step) => step.at);
+  const named = [0, 101, 118, 300, 899, 905, 2_000].map((at) => nearest(drawn, at) ?? null);
+  assert.deepEqual(named, [null, 100, 110, null, null, 900, null]);
 });
 
 test("a live chart begins again if the clock of the server was set back", async () => {
