@@ -96,6 +96,7 @@ export function shapeView(page) {
     ({ shape, marks }) => {
       if (!shape) {
         fill(head, note("No operation of this shape is known in this period."));
+        fill(details);
         timeline.hidden = true;
         return;
       }

@@ -65,3 +65,19 @@ test("a live chart begins again if the clock of the server was set back", async 
   assert.match((await line.getAttribute("d")) ?? "", /^M0 [\d.]+h0L1000 [\d.]+$/);
   await close();
 });
+
+test("the details of a shape that is no longer known disappear", async () => {
+  const { shapes } = await api(ADMIN, "shapes?since=1h&limit=1");
+  const { page, close } = await open(browser);
+  let isKnown = true;
+  await page.route("**/api/v1/shapes/**", (route) =>
+    isKnown ? route.continue() : route.fulfill({ status: 404, body: "no such shape" }),
+  );
+  await page.goto(`${ADMIN}/?view=shape&id=${shapes[0].id}`);
+  const phases = page.getByRole("table", { name: "Time by phase" });
+  await phases.waitFor();
+  isKnown = false;
+  await page.getByText("No operation of this shape is known in this period.").waitFor();
+  assert.equal(await phases.count(), 0);
+  await close();
+});
