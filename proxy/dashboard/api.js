@@ -87,8 +87,11 @@ export function mergeInstances(isOn, report) {
   merging.report = report;
 }
 
-/** @param {Response} response */
-async function problem(response) {
+/**
+ * The error for a reply whose status is an error.
+ * @param {Response} response
+ */
+export async function problem(response) {
   const text = (await response.text().catch(() => "")).trim();
   return new Problem(response.status, text || `Seawall replied with status ${response.status}.`);
 }

@@ -1,6 +1,6 @@
 /** Clients, servers and the configuration, with the actions. */
 
-import { act, get, getIfKnown, messageOf } from "./api.js";
+import { act, get, getIfKnown, messageOf, problem } from "./api.js";
 import { fill, h, instanceCell, instanceHead, note, section, table, terms } from "./dom.js";
 import {
   bytes,
@@ -448,29 +448,21 @@ async function confirmReload(page) {
     button: "Reload",
     content: changes,
     run: async () => {
-      const response = await act("POST", "reload");
-      const reply = /** @type {import("./types.js").Reload | null} */ (
-        await response.json().catch(() => null)
-      );
-      page.go({});
-      return reply?.applied
+      const reply = await requestReload("reload").finally(() => page.go({}));
+      return reply.applied
         ? `Applied: ${counted(reply.changes.length, "change")}.`
-        : reply?.problems.join(" ") || "Seawall did not reload in time, or is draining.";
+        : reply.problems.join(" ");
     },
   });
-  let response;
+  /** @type {import("./types.js").Reload} */
+  let reply;
   try {
-    response = await act("POST", "reload?dry_run=true");
+    reply = await requestReload("reload?dry_run=true");
   } catch (error) {
     fill(changes, note(messageOf(error)));
     return;
   }
-  const reply = /** @type {import("./types.js").Reload | null} */ (
-    await response.json().catch(() => null)
-  );
-  if (!reply) {
-    fill(changes, note("Seawall cannot reload now."));
-  } else if (reply.problems.length > 0) {
+  if (reply.problems.length > 0) {
     fill(
       changes,
       note("The new configuration has problems. Nothing would change."),
@@ -493,4 +485,16 @@ async function confirmReload(page) {
           ),
     );
   }
+}
+
+/**
+ * Requests a reload. Throws the reason if Seawall refuses the request itself, because such a reply
+ * is a text. A configuration with problems is a reply too.
+ * @param {string} path
+ * @returns {Promise<import("./types.js").Reload>}
+ */
+async function requestReload(path) {
+  const response = await act("POST", path);
+  if (response.ok || response.status === 422) return response.json();
+  throw await problem(response);
 }

@@ -81,3 +81,17 @@ test("the details of a shape that is no longer known disappear", async () => {
   assert.equal(await phases.count(), 0);
   await close();
 });
+
+test("a refused reload shows the reason of the refusal", async () => {
+  const { page, close } = await open(browser);
+  const body = "this token may only read\n";
+  await page.route("**/api/v1/reload**", (route) => route.fulfill({ status: 403, body }));
+  await page.goto(`${ADMIN}/?view=config`);
+  await page.getByRole("button", { name: "Reload the configuration" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.locator(".note").getByText("this token may only read").waitFor();
+  await dialog.getByRole("textbox").fill("reload");
+  await dialog.getByRole("button", { name: "Reload", exact: true }).click();
+  await dialog.getByRole("status").getByText("this token may only read").waitFor();
+  await close();
+});
