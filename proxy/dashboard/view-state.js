@@ -6,6 +6,7 @@ import {
   bytes,
   certificateName,
   counted,
+  dateAndTime,
   duration,
   integer,
   moment,
@@ -327,7 +328,7 @@ export function configurationView(page) {
               (one) =>
                 /** @type {[string, string]} */ ([
                   `TLS: ${certificateName(one)}`,
-                  `until ${moment(one.not_after)}`,
+                  `until ${dateAndTime(one.not_after)}`,
                 ]),
             ),
           ],

@@ -95,3 +95,16 @@ test("a refused reload shows the reason of the refusal", async () => {
   await dialog.getByRole("status").getByText("this token may only read").waitFor();
   await close();
 });
+
+test("the end of a certificate has its year", async () => {
+  const { page, errors, close } = await open(browser);
+  const not_after = Date.UTC(2099, 2, 3, 12) / 1000;
+  const kind = "certificate";
+  const certificates = [{ file: "tls.pem", kind, not_after, serial: "1", subject: "CN=a" }];
+  const json = { ...(await api(ADMIN, "status")), certificates };
+  await page.route("**/api/v1/status**", (route) => route.fulfill({ json }));
+  await page.goto(`${ADMIN}/?view=config`);
+  await page.getByText(/^until \d Mar 2099, /).waitFor();
+  assert.deepEqual(errors, []);
+  await close();
+});
