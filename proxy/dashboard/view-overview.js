@@ -332,11 +332,7 @@ function loadEvents(page, findings, events) {
         ...(found.length > 0
           ? found.map((text) => h("p", { class: "finding" }, text))
           : [
-              h(
-                "p",
-                { class: "finding fine" },
-                "Nothing unusual: no storm, no recurring stall, all servers are available.",
-              ),
+              h("p", { class: "finding fine" }, nothingUnusual(storms, presentStalls ?? stalls)),
             ]),
       );
       const { from, until } = period(page.state);
@@ -384,6 +380,7 @@ function loadEvents(page, findings, events) {
           ),
       ];
       rows.sort((one, other) => other[0] - one[0]);
+      const none = noEvents(storms, stalls, isFixed ? null : changes);
       fill(
         events,
         rows.length > 0
@@ -392,13 +389,42 @@ function loadEvents(page, findings, events) {
               ["Time", "Kind", "Text"],
               rows.slice(0, 12).map(([, cells]) => cells),
             )
-          : note(
-              noneIn("No storm, stall or change in this period", startOf(status), { from, until }),
-            ),
+          : note(noneIn(none, startOf(status), { from, until })),
       );
     },
     { seconds: 10, into: findings, isPresent: true },
   );
+}
+
+/**
+ * Names only what Seawall has checked. While it learns the usual traffic, it detects no storm, and
+ * without a history it detects no stall.
+ * @param {import("./types.js").Storms} storms
+ * @param {import("./types.js").Stalls | null} stalls
+ */
+function nothingUnusual(storms, stalls) {
+  const checked = [
+    !storms.learning && "no storm",
+    stalls && "no recurring stall",
+    "all servers are available",
+  ];
+  return `Nothing unusual: ${checked.filter(Boolean).join(", ")}.`;
+}
+
+/**
+ * Says that there are no events of the kinds that Seawall has checked, without the full stop.
+ * @param {import("./types.js").Storms} storms
+ * @param {import("./types.js").Stalls | null} stalls
+ * @param {import("./types.js").Changes | null} changes
+ */
+function noEvents(storms, stalls, changes) {
+  /** @type {string[]} */
+  const checked = [];
+  if (!storms.learning) checked.push("storm");
+  if (stalls) checked.push("stall");
+  if (changes?.comparable) checked.push("change");
+  const kinds = new Intl.ListFormat("en-GB", { type: "disjunction" }).format(checked);
+  return `No ${kinds || "event is known"} in this period`;
 }
 
 /**

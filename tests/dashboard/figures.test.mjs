@@ -108,3 +108,23 @@ test("the end of a certificate has its year", async () => {
   assert.deepEqual(errors, []);
   await close();
 });
+
+test("the overview denies only problems that Seawall has checked", async () => {
+  const { page, close } = await open(browser);
+  const storms = { active: false, learning: true, storms: [] };
+  let stalls = /** @type {object | undefined} */ (undefined);
+  await page.route("**/api/v1/storms**", (route) => route.fulfill({ json: storms }));
+  await page.route("**/api/v1/stalls?**", (route) =>
+    route.fulfill(stalls ? { json: stalls } : { status: 404 }),
+  );
+  await page.route("**/api/v1/changes?**", (route) => route.fulfill({ status: 404 }));
+  await page.goto(`${ADMIN}/?since=5m`);
+  await page.getByText("Nothing unusual: all servers are available.").waitFor();
+  await page.getByText(/^No event is known in this period/).waitFor();
+  Object.assign(storms, { learning: false });
+  stalls = { episodes: [], recurring: [], pulse: { state: "on" } };
+  const all = "Nothing unusual: no storm, no recurring stall, all servers are available.";
+  await page.getByText(all).waitFor();
+  await page.getByText(/^No storm or stall in this period/).waitFor();
+  await close();
+});
