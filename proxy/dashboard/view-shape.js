@@ -230,7 +230,7 @@ function parts(shape) {
     "div",
     { class: "columns thirds" },
     section(
-      "Applications",
+      "Applications since the start",
       shape.applications === undefined
         ? note("This Seawall does not list the applications of a shape.")
         : applications.length === 0

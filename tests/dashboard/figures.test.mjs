@@ -128,3 +128,13 @@ test("the overview denies only problems that Seawall has checked", async () => {
   await page.getByText(/^No storm or stall in this period/).waitFor();
   await close();
 });
+
+test("the applications of a shape are named as figures since the start", async () => {
+  const { shapes } = await api(ADMIN, "shapes?since=1h&limit=1");
+  const { page, errors, close } = await open(browser);
+  await page.goto(`${ADMIN}/?view=shape&since=5m&id=${shapes[0].id}`);
+  const section = page.getByRole("region", { name: "Applications since the start" });
+  await section.getByRole("table", { name: "Applications" }).waitFor();
+  assert.deepEqual(errors, []);
+  await close();
+});
