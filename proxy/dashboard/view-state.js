@@ -57,15 +57,13 @@ export function clientsView(page) {
           table(
             "Clients",
             ["Application", "User", "Address", "Connected", ...instanceHead(rows)],
-            rows
-              .slice(0, 300)
-              .map((of) => [
-                of.application ?? "–",
-                of.user ?? "–",
-                of.peer,
-                moment(of.connected_at),
-                ...instanceCell(of),
-              ]),
+            rows.map((of) => [
+              of.application ?? "–",
+              of.user ?? "–",
+              of.peer,
+              moment(of.connected_at),
+              ...instanceCell(of),
+            ]),
           ),
         ),
       ),

@@ -138,3 +138,16 @@ test("the applications of a shape are named as figures since the start", async (
   assert.deepEqual(errors, []);
   await close();
 });
+
+test("all clients that the page calls listed are in the table", async () => {
+  const { page, errors, close } = await open(browser);
+  const client = { application: "shop", connected_at: 1, id: 1, peer: "10.0.0.1:1", user: null };
+  const json = { clients: Array.from({ length: 1_000 }, () => client), count: 1_500 };
+  await page.route("**/api/v1/clients?**", (route) => route.fulfill({ json }));
+  await page.goto(`${ADMIN}/?view=clients`);
+  await page.getByText("1,500 clients, the first 1,000 listed").waitFor();
+  const table = page.getByRole("table", { name: "Clients", exact: true });
+  assert.equal(await table.locator("tbody tr").count(), 1_000);
+  assert.deepEqual(errors, []);
+  await close();
+});
