@@ -84,14 +84,20 @@ mod tests {
     use seawall_api::{Bucket, Other, Span, SpanFigures, Status};
 
     use super::*;
+    use crate::top::model::Counted;
 
     fn responses(address: &str, clients: u64) -> Responses {
+        let counted = Counted {
+            at: Duration::ZERO,
+            operations: 10,
+            uptime_seconds: 1.0,
+        };
         Responses {
             status: Some(Status {
                 clients,
                 ..Status::default()
             }),
-            operations: [(address.to_owned(), (Duration::ZERO, 10))].into(),
+            operations: [(address.to_owned(), counted)].into(),
             ..Responses::default()
         }
     }

@@ -36,7 +36,7 @@ use self::{
     choice::{Choice, Since, Sort},
     heat_choice::Colours,
     keys::Outcome,
-    model::{HeatResponse, Model, Responses, Wanted},
+    model::{Counted, HeatResponse, Model, Responses, Wanted},
 };
 use crate::{
     admin_client,
@@ -244,10 +244,14 @@ async fn ask_one(
     if responses.status.is_none() {
         return responses;
     }
-    let operations = responses.status.iter().map(|status| status.operations);
     let at = started.elapsed();
-    responses.operations = operations
-        .map(|operations| (client.address().to_owned(), (at, operations)))
+    let counted = responses.status.iter().map(|status| Counted {
+        at,
+        operations: status.operations,
+        uptime_seconds: status.uptime_seconds,
+    });
+    responses.operations = counted
+        .map(|counted| (client.address().to_owned(), counted))
         .collect();
     responses.shapes = ask(client, &wanted.shapes, error).await;
     responses.storms = ask(client, "/api/v1/storms", error).await;

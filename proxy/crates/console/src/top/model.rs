@@ -41,12 +41,34 @@ pub(super) struct Responses {
     pub(super) changes: Option<Changes>,
     pub(super) pools: Option<Pools>,
     pub(super) heatmap: Option<HeatResponse>,
-    /// The number of operations of each instance since the instance started, by the address of the
-    /// instance. The `Duration` is the time from the start of `seawall top` until this number was
-    /// received.
-    pub(super) operations: BTreeMap<String, (Duration, u64)>,
+    /// The number of operations of each instance, by the address of the instance.
+    pub(super) operations: BTreeMap<String, Counted>,
     /// The text of the first error; `None` if all requests succeeded.
     pub(super) error: Option<String>,
+}
+
+/// The number of operations of an instance since the instance started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    /// The time from the start of `seawall top` until this number was received.
+    pub(super) at: Duration,
+    pub(super) operations: u64,
+    /// The time since the instance started, in whole seconds.
+    pub(super) uptime_seconds: f64,
+}
+
+impl Counted {
+    /// Operations per second since an earlier response of the same instance. `None` if the instance
+    /// was restarted in this time, because its counter starts at 0 again.
+    fn rate_since(self, before: Self) -> Option<f64> {
+        let uptime = self.uptime_seconds - before.uptime_seconds;
+        let more = self.operations.checked_sub(before.operations)?;
+        // The clock of this machine stands still while the machine sleeps, but the instance still
+        // counts. Both uptimes are rounded down, so at least `uptime - 1` seconds have passed.
+        let seconds = self.at.saturating_sub(before.at).as_secs_f64();
+        let seconds = seconds.max(uptime - 1.0);
+        (uptime >= 0.0 && seconds > 0.0).then(|| float(more) / seconds)
+    }
 }
 
 /// A heat map with the annotations of its period.
@@ -69,7 +91,7 @@ pub(super) struct Model {
     /// Operations per second of all instances, computed from the last two status responses of each
     /// instance; `None` if no rate can be computed.
     pub(super) operations_per_second: Option<f64>,
-    counted: BTreeMap<String, (Duration, u64)>,
+    counted: BTreeMap<String, Counted>,
     /// True if at least one instance replied to the last status request.
     pub(super) has_figures: bool,
     pub(super) shapes: Shapes,
@@ -164,13 +186,10 @@ impl Model {
     /// last two responses; an instance without two responses is omitted. The time of each response
     /// is stored for each instance. With one time for all instances, an instance that replies late
     /// would distort the rates of the other instances.
-    fn count(&mut self, operations: BTreeMap<String, (Duration, u64)>) {
-        let rates = operations.iter().filter_map(|(address, (at, count))| {
-            let (before, counted) = self.counted.get(address)?;
-            let seconds = at.saturating_sub(*before).as_secs_f64();
-            // Skip a proxy that was restarted, because its counter starts at 0 again.
-            let more = count.checked_sub(*counted)?;
-            (seconds > 0.0).then(|| float(more) / seconds)
+    fn count(&mut self, operations: BTreeMap<String, Counted>) {
+        let rates = operations.iter().filter_map(|(address, counted)| {
+            let before = self.counted.get(address)?;
+            counted.rate_since(*before)
         });
         let sum = |sum: Option<f64>, rate| Some(sum.unwrap_or(0.0) + rate);
         self.operations_per_second = rates.fold(None, sum);
@@ -296,9 +315,13 @@ pub(super) mod tests {
     /// The operation counters of some instances, each with the second in which the counter was
     /// received.
     fn operations(operations: &[(&str, u64, u64)]) -> Responses {
-        let operations = operations.iter().map(|(address, second, count)| {
-            let at = Duration::from_secs(*second);
-            ((*address).to_owned(), (at, *count))
+        let operations = operations.iter().map(|(address, second, operations)| {
+            let counted = Counted {
+                at: Duration::from_secs(*second),
+                operations: *operations,
+                uptime_seconds: float(*second),
+            };
+            ((*address).to_owned(), counted)
         });
         Responses {
             operations: operations.collect(),
@@ -340,6 +363,29 @@ pub(super) mod tests {
         assert_eq!(model.operations_per_second, Some(20.0));
         // If no instance sends a response, the last rate is outdated, so no rate is shown.
         model.take(Responses::default());
+        assert_eq!(model.operations_per_second, None);
+    }
+
+    #[test]
+    fn operations_per_second_are_not_wrong_after_a_sleep_of_this_machine_or_a_busy_restart() {
+        let counted = |second, uptime_seconds, operations| {
+            let counted = Counted {
+                at: Duration::from_secs(second),
+                operations,
+                uptime_seconds,
+            };
+            Responses {
+                operations: [("http://a:1".to_owned(), counted)].into(),
+                ..Responses::default()
+            }
+        };
+        let mut model = Model::default();
+        model.take(counted(1, 100.0, 1_000));
+        // The machine slept for an hour, and its clock shows only one more second.
+        model.take(counted(2, 3_701.0, 37_000));
+        assert_eq!(model.operations_per_second, Some(10.0));
+        // The proxy was restarted, and its new counter is already higher than the previous one.
+        model.take(counted(3, 5.0, 40_000));
         assert_eq!(model.operations_per_second, None);
     }
 
