@@ -46,29 +46,13 @@ pub(super) struct Period {
 
 impl Period {
     /// The period that a heat map of the last `since` seconds shows. Without `since`, it is the
-    /// period that has data. The period contains all columns, even if the clock of this machine
-    /// differs from the clock of the proxy.
-    pub(super) fn of(heatmap: &Heatmap, since: Option<f64>, now: f64) -> Self {
-        let ends = heatmap.columns.first().zip(heatmap.columns.last());
-        let Some((first, last)) = ends else {
-            return Self {
-                from: now - since.unwrap_or(600.0),
-                until: now,
-            };
-        };
-        let end = last.at + heatmap.step_seconds;
-        let Some(since) = since else {
-            return Self {
-                from: first.at,
-                until: end,
-            };
-        };
-        let is_current = end <= now && now - end < since;
-        let until = if is_current { now } else { end };
-        Self {
-            from: first.at.min(until - since),
-            until,
-        }
+    /// period that has data. The period ends with the last column, because the clock of this
+    /// machine may differ from the clock of the proxy. `None` if the heat map has no columns.
+    pub(super) fn of(heatmap: &Heatmap, since: Option<f64>) -> Option<Self> {
+        let (first, last) = heatmap.columns.first().zip(heatmap.columns.last())?;
+        let until = last.at + heatmap.step_seconds;
+        let from = since.map_or(first.at, |since| first.at.min(until - since));
+        Some(Self { from, until })
     }
 }
 
@@ -279,7 +263,7 @@ pub(super) mod tests {
     const TOTAL: u64 = 120 * 100 + 10;
 
     fn period() -> Period {
-        Period::of(&heatmap(), Some(600.0), 1_600.0)
+        Period::of(&heatmap(), Some(600.0)).unwrap()
     }
 
     #[test]
@@ -318,17 +302,18 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn period_contains_all_columns_even_if_the_local_clock_differs_from_the_clock_of_the_proxy() {
-        let of = |since, now| {
-            let period = Period::of(&heatmap(), since, now);
-            (period.from, period.until)
+    fn period_ends_with_the_last_column_whatever_the_local_clock_shows() {
+        let of = |since| {
+            let period = Period::of(&heatmap(), since);
+            period.map(|period| (period.from, period.until))
         };
-        assert_eq!(of(Some(600.0), 1_600.0), (1_000.0, 1_600.0));
-        assert_eq!(of(Some(600.0), 1_700.0), (1_000.0, 1_700.0));
-        // This machine's clock is one hour ahead of the proxy's clock, or 27 minutes behind.
-        assert_eq!(of(Some(600.0), 5_200.0), (1_000.0, 1_600.0));
-        assert_eq!(of(Some(600.0), 10.0), (1_000.0, 1_600.0));
-        assert_eq!(of(None, 1e9), (1_000.0, 1_600.0));
+        assert_eq!(of(Some(600.0)), Some((1_000.0, 1_600.0)));
+        // The proxy has no data for the beginning of the period.
+        assert_eq!(of(Some(3_600.0)), Some((-2_000.0, 1_600.0)));
+        // The first column begins before the period.
+        assert_eq!(of(Some(598.0)), Some((1_000.0, 1_600.0)));
+        assert_eq!(of(None), Some((1_000.0, 1_600.0)));
+        assert_eq!(Period::of(&Heatmap::default(), Some(600.0)), None);
     }
 
     #[test]

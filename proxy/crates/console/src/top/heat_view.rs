@@ -78,14 +78,14 @@ fn lines(model: &Model, width: usize, height: usize) -> Result<Vec<Line<'static>
     let Some(response) = model.heat_response() else {
         return Err("waiting for the heat map".to_owned());
     };
+    let nothing = || "no operation of this selection in this period".to_owned();
     let since = model.choice.since.seconds();
-    let period = Period::of(&response.heatmap, since, response.at);
+    let period = Period::of(&response.heatmap, since).ok_or_else(nothing)?;
     let shown = |of: &&Annotation| of.end.unwrap_or(of.at) >= period.from && of.at <= period.until;
     let annotations: Vec<&Annotation> = response.annotations.iter().filter(shown).collect();
     let room = Room::of(height, annotations.len());
-    let Some(grid) = Grid::new(&response.heatmap, period, width - AXIS, room.rows) else {
-        return Err("no operation of this selection in this period".to_owned());
-    };
+    let grid = Grid::new(&response.heatmap, period, width - AXIS, room.rows);
+    let grid = grid.ok_or_else(nothing)?;
     // A cell gets several characters and lines if all cells still fit the area.
     let wide = ((width - AXIS) / grid.columns).max(1);
     let tall = (room.rows / grid.rows.len()).max(1);
@@ -287,7 +287,6 @@ mod tests {
         };
         let response = HeatResponse {
             path: model.wanted().heatmap.unwrap(),
-            at: 1_600.0,
             heatmap: heatmap(),
             annotations: vec![
                 annotation(1_060.0, "deploy", "shop v2\u{1b}[2J"),

@@ -65,7 +65,6 @@ fn take(merged: &mut Responses, address: &str, responses: Responses) -> Option<S
 
 impl Merge for HeatResponse {
     fn merge(&mut self, other: Self) {
-        self.at = self.at.max(other.at);
         self.heatmap.merge(other.heatmap);
         let mut all = Annotations {
             annotations: std::mem::take(&mut self.annotations),

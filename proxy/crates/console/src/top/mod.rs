@@ -18,7 +18,7 @@ mod view;
 
 use std::{
     io::{self, IsTerminal},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use clap::Args;
@@ -294,10 +294,8 @@ async fn ask_heatmap(
         Some(path) => ask::<Annotations>(client, &path, error).await,
         None => None,
     };
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     Some(HeatResponse {
         path,
-        at: since_epoch.unwrap_or_default().as_secs_f64(),
         heatmap,
         annotations: annotations.unwrap_or_default().annotations,
     })

@@ -76,8 +76,6 @@ impl Counted {
 pub(super) struct HeatResponse {
     /// The path of the request.
     pub(super) path: String,
-    /// When the heat map was requested, in seconds since the epoch.
-    pub(super) at: f64,
     pub(super) heatmap: Heatmap,
     pub(super) annotations: Vec<Annotation>,
 }
