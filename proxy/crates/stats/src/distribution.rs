@@ -119,12 +119,13 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         }
         for (octave, sum) in self.octaves.iter().zip(&self.sums_ns) {
             let of_part = at(&part.octaves, &part.sums_ns, octave);
-            add_at(
-                &mut rest.octaves,
-                &mut rest.sums_ns,
-                *octave,
-                sum.saturating_sub(of_part),
-            );
+            // A saturated sum no longer rises. If the sum of a part were subtracted, the result
+            // would fall, and a receiver would take it for a restart.
+            let left = match *sum {
+                u64::MAX => u64::MAX,
+                sum => sum.saturating_sub(of_part),
+            };
+            add_at(&mut rest.octaves, &mut rest.sums_ns, *octave, left);
         }
         rest
     }
@@ -428,6 +429,15 @@ mod tests {
         assert_eq!(buckets(&rest), buckets(&expected));
         assert_eq!(rest.sum(), expected.sum());
         assert_eq!(all.without(&FineDistribution::default()), all);
+    }
+
+    #[test]
+    fn subtracting_a_growing_part_does_not_lower_a_saturated_sum() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let all = of::<32>(&[u64::MAX, HOUR, HOUR]);
+        let rest = |part: &[u64]| all.without(&of(part)).sum();
+        assert_eq!(rest(&[HOUR]), Duration::from_nanos(u64::MAX));
+        assert_eq!(rest(&[HOUR, HOUR]), rest(&[HOUR]));
     }
 
     #[test]
