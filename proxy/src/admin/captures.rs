@@ -19,10 +19,7 @@ use futures_util::stream;
 use seawall_api::NewCapture;
 use seawall_capture::record::ReplyDetail;
 use seawall_stats::float;
-use tokio::{
-    task::spawn_blocking,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 
 use super::{AdminState, Refused, bad_request, guard::Presented, work_in};
 use crate::captures::{
@@ -180,13 +177,17 @@ enum Chunk {
 impl Content {
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
         loop {
+            // If the directory does not respond, reads do not end. So they need one of the places.
+            let places = Arc::clone(&self.state.capture_places);
+            let place = places.acquire_owned().await.ok()?;
             let request = Presented::of_parts(&self.request);
             if !self.state.admits_action(&request) {
                 let error = io::Error::from(io::ErrorKind::PermissionDenied);
                 return Some((Err(error), self));
             }
             // Read on a thread where blocking is allowed, because the disk may be slow.
-            let read = spawn_blocking(move || {
+            let state = Arc::clone(&self.state);
+            let read = work_in(place, &state, move |_| {
                 let chunk = self.read();
                 (chunk, self)
             });
@@ -338,7 +339,7 @@ mod tests {
 
     use axum::http::Request;
     use seawall_capture::record::Redaction;
-    use tokio::{task::yield_now, time::timeout};
+    use tokio::{sync::Semaphore, task::yield_now, time::timeout};
     use tower::ServiceExt as _;
 
     use super::{
@@ -387,6 +388,27 @@ mod tests {
         assert_eq!(statuses, [201, 409, 409, 409, 503, 503, 503, 503]);
         captures.close();
         fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streamed_captures_read_files_only_while_they_have_a_place() {
+        let state = Arc::new(AdminState {
+            capture_places: Arc::new(Semaphore::new(0)),
+            ..state()
+        });
+        let request = Request::get("/").header(header::HOST, "localhost");
+        let content = Content {
+            state: Arc::clone(&state),
+            request: request.body(()).unwrap().into_parts().0,
+            id: CaptureId::parse("20261128T000000Z-00000000").unwrap(),
+            next_part: 0,
+            file: None,
+        };
+        let mut next = Box::pin(content.next());
+        assert!(timeout(MAX_WAIT, &mut next).await.is_err());
+        state.capture_places.add_permits(1);
+        // Captures are off, so the read fails.
+        assert!(matches!(next.await, Some((Err(_), _))));
     }
 
     #[test]
