@@ -151,10 +151,12 @@ impl Model {
         status.is_none_or(|status| status.history.on != Some(false))
     }
 
-    /// The period that the table of shapes covers, as text.
+    /// The period that the table of shapes or the heat map covers, as text.
     pub(super) fn period(&self) -> String {
         match self.choice.since {
             _ if !self.has_history() => "since the start (the history is off)".to_owned(),
+            // The longest period of a heat map. It may begin before the start of the proxy.
+            Since::All if self.choice.tab == Tab::HeatMap => "last 7d".to_owned(),
             Since::All => "since the start".to_owned(),
             since => format!("last {}", since.as_str()),
         }
@@ -466,6 +468,10 @@ pub(super) mod tests {
         model.choice.since = Since::All;
         let id = model.selected().unwrap().id.clone();
         assert_eq!(model.wanted().shape, Some(format!("/api/v1/shapes/{id}")));
+        assert_eq!(model.period(), "since the start");
+        model.choice.tab = Tab::HeatMap;
+        assert!(model.wanted().heatmap.unwrap().contains("since=7d"));
+        assert_eq!(model.period(), "last 7d");
         model.choice.tab = Tab::Changes;
         assert!(model.wanted().changes.unwrap().contains("against=1h"));
         model.status.as_mut().unwrap().history.on = Some(false);
