@@ -318,7 +318,9 @@ function compare(page, into) {
                   `${words(of.kind)}${of.ratio ? ` (factor ${number(of.ratio)})` : ""}; in ${percent(of.effect)} of all pairs the later operation took longer`,
               )
               .join("; ")
-          : "no significant change";
+          : now || before
+            ? "no significant change"
+            : "neither period has figures of this shape";
       fill(
         into,
         h(

@@ -151,3 +151,16 @@ test("all clients that the page calls listed are in the table", async () => {
   assert.deepEqual(errors, []);
   await close();
 });
+
+test("a comparison without figures of the shape does not deny a change", async () => {
+  const { shapes } = await api(ADMIN, "shapes?since=1h&limit=1");
+  const { page, errors, close } = await open(browser);
+  const figures = { shapes: [] };
+  const span = { count: 100, figures, from: 1_000, seconds: 600, to: 1_600 };
+  const json = { against: "1h", baseline: span, changes: [], comparable: true, now: span };
+  await page.route("**/api/v1/changes?**", (route) => route.fulfill({ json }));
+  await page.goto(`${ADMIN}/?view=shape&against=1h&id=${shapes[0].id}`);
+  await page.getByText("The test says: neither period has figures of this shape.").waitFor();
+  assert.deepEqual(errors, []);
+  await close();
+});
