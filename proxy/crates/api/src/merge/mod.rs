@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use crate::{
         Certificate, GaugeStep, GaugeTimeline, Heatmap, HeatmapColumn, Namespace, Namespaces, Pool,
-        Pools, Report, Shape, Shapes, Status, Storm, Storms, Timeline, TimelineStep,
+        Pools, Report, Shape, Shapes, Status, Storm, Storms, Tick, Timeline, TimelineStep,
     };
     use seawall_stats::Distribution;
 
@@ -555,6 +555,18 @@ mod tests {
         ] {
             assert_eq!(step_length(requested, longest), expected, "{longest}");
         }
+    }
+
+    #[test]
+    fn a_merged_live_update_has_the_time_of_the_first_instance() {
+        let tick = |at, clients| Tick {
+            at,
+            clients,
+            ..Tick::default()
+        };
+        let mut merged = tick(100.0, 3);
+        merged.merge(tick(160.0, 4));
+        assert_eq!((merged.at, merged.clients), (100.0, 7));
     }
 
     #[test]
