@@ -153,9 +153,25 @@ export async function act(method, path, body) {
 }
 
 /**
- * Repeats a task while the page is visible. The pause is at least 50 times as long as the task. So
- * the requests of one page use at most 2 % of a connection's time, even if there are many shapes.
- * Without a reply, the pause is at least as long as the task.
+ * Longest pause between two runs of a task. Figures that are older would look current. A task can
+ * also seem to take hours, because the machine slept.
+ */
+const MAX_PAUSE_MS = 60_000;
+
+/**
+ * The pause after a task. It is at least 50 times as long as the task, up to a minute. So the
+ * requests of one page use at most 2 % of a connection's time if a task takes about a second, even
+ * if there are many shapes. Without a reply, the pause is at least as long as the task.
+ * @param {number} took the duration of the task in milliseconds
+ * @param {boolean} hasReply
+ * @param {number} interval the shortest pause in seconds, at most a minute
+ */
+export function pauseAfter(took, hasReply, interval) {
+  return Math.max(interval * 1000, Math.min(took * (hasReply ? 50 : 1), MAX_PAUSE_MS));
+}
+
+/**
+ * Repeats a task while the page is visible.
  * @param {(signal: AbortSignal) => Promise<boolean>} task returns false if there was no reply
  * @param {number} interval seconds between two runs; 0 for a single run
  * @returns {() => void} ends the repetition
@@ -173,7 +189,7 @@ export function repeat(task, interval) {
     const hasReply = await task(ended.signal);
     const took = performance.now() - began;
     if (interval > 0 && !ended.signal.aborted) {
-      timer = setTimeout(run, Math.max(interval * 1000, took * (hasReply ? 50 : 1)));
+      timer = setTimeout(run, pauseAfter(took, hasReply, interval));
     }
   };
   run();

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
+import { pauseAfter } from "../../proxy/dashboard/api.js";
 import { livePoints, nearest, points } from "../../proxy/dashboard/chart.js";
 import { api, launch, open, variable } from "./browser.mjs";
 
@@ -40,6 +41,17 @@ test("a chart names no value at a time without data", () => {
   const drawn = points(steps, 10, (step) => step.at);
   const named = [0, 101, 118, 300, 899, 905, 2_000].map((at) => nearest(drawn, at) ?? null);
   assert.deepEqual(named, [null, 100, 110, null, null, 900, null]);
+});
+
+test("figures are requested again after a minute at most", () => {
+  assert.equal(pauseAfter(20, true, 10), 10_000);
+  assert.equal(pauseAfter(500, true, 10), 25_000);
+  // An instance that does not reply delays each merged reply by three seconds.
+  assert.equal(pauseAfter(3_000, true, 10), 60_000);
+  assert.equal(pauseAfter(30_000, false, 10), 30_000);
+  // The machine slept while a reply was awaited.
+  assert.equal(pauseAfter(3_600_000, false, 10), 60_000);
+  assert.equal(pauseAfter(20, true, 60), 60_000);
 });
 
 test("a live chart begins again if the clock of the server was set back", async () => {
