@@ -312,12 +312,7 @@ function compare(page, into) {
       const verdicts = changes.changes.filter((change) => change.shape?.id === id);
       const verdict =
         verdicts.length > 0
-          ? verdicts
-              .map(
-                (of) =>
-                  `${words(of.kind)}${of.ratio ? ` (factor ${number(of.ratio)})` : ""}; in ${percent(of.effect)} of all pairs the later operation took longer`,
-              )
-              .join("; ")
+          ? verdicts.map(changeText).join("; ")
           : now || before
             ? "no significant change"
             : "neither period has figures of this shape";
@@ -337,6 +332,17 @@ function compare(page, into) {
     },
     { seconds: 30, into, isPresent: true },
   );
+}
+
+/**
+ * A change in words. If the shape has operations in only one of the two periods, nothing was
+ * compared: the reply has a ratio and an effect that mean nothing.
+ * @param {import("./types.js").Change} change
+ */
+export function changeText({ kind, before, now, ratio, effect }) {
+  if (!ratio || before.per_second === 0 || now.per_second === 0) return words(kind);
+  const pairs = `in ${percent(effect)} of all pairs the later operation took longer`;
+  return `${words(kind)} (factor ${number(ratio)}); ${pairs}`;
 }
 
 /**

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { pauseAfter } from "../../proxy/dashboard/api.js";
 import { livePoints, nearest, points } from "../../proxy/dashboard/chart.js";
+import { changeText } from "../../proxy/dashboard/view-shape.js";
 import { api, launch, open, variable } from "./browser.mjs";
 
 /** The address of a Seawall whose operations have ended. */
@@ -175,4 +176,20 @@ test("a comparison without figures of the shape does not deny a change", async (
   await page.getByText("The test says: neither period has figures of this shape.").waitFor();
   assert.deepEqual(errors, []);
   await close();
+});
+
+test("a new shape is compared with nothing", () => {
+  const change = (/** @type {string} */ kind, before = 10, now = 10) => ({
+    kind,
+    before: { per_second: before },
+    now: { per_second: now },
+    ratio: 2.5,
+    effect: 0.5,
+  });
+  assert.equal(changeText(change("new", 0)), "new");
+  assert.equal(changeText(change("gone", 10, 0)), "gone");
+  assert.equal(
+    changeText(change("more_frequent")),
+    "more frequent (factor 2.50); in 50 % of all pairs the later operation took longer",
+  );
 });
