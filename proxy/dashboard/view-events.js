@@ -238,7 +238,7 @@ function around(page, of) {
 function withoutCounters(of, pulse) {
   if (of.unanswered_pulses > 0) return "The server did not reply to the pulse.";
   if (pulse.state === "on") return "No counter changed more than usual.";
-  return "No counter is known. The pulse needs a service account.";
+  return `No counter is known. Samples of the servers: ${pulse.state || "unknown"}.`;
 }
 
 /**

@@ -193,3 +193,28 @@ test("a new shape is compared with nothing", () => {
     "more frequent (factor 2.50); in 50 % of all pairs the later operation took longer",
   );
 });
+
+test("a stall without counters names the reason why the servers are not sampled", async () => {
+  const { page, errors, close } = await open(browser);
+  const stall = {
+    moved: [],
+    operations: 5,
+    phase: "server",
+    seconds: 3,
+    server: "a:1",
+    shapes: [],
+    started_at: Math.floor(Date.now() / 1000) - 100,
+    unanswered_pulses: 0,
+    usual_p99_ms: 1,
+    waited_ms: 2_000,
+    worst_ms: 900,
+  };
+  const pulse = { state: "off: pulse.enabled is false" };
+  const json = { episodes: [stall], recurring: [], pulse };
+  await page.route("**/api/v1/stalls?**", (route) => route.fulfill({ json }));
+  await page.goto(`${ADMIN}/?view=stalls`);
+  const article = page.getByRole("article");
+  await article.getByText(`Samples of the servers: ${pulse.state}.`).waitFor();
+  assert.deepEqual(errors, []);
+  await close();
+});
