@@ -354,6 +354,7 @@ export interface ServerRow extends Figures {
 }
 export interface Configuration {
   values: {
+    in_effect: string | null;
     instance?: string;
     key: string;
     origin: string;

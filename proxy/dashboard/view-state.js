@@ -341,7 +341,7 @@ export function configurationView(page) {
   const show = () => {
     const wanted = filter.value.toLowerCase();
     const rows = (reply?.values ?? []).filter((of) =>
-      `${of.key} ${of.value} ${of.origin} ${of.instance ?? ""}`.toLowerCase().includes(wanted),
+      `${of.key} ${valueText(of)} ${of.origin} ${of.instance ?? ""}`.toLowerCase().includes(wanted),
     );
     fill(
       values,
@@ -350,7 +350,7 @@ export function configurationView(page) {
         ["Key", "Value", "Source", "After a restart", ...instanceHead(rows)],
         rows.map((of) => [
           h("code", {}, of.key),
-          of.value,
+          valueText(of),
           of.origin,
           of.pending === "" ? "(absent)" : (of.pending ?? ""),
           ...instanceCell(of),
@@ -370,6 +370,14 @@ export function configurationView(page) {
     },
     { seconds: 30, into: values },
   );
+}
+
+/**
+ * The configured value of a key, and the value in effect if it is another one.
+ * @param {import("./types.js").Configuration["values"][number]} of
+ */
+function valueText({ value, in_effect: other }) {
+  return other === null ? value : `${value} (in effect: ${other})`;
 }
 
 /**

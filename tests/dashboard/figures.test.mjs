@@ -218,3 +218,15 @@ test("a stall without counters names the reason why the servers are not sampled"
   assert.deepEqual(errors, []);
   await close();
 });
+
+test("the configuration shows the value in effect if it is not the configured one", async () => {
+  const { page, errors, close } = await open(browser);
+  const key = "listen.max_client_connections";
+  const value = { key, value: "18000", origin: "default", pending: null, in_effect: "900" };
+  const json = { hash: "0", values: [value] };
+  await page.route("**/api/v1/config**", (route) => route.fulfill({ json }));
+  await page.goto(`${ADMIN}/?view=config`);
+  await page.getByText("18000 (in effect: 900)", { exact: true }).waitFor();
+  assert.deepEqual(errors, []);
+  await close();
+});

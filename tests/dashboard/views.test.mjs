@@ -365,7 +365,8 @@ test("the views of clients, servers and the configuration have the values of the
     assert.equal(await rows.count(), configuration.values.length);
     for (const [i, of] of configuration.values.slice(0, 20).entries()) {
       const cells = await rows.nth(i).locator("td, th").allTextContents();
-      assert.deepEqual(cells, [of.key, of.value, of.origin, of.pending ?? ""]);
+      const value = of.in_effect === null ? of.value : `${of.value} (in effect: ${of.in_effect})`;
+      assert.deepEqual(cells, [of.key, value, of.origin, of.pending ?? ""]);
     }
   });
 });
