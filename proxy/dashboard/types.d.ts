@@ -292,7 +292,16 @@ export interface Recurring {
 export interface Stalls {
   episodes: Episode[];
   recurring: Recurring[];
-  pulse: { state: string; answered?: number; unanswered?: number; mean_ms?: number; note?: string };
+  pulse: Pulse;
+}
+export interface Pulse {
+  state: string;
+  answered?: number;
+  mean_ms?: number;
+  note?: string;
+  /** The error of each server that refused its last sample, by address. */
+  refusals?: Record<string, string>;
+  unanswered?: number;
 }
 
 export interface ClientRow {

@@ -233,17 +233,21 @@ function around(page, of) {
 /**
  * The reason why no counter is listed for a stall.
  * @param {import("./types.js").Episode} of
- * @param {{state: string}} pulse
+ * @param {import("./types.js").Pulse} pulse
  */
 function withoutCounters(of, pulse) {
   if (of.unanswered_pulses > 0) return "The server did not reply to the pulse.";
-  if (pulse.state === "on") return "No counter changed more than usual.";
-  return `No counter is known. Samples of the servers: ${pulse.state || "unknown"}.`;
+  if (pulse.state !== "on")
+    return `No counter is known. Samples of the servers: ${pulse.state || "unknown"}.`;
+  if (of.server === null) return "Counters are compared only for stalls of a single server.";
+  const refusal = pulse.refusals?.[of.server];
+  if (refusal) return `No counter is known. The server refuses the samples: ${refusal}.`;
+  return "No counter changed more than usual.";
 }
 
 /**
  * @param {import("./types.js").Episode} of
- * @param {{state: string}} pulse
+ * @param {import("./types.js").Pulse} pulse
  * @param {Href} href
  * @param {Element} [heatmap] a link to the heat map
  */

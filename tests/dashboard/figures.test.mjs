@@ -194,27 +194,33 @@ test("a new shape is compared with nothing", () => {
   );
 });
 
-test("a stall without counters names the reason why the servers are not sampled", async () => {
+test("a stall without counters names the reason", async () => {
   const { page, errors, close } = await open(browser);
-  const stall = {
+  const stall = (/** @type {string | null} */ server) => ({
     moved: [],
     operations: 5,
     phase: "server",
     seconds: 3,
-    server: "a:1",
+    server,
     shapes: [],
     started_at: Math.floor(Date.now() / 1000) - 100,
     unanswered_pulses: 0,
     usual_p99_ms: 1,
     waited_ms: 2_000,
     worst_ms: 900,
-  };
-  const pulse = { state: "off: pulse.enabled is false" };
-  const json = { episodes: [stall], recurring: [], pulse };
-  await page.route("**/api/v1/stalls?**", (route) => route.fulfill({ json }));
+  });
+  let pulse = /** @type {object} */ ({ state: "off: pulse.enabled is false" });
+  const episodes = [stall("a:1"), stall("b:1"), stall(null)];
+  await page.route("**/api/v1/stalls?**", (route) =>
+    route.fulfill({ json: { episodes, recurring: [], pulse } }),
+  );
   await page.goto(`${ADMIN}/?view=stalls`);
   const article = page.getByRole("article");
-  await article.getByText(`Samples of the servers: ${pulse.state}.`).waitFor();
+  await article.getByText("Samples of the servers: off: pulse.enabled is false.").first().waitFor();
+  pulse = { state: "on", refusals: { "a:1": "Unauthorized (13)" } };
+  await article.getByText("The server refuses the samples: Unauthorized (13).").waitFor();
+  await article.getByText("No counter changed more than usual.").waitFor();
+  await article.getByText("Counters are compared only for stalls of a single server.").waitFor();
   assert.deepEqual(errors, []);
   await close();
 });
