@@ -175,13 +175,14 @@ pub(crate) fn recurs(recurring: &Recurring) -> String {
 }
 
 /// The period, length, server and count of a recurring stall, and the phase in which its operations
-/// spent the additional time. Then follows the server counter that changes during the stall, or the
-/// reason why there is none. The last part is the instance that reported the stall, if it is known.
+/// spent the additional time. Then follows the server counter that changes during the stall, or a
+/// note that none is known. The last part is the instance that reported the stall, if it is known.
 pub(crate) fn recurrence(recurring: &Recurring) -> String {
     let why = match &recurring.counter {
         Some(counter) => format!("with {}", printable(counter)),
         None if recurring.unanswered => "no reply to the pulse".to_owned(),
-        None => "no server counter changed at the same time".to_owned(),
+        // Counters may be unknown, for example without a pulse, so this does not deny changes.
+        None => "no counter known".to_owned(),
     };
     let instance = recurring.instance.as_deref();
     let instance = instance.map(|address| format!(", reported by {}", printable(address)));
@@ -452,10 +453,10 @@ mod tests {
 
     /// The *pulse* regularly samples the counters of `serverStatus`.
     #[test]
-    fn recurring_stall_without_a_counter_says_that_none_changed_or_that_the_server_sent_no_reply() {
+    fn recurring_stall_without_a_counter_says_that_none_is_known_or_that_the_pulse_got_no_reply() {
         let mut recurring = model().stalls.recurring[0].clone();
         recurring.counter = None;
-        assert!(recurrence(&recurring).ends_with("no server counter changed at the same time"));
+        assert!(recurrence(&recurring).ends_with("no counter known"));
         recurring.unanswered = true;
         recurring.server = None;
         let text = recurrence(&recurring);
