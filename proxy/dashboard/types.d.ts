@@ -221,7 +221,7 @@ export interface Change {
   cost_ms_per_second: number;
   effect: number;
   ratio: number | null;
-  shape: SeriesName | null;
+  shape: SeriesName;
 }
 export interface Span {
   count: number;

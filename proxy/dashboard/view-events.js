@@ -39,10 +39,10 @@ export function shapeAddress(page, against = "") {
 /**
  * The name of a shape, as a link to the view of the shape.
  * @param {Href} href
- * @param {SeriesName | null} of
+ * @param {SeriesName} of
  */
 export function shapeLink(href, of) {
-  if (!of?.id) return of?.text ?? "all shapes together";
+  if (!of.id) return of.text || "all shapes together";
   const names = [h("b", {}, `${of.command} ${namespace(of)}`), h("code", {}, of.text)];
   const to = href(of.id);
   return to === null ? h("span", {}, ...names) : h("a", { href: to }, ...names);

@@ -374,7 +374,7 @@ function loadEvents(page, findings, events) {
                 [
                   "now",
                   link("changes", words(of.kind)),
-                  of.shape ? `${of.shape.command} ${namespace(of.shape)}` : "all shapes",
+                  of.shape.id ? `${of.shape.command} ${namespace(of.shape)}` : "all shapes",
                 ],
               ]),
           ),
@@ -464,10 +464,13 @@ const NAMED_CHANGES = 3;
  */
 function changeFindings(page, { against }, worse) {
   const named = worse.slice(0, NAMED_CHANGES).map(({ kind, shape, before, now }) => {
-    const name = shape ? `${shape.command} ${namespace(shape)} ${shape.text}` : "All shapes";
+    // A change of all shapes together has no id.
+    const name = shape.id ? `${shape.command} ${namespace(shape)} ${shape.text}` : "All shapes";
     const was = kind === "new" ? "" : `: ${duration(before.p50_ms)} → ${duration(now.p50_ms)}`;
     const verb = kind === "new" ? "New since" : "Slower than";
-    const target = shape ? { view: "shape", id: shape.id, against } : { view: "changes", against };
+    const target = shape.id
+      ? { view: "shape", id: shape.id, against }
+      : { view: "changes", against };
     return h(
       "a",
       { href: address(opened(page.state, target)) },

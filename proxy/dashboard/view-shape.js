@@ -309,7 +309,7 @@ function compare(page, into) {
       }
       const now = changes.now.figures?.shapes.find((shape) => shape.id === id);
       const before = changes.baseline.figures?.shapes.find((shape) => shape.id === id);
-      const verdicts = changes.changes.filter((change) => change.shape?.id === id);
+      const verdicts = changes.changes.filter((change) => change.shape.id === id);
       const verdict =
         verdicts.length > 0
           ? verdicts.map(changeText).join("; ")

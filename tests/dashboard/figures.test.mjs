@@ -236,3 +236,36 @@ test("the configuration shows the value in effect if it is not the configured on
   assert.deepEqual(errors, []);
   await close();
 });
+
+test("the overview names a change of all shapes, and links to the changes", async () => {
+  const { page, errors, close } = await open(browser);
+  const rates = (/** @type {number} */ p50_ms) => ({
+    bytes_per_operation: 1,
+    count: 100,
+    documents_per_operation: 1,
+    p50_ms,
+    p99_ms: 2 * p50_ms,
+    per_second: 1,
+    total_time_ms_per_second: p50_ms,
+  });
+  const change = {
+    before: rates(5),
+    cost_ms_per_second: 4,
+    effect: 0.9,
+    kind: "slower",
+    now: rates(9),
+    ratio: 1.8,
+    shape: { text: "all operations" },
+  };
+  const span = { count: 100, from: 1_000, seconds: 300, to: 1_300 };
+  const json = { against: "1h", baseline: span, changes: [change], comparable: true, now: span };
+  await page.route("**/api/v1/changes?**", (route) => route.fulfill({ json }));
+  await page.goto(`${ADMIN}/`);
+  const finding = page.getByRole("link", { name: "an hour ago: 5 ms → 9 ms. All shapes" });
+  await finding.waitFor();
+  assert.match((await finding.getAttribute("href")) ?? "", /view=changes/);
+  await page.getByRole("cell", { name: "all shapes" }).waitFor();
+  assert.equal(await page.getByText("undefined").count(), 0);
+  assert.deepEqual(errors, []);
+  await close();
+});
