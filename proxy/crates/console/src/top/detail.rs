@@ -26,7 +26,7 @@ const TEXT_ROWS: u16 = 4;
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let Some(shape) = model.opened().or(model.selected()) else {
-        let nothing = Paragraph::new("no shape matches the filter".dim());
+        let nothing = Paragraph::new(model.why_no_row().dim());
         return frame.render_widget(nothing, area);
     };
     let areas = Layout::vertical([

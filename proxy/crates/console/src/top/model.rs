@@ -63,7 +63,7 @@ impl Counted {
     fn rate_since(self, before: Self) -> Option<f64> {
         let uptime = self.uptime_seconds - before.uptime_seconds;
         let more = self.operations.checked_sub(before.operations)?;
-        // The clock of this machine stands still while the machine sleeps, but the instance still
+        // The clock of this machine does not advance while the machine sleeps, but the instance
         // counts. Both uptimes are rounded down, so at least `uptime - 1` seconds have passed.
         let seconds = self.at.saturating_sub(before.at).as_secs_f64();
         let seconds = seconds.max(uptime - 1.0);
@@ -215,6 +215,18 @@ impl Model {
         let sort = self.choice.sort;
         rows.sort_by(|a, b| sort.key(b).total_cmp(&sort.key(a)));
         rows
+    }
+
+    /// The reason why there is no row.
+    pub(super) fn why_no_row(&self) -> &'static str {
+        match self.choice.filter.is_empty() {
+            true => "no operation in this period",
+            // The filter does not find shapes that the response counts together.
+            false if self.shapes.other.count > 0 => {
+                "no listed shape matches the filter, but further shapes are not listed"
+            }
+            false => "no shape matches the filter",
+        }
     }
 
     /// The index of the row of the selected shape; 0 if no row contains it.

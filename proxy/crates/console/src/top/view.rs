@@ -190,10 +190,7 @@ fn tabs(model: &Model) -> Line<'static> {
 fn draw_shapes(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let shapes = model.rows();
     if shapes.is_empty() {
-        let text = match model.choice.filter.is_empty() {
-            true => "no operation in this period",
-            false => "no shape matches the filter",
-        };
+        let text = model.why_no_row();
         return frame.render_widget(Paragraph::new(text.dim()), area);
     }
     let headings = rows::HEADINGS.map(|(heading, sort)| {
@@ -415,6 +412,8 @@ pub(super) mod tests {
         let lines = shown(&model, 120, 10);
         assert!(lines[4].contains("no shape matches the filter"));
         assert!(lines[9].starts_with("filter: nothing of it█"));
+        model.shapes.other.count = 5;
+        assert!(shown(&model, 120, 10)[4].contains("further shapes are not listed"));
     }
 
     #[test]
