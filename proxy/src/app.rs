@@ -41,7 +41,7 @@ use crate::{
     listener::{Inherited, ServerTlsError},
     observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::Pins,
-    runtime::{Activity, Heartbeat, Lateness, OccasionalLog, Planes, measure_lateness},
+    runtime::{Activity, Heartbeat, Lateness, Liveness, OccasionalLog, Planes, measure_lateness},
     topology::{DeploymentError, DeploymentOptions, Topology},
 };
 use seawall_auth::{NonceSource, SeedError};
@@ -417,6 +417,8 @@ impl App {
     fn state(&self, settings: &config::Settings, fleet: admin::Fleet) -> AdminState {
         let credentials = Arc::clone(&self.shared.logins.credentials);
         let expiries = self.expiries();
+        let Planes { data, control, .. } = &self.planes;
+        let (data, control) = (data.handle().clone(), control.handle().clone());
         AdminState {
             exporter: Arc::clone(&self.feed.exporter),
             clients: Arc::clone(&self.shared.clients),
@@ -446,6 +448,7 @@ impl App {
             places: Arc::new(Semaphore::new(admin::MAX_REQUESTS)),
             capture_places: Arc::new(Semaphore::new(admin::MAX_CAPTURE_REQUESTS)),
             started_at: Instant::now(),
+            liveness: Liveness::of(data, control),
         }
     }
 

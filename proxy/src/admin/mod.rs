@@ -53,7 +53,7 @@ pub use self::{
     guard::{Guard, Role, Token},
     sessions::Sessions,
 };
-pub use crate::runtime::OccasionalLog;
+pub use crate::runtime::{Liveness, OccasionalLog};
 use crate::{
     captures::Captures,
     observe::{ClientDirectory, Exporter, PROTOBUF},
@@ -139,6 +139,8 @@ pub struct AdminState {
     pub capture_places: Arc<Semaphore>,
     /// The time at which Seawall started.
     pub started_at: Instant,
+    /// Shows whether the threads make progress.
+    pub liveness: Liveness,
 }
 
 /// A request to read the configuration again.
@@ -242,7 +244,7 @@ pub(crate) fn metrics_router(state: Arc<AdminState>) -> Router {
 
 fn health_routes() -> Router<Arc<AdminState>> {
     Router::new()
-        .route("/health/live", get(|| async { "alive\n" }))
+        .route("/health/live", get(live))
         .route("/health/ready", get(ready))
 }
 
@@ -311,6 +313,17 @@ pub fn router(state: Arc<AdminState>) -> Router {
     let all = middleware::from_fn_with_state(Arc::clone(&state), fleet::respond);
     let guarded = guarded.layer(all);
     health_routes().merge(guarded).with_state(state)
+}
+
+/// A restart of the process repairs threads that are blocked for ever.
+async fn live(State(state): State<Arc<AdminState>>) -> (StatusCode, &'static str) {
+    match state.liveness.is_alive(Instant::now()) {
+        true => (StatusCode::OK, "alive\n"),
+        false => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the threads that serve clients make no progress\n",
+        ),
+    }
 }
 
 async fn ready(State(state): State<Arc<AdminState>>) -> (StatusCode, String) {

@@ -18,6 +18,10 @@ use axum::{
 use bson::doc;
 use futures_util::FutureExt as _;
 use serde_json::Value;
+use tokio::{
+    runtime::{Builder, Handle},
+    time::advance,
+};
 use tower::ServiceExt as _;
 
 use super::*;
@@ -243,7 +247,7 @@ pub(super) fn state() -> AdminState {
         interval: Duration::from_secs(1),
         timeout: Duration::from_secs(1),
     };
-    let runtime = tokio::runtime::Handle::current();
+    let runtime = Handle::current();
     AdminState {
         exporter: observer.exporter,
         clients: observer.clients,
@@ -270,6 +274,7 @@ pub(super) fn state() -> AdminState {
         places: Arc::new(Semaphore::new(MAX_REQUESTS)),
         capture_places: Arc::new(Semaphore::new(MAX_CAPTURE_REQUESTS)),
         started_at: Instant::now(),
+        liveness: Liveness::of(Handle::current(), Handle::current()),
     }
 }
 
@@ -319,7 +324,7 @@ async fn each_refused_action_is_counted_for_the_log_line_that_is_written_once_a_
     }
     // The first refusal was logged, and the next two were not. A minute later, the log line of a
     // further refusal reports all three.
-    tokio::time::advance(Duration::from_secs(60)).await;
+    advance(Duration::from_secs(60)).await;
     assert_eq!(state.refused_actions.count(Instant::now()), Some(3));
 }
 
@@ -434,7 +439,7 @@ async fn a_reload_that_has_begun_is_awaited_without_a_time_limit() {
     let (state, mut requests) = state_with_reloads();
     let reload = async {
         let reply = requests.recv().await.unwrap().take().unwrap();
-        tokio::time::advance(RELOAD_WAIT_LIMIT * 2).await;
+        advance(RELOAD_WAIT_LIMIT * 2).await;
         reply.send(seawall_api::Reload::default()).unwrap();
     };
     let (replied, ()) = tokio::join!(request_reload(&state, false), reload);
@@ -621,6 +626,32 @@ async fn get<T: serde::de::DeserializeOwned>(state: &Arc<AdminState>, path: &str
     assert_eq!(response.status(), StatusCode::OK, "{path}");
     let body = body::to_bytes(response.into_body(), usize::MAX).await;
     serde_json::from_slice(&body.unwrap()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_live_check_fails_after_ten_seconds_without_progress_of_the_threads() {
+    // No thread runs the tasks of this runtime.
+    let stuck = Builder::new_current_thread().build().unwrap();
+    let state = Arc::new(AdminState {
+        liveness: Liveness::of(stuck.handle().clone(), stuck.handle().clone()),
+        ..state()
+    });
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let request = Request::get("/health/live").body(Body::empty()).unwrap();
+        let response = metrics_router(Arc::clone(&state)).oneshot(request).await;
+        found.push(response.unwrap().status());
+        advance(Duration::from_secs(5)).await;
+    }
+    assert_eq!(
+        found,
+        [
+            StatusCode::OK,
+            StatusCode::OK,
+            StatusCode::SERVICE_UNAVAILABLE
+        ]
+    );
+    stuck.shutdown_background();
 }
 
 #[tokio::test]

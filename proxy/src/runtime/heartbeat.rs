@@ -1,11 +1,15 @@
 //! Checks that the tokio runtimes of the data plane and the control plane run their tasks.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
-use tokio::runtime::Handle;
+use seawall_locks::Mutex;
+use tokio::{runtime::Handle, time::Instant};
 
 /// Spawns small tasks on both runtimes (data plane and control plane), and checks if these tasks
 /// have run. A runtime that does not run such a task makes no progress.
@@ -55,28 +59,67 @@ impl Heartbeat {
     }
 }
 
+/// Shows the callers of a health check whether the threads make progress.
+#[derive(Debug)]
+pub struct Liveness {
+    heartbeat: Mutex<Heartbeat>,
+    /// The time of the last check that found progress of both runtimes.
+    progressed_at: Mutex<Instant>,
+}
+
+impl Liveness {
+    /// Time without progress after which a health check fails. A storm delays tasks for less than
+    /// that.
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// Creates the health check of the runtimes of the data plane and the control plane.
+    pub fn of(data: Handle, control: Handle) -> Self {
+        Self {
+            heartbeat: Mutex::new(Heartbeat::of(data, control)),
+            progressed_at: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Checks both runtimes. Returns false if a runtime has made no progress between the checks of
+    /// the last [`Self::LIMIT`].
+    pub(crate) fn is_alive(&self, now: Instant) -> bool {
+        let mut progressed_at = self.progressed_at.lock();
+        if self.heartbeat.lock().beat() {
+            *progressed_at = now;
+        }
+        now.saturating_duration_since(*progressed_at) < Self::LIMIT
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
 
-    use tokio::runtime::Builder;
+    use tokio::runtime::{Builder, Runtime};
 
     use super::*;
 
-    #[test]
-    fn the_heartbeat_reports_no_progress_while_a_runtime_is_blocked() {
-        let runtime = || {
-            let mut builder = Builder::new_multi_thread();
-            builder.worker_threads(1).build().unwrap()
-        };
-        let (data, control) = (runtime(), runtime());
-        let (release, released) = mpsc::channel::<()>();
+    fn runtime() -> Runtime {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(1).build().unwrap()
+    }
+
+    /// Blocks the only thread of a runtime until the returned sender is dropped.
+    fn block(runtime: &Runtime) -> mpsc::Sender<()> {
+        let (release, released) = mpsc::channel();
         let (blocking, is_blocked) = mpsc::channel();
-        data.spawn(async move {
+        runtime.spawn(async move {
             blocking.send(()).unwrap();
             released.recv().ok();
         });
         is_blocked.recv().unwrap();
+        release
+    }
+
+    #[test]
+    fn the_heartbeat_reports_no_progress_while_a_runtime_is_blocked() {
+        let (data, control) = (runtime(), runtime());
+        let release = block(&data);
         let mut heartbeat = Heartbeat::of(data.handle().clone(), control.handle().clone());
         assert!(heartbeat.beat());
         for _ in 0..100 {
@@ -84,6 +127,21 @@ mod tests {
         }
         drop(release);
         while !heartbeat.beat() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_process_is_not_alive_after_ten_seconds_without_progress_and_then_again_with_progress() {
+        let (data, control) = (runtime(), runtime());
+        let release = block(&data);
+        let liveness = Liveness::of(data.handle().clone(), control.handle().clone());
+        let began = Instant::now();
+        let checks = [0, 5, 9, 10, 20];
+        let alive = checks.map(|at| liveness.is_alive(began + Duration::from_secs(at)));
+        assert_eq!(alive, [true, true, true, false, false]);
+        drop(release);
+        while !liveness.is_alive(began + Duration::from_secs(30)) {
             std::thread::yield_now();
         }
     }

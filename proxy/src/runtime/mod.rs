@@ -16,8 +16,8 @@ mod priority;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) use self::priority::NICE;
 pub use self::{
-    activity::Activity, descriptors::raise_descriptor_limit, lateness::Lateness,
-    occasional::OccasionalLog,
+    activity::Activity, descriptors::raise_descriptor_limit, heartbeat::Liveness,
+    lateness::Lateness, occasional::OccasionalLog,
 };
 pub(crate) use self::{
     activity::TICK,

@@ -20,8 +20,8 @@ use axum::{
 };
 use seawall::{
     admin::{
-        AdminState, Guard, Live, MAX_CAPTURE_REQUESTS, MAX_REQUESTS, OccasionalLog, Role, Sessions,
-        Token, router,
+        AdminState, Guard, Live, Liveness, MAX_CAPTURE_REQUESTS, MAX_REQUESTS, OccasionalLog, Role,
+        Sessions, Token, router,
     },
     captures::Captures,
     observe::{self, Observer, Recorder, outcome_of},
@@ -34,7 +34,7 @@ use seawall_command::{ReplyFacts, ReplyForm};
 use seawall_insight::{Clock, Insight, Second};
 use seawall_transport::connection::Connector;
 use tokio::{
-    runtime::{Builder, Runtime},
+    runtime::{Builder, Handle, Runtime},
     sync::{Semaphore, mpsc, watch},
     time::Instant,
 };
@@ -137,7 +137,7 @@ impl Fixture {
         let parts = runtime.block_on(Parts::new());
         let state = |token: Option<&str>| {
             let token = token.map(str::to_owned);
-            router(Arc::new(parts.state(token)))
+            router(Arc::new(parts.state(token, runtime.handle())))
         };
         Self {
             with_token: state(Some(TOKEN)),
@@ -226,7 +226,7 @@ impl Parts {
         }
     }
 
-    fn state(&self, token: Option<String>) -> AdminState {
+    fn state(&self, token: Option<String>, runtime: &Handle) -> AdminState {
         AdminState {
             exporter: Arc::clone(&self.observer.exporter),
             clients: Arc::clone(&self.observer.clients),
@@ -269,6 +269,7 @@ impl Parts {
             places: Arc::new(Semaphore::new(MAX_REQUESTS)),
             capture_places: Arc::new(Semaphore::new(MAX_CAPTURE_REQUESTS)),
             started_at: Instant::now(),
+            liveness: Liveness::of(runtime.clone(), runtime.clone()),
         }
     }
 }
@@ -322,7 +323,7 @@ async fn topology(recorder: &Arc<Recorder>) -> Arc<Topology> {
     };
     let nonces = NonceSource::new().expect("the system has random bytes");
     let connector = Connector::new(None, Vec::new(), second, Arc::new(nonces));
-    let handle = tokio::runtime::Handle::current();
+    let handle = Handle::current();
     let recorder = Arc::clone(recorder);
     let topology = Topology::start(
         options,
