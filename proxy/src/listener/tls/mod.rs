@@ -191,7 +191,7 @@ impl ClientTls {
     ) -> Result<Option<TlsStream<TcpStream>>, FailedHandshake> {
         // A handshake that has begun stays on its thread, which may not get a core for a long time.
         // So a handshake begins only when its client has sent something.
-        stream.readable().await?;
+        until_heard(&stream).await?;
         // A socket belongs to the runtime that waits for its events. So the socket moves to the
         // runtime of the handshakes and back.
         let socket = stream.into_std()?;
@@ -236,6 +236,13 @@ fn server_config(
     config.ticketer = resumption.tickets;
     config.session_storage = resumption.sessions;
     Arc::new(config)
+}
+
+/// Waits until the client has sent something, or has left. [`TcpStream::readable`] does not wait
+/// after the header of the PROXY protocol: the header was read exactly to its end, and after such a
+/// read, tokio still considers the socket readable.
+async fn until_heard(stream: &TcpStream) -> io::Result<()> {
+    stream.peek(&mut [0]).await.map(drop)
 }
 
 /// A client whose handshake has succeeded.
@@ -313,10 +320,12 @@ fn verify_resumed(
 #[cfg(test)]
 mod tests {
     use std::{
+        pin::pin,
         sync::atomic::{AtomicUsize, Ordering},
         time::Duration,
     };
 
+    use futures_util::FutureExt as _;
     use rcgen::{CertificateParams, KeyPair};
     use seawall_transport::Sharer;
     use tokio::{io::AsyncReadExt as _, net::TcpListener, task::yield_now, time::timeout};
@@ -458,6 +467,22 @@ mod tests {
         drop(held);
         until(|| resolver.count.load(Ordering::Relaxed) > asked).await;
         drop(accepting);
+    }
+
+    /// Some load balancers send the header of the PROXY protocol before their client sends a byte.
+    #[tokio::test]
+    async fn a_tls_handshake_begins_when_the_client_sends_something_and_not_at_the_proxy_header() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut header = *b"PROXY UNKNOWN\r\n";
+        client.write_all(&header).await.unwrap();
+        socket.read_exact(&mut header).await.unwrap();
+        let mut heard = pin!(until_heard(&socket));
+        assert!(heard.as_mut().now_or_never().is_none());
+        client.write_all(&client_hello()).await.unwrap();
+        timeout(LIMIT, heard).await.unwrap().unwrap();
     }
 
     /// Performs a handshake with the next client of the listener, and closes the connection.
