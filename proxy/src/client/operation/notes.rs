@@ -227,6 +227,31 @@ fn lost_its_user(reply: &[u8]) -> bool {
     let mut errmsg = elements.filter(|element| element.name == b"errmsg");
     let text = errmsg.next().and_then(|element| element.value.as_str());
     text.is_some_and(|text| {
-        text.starts_with("command ") && text.ends_with(" requires authentication")
+        // Newer servers, for example 8.0, begin the text with a capital letter.
+        let names_command = text.starts_with("command ") || text.starts_with("Command ");
+        names_command && text.ends_with(" requires authentication")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+    use seawall_wire::encode_request;
+
+    use super::*;
+
+    /// The error for a missing right quotes the client's command, which may contain the same words.
+    #[test]
+    fn an_error_13_of_any_server_version_shows_if_the_user_of_the_connection_was_dropped() {
+        for (text, is_lost) in [
+            ("command find requires authentication", true),
+            ("Command find requires authentication", true),
+            ("not authorized to run { x requires authentication", false),
+            ("Command find requires authentication\" }", false),
+        ] {
+            let body = rawdoc! { "ok": 0.0, "errmsg": text, "code": 13 };
+            let reply = encode_request(1, body.as_bytes());
+            assert_eq!(lost_its_user(&reply), is_lost, "{text}");
+        }
+    }
 }
