@@ -508,8 +508,10 @@ impl Store {
                 (IdentityStatus::Refused, refused)
             }
         };
+        // The keys may have left the cache, but a late reply must still not restore the user.
+        let is_in_use = status == IdentityStatus::Gone && self.is_live(&hash, identity);
         identity.end(status);
-        if current.is_none() {
+        if current.is_none() && !is_in_use {
             return Confirmed::default();
         }
         self.known.remove(&hash);

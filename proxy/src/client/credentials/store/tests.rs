@@ -238,6 +238,20 @@ async fn a_late_reply_with_the_old_keys_does_not_restore_a_dropped_or_refused_us
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_late_reply_does_not_restore_a_dropped_user_whose_cached_keys_had_expired() {
+    let (mut store, now) = (store(), Instant::now());
+    let gone = learn(&mut store, "u", "one", 1, now);
+    let asked = now + Duration::from_secs(300);
+    assert!(store.known(&user("u"), asked).is_none());
+    let later = asked + Duration::from_millis(1);
+    drop(store.confirm(&user("u"), &gone.identity, Reading::Gone, later));
+    let (late, client_key) = credentials("u", "one", 1);
+    let login = late.sha256.clone().map(|keys| (client_key, keys));
+    let (known, _) = store.learn(&user("u"), late, login, asked);
+    assert!(known.is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn if_a_server_refuses_keys_that_were_already_replaced_the_user_stays_known() {
     let (mut store, now) = (store(), Instant::now());
     let known = learn(&mut store, "u", "one", 1, now);
