@@ -351,6 +351,7 @@ pub(super) async fn watch(
     let seeds = Seeds {
         hosts: options.hosts.clone(),
         from_dns,
+        set_name: options.repl_set_name.clone(),
     };
     let source = Arc::new(Source {
         topology,

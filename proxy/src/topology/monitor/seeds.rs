@@ -9,6 +9,8 @@ pub(super) struct Seeds {
     pub(super) hosts: Vec<DriverAddress>,
     /// True if the hosts are from DNS (`mongodb+srv`).
     pub(super) from_dns: bool,
+    /// The name of the replica set in the connection string; `None` if it contains none.
+    pub(super) set_name: Option<String>,
 }
 
 /// The facts about the deployment that the earlier client has found. Before the first client, there
@@ -36,9 +38,8 @@ impl Seeds {
             TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary
         );
         let has_members = !found.servers.is_empty();
-        if is_replica_set && has_members && options.repl_set_name.is_none() {
-            options.repl_set_name = found.set_name;
-        }
+        let found_name = found.set_name.filter(|_| is_replica_set && has_members);
+        options.repl_set_name = self.set_name.clone().or(found_name);
         let mut hosts = found.servers;
         let follows_dns = self.from_dns && topology_type == TopologyType::Sharded;
         if hosts.is_empty() || !follows_dns {
@@ -73,6 +74,7 @@ mod tests {
         let seeds = Seeds {
             hosts: addresses("a b"),
             from_dns,
+            set_name: options.repl_set_name.clone(),
         };
         let found = Found {
             topology_type,
@@ -112,6 +114,25 @@ mod tests {
             let options = options(&uri, false, topology_type, "a").await;
             let name = options.repl_set_name.as_deref();
             assert_eq!(name, set_name, "{topology_type:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_replica_set_without_members_may_have_a_new_name() {
+        let mut options = ClientOptions::parse("mongodb://a,b/").await.unwrap();
+        let seeds = Seeds {
+            hosts: addresses("a b"),
+            from_dns: false,
+            set_name: None,
+        };
+        for (servers, set_name) in [("a", Some("rs")), ("", None)] {
+            let found = Found {
+                topology_type: TopologyType::ReplicaSetNoPrimary,
+                set_name: Some("rs".to_owned()),
+                servers: addresses(servers),
+            };
+            seeds.begin_with(found, &mut options);
+            assert_eq!(options.repl_set_name.as_deref(), set_name);
         }
     }
 }
