@@ -67,6 +67,13 @@ impl<K: Copy + Eq + Hash> Shares<K> {
     }
 }
 
+impl<K: Copy + Eq + Hash> Share<K> {
+    /// The holder of this unit.
+    pub(crate) fn holder(&self) -> K {
+        self.holder
+    }
+}
+
 impl<K: Copy + Eq + Hash> Drop for Share<K> {
     fn drop(&mut self) {
         let mut taken = self.shares.taken.lock();

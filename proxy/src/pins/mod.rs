@@ -132,9 +132,12 @@ impl<S: Clone> Pins<S> {
             .then_some(CursorUse { pins: self, id })
     }
 
-    /// Removes the pin of a cursor that is exhausted or killed.
-    pub(crate) fn unpin_cursor(&self, id: i64) {
-        self.cursors.remove(&id);
+    /// Removes the pin of a user's cursor that is exhausted or killed. Does nothing if the cursor
+    /// belongs to another user: a router may reply that this cursor does not exist, if the user
+    /// names another collection than the cursor's.
+    pub(crate) fn unpin_cursor(&self, id: i64, user: u64) {
+        self.cursors
+            .remove_if(&id, |pinned| pinned.share.holder() == user);
     }
 
     /// Pins a session's transaction to its server, and replaces the pin of the session's previous
@@ -154,7 +157,7 @@ impl<S: Clone> Pins<S> {
     /// pin belongs to another transaction.
     pub(crate) fn unpin_transaction(&self, key: SessionKey, number: i64) {
         self.transactions
-            .remove_if(&key, |(pinned, _)| *pinned == number);
+            .remove_if(&key, |pinned| pinned.value.0 == number);
     }
 
     /// Returns the server of a transaction. The call counts as a use of the transaction's pin, so
@@ -208,7 +211,8 @@ struct Pinned<V> {
     used_at: Instant,
     /// Number of operations that use the entry now.
     uses: u32,
-    _share: Share<u64>,
+    /// The unit of the table that the user of this entry holds.
+    share: Share<u64>,
 }
 
 impl<V> Pinned<V> {
@@ -259,7 +263,7 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
                     value,
                     used_at: now,
                     uses: 0,
-                    _share: share,
+                    share,
                 });
             }
         }
@@ -295,16 +299,9 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
         }
     }
 
-    fn remove(&self, key: &K) {
-        self.shard(key).lock().remove(key);
-    }
-
-    fn remove_if(&self, key: &K, should_remove: impl FnOnce(&V) -> bool) {
+    fn remove_if(&self, key: &K, should_remove: impl FnOnce(&Pinned<V>) -> bool) {
         let mut shard = self.shard(key).lock();
-        if shard
-            .get(key)
-            .is_some_and(|pinned| should_remove(&pinned.value))
-        {
+        if shard.get(key).is_some_and(should_remove) {
             shard.remove(key);
         }
     }
@@ -396,7 +393,7 @@ mod tests {
             assert!(pins.pin_cursor(id, 1, pin(1), now));
         }
         assert_eq!(pins.counts(), (3, 0));
-        pins.unpin_cursor(8);
+        pins.unpin_cursor(8, 1);
         assert!(pins.cursor(8, now).is_none());
         let later = now + CURSOR_IDLE - Duration::from_secs(1);
         assert!(pins.cursor(7, later).is_some());
@@ -419,9 +416,21 @@ mod tests {
             pins.pin_cursor(0, 1, pin(0), now),
             "the cursor was already pinned"
         );
-        pins.unpin_cursor(0);
+        pins.unpin_cursor(0, 1);
         pins.maintain(now + CURSOR_IDLE);
         assert!((0..80).all(|id| pins.pin_cursor(id, 1, pin(0), now)));
+    }
+
+    /// A cursor's *pin* records which server holds the cursor.
+    #[tokio::test(start_paused = true)]
+    async fn a_user_cannot_remove_the_pin_of_another_user_s_cursor() {
+        let pins = pins(100, 100);
+        let now = Instant::now();
+        assert!(pins.pin_cursor(7, 1, pin(1), now));
+        pins.unpin_cursor(7, 2);
+        assert!(pins.cursor(7, now).is_some());
+        pins.unpin_cursor(7, 1);
+        assert!(pins.cursor(7, now).is_none());
     }
 
     #[tokio::test(start_paused = true)]

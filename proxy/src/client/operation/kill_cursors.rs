@@ -108,8 +108,9 @@ impl Operation<'_> {
             if reply.get_f64("ok").is_ok_and(|ok| ok == 0.0) {
                 return self.pass_error(&pool, generation, reply, observation);
             }
+            let user = self.identity.id().as_u64();
             for cursor in cursors {
-                self.shared.routing.pins.unpin_cursor(cursor);
+                self.shared.routing.pins.unpin_cursor(cursor, user);
             }
             merged = Some(merge(merged, &reply));
             outcome = Outcome::Ok;

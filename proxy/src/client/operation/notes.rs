@@ -145,17 +145,17 @@ impl Operation<'_> {
         observation: &Observation<'_>,
         now: Instant,
     ) {
+        let (pins, user) = (&self.shared.routing.pins, self.identity.id().as_u64());
         if self.command.class == Class::KillCursors && facts.ok == Some(true) {
-            self.cursor_ids()
-                .for_each(|id| self.shared.routing.pins.unpin_cursor(id));
+            for id in self.cursor_ids() {
+                pins.unpin_cursor(id, user);
+            }
         }
         let has_lost_its_cursor =
             self.command.class == Class::GetMore && reports_lost_cursor(facts);
         match (facts.cursor_id, self.cursor_id()) {
-            (None, Some(ended)) if has_lost_its_cursor => {
-                self.shared.routing.pins.unpin_cursor(ended);
-            }
-            (Some(0), Some(exhausted)) => self.shared.routing.pins.unpin_cursor(exhausted),
+            (None, Some(ended)) if has_lost_its_cursor => pins.unpin_cursor(ended, user),
+            (Some(0), Some(exhausted)) => pins.unpin_cursor(exhausted, user),
             (Some(id), None) if id != 0 => {
                 let server = Arc::clone(checkout.pool());
                 let pin = CursorPin {
@@ -164,8 +164,7 @@ impl Operation<'_> {
                     is_awaiting: self.command.opens_awaiting_cursor(),
                     is_resumable: self.command.opens_change_stream(),
                 };
-                let user = self.identity.id().as_u64();
-                if !self.shared.routing.pins.pin_cursor(id, user, pin, now) {
+                if !pins.pin_cursor(id, user, pin, now) {
                     self.shared.recorder.unobserved("cursor_pins_full");
                 }
             }

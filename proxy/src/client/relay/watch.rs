@@ -660,11 +660,13 @@ impl Login {
 /// a `getMore`, and `killed` are the cursors of a `killCursors`.
 fn unpin_ended(pins: &Pins<()>, facts: &ReplyFacts, cursor: Option<i64>, killed: &[i64]) {
     if facts.ok == Some(true) {
-        killed.iter().for_each(|id| pins.unpin_cursor(*id));
+        for id in killed {
+            pins.unpin_cursor(*id, ANY_USER);
+        }
     }
     let has_ended = facts.cursor_id == Some(0) || reports_lost_cursor(facts);
     if let Some(ended) = cursor.filter(|_| has_ended) {
-        pins.unpin_cursor(ended);
+        pins.unpin_cursor(ended, ANY_USER);
     }
 }
 
