@@ -166,10 +166,11 @@ fn things(client: &Client, db: &str) -> Collection<Document> {
     client.database(db).collection(COLLECTION)
 }
 
-/// Reads with three different commands one after another. Checks that each returns all documents.
+/// Reads with `find`, `distinct` and `aggregate` one after another, and checks that each reply
+/// covers all documents.
 ///
-/// The function does not use the official driver. To the driver, Seawall is a router, and the
-/// driver sends tag sets to routers in a field that no server knows (`tagSets`).
+/// The function does not use the official driver: to this driver, Seawall is a router, and the
+/// driver sends tag sets to routers in the field `tagSets`, which no server knows.
 async fn read(client: &mut RawClient, db: &str, preference: &Document, comment: &str) {
     for n in 0..READS {
         let group = doc! {"$group": {"_id": null, "n": {"$sum": 1}}};

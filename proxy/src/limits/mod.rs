@@ -261,9 +261,9 @@ impl Limits {
         from: Sharer,
         eviction: &Eviction,
     ) -> Result<(ClientPermit, HandshakePermit), ClientLimit> {
-        // The limits of clients are checked before any client is closed. So no client is closed for
-        // a newcomer that one of these limits refuses, unless another newcomer takes the permit
-        // between the check and the admission.
+        // The limits of clients are checked before any client is closed. So Seawall closes no
+        // client for a newcomer that it then refuses because of one of these limits. There is one
+        // exception: another newcomer may take the permit between the check and the admission.
         let can_admit = |permits: &EvictablePermits| permits.can_admit_evicting_silent(from);
         if listener.is_some_and(|listener| !can_admit(&listener.0)) {
             return Err(ClientLimit::Listener);

@@ -181,8 +181,8 @@ impl<K: TurnKey> Turns<K> {
         Turn(self.clone())
     }
 
-    /// Takes a free turn for the next waiter that still waits. `None` if no turn is free or there
-    /// is no such waiter.
+    /// Takes a free turn for the next waiter, and skips waiters that have left. `None` if no turn
+    /// is free or no waiter remains.
     fn next_served(&self) -> Option<(oneshot::Sender<Turn<K>>, Turn<K>)> {
         let mut state = self.0.state.lock();
         if state.taken >= state.count {

@@ -524,7 +524,7 @@ impl Registry {
                     continue;
                 }
             }
-            // Evict in a loop, because an eviction may add a coarse row.
+            // One eviction may not make enough room, because it may add a coarse row.
             while !self.has_room() {
                 match lightest.pop() {
                     Some((weight, serial)) if candidate.least > weight => self.evict(serial, now),

@@ -576,7 +576,7 @@ async fn when_a_new_operation_arrives_waiters_get_the_slots_of_operations_that_b
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_disconnecting_clients_do_not_lower_the_concurrency_limit() {
+async fn operations_whose_clients_have_disconnected_do_not_lower_the_concurrency_limit() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_and_unknown_mechanisms_in_a_users_info_reply_are_ignored() {
+    fn a_users_info_reply_with_repeated_and_unknown_mechanisms_gives_each_known_mechanism_once() {
         let listed = bson!(["SCRAM-SHA-256", "x", "SCRAM-SHA-1", "SCRAM-SHA-256"]);
         let credentials = parse_user(with("mechanisms", listed)).unwrap();
         assert_eq!(credentials.mechanisms, ["SCRAM-SHA-256", "SCRAM-SHA-1"]);

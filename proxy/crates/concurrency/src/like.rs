@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_of_rare_operations_under_load_does_not_make_a_crowded_server_look_unloaded() {
+    fn after_a_day_with_few_operations_a_crowded_server_still_counts_as_crowded() {
         let mut like = Like::default();
         let mut low_load = Sample::default();
         (0..20).for_each(|_| low_load.record(0, Duration::from_millis(1), true));

@@ -311,8 +311,8 @@ impl Number {
         match (bits >> 122) & 0b11111 {
             NAN => return Self::Nan,
             INFINITY => return Self::signed(negative),
-            // The long form of the coefficient encodes only values above the maximum, which count
-            // as zero.
+            // These bits mark the second encoding of the coefficient. All its values are above the
+            // maximum, so the number counts as zero.
             0b11000.. => return Self::Zero,
             _ => {}
         }

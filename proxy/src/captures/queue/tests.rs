@@ -191,7 +191,7 @@ fn records_older_than_one_second_are_dropped_when_an_event_begins_a_capture() {
 
 /// A capture can begin at an event, such as a storm, and then contains the last records before it.
 #[test]
-fn before_an_event_the_queue_drops_old_records_so_that_it_keeps_its_memory_limit() {
+fn while_the_queue_waits_for_an_event_it_drops_old_records_to_stay_within_its_memory_limit() {
     let (queue, totals, now) = ring(10 * RECORD_BYTES);
     queue
         .begin_client(ClientBegan::default(), 0, &totals)

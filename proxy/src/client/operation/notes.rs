@@ -226,7 +226,7 @@ fn lost_its_user(reply: &[u8]) -> bool {
     let mut errmsg = elements.filter(|element| element.name == b"errmsg");
     let text = errmsg.next().and_then(|element| element.value.as_str());
     text.is_some_and(|text| {
-        // Newer servers, for example 8.0, begin the text with a capital letter.
+        // Newer servers begin the text with a capital letter.
         let names_command = text.starts_with("command ") || text.starts_with("Command ");
         names_command && text.ends_with(" requires authentication")
     })

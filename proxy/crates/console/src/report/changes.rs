@@ -95,7 +95,7 @@ struct ReportFile<'a> {
     errors: u64,
     file: &'a str,
     made_at: f64,
-    /// The rates of all operations of the report.
+    /// The rates over all operations of the report.
     operations: Rates,
     /// Length of the report's period, in seconds.
     since_seconds: f64,

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_have_the_colors_that_the_terminal_supports() {
+    fn heat_map_cells_use_only_colors_that_the_terminal_supports() {
         let colours = |colours| {
             let buffer = buffer(&opened(colours), 129, 110);
             let cells = buffer.content().iter();

@@ -317,7 +317,8 @@ impl Connector {
         let first = match hello_reply.get_document("speculativeAuthenticate") {
             Ok(reply) => reply.to_owned().into(),
             // The reply to `hello` has no `speculativeAuthenticate` if the server does not know
-            // this field or if the login failed. In the second case, `saslStart` returns the error.
+            // this field or if the login failed. So the login begins again with `saslStart`, which
+            // also returns the error of a failed login.
             Err(_) => run_step(&mut connection, address, step, &start(cstr!("$db"))).await?,
         };
         let scram = |source| EstablishError::Scram {
