@@ -11,6 +11,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use super::super::tiers::MAX_GAP_SECONDS;
 use seawall_stats::{Distribution, PerPhase, Phase, PhaseTimes, float};
 
 #[cfg(test)]
@@ -62,6 +63,8 @@ pub(super) struct StallDetector {
     /// Usual time of an operation in each phase, in seconds.
     phases: PerPhase<f64>,
     open: Option<OpenEpisode>,
+    /// The end of the last examined second, in seconds since the epoch.
+    last_at: u64,
 }
 
 /// Number of calm seconds (seconds outside of episodes) from which the usual values are computed.
@@ -129,13 +132,18 @@ const LASTING_SECONDS: f64 = 120.0;
 
 impl StallDetector {
     /// Examines the operations that ended in one second. Returns an episode (a detected stall) that
-    /// ended in this second.
+    /// ended in this second. An episode also ends if more than [`MAX_GAP_SECONDS`] are missing
+    /// before this second: the machine slept, or the clock was set forward.
     pub(super) fn second(&mut self, beat: &EndedOperations) -> Option<Episode> {
         push(&mut self.recent, beat.durations.count(), RECENT);
+        let since = beat.at.saturating_sub(self.last_at);
+        self.last_at = beat.at;
         let Some(usual) = self.usual() else {
             self.learn(beat);
             return None;
         };
+        let before_gap = self.open.take_if(|_| since > MAX_GAP_SECONDS);
+        let before_gap = before_gap.and_then(|open| open.episode(&usual));
         let limit = match self.open {
             None => usual.limit,
             Some(_) => FLOOR_SECONDS.max(usual.limit * CALM_SHARE),
@@ -143,7 +151,7 @@ impl StallDetector {
         match (self.slow(beat, &usual, limit), &mut self.open) {
             (None, None) => {
                 self.learn(beat);
-                return None;
+                return before_gap;
             }
             (Some(slow), open) => {
                 open.get_or_insert_with(|| OpenEpisode::at(beat))
@@ -151,7 +159,8 @@ impl StallDetector {
             }
             (None, Some(open)) => open.normal_seconds += 1,
         }
-        self.end(beat, &usual)
+        let ended = self.end(beat, &usual);
+        before_gap.or(ended)
     }
 
     /// True while the usual values are not known yet, because too few seconds have been examined.

@@ -277,6 +277,27 @@ fn stall_has_the_phase_in_which_operations_spent_the_most_time_beyond_the_usual_
     assert_eq!(phases, [Phase::Checkout]);
 }
 
+/// The clock jumps forward before the second stop ends, so the seconds before its end are missing.
+#[test]
+fn a_stall_does_not_include_the_time_by_which_the_clock_jumps_forward() {
+    const JUMP: u64 = 7_200;
+    let mut workload = Workload {
+        stops: vec![(60.0, 62.0), (64.0, 66.0)],
+        ..Workload::steady(1)
+    };
+    let mut detector = StallDetector::default();
+    let mut found = Vec::new();
+    for mut beat in workload.beats(100) {
+        if beat.at > EPOCH + 66 {
+            beat.at += JUMP;
+        }
+        found.extend(detector.second(&beat));
+    }
+    let later = |at: f64| at + float(JUMP);
+    let stalls = [(60.0, 62.0), (later(64.0), later(66.0))];
+    assert_found(&found, &stalls, 1.1);
+}
+
 #[test]
 fn lasting_slowdown_is_reported_as_at_most_one_stall() {
     let mut most = 0;
