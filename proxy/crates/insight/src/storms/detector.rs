@@ -94,6 +94,12 @@ impl StormDetector {
         })
     }
 
+    /// Ends the storm. If the churn stays high, a new storm begins.
+    pub(super) fn end_storm(&mut self) {
+        self.is_storm = false;
+        self.against = 0;
+    }
+
     /// Number of consecutive seconds with high churn so far; 0 during a storm.
     pub(super) fn suspicion(&self) -> u32 {
         if self.is_storm { 0 } else { self.against }

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use super::{MAX_REPEATED_SECONDS, tiers::MAX_GAP_SECONDS};
 use seawall_stats::Traffic;
 
 mod detector;
@@ -69,13 +70,21 @@ pub(super) struct Storms {
 
 impl Storms {
     /// Updates the detector with the traffic since the previous call, which was usually a second
-    /// ago. If a storm began or ended in this time, returns the change and the storm.
+    /// ago. If a storm began or ended in this time, returns the change and the storm. If the clock
+    /// jumped since the previous call, a storm ends with that call.
     pub(super) fn second(
         &mut self,
         traffic: &Traffic,
         now: SystemTime,
     ) -> Option<(StormChange, Storm)> {
-        let seconds = whole_seconds(self.last.replace(now), now);
+        let last = self.last.replace(now);
+        if let Some(last) = last.filter(|last| has_jumped(*last, now))
+            && let Some(ended) = self.end(last)
+        {
+            self.detector.end_storm();
+            return Some(ended);
+        }
+        let seconds = whole_seconds(last, now);
         let arrivals = traffic.arrivals.div_ceil(seconds);
         let usual = self.detector.normal();
         let change = self.detector.second(Churn {
@@ -100,13 +109,7 @@ impl Storms {
                 self.current = Some(storm.clone());
                 Some((change, storm))
             }
-            Some(change @ StormChange::Ended) => {
-                let mut storm = self.current.take()?;
-                storm.ended_at = Some(now);
-                self.past.truncate(REMEMBERED - 1);
-                self.past.push_front(storm.clone());
-                Some((change, storm))
-            }
+            Some(StormChange::Ended) => self.end(now),
             None => {
                 // Traffic before the first second with high churn does not belong to a storm.
                 if self.detector.suspicion() == 0 {
@@ -115,6 +118,15 @@ impl Storms {
                 None
             }
         }
+    }
+
+    /// Moves the current storm, if any, to the past storms.
+    fn end(&mut self, ended_at: SystemTime) -> Option<(StormChange, Storm)> {
+        let mut storm = self.current.take()?;
+        storm.ended_at = Some(ended_at);
+        self.past.truncate(REMEMBERED - 1);
+        self.past.push_front(storm.clone());
+        Some((StormChange::Ended, storm))
     }
 
     /// True while the detector still learns the normal churn: the usual number of short-lived
@@ -126,6 +138,15 @@ impl Storms {
     /// The current storm, if any, followed by past storms, the latest first.
     pub(super) fn list(&self) -> Vec<Storm> {
         self.current.iter().chain(&self.past).cloned().collect()
+    }
+}
+
+/// True if the clock was set back between two calls, or if many seconds are missing between them:
+/// the machine slept, or the clock was set forward.
+fn has_jumped(last: SystemTime, now: SystemTime) -> bool {
+    match now.duration_since(last) {
+        Ok(time) => time > Duration::from_secs(MAX_GAP_SECONDS),
+        Err(back) => back.duration() > Duration::from_secs(MAX_REPEATED_SECONDS),
     }
 }
 
@@ -253,6 +274,34 @@ mod tests {
         scene.now -= Duration::from_secs(10);
         scene.seconds(1, &traffic(70, &CLIENT));
         assert_eq!(scene.storms.list()[0].peak_arrivals, 100);
+    }
+
+    /// The clock jumps forward if the machine slept, or if the clock is set forward.
+    #[test]
+    fn a_storm_ends_at_the_last_second_before_the_clock_jumps() {
+        const HOUR: Duration = Duration::from_secs(3_600);
+        for is_forward in [true, false] {
+            let mut scene = Scene::new();
+            scene.now += 2 * HOUR;
+            scene.seconds(30, &Traffic::default());
+            scene.seconds(5, &traffic(100, &CLIENT));
+            let last = scene.now;
+            match is_forward {
+                true => scene.now += HOUR,
+                false => scene.now -= HOUR,
+            }
+            scene.seconds(5, &traffic(100, &CLIENT));
+            let [
+                (_, StormChange::Began, _),
+                (_, StormChange::Ended, ended),
+                (_, StormChange::Began, _),
+            ] = &*scene.changes
+            else {
+                panic!("{:?}", scene.changes);
+            };
+            assert_eq!(ended.ended_at, Some(last), "{is_forward}");
+            assert_eq!(ended.traffic.arrivals, 500);
+        }
     }
 
     #[test]
