@@ -36,7 +36,8 @@ impl Reading {
     /// The values of the counters. Rates need `before`: the counters of an earlier reply of the
     /// same server process, and the time since that reply.
     pub(super) fn values(&self, before: Option<(&Self, Duration)>) -> Counters {
-        let before = before.filter(|(before, elapsed)| !elapsed.is_zero() && self.follows(before));
+        let before =
+            before.filter(|(before, elapsed)| !elapsed.is_zero() && self.follows(before, *elapsed));
         let figures = COUNTERS.iter().enumerate().map(|(index, counter)| {
             let now = self.raw.get(index).copied().flatten();
             let value = match counter.kind {
@@ -52,14 +53,20 @@ impl Reading {
     }
 
     /// True if `before` is from an earlier reply of the same server process: the process id is the
-    /// same, and neither the uptime nor a total is lower now.
-    fn follows(&self, before: &Self) -> bool {
+    /// same, and neither the uptime nor a total is lower now. False if the uptime shows that far
+    /// more time than `elapsed` has passed.
+    fn follows(&self, before: &Self, elapsed: Duration) -> bool {
         let counters = COUNTERS.iter().zip(self.raw.iter().zip(&before.raw));
         let mut totals = counters.filter(|(counter, _)| matches!(counter.kind, CounterKind::Total));
         self.process.follows(&before.process)
+            && !self.process.outran(&before.process, elapsed)
             && !totals.any(|(_, (now, before))| now < before && now.is_some())
     }
 }
+
+/// Maximum time by which the uptime may rise more than the measured time between two replies. A late
+/// first reply causes a difference, but a command is abandoned after ten seconds.
+const MAX_LATENESS: Duration = Duration::from_secs(15);
 
 /// Identifies the server process that sent a reply.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +85,14 @@ impl Process {
 
     fn follows(&self, before: &Self) -> bool {
         self.id == before.id && self.uptime_ms >= before.uptime_ms
+    }
+
+    /// True if the server ran for far longer since `before` than `elapsed`, the time that Seawall
+    /// measured: Seawall's machine slept, or the server's clock was set forward.
+    fn outran(&self, before: &Self, elapsed: Duration) -> bool {
+        let uptimes = self.uptime_ms.zip(before.uptime_ms);
+        let ran_ms = uptimes.map_or(0.0, |(now, before)| now - before);
+        ran_ms > (elapsed + MAX_LATENESS).as_secs_f64() * 1e3
     }
 }
 
@@ -329,6 +344,19 @@ mod tests {
             ("another process", status(2, 6_000, 200, 200)),
         ] {
             assert_eq!(rates(&now), 0, "{what}");
+        }
+    }
+
+    /// The measured time does not include the time for which the machine slept.
+    #[test]
+    fn first_reply_after_the_machine_slept_gives_no_rates() {
+        let status = |uptime_ms: i64| {
+            Reading::of(&doc! { "uptimeMillis": uptime_ms, "opcounters": { "insert": uptime_ms } })
+        };
+        let before = status(5_000);
+        for (uptime_ms, rates) in [(6_000, 1), (16_000, 1), (3_605_000, 0)] {
+            let values = status(uptime_ms).values(Some((&before, Duration::from_secs(1))));
+            assert_eq!(named(&values).len(), rates, "{uptime_ms}");
         }
     }
 
