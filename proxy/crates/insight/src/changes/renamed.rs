@@ -4,7 +4,7 @@
 
 use std::{
     cell::Cell,
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
@@ -17,6 +17,8 @@ const MAX_COMPARED_TEXTS: u32 = 100_000;
 
 /// The shapes of a period, by the part of their label that replacing names by `*` does not change.
 struct Texts<'a> {
+    /// The ids of the shapes.
+    ids: HashSet<&'a str>,
     all: HashMap<u64, Vec<&'a Label>>,
     /// The shapes with a `*` in their text.
     general: HashMap<u64, Vec<&'a Label>>,
@@ -25,18 +27,25 @@ struct Texts<'a> {
 impl<'a> Texts<'a> {
     fn of(period: &'a Period) -> Self {
         let mut texts = Self {
+            ids: HashSet::new(),
             all: HashMap::new(),
             general: HashMap::new(),
         };
         let occurring = period.series.iter().filter(|(_, of)| of.count > 0);
         for (label, _) in occurring {
             let Some(frame) = frame(label) else { continue };
+            texts.ids.extend(id(label));
             texts.all.entry(frame).or_default().push(label);
             if is_general(label) {
                 texts.general.entry(frame).or_default().push(label);
             }
         }
         texts
+    }
+
+    /// True if the period has this shape, perhaps with another text.
+    fn has(&self, shape: &Label) -> bool {
+        id(shape).is_some_and(|id| self.ids.contains(id))
     }
 }
 
@@ -60,22 +69,22 @@ impl<'a> Renames<'a> {
         }
     }
 
-    /// True if `shape`, a shape of the later period, had another text in the earlier period: the
-    /// two texts differ only in names that one of them replaces by `*`, and the operations have
-    /// moved to the later text. `load` is the load of the later period, divided by that of the
-    /// earlier period.
+    /// True if `shape`, a shape of the later period, had another text in the earlier period: it had
+    /// the same id, or the two texts differ only in names that one of them replaces by `*`, and the
+    /// operations have moved to the later text. `load` is the load of the later period, divided by
+    /// that of the earlier period.
     pub(super) fn occurred_before(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(other, shape, load);
-        self.has_alike(&self.before, shape, have_moved)
+        self.before.has(shape) || self.has_alike(&self.before, shape, have_moved)
     }
 
-    /// True if `shape`, a shape of the earlier period, has another text in the later period: the
-    /// two texts differ only in names that one of them replaces by `*`, and the operations have
-    /// moved to the later text. `load` is the load of the later period, divided by that of the
-    /// earlier period.
+    /// True if `shape`, a shape of the earlier period, has another text in the later period: it has
+    /// the same id, or the two texts differ only in names that one of them replaces by `*`, and the
+    /// operations have moved to the later text. `load` is the load of the later period, divided by
+    /// that of the earlier period.
     pub(super) fn occurs_now(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(shape, other, load);
-        self.has_alike(&self.now, shape, have_moved)
+        self.now.has(shape) || self.has_alike(&self.now, shape, have_moved)
     }
 
     /// True if operations may have moved from the shape `from` to the shape `to`. Then `from` has
@@ -142,6 +151,13 @@ fn frame(label: &Label) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     (command, db, collection, separators).hash(&mut hasher);
     Some(hasher.finish())
+}
+
+fn id(label: &Label) -> Option<&str> {
+    match label {
+        Label::Shape { id, .. } => Some(id),
+        _ => None,
+    }
 }
 
 /// True if the shape's text has a `*`.

@@ -416,6 +416,30 @@ fn a_shape_whose_field_names_are_replaced_by_a_star_is_neither_new_nor_gone() {
     assert_eq!(compare(&half_learned(), &calmer), []);
 }
 
+/// Another version of Seawall may have written another text. The namespace becomes `other` if too
+/// many other namespaces have rows after a restart.
+#[test]
+fn a_shape_with_another_text_or_namespace_but_the_same_id_is_neither_new_nor_gone() {
+    let with = |collection: &str, text: &str| {
+        let mut period = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
+        let label = Label::Shape {
+            level: Level::Fine,
+            id: "the same".into(),
+            command: "find".into(),
+            db: "shop".into(),
+            collection: collection.into(),
+            text: text.into(),
+        };
+        period.series.insert(Arc::new(label), alike(500, 1.0));
+        period
+    };
+    let before = with("orders", "{filter:{a:?}}");
+    for now in [with("orders", "{a:?}"), with("other", "{filter:{a:?}}")] {
+        assert_eq!(compare(&before, &now), []);
+        assert_eq!(compare(&now, &before), []);
+    }
+}
+
 /// A year in a field name is replaced by `*` immediately. Other names must be learned first.
 #[test]
 fn a_new_field_beside_a_star_that_occurs_in_both_periods_makes_a_new_shape() {
