@@ -33,7 +33,8 @@ pub(super) struct EndedOperations {
 pub struct Episode {
     /// Start, in seconds since the epoch: the time at which the first of the slow operations began.
     /// It is computed from the end and the duration of this operation. It may be up to one second
-    /// late, because the end of an operation is known only to the second.
+    /// late, because the end of an operation is known only to the second. An operation of far
+    /// longer duration than all others is ignored.
     pub started_at: f64,
     /// Time from the start to the end of the last second with slow operations.
     pub length: Duration,
@@ -104,6 +105,11 @@ const SEVERAL_OF: u64 = 50;
 /// "Few operations ended" means: less than this share of the usual number of operations ended since
 /// the slowest operation began.
 const FALLEN_SHARE: f64 = 0.7;
+
+/// If the longest of at least [`SEVERAL`] slow operations of a second took more than this many
+/// times as long as the second longest, it began before the stall. An index build is an example:
+/// when it ends after hours, other operations may have waited for a second.
+const OUTLIER_FACTOR: f64 = 5.0;
 
 /// Minimum duration of the longest operation in a stall of fewer than [`SEVERAL`] slow operations.
 /// [`NOTABLE_FACTOR`], [`NOTABLE_LIMITS`] and [`FEW_OF`] must also be satisfied.
@@ -250,21 +256,33 @@ struct Usual {
 struct Slow {
     operations: u64,
     waited: f64,
+    /// The longest duration in seconds, without an outlier (see [`OUTLIER_FACTOR`]).
+    longest: f64,
 }
 
 impl Slow {
     fn over(limit: f64, durations: &Distribution) -> Self {
+        let worst = durations.max().as_secs_f64();
         let mut slow = Self {
             operations: 0,
             waited: 0.0,
+            longest: worst,
         };
-        let worst = durations.max().as_secs_f64();
         for (bucket, count) in durations.buckets() {
             let (lower, upper) = Distribution::<8>::bounds_seconds(bucket);
             let middle = (lower * upper).sqrt().min(worst);
             if middle >= limit || (upper >= worst && worst >= limit) {
                 slow.operations += count;
                 slow.waited += middle * float(count);
+            }
+        }
+        let buckets: Vec<_> = durations.buckets().collect();
+        if let [.., (bucket, _), (_, 1)] = *buckets
+            && slow.operations >= SEVERAL
+        {
+            let (_, second_longest) = Distribution::<8>::bounds_seconds(bucket);
+            if worst > OUTLIER_FACTOR * second_longest {
+                slow.longest = second_longest;
             }
         }
         slow
@@ -301,12 +319,12 @@ impl OpenEpisode {
     }
 
     fn add(&mut self, beat: &EndedOperations, slow: &Slow, usual: &PerPhase<f64>) {
-        let (end, longest) = (float(beat.at), beat.durations.max());
-        self.started_at = self.started_at.min(end - longest.as_secs_f64());
+        let end = float(beat.at);
+        self.started_at = self.started_at.min(end - slow.longest);
         self.ended_at = end;
         self.operations += slow.operations;
         self.waited += slow.waited;
-        self.worst = self.worst.max(longest);
+        self.worst = self.worst.max(beat.durations.max());
         self.slow_seconds += 1;
         self.normal_seconds = 0;
         let count = float(beat.durations.count());

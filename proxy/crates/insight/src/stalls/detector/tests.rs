@@ -230,6 +230,29 @@ fn stall_is_found_if_only_one_operation_per_connection_waits() {
     assert_eq!(found[0].operations, 8);
 }
 
+/// An index build of an hour ends. Nine other operations waited for a second.
+#[test]
+fn a_stall_does_not_begin_with_an_operation_that_took_far_longer_than_all_others() {
+    let mut detector = StallDetector::default();
+    let mut found = Vec::new();
+    for second in 1..=80_u64 {
+        let mut beat = EndedOperations {
+            at: EPOCH + second,
+            ..EndedOperations::default()
+        };
+        let operations: &[(u64, u64)] = match second {
+            60 => &[(100, 2), (9, 1_000), (1, 3_600_000)],
+            _ => &[(100, 2)],
+        };
+        for (number, ms) in operations {
+            (0..*number).for_each(|_| beat.durations.record(Duration::from_millis(*ms)));
+        }
+        found.extend(detector.second(&beat));
+    }
+    assert_found(&found, &[(59.0, 60.0)], 0.01);
+    assert_eq!(found[0].worst, Duration::from_secs(3_600));
+}
+
 #[test]
 fn stalls_every_minute_are_found_to_recur_after_the_third_stall() {
     for seed in 0..SEEDS {
