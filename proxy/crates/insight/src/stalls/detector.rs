@@ -236,6 +236,11 @@ impl StallDetector {
         }
         let p99 = beat.durations.quantile(0.99).max(Duration::from_nanos(1));
         push(&mut self.p99s, p99.as_secs_f64().ln(), MEMORY);
+        // If one of several operations took most of the time, this time is not usual: after an
+        // index build of an hour, the average would be too long for minutes.
+        if count >= SEVERAL && beat.durations.max() * 2 > beat.durations.sum() {
+            return;
+        }
         let known = float(u64::try_from(self.p99s.len()).unwrap_or(u64::MAX));
         for (usual, phase) in self.phases.values_mut().zip(beat.phases.values()) {
             *usual += (phase.as_secs_f64() / float(count) - *usual) / known;

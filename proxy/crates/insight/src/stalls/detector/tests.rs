@@ -253,6 +253,34 @@ fn a_stall_does_not_begin_with_an_operation_that_took_far_longer_than_all_others
     assert_eq!(found[0].worst, Duration::from_secs(3_600));
 }
 
+/// An index build of an hour ends half a minute before the stall.
+#[test]
+fn a_single_long_operation_does_not_change_the_phase_of_the_next_stall() {
+    let mut detector = StallDetector::default();
+    let mut found = Vec::new();
+    for second in 1..=100_u64 {
+        let mut beat = EndedOperations {
+            at: EPOCH + second,
+            ..EndedOperations::default()
+        };
+        let operations: &[(u64, u64)] = match second {
+            50 => &[(100, 2), (1, 3_600_000)],
+            80 => &[(100, 2), (10, 1_000)],
+            _ => &[(100, 2)],
+        };
+        for (number, ms) in operations {
+            for _ in 0..*number {
+                let duration = Duration::from_millis(*ms);
+                beat.durations.record(duration);
+                beat.phases[Phase::Server] += duration;
+            }
+        }
+        found.extend(detector.second(&beat));
+    }
+    let phases: Vec<_> = found.iter().map(|episode| episode.phase).collect();
+    assert_eq!(phases, [Phase::Server]);
+}
+
 #[test]
 fn stalls_every_minute_are_found_to_recur_after_the_third_stall() {
     for seed in 0..SEEDS {
