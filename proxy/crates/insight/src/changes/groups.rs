@@ -8,6 +8,10 @@ use seawall_stats::{Figures, Label, Level, Period};
 /// The command, the database and the collection of a row.
 type Namespace<'a> = (&'a str, &'a str, &'a str);
 
+/// The name of the database and of the collection in rows that count the namespaces without a row
+/// of their own.
+const OTHER: &str = "other";
+
 /// The operations of a period in [`Label::OtherShapes`] and in group rows: the rows that count
 /// several shapes of a command and a namespace together.
 pub(super) struct Groups<'a> {
@@ -55,7 +59,8 @@ impl<'a> Groups<'a> {
         groups
     }
 
-    /// The operations that may be operations of this shape.
+    /// The operations that may be operations of this shape. The namespace of the shape may have had
+    /// no row of its own.
     pub(super) fn may_include(&self, shape: &Label) -> Load {
         let mut load = self.others;
         if let Label::Shape {
@@ -65,11 +70,15 @@ impl<'a> Groups<'a> {
             ..
         } = shape
         {
-            let namespace: Namespace<'_> = (command, db, collection);
-            let group = self.by_namespace.get(&namespace);
-            let group = group.copied().unwrap_or_default();
-            load.count += group.count;
-            load.time += group.time;
+            let own: Namespace<'_> = (command, db, collection);
+            let other: Namespace<'_> = (command, OTHER, OTHER);
+            let groups = [Some(own), Some(other).filter(|other| *other != own)];
+            for group in groups.into_iter().flatten() {
+                let group = self.by_namespace.get(&group);
+                let group = group.copied().unwrap_or_default();
+                load.count += group.count;
+                load.time += group.time;
+            }
         }
         load
     }

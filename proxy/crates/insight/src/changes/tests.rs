@@ -473,12 +473,12 @@ fn a_shape_whose_star_is_a_name_again_after_a_restart_is_neither_new_nor_gone() 
 /// A group row of the shape table counts several shapes of a namespace together.
 #[test]
 fn shape_that_moves_from_a_group_row_to_its_own_row_is_not_reported_as_new() {
-    let folded = |level, collection: &str| {
+    let folded = |level: Level, db: &str, collection: &str| {
         Arc::new(Label::Shape {
             level,
             id: level.as_str().into(),
             command: "find".into(),
-            db: "shop".into(),
+            db: db.into(),
             collection: collection.into(),
             text: "other".into(),
         })
@@ -490,13 +490,16 @@ fn shape_that_moves_from_a_group_row_to_its_own_row_is_not_reported_as_new() {
     };
     let own = with(label(9));
     for level in [Level::Coarse, Level::Rest] {
-        let among_others = with(folded(level, "orders"));
+        let among_others = with(folded(level, "shop", "orders"));
         assert_eq!(compare(&among_others, &own), []);
         assert_eq!(compare(&own, &among_others), []);
         // A group row is not a shape, so it is never new or slower.
         let none = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
         assert_eq!(compare(&none, &among_others), []);
-        let elsewhere = with(folded(level, "users"));
+        // The namespace of the shape had no row in the earlier period.
+        let without_namespace = with(folded(level, "other", "other"));
+        assert_eq!(compare(&without_namespace, &own), []);
+        let elsewhere = with(folded(level, "shop", "users"));
         let new = [(label(9), ChangeKind::New)];
         assert_eq!(kinds(&compare(&elsewhere, &own)), new);
     }
