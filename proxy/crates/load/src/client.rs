@@ -54,14 +54,16 @@ impl Drop for NextOperation {
     fn drop(&mut self) {
         let ends_at = self.shared.ends_at;
         if self.is_in_flight {
-            let sent = self.due;
-            self.due += self.interval;
             // The load ended before the reply arrived, so the latency is not known. A wait of more
-            // than one interval is recorded instead of the latency; a shorter wait is not recorded.
-            if self.due < ends_at {
-                self.shared.record.lock().since_due(sent);
-                self.skip_until(ends_at);
+            // than the mean time between two operations of the load is recorded instead of the
+            // latency; a shorter wait is not recorded. The interval between the operations of one
+            // client is not used here, because it may be longer than the load.
+            let clients = u32::try_from(self.shared.plan.clients).unwrap_or(u32::MAX);
+            if self.due + self.interval / clients.max(1) < ends_at {
+                self.shared.record.lock().since_due(self.due);
             }
+            self.due += self.interval;
+            self.skip_until(ends_at);
         } else if !self.is_connected {
             self.skip_until(ends_at);
         }
@@ -360,6 +362,26 @@ mod tests {
             if expected.0 > 0 {
                 assert!(total.from_due.quantile(1.0) >= sent_before_end.mul_f64(0.9));
             }
+        }
+    }
+
+    /// The interval of each client is as long as the load.
+    #[tokio::test(start_paused = true)]
+    async fn the_last_operation_of_one_of_many_clients_is_recorded_if_it_has_no_reply() {
+        for (sent_before_end_ms, expected) in [(5_000, 1), (50, 0)] {
+            let mut shared = shared().await;
+            Arc::get_mut(&mut shared).unwrap().plan.clients = 100;
+            let next = NextOperation {
+                due: shared.ends_at - Duration::from_millis(sent_before_end_ms),
+                shared: Arc::clone(&shared),
+                interval: DURATION,
+                is_connected: true,
+                is_in_flight: true,
+            };
+            sleep_until(shared.ends_at).await;
+            drop(next);
+            let total = shared.record.lock().total();
+            assert_eq!((total.from_due.count(), total.missed), (expected, 0));
         }
     }
 
