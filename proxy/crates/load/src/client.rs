@@ -18,6 +18,10 @@ use seawall_auth::NonceSource;
 /// reconnecting.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 
+/// In a load without a rate, the wait for a reply that has not arrived at the end of the load is
+/// recorded if it is longer than this.
+const LONG_WAIT: Duration = Duration::from_secs(1);
+
 /// Time limit for one attempt to prepare the load.
 const PREPARE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -70,13 +74,13 @@ impl Drop for NextOperation {
     }
 }
 
-/// The operation of a client that connects, runs this one operation, and disconnects. This value is
-/// dropped when the operation ends, or when the load ends. If the load ends first, the drop records
-/// the operation.
+/// The operation of a client that connects, runs this one operation, and disconnects, or of a load
+/// without a rate. This value is dropped when the operation ends, or when the load ends. If the
+/// load ends first, the drop records the operation.
 struct Arrival {
     shared: Arc<Shared>,
     due: Instant,
-    /// The mean time between two operations of the load.
+    /// The mean time between two operations of the load; [`LONG_WAIT`] if the load has no rate.
     interval: Duration,
     /// True if the operation was sent and its reply has not arrived.
     is_in_flight: bool,
@@ -116,7 +120,7 @@ impl Client {
         while Instant::now() < self.shared.ends_at {
             if let Some(mut link) = self.connect().await {
                 // The result is ignored: the connection is closed even if the operation succeeded.
-                drop(self.ask(&mut link, Instant::now()).await);
+                drop(self.ask_now(&mut link).await);
             }
         }
     }
@@ -148,7 +152,7 @@ impl Client {
             let Some(mut link) = self.connect().await else {
                 continue;
             };
-            while self.ask(&mut link, Instant::now()).await.is_ok() {}
+            while self.ask_now(&mut link).await.is_ok() {}
         }
     }
 
@@ -207,6 +211,21 @@ impl Client {
             self.step(LoadStep::LogIn, logging_in).await?;
         }
         Ok(link)
+    }
+
+    /// Runs an operation that is due now. If the load ends first, a long wait is recorded.
+    async fn ask_now(&mut self, link: &mut Link) -> Result<(), Failure> {
+        let due = Instant::now();
+        let mut arrival = Arrival {
+            shared: Arc::clone(&self.shared),
+            due,
+            interval: LONG_WAIT,
+            is_in_flight: true,
+            has_ended: false,
+        };
+        let asked = self.ask(link, due).await;
+        arrival.has_ended = true;
+        asked
     }
 
     async fn ask(&mut self, link: &mut Link, due: Instant) -> Result<(), Failure> {
@@ -410,6 +429,22 @@ mod tests {
                 assert!(total.from_due.quantile(1.0) >= due_before_end.mul_f64(0.9));
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operation_without_a_rate_and_without_a_reply_is_recorded_at_the_end() {
+        // The listener accepts connections, but no program replies on them.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let uri = format!("mongodb://{}/", listener.local_addr().unwrap());
+        let mut shared = shared().await;
+        let target = Target::parse(&uri).await.unwrap();
+        Arc::get_mut(&mut shared).unwrap().plan.target = target;
+        let mut link = Link::connect(&shared.plan.target, 0).await.unwrap();
+        let mut client = Client::new(Arc::clone(&shared), 0);
+        drop(timeout(DURATION / 2, client.ask_now(&mut link)).await);
+        let total = shared.record.lock().total();
+        assert_eq!((total.from_due.count(), total.missed), (1, 0));
+        assert!(total.from_due.quantile(1.0) >= DURATION.mul_f64(0.45));
     }
 
     #[tokio::test(start_paused = true)]

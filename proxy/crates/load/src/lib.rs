@@ -138,7 +138,8 @@ pub async fn run(plan: Plan, progress: impl Fn(&str)) -> Result<Report, PrepareE
         progress(&line);
     }
     sleep_until(ends_at).await;
-    // Steps that are still running at the end are aborted and not counted.
+    // Steps that are still running at the end are aborted and not counted. Only the time that
+    // operations have waited for their reply is recorded, if it is long.
     clients.abort_all();
     while clients.join_next().await.is_some() {}
     // No task starts clients any more. Each client that this call aborts records its operation.
