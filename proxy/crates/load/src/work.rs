@@ -158,8 +158,12 @@ const SEEDED_AT_A_TIME: u32 = 500;
 const SEEDED_BYTES: usize = 15 << 20;
 
 /// Checks that a reply matches `ask`. If a find returns a document with another `_id`, the reply
-/// may belong to the command of another client.
+/// may belong to the command of another client. A write that was refused, or that a failover may
+/// undo, is no wrong reply.
 pub(super) fn check(ask: Ask, reply: &RawDocument) -> Result<(), Failure> {
+    if let Some(code) = write_error(reply) {
+        return Err(Failure::Refused(code));
+    }
     match ask {
         Ask::Find(id) => {
             let found = found_id(reply).ok_or(Failure::Wrong("no document found"))?;
@@ -169,10 +173,20 @@ pub(super) fn check(ask: Ask, reply: &RawDocument) -> Result<(), Failure> {
             }
         }
         Ask::Insert | Ask::Update(_) => match reply.get_i32("n") {
-            Ok(1) if reply.get("writeErrors").ok().flatten().is_none() => Ok(()),
+            Ok(1) => Ok(()),
             _ => Err(Failure::Wrong("did not write exactly one document")),
         },
     }
+}
+
+/// The code of the error with which a server refuses a write in a reply with `ok: 1`.
+fn write_error(reply: &RawDocument) -> Option<i32> {
+    if let Ok(error) = reply.get_document("writeConcernError") {
+        return Some(error.get_i32("code").unwrap_or(0));
+    }
+    let errors = reply.get_array("writeErrors").ok()?;
+    let first = errors.into_iter().next()?.ok()?;
+    Some(first.as_document()?.get_i32("code").unwrap_or(0))
 }
 
 fn found_id(reply: &RawDocument) -> Option<i64> {
@@ -273,5 +287,24 @@ mod tests {
         assert!(check(Ask::Find(7), &rawdoc! { "cursor": { "firstBatch": [] } }).is_err());
         assert!(check(Ask::Update(7), &rawdoc! { "n": 1 }).is_ok());
         assert!(check(Ask::Insert, &rawdoc! { "n": 0 }).is_err());
+    }
+
+    #[test]
+    fn a_write_with_an_error_is_refused() {
+        for (reply, expected) in [
+            (
+                rawdoc! { "n": 1, "ok": 1.0, "writeConcernError": { "code": 11602 } },
+                11602,
+            ),
+            (
+                rawdoc! { "n": 0, "ok": 1.0, "writeErrors": [{ "index": 0, "code": 121 }] },
+                121,
+            ),
+        ] {
+            for ask in [Ask::Insert, Ask::Update(7)] {
+                let checked = check(ask, &reply);
+                assert!(matches!(checked, Err(Failure::Refused(code)) if code == expected));
+            }
+        }
     }
 }
