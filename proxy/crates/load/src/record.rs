@@ -80,7 +80,7 @@ impl Second {
         }
     }
 
-    fn step_mut(&mut self, step: LoadStep) -> &mut Tally {
+    pub(super) fn step_mut(&mut self, step: LoadStep) -> &mut Tally {
         match step {
             LoadStep::Connect => &mut self.connect,
             LoadStep::Hello => &mut self.hello,

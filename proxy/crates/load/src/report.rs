@@ -9,7 +9,7 @@ use super::{
     own::Share,
     record::{LoadStep, Record, Second, Tally, milliseconds},
 };
-use seawall_stats::Distribution;
+use seawall_stats::{Distribution, float};
 
 /// The results of a load.
 #[derive(Clone, Debug, Serialize)]
@@ -103,7 +103,7 @@ impl Report {
             behaviour,
             offered_per_second,
             duration_s,
-            goodput: f64::from(u32::try_from(total.served()).unwrap_or(u32::MAX)) / duration_s,
+            goodput: float(total.served()) / duration_s,
             missed: total.missed,
             wrong: steps.iter().map(|step| step.wrong).sum(),
             steps: steps.into(),
@@ -247,5 +247,43 @@ impl fmt::Display for Report {
             own.lateness_ms.p99,
             own.lateness_ms.max
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{Mix, Target, Work};
+
+    #[tokio::test]
+    async fn goodput_counts_more_operations_than_fit_into_32_bits() {
+        let mut second = Second::default();
+        second.step_mut(LoadStep::Operation).ok = 6_000_000_000;
+        let mut record = Record::new(Instant::now());
+        record.seconds.insert(0, second);
+        let plan = Plan {
+            target: Target::parse("mongodb://127.0.0.1/").await.unwrap(),
+            clients: 1,
+            behaviour: Behaviour::Closed,
+            duration: Duration::from_secs(600_000),
+            patience: (Duration::ZERO, Duration::ZERO),
+            work: Work {
+                database: "load".into(),
+                collection: "things".into(),
+                documents: 1,
+                payload_bytes: 1,
+                mix: Mix::FINDS,
+            },
+        };
+        let usage = Share {
+            user: 0.0,
+            system: 0.0,
+        };
+        let report = Report::new(&plan, &record, usage);
+        assert!(report.goodput > 9_999.0, "{}", report.goodput);
     }
 }
