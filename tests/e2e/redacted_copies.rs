@@ -159,6 +159,29 @@ async fn seawall_load_copy_writes_to_a_replica_set_on_this_machine_without_furth
     }
 }
 
+/// The pseudonyms of the numbers need more bytes than the numbers.
+#[tokio::test]
+async fn seawall_load_copy_copies_all_documents_of_a_full_capped_collection() {
+    let scratch = Scratch::create().unwrap();
+    let key = scratch.write("key", KEY).unwrap();
+    let from = Standalone::start(Options::default()).await.unwrap();
+    let to = Standalone::start(Options::default()).await.unwrap();
+    let shop = from.client().unwrap().database("shop");
+    let created = shop.create_collection("events").capped(true).size(65_536);
+    created.await.unwrap();
+    let events = shop.collection::<Document>("events");
+    let first = 1_000_000_000_i32;
+    let documents = (first..first + 5000).map(|number| doc! { "_id": number, "n": number });
+    events.insert_many(documents).await.unwrap();
+    let expected = events.count_documents(doc! {}).await.unwrap();
+    assert!((1..5000).contains(&expected), "{expected}");
+    let output = copy(&from, &to, &key, &["--namespace", "shop.events"]).await;
+    assert!(output.0, "{}", output.1);
+    let copied = to.client().unwrap().database("shop");
+    let copied = copied.collection::<Document>("events");
+    assert_eq!(copied.count_documents(doc! {}).await.unwrap(), expected);
+}
+
 /// Inserts orders, and creates a unique and a partial index.
 async fn fill(server: &Standalone) {
     let orders = server

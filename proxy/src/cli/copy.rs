@@ -250,8 +250,9 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Creates the collection. It gets the collation of the original, and it is capped if the
-    /// original is capped.
+    /// Creates the collection. It gets the collation of the original. If the original is capped,
+    /// the copy is capped too, and twice as large: pseudonyms of numbers need up to twice as many
+    /// bytes, and a full capped collection would drop its oldest documents.
     async fn create(&self, specification: &CollectionSpecification) -> Result<(), CopyError> {
         let options = &specification.options;
         let mut create = self.to.create_collection(&specification.name);
@@ -259,7 +260,7 @@ impl Copier<'_> {
             create = create.collation(collation);
         }
         if let (Some(true), Some(size)) = (options.capped, options.size) {
-            create = create.capped(true).size(size);
+            create = create.capped(true).size(size.saturating_mul(2));
         }
         let created = create.await;
         // It is not an error if the collection exists already, because the caller has checked that
