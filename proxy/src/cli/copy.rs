@@ -318,8 +318,8 @@ impl Copier<'_> {
     }
 
     /// Creates the indexes of the original collection. Values in partial index filters are replaced
-    /// by pseudonyms. An index that cannot be built on pseudonyms, such as a geospatial index, is
-    /// reported and skipped.
+    /// by pseudonyms. An index that the server refuses, because it cannot be built on pseudonyms
+    /// (such as a geospatial index), is reported and skipped.
     async fn indexes(&self, name: &str) -> Result<u64, CopyError> {
         let list = self.from.run_cursor_command(doc! { "listIndexes": name });
         let indexes: Vec<Document> = list.await?.try_collect().await?;
@@ -333,10 +333,11 @@ impl Copier<'_> {
             let command = self.create_index(name, &index)?;
             match self.to.run_raw_command(command).await {
                 Ok(_) => created += 1,
-                Err(error) => say(&format!(
+                Err(error) if matches!(*error.kind, ErrorKind::Command(_)) => say(&format!(
                     "{}: index {index_name} skipped: {error}",
                     self.namespace
                 )),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(created)
@@ -381,6 +382,45 @@ mod tests {
         ] {
             let found = remote_member(&hello).await;
             assert_eq!(found.as_deref(), expected, "{hello}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_index_is_skipped_only_if_the_server_refuses_it() {
+        for (is_refused, expected) in [(true, Some(0)), (false, None)] {
+            let script = move |command: &RawDocument| {
+                if command.get_str("listIndexes").is_ok() {
+                    return Response::Reply(rawdoc! { "ok": 1, "cursor": {
+                        "id": 0_i64,
+                        "ns": "shop.orders",
+                        "firstBatch": [{ "v": 2, "key": { "a": 1 }, "name": "a_1" }],
+                    } });
+                }
+                match command.get_str("createIndexes").is_ok() {
+                    true if is_refused => Response::Reply(rawdoc! { "ok": 0, "code": 67 }),
+                    true => Response::Close,
+                    false => Response::Reply(rawdoc! {
+                        "ok": 1,
+                        "helloOk": true,
+                        "isWritablePrimary": true,
+                        "maxBsonObjectSize": 16_777_216,
+                        "maxMessageSizeBytes": 48_000_000,
+                        "minWireVersion": 0,
+                        "maxWireVersion": 21,
+                    }),
+                }
+            };
+            let server = ScriptedServer::start(move || script).await;
+            let uri = format!("mongodb://{}/", server.address());
+            let options = ClientOptions::parse(&uri).await.unwrap();
+            let shop = Client::with_options(options).unwrap().database("shop");
+            let copier = Copier {
+                redactor: &Redactor::new(b"a key with more than sixteen bytes", Mode::Ordered),
+                from: shop.clone(),
+                to: shop,
+                namespace: "shop.orders".to_owned(),
+            };
+            assert_eq!(copier.indexes("orders").await.ok(), expected);
         }
     }
 
