@@ -22,7 +22,7 @@ const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 /// recorded if it is longer than this.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 
-/// Time limit for one attempt to prepare the load.
+/// Time limit for the connection that prepares the load, and for each of its commands.
 const PREPARE_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) struct Client {
@@ -279,12 +279,12 @@ pub(super) async fn prepare(
             let logged_in = link.log_in(user, keys, nonces).await;
             logged_in.map_err(|failure| ("logging in", failure))?;
         }
-        seed(plan, &mut link)
-            .await
-            .map_err(|failure| ("preparing documents", failure))
+        Ok(link)
     };
-    let prepared = timeout(PREPARE_LIMIT, work).await;
-    prepared.unwrap_or(Err(("preparing", Failure::TimedOut)))
+    let connected = timeout(PREPARE_LIMIT, work).await;
+    let mut link = connected.unwrap_or(Err(("connecting", Failure::TimedOut)))?;
+    let seeded = seed(plan, &mut link).await;
+    seeded.map_err(|failure| ("preparing documents", failure))
 }
 
 /// Inserts the documents in the order of their `_id`. If the last document exists, an earlier load
@@ -292,13 +292,15 @@ pub(super) async fn prepare(
 async fn seed(plan: &Plan, link: &mut Link) -> Result<(), Failure> {
     let last = Ask::Find(plan.work.documents.max(1) - 1);
     let read = plan.work.command(last, plan.target.read_mode);
-    if check(last, link.run(&read).await?).is_ok() {
+    let found = timeout(PREPARE_LIMIT, link.run(&read)).await;
+    if check(last, found.unwrap_or(Err(Failure::TimedOut))?).is_ok() {
         return Ok(());
     }
     let mut first = 0;
     while first < plan.work.documents {
         let (command, end) = plan.work.seed(first);
-        link.run(&command).await?;
+        let written = timeout(PREPARE_LIMIT, link.run(&command)).await;
+        written.unwrap_or(Err(Failure::TimedOut))?;
         first = end;
     }
     Ok(())
@@ -306,6 +308,13 @@ async fn seed(plan: &Plan, link: &mut Link) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use bson::{RawDocumentBuf, rawdoc};
+    use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, encode_op_msg_like};
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
     use super::*;
     use crate::{Behaviour, Plan, Target, Work, record::Record};
 
@@ -340,6 +349,46 @@ mod tests {
             record: seawall_locks::Mutex::new(Record::new(now)),
             ends_at: now + DURATION,
         })
+    }
+
+    /// Accepts one connection, and sends `reply` to each command after `delay`.
+    async fn reply_to_all(listener: TcpListener, reply: RawDocumentBuf, delay: Duration) {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = [0; HEADER_BYTES];
+        while stream.read_exact(&mut head).await.is_ok() {
+            let header = Header::parse(&head, MAX_MESSAGE_BYTES).unwrap();
+            let mut rest = vec![0; header.message_length - HEADER_BYTES];
+            stream.read_exact(&mut rest).await.unwrap();
+            sleep(delay).await;
+            let message = encode_op_msg_like(0, 1, header.request_id, reply.as_bytes());
+            stream.write_all(&message).await.unwrap();
+        }
+    }
+
+    /// Inserts documents with six commands into a server that replies as [`reply_to_all`].
+    async fn prepare_with(
+        reply: RawDocumentBuf,
+        delay: Duration,
+    ) -> Result<(), (&'static str, Failure)> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("mongodb://{}/", listener.local_addr().unwrap());
+        let mut plan = shared().await.plan.clone();
+        plan.target = Target::parse(&uri).await.unwrap();
+        plan.work.documents = 3000;
+        let replying = tokio::spawn(reply_to_all(listener, reply, delay));
+        let nonces = NonceSource::new().unwrap();
+        let prepared = prepare(&plan, &Keyring::default(), &nonces).await;
+        replying.abort();
+        prepared
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_insertion_of_all_documents_may_take_longer_than_one_command() {
+        let reply = rawdoc! { "ok": 1.0, "cursor": { "firstBatch": [] } };
+        let prepared = prepare_with(reply.clone(), PREPARE_LIMIT / 2).await;
+        assert!(prepared.is_ok(), "{prepared:?}");
+        let prepared = prepare_with(reply, PREPARE_LIMIT * 2).await;
+        assert!(matches!(prepared, Err(("connecting", Failure::TimedOut))));
     }
 
     #[test]
