@@ -10,7 +10,7 @@ use super::{
     link::{Failure, Link},
     record::LoadStep,
     target::Keyring,
-    work::{Ask, SEED, check},
+    work::{Ask, SEED, check, write_error},
 };
 use seawall_auth::NonceSource;
 
@@ -300,7 +300,9 @@ async fn seed(plan: &Plan, link: &mut Link) -> Result<(), Failure> {
     while first < plan.work.documents {
         let (command, end) = plan.work.seed(first);
         let written = timeout(PREPARE_LIMIT, link.run(&command)).await;
-        written.unwrap_or(Err(Failure::TimedOut))?;
+        if let Some(code) = write_error(written.unwrap_or(Err(Failure::TimedOut))?) {
+            return Err(Failure::Refused(code));
+        }
         first = end;
     }
     Ok(())
@@ -389,6 +391,17 @@ mod tests {
         assert!(prepared.is_ok(), "{prepared:?}");
         let prepared = prepare_with(reply, PREPARE_LIMIT * 2).await;
         assert!(matches!(prepared, Err(("connecting", Failure::TimedOut))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn documents_that_the_server_refuses_are_an_error() {
+        let reply = rawdoc! { "ok": 1.0, "n": 0, "writeErrors": [{ "index": 0, "code": 121 }] };
+        let prepared = prepare_with(reply, Duration::ZERO).await;
+        let step = "preparing documents";
+        assert!(
+            matches!(prepared, Err((at, Failure::Refused(121))) if at == step),
+            "{prepared:?}"
+        );
     }
 
     #[test]

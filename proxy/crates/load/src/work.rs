@@ -180,7 +180,7 @@ pub(super) fn check(ask: Ask, reply: &RawDocument) -> Result<(), Failure> {
 }
 
 /// The code of the error with which a server refuses a write in a reply with `ok: 1`.
-fn write_error(reply: &RawDocument) -> Option<i32> {
+pub(super) fn write_error(reply: &RawDocument) -> Option<i32> {
     if let Ok(error) = reply.get_document("writeConcernError") {
         return Some(error.get_i32("code").unwrap_or(0));
     }
