@@ -63,7 +63,8 @@ struct Common {
     #[arg(long, value_name = "PER_SECOND")]
     expect_goodput: Option<f64>,
     /// Exit with status 1 if the 99th percentile of latency is higher than this; latency is counted
-    /// from the time at which an operation was due.
+    /// from the time at which an operation was due. Operations that failed or were not sent count
+    /// as slower.
     #[arg(long, value_name = "MS")]
     expect_p99_ms: Option<f64>,
     /// Allow an endpoint that is not on this machine.

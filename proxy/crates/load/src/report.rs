@@ -26,6 +26,10 @@ pub struct Report {
     steps: Vec<StepReport>,
     /// Latency of operations in milliseconds, measured from the time when they were due.
     operation_from_due_ms: Quantiles,
+    /// True if 1 % or more of the operations have no latency, because they failed or were not sent.
+    /// Then the 99th percentile of all operations is not known.
+    #[serde(skip)]
+    is_p99_unknown: bool,
     generator: Generator,
     timeline: Vec<SecondReport>,
 }
@@ -79,7 +83,7 @@ pub struct Objectives {
     /// Minimum number of successful operations per second.
     pub goodput: Option<f64>,
     /// Maximum 99th percentile of latency in milliseconds, measured from the time when an operation
-    /// was due.
+    /// was due. Operations that failed or were not sent are slower than any maximum.
     pub p99_ms: Option<f64>,
 }
 
@@ -93,6 +97,8 @@ impl Report {
             Behaviour::Closed => ("kept", None),
             Behaviour::KeptAt(rate) => ("kept", Some(rate)),
         };
+        let operation = total.step(LoadStep::Operation);
+        let failed = operation.closed + operation.refused + operation.wrong + total.missed;
         let steps = LoadStep::ALL.map(|step| StepReport::of(step, total.step(step)));
         // Results after the last whole second are in the totals, but not in the timeline.
         let whole = record.seconds.range(..plan.duration.as_secs());
@@ -108,6 +114,7 @@ impl Report {
             wrong: steps.iter().map(|step| step.wrong).sum(),
             steps: steps.into(),
             operation_from_due_ms: Quantiles::of(&total.from_due),
+            is_p99_unknown: failed.saturating_mul(99) >= total.from_due.count(),
             generator: Generator {
                 cpu_user: usage.user,
                 cpu_system: usage.system,
@@ -131,10 +138,15 @@ impl Report {
             ));
         }
         let p99 = self.operation_from_due_ms.p99;
-        // If no operation has a latency, `p99` is 0, but the objective is missed.
-        let is_empty = self.operation_from_due_ms.max == 0.0;
-        if let Some(most) = objectives.p99_ms.filter(|most| p99 > *most || is_empty) {
-            missed.push(format!("p99 {p99:.1} ms, expected at most {most:.1} ms"));
+        if let Some(most) = objectives.p99_ms {
+            if self.is_p99_unknown {
+                missed.push(format!(
+                    "p99 unknown, because too many operations failed or were not sent, expected at \
+                     most {most:.1} ms"
+                ));
+            } else if p99 > most {
+                missed.push(format!("p99 {p99:.1} ms, expected at most {most:.1} ms"));
+            }
         }
         missed
     }
@@ -259,10 +271,8 @@ mod tests {
     use super::*;
     use crate::{Mix, Target, Work};
 
-    #[tokio::test]
-    async fn goodput_counts_more_operations_than_fit_into_32_bits() {
-        let mut second = Second::default();
-        second.step_mut(LoadStep::Operation).ok = 6_000_000_000;
+    /// The report on a load whose results are those of one second.
+    async fn report(second: Second) -> Report {
         let mut record = Record::new(Instant::now());
         record.seconds.insert(0, second);
         let plan = Plan {
@@ -283,7 +293,38 @@ mod tests {
             user: 0.0,
             system: 0.0,
         };
-        let report = Report::new(&plan, &record, usage);
-        assert!(report.goodput > 9_999.0, "{}", report.goodput);
+        Report::new(&plan, &record, usage)
+    }
+
+    #[tokio::test]
+    async fn goodput_counts_more_operations_than_fit_into_32_bits() {
+        let mut second = Second::default();
+        second.step_mut(LoadStep::Operation).ok = 6_000_000_000;
+        let goodput = report(second).await.goodput;
+        assert!(goodput > 9_999.0, "{goodput}");
+    }
+
+    #[tokio::test]
+    async fn failed_and_missed_operations_are_slower_than_the_objective() {
+        let objectives = Objectives {
+            goodput: None,
+            p99_ms: Some(50.0),
+        };
+        for (served, refused, missed, is_reached) in [
+            (0, 0, 0, false),
+            (99, 0, 0, true),
+            (100, 1, 0, true),
+            (100, 2, 0, false),
+            (100, 0, 2, false),
+        ] {
+            let mut second = Second::default();
+            for _ in 0..served {
+                second.from_due.record(Duration::from_millis(1));
+            }
+            second.step_mut(LoadStep::Operation).refused = refused;
+            second.missed = missed;
+            let problems = report(second).await.missed(objectives);
+            assert_eq!(problems.is_empty(), is_reached, "{problems:?}");
+        }
     }
 }
