@@ -22,6 +22,10 @@ const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 /// recorded if it is longer than this.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 
+/// Maximum time between two operations of a client, in seconds: a year. No load takes so long, and
+/// a point in time can be this far in the future.
+pub(super) const MAX_INTERVAL_S: f64 = 31_536_000.0;
+
 /// Time limit for the connection that prepares the load, and for each of its commands.
 const PREPARE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -257,11 +261,11 @@ impl Client {
     }
 }
 
-/// The time between two operations of a client, from 1 ns to 1 h. `rate` is the number of
-/// operations per second that are due for all clients together.
+/// The time between two operations of a client, from 1 ns to [`MAX_INTERVAL_S`]. `rate` is the
+/// number of operations per second that are due for all clients together.
 fn interval(clients: usize, rate: f64) -> Duration {
     let clients = u32::try_from(clients).unwrap_or(u32::MAX);
-    let seconds = (f64::from(clients) / rate).clamp(1e-9, 3600.0);
+    let seconds = (f64::from(clients) / rate).clamp(1e-9, MAX_INTERVAL_S);
     Duration::from_secs_f64(seconds)
 }
 
@@ -405,11 +409,12 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_between_operations_is_at_least_1_ns_and_at_most_1_h() {
+    fn the_interval_between_operations_is_at_least_1_ns_and_at_most_a_year() {
         for (clients, rate, expected) in [
             (10, 100.0, Duration::from_millis(100)),
             (1, 1e12, Duration::from_nanos(1)),
-            (1, 1e-300, Duration::from_secs(3600)),
+            (5000, 1.0, Duration::from_secs(5000)),
+            (1, 1e-300, Duration::from_secs(31_536_000)),
         ] {
             assert_eq!(interval(clients, rate), expected);
         }

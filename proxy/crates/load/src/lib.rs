@@ -35,7 +35,11 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use self::{client::Client, own::Usage, record::Record};
+use self::{
+    client::{Client, MAX_INTERVAL_S},
+    own::Usage,
+    record::Record,
+};
 use seawall_auth::NonceSource;
 use seawall_locks::Mutex;
 
@@ -186,7 +190,7 @@ async fn arrivals(shared: Arc<Shared>, rate: f64, arrived: Arrived) {
     let mut due = Instant::now();
     for number in 0.. {
         let pause = -(1.0 - random.random::<f64>()).ln() / rate;
-        due += Duration::from_secs_f64(pause.min(60.0));
+        due += Duration::from_secs_f64(pause.min(MAX_INTERVAL_S));
         sleep_until(due).await;
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             shared.record.lock().missed(due);
