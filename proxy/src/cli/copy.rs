@@ -211,6 +211,13 @@ async fn select(
             return Err(CopyError::NoCollection(format!("{database}.{name}")));
         }
         for specification in found {
+            // The options `--namespace` may name a collection twice, also by its database.
+            let is_selected = |(other, known): &(String, CollectionSpecification)| {
+                *other == database && known.name == specification.name
+            };
+            if selected.iter().any(is_selected) {
+                continue;
+            }
             match specification.collection_type {
                 CollectionType::Collection if !specification.name.starts_with("system.") => {
                     selected.push((database.clone(), specification));
@@ -385,6 +392,49 @@ mod tests {
         }
     }
 
+    /// The reply of a standalone server to `hello`.
+    fn hello() -> RawDocumentBuf {
+        rawdoc! {
+            "ok": 1,
+            "helloOk": true,
+            "isWritablePrimary": true,
+            "maxBsonObjectSize": 16_777_216,
+            "maxMessageSizeBytes": 48_000_000,
+            "minWireVersion": 0,
+            "maxWireVersion": 21,
+        }
+    }
+
+    async fn client(server: &ScriptedServer) -> Client {
+        let uri = format!("mongodb://{}/", server.address());
+        Client::with_options(ClientOptions::parse(&uri).await.unwrap()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_collection_that_is_named_twice_is_copied_once() {
+        let script = |command: &RawDocument| {
+            if command.get("listCollections").unwrap().is_none() {
+                return Response::Reply(hello());
+            }
+            let orders = rawdoc! {
+                "name": "orders",
+                "type": "collection",
+                "options": {},
+                "info": { "readOnly": false },
+            };
+            Response::Reply(rawdoc! { "ok": 1, "cursor": {
+                "id": 0_i64,
+                "ns": "shop.$cmd.listCollections",
+                "firstBatch": [orders],
+            } })
+        };
+        let server = ScriptedServer::start(move || script).await;
+        let namespaces = ["shop", "shop.orders", "crm"].map(str::to_owned);
+        let selected = select(&client(&server).await, &namespaces).await.unwrap();
+        let databases: Vec<_> = selected.iter().map(|(database, _)| database).collect();
+        assert_eq!(databases, ["shop", "crm"]);
+    }
+
     #[tokio::test]
     async fn an_index_is_skipped_only_if_the_server_refuses_it() {
         for (is_refused, expected) in [(true, Some(0)), (false, None)] {
@@ -399,21 +449,11 @@ mod tests {
                 match command.get_str("createIndexes").is_ok() {
                     true if is_refused => Response::Reply(rawdoc! { "ok": 0, "code": 67 }),
                     true => Response::Close,
-                    false => Response::Reply(rawdoc! {
-                        "ok": 1,
-                        "helloOk": true,
-                        "isWritablePrimary": true,
-                        "maxBsonObjectSize": 16_777_216,
-                        "maxMessageSizeBytes": 48_000_000,
-                        "minWireVersion": 0,
-                        "maxWireVersion": 21,
-                    }),
+                    false => Response::Reply(hello()),
                 }
             };
             let server = ScriptedServer::start(move || script).await;
-            let uri = format!("mongodb://{}/", server.address());
-            let options = ClientOptions::parse(&uri).await.unwrap();
-            let shop = Client::with_options(options).unwrap().database("shop");
+            let shop = client(&server).await.database("shop");
             let copier = Copier {
                 redactor: &Redactor::new(b"a key with more than sixteen bytes", Mode::Ordered),
                 from: shop.clone(),
