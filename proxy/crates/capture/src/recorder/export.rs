@@ -123,11 +123,14 @@ impl Export {
 
     fn reply(&mut self, reply: Reply) -> Option<Packet> {
         let client = self.pending.remove(&reply.operation);
-        let is_unacknowledged = reply.outcome() == Outcome::Unacknowledged;
+        // The capture may have the server's reply to Seawall, but the client got no reply.
+        if reply.outcome() == Outcome::Unacknowledged {
+            return None;
+        }
         match client.filter(|_| !reply.message.is_empty()) {
             Some(client) => Some(self.message(client, reply.at_us, reply.message)),
             None => {
-                self.counts.without_reply += u64::from(!is_unacknowledged);
+                self.counts.without_reply += 1;
                 None
             }
         }

@@ -13,7 +13,7 @@ use seawall_wire::{
 };
 
 use super::*;
-use crate::record::{Content, Facts, Header, Outcome, ReplyDetail};
+use crate::record::{Content, Facts, Header, Outcome, Reply, ReplyDetail};
 
 const BEGAN_AT_US: u64 = 1_700_000_000_000_000;
 
@@ -443,6 +443,30 @@ fn export_counts_the_operations_that_still_ran_when_the_capture_ended() {
     }
     let counts = export.counts();
     assert_eq!((counts.operations, counts.without_reply), (2, 1));
+}
+
+/// Seawall sends an unacknowledged write as a write with a reply, so a capture has the reply.
+#[test]
+fn the_reply_to_an_unacknowledged_write_is_not_exported() {
+    let mut header = Header::default();
+    header.set_reply_detail(ReplyDetail::Whole);
+    let mut export = Export::new(Layout::Addresses, &header).unwrap();
+    let insert = doc! { "insert": "c", "documents": [{}], "$db": "d" };
+    let insert = with_flags(&request(2, &insert), MORE_TO_COME);
+    let (records, _) = import([(1, insert.clone())]);
+    let mut packets = Vec::new();
+    for record in records {
+        packets.extend(export.convert(match record {
+            Content::Reply(unacknowledged) => Content::Reply(Reply {
+                message: reply(3, 2, &doc! { "ok": 1.0 }),
+                ..unacknowledged
+            }),
+            other => other,
+        }));
+    }
+    let messages: Vec<_> = packets.iter().map(|packet| &packet.message).collect();
+    assert_eq!(messages, [&insert]);
+    assert_eq!(export.counts().without_reply, 0);
 }
 
 /// The import keeps data of each command until it reads the reply. In this test, there is no reply.
