@@ -142,6 +142,8 @@ pub(super) struct LogFile {
     path: PathBuf,
     file: File,
     checked_at: Option<Instant>,
+    /// True if the file ends with a part of a line, because a write failed within this line.
+    is_torn: bool,
 }
 
 impl LogFile {
@@ -151,6 +153,7 @@ impl LogFile {
             path,
             file,
             checked_at: None,
+            is_torn: false,
         })
     }
 
@@ -161,10 +164,29 @@ impl LogFile {
             self.checked_at = Some(now);
             if !self.is_in_place()? {
                 self.file = append_to(&self.path)?;
+                self.is_torn = false;
             }
         }
-        // `File` has no buffer, so no flush is needed.
-        self.file.write_all(line)
+        if self.is_torn {
+            self.append(b"\n")?;
+        }
+        self.append(line)
+    }
+
+    /// Appends bytes to the file. `File` has no buffer, so no flush is needed.
+    fn append(&mut self, mut rest: &[u8]) -> io::Result<()> {
+        while !rest.is_empty() {
+            match self.file.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    rest = rest.get(count..).unwrap_or_default();
+                    self.is_torn = !rest.is_empty();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// True if the path still leads to the open file.
@@ -184,7 +206,12 @@ fn append_to(path: &PathBuf) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, process};
+    use std::{
+        env,
+        io::Read as _,
+        os::{fd::OwnedFd, unix::net::UnixStream},
+        process,
+    };
 
     use super::*;
 
@@ -209,6 +236,33 @@ mod tests {
         file.write(b"4\n", start + 2 * FILE_CHECK_INTERVAL).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "4\n");
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// The buffer of a socket accepts a part of a long line, like a disk that becomes full.
+    #[test]
+    fn a_line_after_a_line_that_was_written_in_part_begins_on_a_new_line() {
+        let (written, mut reader) = UnixStream::pair().unwrap();
+        written.set_nonblocking(true).unwrap();
+        reader.set_nonblocking(true).unwrap();
+        let now = Instant::now();
+        let mut file = LogFile {
+            path: PathBuf::new(),
+            file: File::from(OwnedFd::from(written)),
+            checked_at: Some(now),
+            is_torn: false,
+        };
+        let long = vec![b'1'; 16 << 20];
+        file.write(&long, now).unwrap_err();
+        let mut bytes = Vec::new();
+        let error = reader.read_to_end(&mut bytes).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!((1..long.len()).contains(&bytes.len()));
+        bytes.clear();
+        file.write(b"2\n", now).unwrap();
+        file.write(b"3\n", now).unwrap();
+        drop(file);
+        reader.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, b"\n2\n3\n");
     }
 
     #[test]
