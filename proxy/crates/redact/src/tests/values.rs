@@ -410,3 +410,12 @@ fn redacted_error_replies_contain_no_user_data() {
     let redacted = reply(&original);
     assert!(!redacted.values().any(has_sentinel), "{redacted}");
 }
+
+#[test]
+fn a_redacted_reply_to_kill_cursors_keeps_the_ids_of_the_cursors() {
+    let original = doc! {
+        "cursorsKilled": [7_i64], "cursorsNotFound": [8_i64, 9_i64], "cursorsAlive": [10_i64],
+        "cursorsUnknown": [], "ok": 1.0,
+    };
+    assert_eq!(reply(&original), original);
+}

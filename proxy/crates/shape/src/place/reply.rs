@@ -63,13 +63,17 @@ impl Part {
     }
 }
 
-const KEPT_FIELDS: [&[u8]; 23] = [
+const KEPT_FIELDS: [&[u8]; 27] = [
     b"$clusterTime",
     b"$configTime",
     b"$gleStats",
     b"code",
     b"codeName",
     b"createdCollectionAutomatically",
+    b"cursorsAlive",
+    b"cursorsKilled",
+    b"cursorsNotFound",
+    b"cursorsUnknown",
     b"electionId",
     b"errorLabels",
     b"n",
