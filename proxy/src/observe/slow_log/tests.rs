@@ -64,6 +64,23 @@ fn write(log: &SlowLog, entry: &Entry<'_>) {
     }
 }
 
+/// A terminal reads U+009B as the beginning of an escape sequence, like ESC and `[`.
+#[test]
+fn control_characters_in_names_are_escaped() {
+    let collection = "a\u{9b}2J\u{7f}\u{1b}[2J\n";
+    let entry = Entry {
+        collection,
+        ..entry()
+    };
+    let mut bytes = line::line(&entry, None).unwrap();
+    line::finish(&mut bytes, 0);
+    let text = String::from_utf8(bytes).unwrap();
+    let text = text.strip_suffix('\n').unwrap();
+    assert!(!text.contains(char::is_control), "{text:?}");
+    let read: Value = serde_json::from_str(text).unwrap();
+    assert_eq!(read["collection"], collection);
+}
+
 /// A buffer for the written bytes, shared with the test.
 #[derive(Clone, Default)]
 pub(in crate::observe) struct Written(Arc<Mutex<Vec<u8>>>);
