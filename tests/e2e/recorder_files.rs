@@ -16,7 +16,7 @@ use mongodb::{
 };
 use seawall_capture::{
     Reader, Writer,
-    record::{Content, End, EndReason, Event, Header},
+    record::{Content, End, EndReason, Event, Header, Omitted},
 };
 use seawall_command::Command;
 use seawall_locks::Mutex;
@@ -257,8 +257,8 @@ async fn conversion_of_a_truncated_recording_keeps_all_records_before_the_cut() 
     assert!(!target.exists());
 }
 
-/// The bytes of one part of a capture. The part contains one event. Its end record states `reason`
-/// as the reason why the part ended.
+/// The bytes of one part of a capture. The part contains one event and three omitted operations.
+/// Its end record states `reason` as the reason why the part ended.
 fn part(number: u32, reason: EndReason) -> Vec<u8> {
     let header = Header {
         part: number,
@@ -268,6 +268,11 @@ fn part(number: u32, reason: EndReason) -> Vec<u8> {
     writer
         .push(&Content::Event(Event::default()).into())
         .unwrap();
+    let omitted = Omitted {
+        operations: 3,
+        ..Omitted::default()
+    };
+    writer.push(&Content::Omitted(omitted).into()).unwrap();
     let mut end = End::default();
     end.set_reason(reason);
     writer.finish(end).unwrap()
@@ -301,7 +306,8 @@ async fn a_file_with_all_parts_of_a_capture_is_converted_and_a_missing_part_is_r
     // The converted capture ends with an `End` record, although part 1 is missing.
     let mut source = Source::open(&converted).unwrap();
     while source.next_record().unwrap().is_some() {}
-    assert_eq!(source.end().unwrap().reason(), EndReason::Stopped);
+    let end = source.end().unwrap();
+    assert_eq!((end.reason(), end.omitted), (EndReason::Stopped, 3));
 }
 
 /// Runs a workload while mongod records. Returns the path of the recording, and how many commands

@@ -141,10 +141,14 @@ fn to_capture(
     destination: impl FnOnce() -> Result<BufWriter<File>, ConvertError>,
 ) -> Result<Converted, ConvertError> {
     let mut writer = Writer::new(destination()?, source.header().clone())?;
-    let (mut operations, mut clients) = (0, 0);
+    let (mut operations, mut clients, mut omitted) = (0, 0, 0_u64);
     let cut_off = each_record(source, |record| {
         operations += u64::from(matches!(record, Content::Command(_)));
         clients += u64::from(matches!(record, Content::ClientBegan(_)));
+        if let Content::Omitted(missing) = &record {
+            // If no operation was omitted, at least one message of a reply was.
+            omitted = omitted.saturating_add(missing.operations.max(1));
+        }
         Ok(writer.push(&record.into())?)
     })?;
     let mut end = source.end();
@@ -154,6 +158,7 @@ fn to_capture(
         end = End {
             operations,
             clients,
+            omitted,
             ..end
         };
         end.set_reason(EndReason::Stopped);
