@@ -1,7 +1,7 @@
 //! The state of a client in a capture, and the [`Recording`] of an operation.
 
 use std::{
-    mem,
+    iter, mem,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -17,10 +17,13 @@ use tokio::time::Instant;
 use super::{
     Captures,
     queue::microseconds,
-    selection::{Described, Verdict},
+    selection::{Described, Selection, Verdict},
     tap::Tap,
 };
-use seawall_command::{Command, CommandBytes, ReplyFacts, Target, exchange_may_be_shown};
+use seawall_command::{
+    Command, CommandBytes, ReplyFacts, Target, exchange_may_be_shown, table::Syntax,
+};
+use seawall_wire::{ElementKind, Elements, document_at};
 
 /// The state of a client with regard to captures: each client connection has one such value. If the
 /// client is captured, dropping the value records that the client has disconnected.
@@ -157,9 +160,7 @@ impl Membership {
             MemberState::Captured(client) => return Some(client),
             MemberState::Outside => return None,
             MemberState::AwaitsNamespace => {
-                let selection = &self.tap.selection;
-                let command = arrived.command;
-                if !selection.contains(command.db, collection_of(command)) {
+                if !is_selected(&self.tap.selection, arrived) {
                     return None;
                 }
                 self.state = MemberState::Selected;
@@ -194,6 +195,39 @@ impl Drop for Membership {
             self.tap.queue.end_client(ClientEnded { client, at_us });
         }
     }
+}
+
+/// True if the command uses a selected namespace. A `bulkWrite` runs on the database `admin`, and
+/// its `nsInfo` lists the namespaces that it uses.
+fn is_selected(selection: &Selection, arrived: &Arrived<'_>) -> bool {
+    let Arrived { command, input, .. } = *arrived;
+    if command.spec.syntax != Syntax::BulkWrite {
+        return selection.contains(command.db, collection_of(command));
+    }
+    let names_selected = |entry: &[u8]| {
+        let namespace = Elements::find(entry, "ns").and_then(|ns| ns.value.as_str());
+        let names = namespace.and_then(|namespace| namespace.split_once('.'));
+        names.is_some_and(|(db, collection)| selection.contains(db, Some(collection)))
+    };
+    let listed = Elements::find(input.body, "nsInfo").map(|listed| listed.value);
+    let in_body = match listed {
+        Some(ElementKind::Array(entries)) => Elements::of(entries)
+            .filter_map(|entry| entry.ok()?.value.as_document())
+            .any(names_selected),
+        _ => false,
+    };
+    let sequences = input.sequences.iter();
+    let mut listed = sequences.filter(|sequence| sequence.identifier == b"nsInfo");
+    in_body
+        || listed.any(|sequence| {
+            let mut rest = sequence.documents;
+            let mut entries = iter::from_fn(|| {
+                let entry = document_at(rest).ok()?;
+                rest = rest.get(entry.len()..)?;
+                Some(entry)
+            });
+            entries.any(names_selected)
+        })
 }
 
 /// The collection of a command; `None` if it has none.
@@ -332,6 +366,54 @@ impl Drop for Recording {
     fn drop(&mut self) {
         if !*self.has_ended.get_mut() {
             self.end(Ended::without_reply(Outcome::ClientGone), Instant::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+    use seawall_wire::Sequence;
+
+    use super::*;
+
+    /// Drivers list the namespaces in a document sequence.
+    #[test]
+    fn a_bulk_write_uses_each_namespace_that_it_lists() {
+        let selection = Selection {
+            namespaces: vec!["shop.orders".to_owned()],
+            ..Selection::default()
+        };
+        for (namespaces, expected) in [
+            (["shop.orders", "shop.other"], true),
+            (["shop.other", "shop.orders"], true),
+            (["shop.other", "my.shop.orders"], false),
+        ] {
+            let listed = namespaces.map(|namespace| doc! { "ns": namespace });
+            let documents: Vec<u8> = listed.iter().flat_map(|ns| ns.to_vec().unwrap()).collect();
+            let sequences = [Sequence {
+                identifier: b"nsInfo",
+                documents: &documents,
+            }];
+            let short = doc! { "bulkWrite": 1, "$db": "admin" };
+            let long = doc! { "bulkWrite": 1, "nsInfo": listed.to_vec(), "$db": "admin" };
+            for (body, sequences) in [(short, &sequences[..]), (long, &sequences[..0])] {
+                let body = body.to_vec().unwrap();
+                let command = Command::inspect(&body).unwrap();
+                let input = CommandBytes {
+                    body: &body,
+                    sequences,
+                };
+                let arrived = Arrived {
+                    message: &[],
+                    is_whole: true,
+                    command: &command,
+                    input: &input,
+                    at: Instant::now(),
+                };
+                let is_selected = is_selected(&selection, &arrived);
+                assert_eq!(is_selected, expected, "{namespaces:?}");
+            }
         }
     }
 }
