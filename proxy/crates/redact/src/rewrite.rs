@@ -192,7 +192,11 @@ impl Output<'_> {
                     .split_at_checked(end.unwrap_or_default())
                     .ok_or(RedactError::Malformed)?;
                 self.bytes.extend(text::pattern(keyed, *mode, pattern));
-                self.bytes.extend_from_slice(options);
+                // A client may send any text as options, so only valid options are kept.
+                let valid = b"ilmsux".iter().filter(|option| options.contains(option));
+                self.bytes.push(0);
+                self.bytes.extend(valid);
+                self.bytes.push(0);
             }
             kind::DB_POINTER => {
                 let (name, id) = value

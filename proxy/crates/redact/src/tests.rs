@@ -229,6 +229,18 @@ fn redacted_commands_keep_everything_that_is_not_a_value() {
 }
 
 #[test]
+fn only_the_valid_options_of_a_regular_expression_are_kept() {
+    for mode in MODES {
+        for (options, expected) in [("", ""), ("im", "im"), ("a text: mix", "imx")] {
+            let Bson::RegularExpression(redacted) = value(mode, regex("a", options)) else {
+                panic!("expected a regular expression");
+            };
+            assert_eq!(redacted.options.as_str(), expected);
+        }
+    }
+}
+
+#[test]
 fn redacted_pipeline_stages_keep_paths_and_options() {
     let aggregate = doc! { "aggregate": "c", "pipeline": [
         { "$match": { "a": "secret" } },
