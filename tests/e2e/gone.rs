@@ -11,7 +11,7 @@ use seawall_api::Pools;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, Standalone, create_user},
-    raw::{KeyCache, Login, OpMsg, RawClient},
+    raw::{KeyCache, Login, OpMsg, RawClient, message::MORE_TO_COME},
     seawall::{self, Seawall},
 };
 
@@ -71,8 +71,7 @@ impl Scene {
         let mut clients = Vec::new();
         for _ in 0..count {
             let mut client = self.client().await;
-            let read = doc! {"find": "things", "filter": {"$where": "sleep(30000) || true"}, "$db": "gone"};
-            client.send(&OpMsg::new(read)).await.unwrap();
+            client.send(&long_read()).await.unwrap();
             clients.push(client);
         }
         clients
@@ -108,6 +107,12 @@ impl Scene {
     async fn metric(&self, name: &str) -> f64 {
         self.seawall.metric(name, &[]).await
     }
+}
+
+/// A read that takes 30 s for each document.
+fn long_read() -> OpMsg {
+    let filter = doc! {"$where": "sleep(30000) || true"};
+    OpMsg::new(doc! {"find": "things", "filter": filter, "$db": "gone"})
 }
 
 fn count(n: usize) -> f64 {
@@ -187,6 +192,22 @@ async fn reads_of_disconnected_clients_still_end_after_a_server_restart() {
         scene.server.mongod_mut().restart().await.unwrap();
     }
     scene.read_and_leave().await;
+}
+
+/// The flag `moreToCome` says that the client wants no reply.
+#[tokio::test]
+async fn a_read_without_a_reply_ends_when_its_client_disconnects() {
+    let scene = Scene::start(1).await;
+    let mut client = scene.client().await;
+    let read = long_read().flags(MORE_TO_COME);
+    client.send(&read).await.unwrap();
+    eventually(LIMIT, async || scene.running().await == 1)
+        .await
+        .unwrap();
+    drop(client);
+    eventually(LIMIT, async || scene.running().await == 0)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]

@@ -24,10 +24,12 @@ pub(super) struct ClientEnd<'c> {
     /// Maximum time for which the client may read nothing while Seawall sends a reply.
     pub(super) write_idle: Duration,
     /// True if the client waits for a reply. False for a command with `moreToCome`: Seawall sends
-    /// no reply, and the operation continues even if the client leaves. Many clients leave right
-    /// after an unacknowledged write. Without Seawall, the server would run this write, so Seawall
-    /// still forwards the write.
+    /// no reply.
     pub(super) is_awaiting: bool,
+    /// True if the operation ends when the client leaves. False for a command with `moreToCome`,
+    /// unless it only reads. Many clients leave right after an unacknowledged write. Without
+    /// Seawall, the server would run this write, so Seawall still forwards the write.
+    pub(super) ends_if_gone: bool,
     /// True if Seawall gave up on the client, for example because the client read too slowly. False
     /// if the client has left.
     pub(super) gave_up: bool,
@@ -64,9 +66,9 @@ impl ClientEnd<'_> {
         .await
     }
 
-    /// Ready when the client has left. Never ready if the client does not wait for a reply.
+    /// Ready when the client has left. Never ready if the operation continues without its client.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.is_awaiting {
+        if self.ends_if_gone {
             self.reader.poll_gone(cx, self.stream)
         } else {
             Poll::Pending

@@ -756,6 +756,7 @@ impl Client {
             reader: &mut self.reader,
             write_idle: self.shared.settings().client_write_idle_timeout,
             is_awaiting: true,
+            ends_if_gone: true,
             gave_up: false,
         }
     }

@@ -71,6 +71,7 @@ fn end<'c>(stream: &'c mut Stream, reader: &'c mut MessageReader) -> ClientEnd<'
         reader,
         write_idle: Duration::from_secs(10),
         is_awaiting: true,
+        ends_if_gone: true,
         gave_up: false,
     }
 }

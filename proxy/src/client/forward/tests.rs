@@ -51,6 +51,7 @@ async fn relay_cut(
         reader: &mut reader,
         write_idle: Duration::from_secs(1),
         is_awaiting: true,
+        ends_if_gone: true,
         gave_up: false,
     };
     let budget = MemoryBudget::of_bytes(1 << 20);

@@ -95,6 +95,7 @@ impl Client {
             reader: &mut self.reader,
             write_idle: shared.settings().client_write_idle_timeout,
             is_awaiting: !reply_to.is_unwanted(),
+            ends_if_gone: !reply_to.is_unwanted() || command.only_reads(),
             gave_up: false,
         };
         let mut ended = operation.run(&mut end, &mut observation).await;
@@ -107,8 +108,7 @@ impl Client {
             }
             AttemptEnd::Forwarded(forwarded, outcome) => {
                 let sending = forwarded.backlog.send(&mut end, operation.forwarding());
-                let sent = sending.await;
-                (sent.map_err(|_| end.end()), outcome)
+                (sending.await.map_err(|_| end.end()), outcome)
             }
             AttemptEnd::Reply(reply, outcome, documents) => {
                 let sent = operation.send(reply, documents, &mut end, &mut observation);

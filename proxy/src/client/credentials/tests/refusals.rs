@@ -64,6 +64,7 @@ impl Connected {
                 reader: &mut self.reader,
                 write_idle: LIMIT,
                 is_awaiting: true,
+                ends_if_gone: true,
                 gave_up: false,
             },
         }
