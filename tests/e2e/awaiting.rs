@@ -7,7 +7,7 @@ use mongodb::bson::{Document, doc};
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, ReplicaSet, create_user},
-    raw::{OpMsg, RawClient, RawReply},
+    raw::{OpMsg, RawClient, RawReply, message::MORE_TO_COME},
     recorder::{Cut, Recorder},
     seawall::Seawall,
 };
@@ -143,6 +143,31 @@ async fn a_get_more_with_a_long_max_time_ms_is_sent_as_several_short_ones_and_ge
     let events = batch(&reply);
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].get_str("operationType").unwrap(), "insert");
+}
+
+/// After its `getMore`, the client sent more bytes than Seawall reads ahead, so Seawall does not
+/// read to the end of the stream during the operation.
+#[tokio::test]
+async fn a_wait_for_data_ends_if_its_client_has_left_after_it_sent_another_message() {
+    let scene = Scene::start(8).await;
+    let mut client = scene.client().await;
+    let cursor = watch(&mut client, doc! {}).await;
+    let mut long = more(cursor, Some(600_000));
+    long.insert("$db", DB);
+    let documents = vec![doc! {"_id": "last", "pad": "x".repeat(5000)}];
+    let insert = OpMsg::new(doc! {"insert": "things", "documents": documents, "$db": DB});
+    let insert = insert.flags(MORE_TO_COME);
+    let bytes = [OpMsg::new(long).to_bytes(), insert.to_bytes()].concat();
+    client.send_bytes(&bytes).await.unwrap();
+    drop(client);
+    // The insert is served after the `getMore` has ended.
+    let client = scene.set.client().await.unwrap();
+    let things = client.database(DB).collection::<Document>("things");
+    let is_inserted = async || {
+        let found = things.find_one(doc! {"_id": "last"}).await.unwrap();
+        found.is_some()
+    };
+    eventually(LIMIT, is_inserted).await.unwrap();
 }
 
 #[tokio::test]

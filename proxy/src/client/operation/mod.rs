@@ -180,8 +180,9 @@ impl Operation<'_> {
     }
 
     /// Splits the operation's wait for data into slices (see [`slices`]) and sends the command once
-    /// for each slice, until data arrives or the wait is over. If no further slice can begin in
-    /// time, the client gets the empty reply of the last slice, as at the end of a wait.
+    /// for each slice, until data arrives, the wait is over or the client has left. If no further
+    /// slice can begin in time, the client gets the empty reply of the last slice, as at the end of
+    /// a wait.
     async fn run_in_slices(
         &self,
         wait: &Wait,
@@ -206,7 +207,9 @@ impl Operation<'_> {
             };
             let attempt = self.attempt(end, checkout, observation, Some(slice));
             let ended = end_of_attempt(attempt.await);
-            if !self.should_continue(wait, slice, &ended) {
+            // During a slice, Seawall does not notice that the client has left if the client has
+            // sent more messages than the reader may read ahead.
+            if end.stream.peer_has_left() || !self.should_continue(wait, slice, &ended) {
                 return ended;
             }
             empty = Some(ended);
