@@ -377,6 +377,23 @@ async fn only_operations_of_selected_clients_and_namespaces_are_captured() {
 }
 
 #[tokio::test]
+async fn a_capture_of_one_user_omits_operations_after_its_client_has_logged_in_as_another_user() {
+    let scratch = Scratch::create().unwrap();
+    let seawall = capturing(&scratch, "").await;
+    let (one, two) = (scene::writer().await, scene::writer().await);
+    let members = format!(r#", "users": ["admin.{}"]"#, one.name);
+    let id = seawall.start_capture(&members).await;
+    let mut client = scene::logged_in(&seawall, &one.login()).await;
+    scene::find(&mut client, &one.name).await;
+    client.expect_ok("admin", doc! { "logout": 1 }).await;
+    let outcome = client.login(&two.login()).await.unwrap();
+    assert!(outcome.is_authenticated(), "{outcome:?}");
+    scene::find(&mut client, &two.name).await;
+    let ended = seawall.stop_capture(&id).await;
+    assert_eq!((ended.clients, ended.operations), (1, 1));
+}
+
+#[tokio::test]
 async fn captures_are_off_without_a_directory() {
     let seawall = scene::seawall("").await;
     let (status, said) = try_start(&seawall, "").await;

@@ -12,6 +12,7 @@ use super::{
     login::{Login, LoginContext, LoginEnd, claimed_user},
     own_reply::{ReplyTo, requires_authentication},
 };
+use crate::captures::CapturedClient;
 use seawall_auth::Identity;
 use seawall_command::{
     COMMAND_NOT_FOUND, Command, EXHAUST_HELLO_WITHOUT_MAX_AWAIT_TIME, ErrorReply, Handshake,
@@ -357,6 +358,11 @@ impl Client {
             self.connected
                 .set_user(Some(&format!("{}.{}", identity.source(), identity.name())));
             self.share_by_user(&identity);
+            if current.is_none() {
+                // A capture may be limited to some users. So after a logout and a login as another
+                // user, the connection counts as another client.
+                self.captured = CapturedClient::default();
+            }
             self.identity = Some(identity);
             self.handshake = None;
             self.leave_monitors();
