@@ -312,7 +312,7 @@ impl Setting for Vec<IpNet> {
         for text in parts(given.text(value)?) {
             let address = text.parse::<IpAddr>().map(IpNet::from);
             match text.parse::<IpNet>().ok().or(address.ok()) {
-                Some(network) => networks.push(network),
+                Some(network) => networks.push(canonical(network)),
                 None => given.add(
                     text,
                     "must be IP addresses or ranges such as 10.0.0.0/8, joined by commas",
@@ -324,6 +324,17 @@ impl Setting for Vec<IpNet> {
 
     fn absent() -> Option<Self> {
         Some(Self::new())
+    }
+}
+
+/// A network of IPv6 addresses that contain IPv4 addresses (`::ffff:0:0/96` of RFC 4291) becomes
+/// the network of these IPv4 addresses, because Seawall converts the addresses of peers like this.
+fn canonical(network: IpNet) -> IpNet {
+    match (network, network.addr().to_canonical()) {
+        (IpNet::V6(wide), address @ IpAddr::V4(_)) if wide.prefix_len() >= 96 => {
+            IpNet::new(address, wide.prefix_len() - 96).unwrap_or(network)
+        }
+        _ => network,
     }
 }
 

@@ -274,6 +274,23 @@ fn scram_keys_are_decoded_from_base64() {
 }
 
 #[test]
+fn networks_of_ipv4_addresses_in_ipv6_form_are_networks_of_ipv4_addresses() {
+    for (text, expected) in [
+        ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
+        ("::ffff:192.0.2.7", "192.0.2.7/32"),
+        ("::ffff:0:0/96", "0.0.0.0/0"),
+        ("::ffff:0:0/95", "::ffff:0.0.0.0/95"),
+        ("2001:db8::/100", "2001:db8::/100"),
+        ("192.0.2.7", "192.0.2.7/32"),
+    ] {
+        let toml = format!("{DEPLOYMENT}[limits]\nshared_addresses = \"{text}\"");
+        let networks = Settings::from_toml(&toml).unwrap().limits.shared_addresses;
+        let networks: Vec<_> = networks.iter().map(ToString::to_string).collect();
+        assert_eq!(networks, [expected]);
+    }
+}
+
+#[test]
 fn zero_means_no_limit_for_idle_time_and_life_time() {
     let settings = Settings::from_toml(&format!(
         "{DEPLOYMENT}[pool]\nmax_idle_time_ms = 0\nmax_life_time_ms = 0\n\
