@@ -64,8 +64,8 @@ impl Reading {
     }
 }
 
-/// Maximum time by which the uptime may rise more than the measured time between two replies. A late
-/// first reply causes a difference, but a command is abandoned after ten seconds.
+/// Maximum time by which the uptime may rise more than the measured time between two replies. A
+/// late first reply causes a difference, but a command is abandoned after ten seconds.
 const MAX_LATENESS: Duration = Duration::from_secs(15);
 
 /// Identifies the server process that sent a reply.
