@@ -8,7 +8,7 @@ use super::{
     convert::{self, Convert},
     copy::{self, Copy},
     replay,
-    values::{check_descriptors, connection_string, duration_s, payload_bytes, rate},
+    values::{check_descriptors, connection_string, duration_s, payload_bytes, positive, rate},
 };
 use seawall_console::{Exit, complain, print_line};
 use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
@@ -60,12 +60,12 @@ struct Common {
     #[arg(long)]
     quiet: bool,
     /// Exit with status 1 if fewer operations than this succeed per second.
-    #[arg(long, value_name = "PER_SECOND")]
+    #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
     expect_goodput: Option<f64>,
     /// Exit with status 1 if the 99th percentile of latency is higher than this; latency is counted
     /// from the time at which an operation was due. Operations that failed or were not sent count
     /// as slower.
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = positive)]
     expect_p99_ms: Option<f64>,
     /// Allow an endpoint that is not on this machine.
     #[arg(long)]
@@ -206,5 +206,34 @@ fn print_report(report: &Report, common: &Common) -> Exit {
             &format!("objectives missed: {}", missed.join("; ")),
             Exit::Missed,
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        common: Common,
+    }
+
+    #[test]
+    fn objectives_that_no_load_can_miss_or_reach_are_refused() {
+        for option in ["--expect-goodput", "--expect-p99-ms"] {
+            for (value, is_accepted) in [("50", true), ("NaN", false), ("-1", false), ("x", false)]
+            {
+                let objective = format!("{option}={value}");
+                let line = ["load", "mongodb://localhost/", &objective];
+                assert_eq!(
+                    Arguments::try_parse_from(line).is_ok(),
+                    is_accepted,
+                    "{objective}"
+                );
+            }
+        }
     }
 }
