@@ -158,8 +158,12 @@ async fn conduct(
                     conductor.end(ended);
                 }
             }
-            1.. = records.recv_many(&mut read, BATCH), if wants_more => {
+            count = records.recv_many(&mut read, BATCH), if wants_more => {
                 conductor.read.extend(read.drain(..));
+                if count == 0 {
+                    // The channel ended without its last item, because the reading thread panicked.
+                    conductor.stopped = Some("internal error while reading the capture".to_owned());
+                }
             }
             () = sleep_until(next_due.unwrap_or_else(Instant::now)), if next_due.is_some() => {}
             _ = ticks.tick() => {

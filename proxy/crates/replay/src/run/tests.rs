@@ -1,16 +1,20 @@
 //! Tests of replays without a reachable target.
 
+use std::{future::pending, io::Cursor};
+
 use bson::doc;
-use seawall_capture::record::{Command, Content};
+use seawall_capture::{
+    Writer,
+    record::{Command, Content, End},
+};
 use seawall_wire::encode_request;
+use tokio::time::timeout;
 
 use super::*;
 
-#[tokio::test]
-async fn an_operation_fails_if_the_task_of_its_connection_has_ended() {
-    let target = Target::parse("mongodb://127.0.0.1:1/").await.unwrap();
-    let replay = Replay {
-        target: target.clone(),
+fn replay(target: Target) -> Replay {
+    Replay {
+        target,
         choice: Choice::default(),
         pace: Pace::Max,
         strict_order: false,
@@ -19,7 +23,45 @@ async fn an_operation_fails_if_the_task_of_its_connection_has_ended() {
         digest: false,
         max_error_share: 1.0,
         writes_to_unidentified: false,
+    }
+}
+
+/// A stream that panics after its last byte.
+struct Panicking(Cursor<Vec<u8>>);
+
+impl io::Read for Panicking {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.0.read(buffer)?;
+        assert!(count > 0, "the stream has no further byte");
+        Ok(count)
+    }
+}
+
+#[tokio::test]
+async fn a_replay_stops_if_the_thread_that_reads_the_capture_panics() {
+    let capture = Writer::new(Vec::new(), Header::default()).unwrap();
+    let capture = capture.finish(End::default()).unwrap();
+    let stream = Box::new(Panicking(Cursor::new(capture)));
+    let source = Source::from_stream("test", stream).unwrap();
+    let target = Target::parse("mongodb://127.0.0.1:1/").await.unwrap();
+    let endpoint = Endpoint::new(target.clone()).unwrap();
+    let description = Description {
+        name: String::new(),
+        has_retryable_writes: true,
     };
+    let replay = replay(target);
+    let conducting = conduct(replay, endpoint, description, source, |_| {}, pending());
+    let report = timeout(60 * SECOND, Box::pin(conducting)).await.unwrap();
+    assert_eq!(
+        report.stopped.as_deref(),
+        Some("internal error while reading the capture")
+    );
+}
+
+#[tokio::test]
+async fn an_operation_fails_if_the_task_of_its_connection_has_ended() {
+    let target = Target::parse("mongodb://127.0.0.1:1/").await.unwrap();
+    let replay = replay(target.clone());
     let endpoint = Endpoint::new(target).unwrap();
     let rewriter = Rewriter {
         sessions: endpoint.session_key(),
