@@ -117,6 +117,7 @@ async fn copy(arguments: &Copy) -> Result<Exit, CopyError> {
     }
     let to = Client::with_options(options)?;
     let selected = select(&from, &arguments.namespace).await?;
+    check_empty(&to, &selected).await?;
     for (database, specification) in &selected {
         let copier = Copier {
             redactor: &redactor,
@@ -232,6 +233,22 @@ async fn select(
     Ok(selected)
 }
 
+/// Fails if a collection to copy has documents in the target. Called before the first collection is
+/// copied, so that a refused copy changes nothing.
+async fn check_empty(
+    to: &Client,
+    selected: &[(String, CollectionSpecification)],
+) -> Result<(), CopyError> {
+    for (database, specification) in selected {
+        let name = &specification.name;
+        let target = to.database(database).collection::<RawDocumentBuf>(name);
+        if target.find_one(doc! {}).await?.is_some() {
+            return Err(CopyError::NotEmpty(format!("{database}.{name}")));
+        }
+    }
+    Ok(())
+}
+
 /// Copies one collection.
 struct Copier<'a> {
     redactor: &'a Redactor,
@@ -244,9 +261,6 @@ impl Copier<'_> {
     async fn collection(&self, specification: &CollectionSpecification) -> Result<(), CopyError> {
         let name = specification.name.as_str();
         let target = self.to.collection::<RawDocumentBuf>(name);
-        if target.find_one(doc! {}).await?.is_some() {
-            return Err(CopyError::NotEmpty(self.namespace.clone()));
-        }
         self.create(specification).await?;
         let documents = self.documents(name, &target).await?;
         let indexes = self.indexes(name).await?;
@@ -368,6 +382,11 @@ impl Copier<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    };
+
     use bson::RawDocument;
 
     use super::*;
@@ -405,28 +424,78 @@ mod tests {
         }
     }
 
+    /// A reply with a cursor that has these documents.
+    fn batch(documents: impl IntoIterator<Item = RawDocumentBuf>) -> RawDocumentBuf {
+        let batch: RawArrayBuf = documents.into_iter().collect();
+        rawdoc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "shop.orders", "firstBatch": batch } }
+    }
+
+    /// The reply to `listCollections` of a database with these collections.
+    fn collections(names: &[&str]) -> RawDocumentBuf {
+        batch(names.iter().map(|name| {
+            rawdoc! {
+                "name": *name,
+                "type": "collection",
+                "options": {},
+                "info": { "readOnly": false },
+            }
+        }))
+    }
+
+    fn uri(server: &ScriptedServer) -> String {
+        format!("mongodb://{}/", server.address())
+    }
+
     async fn client(server: &ScriptedServer) -> Client {
-        let uri = format!("mongodb://{}/", server.address());
-        Client::with_options(ClientOptions::parse(&uri).await.unwrap()).unwrap()
+        Client::with_options(ClientOptions::parse(uri(server)).await.unwrap()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn nothing_is_copied_if_one_of_the_collections_has_documents_in_the_target() {
+        let original = |command: &RawDocument| {
+            Response::Reply(match command.get("listCollections").unwrap() {
+                Some(_) => collections(&["empty", "full"]),
+                None => hello(),
+            })
+        };
+        let from = ScriptedServer::start(move || original).await;
+        let has_created = Arc::new(AtomicBool::new(false));
+        let of_server = Arc::clone(&has_created);
+        let to = ScriptedServer::start(move || {
+            let has_created = Arc::clone(&of_server);
+            move |command: &RawDocument| {
+                if command.get_str("create").is_ok() {
+                    has_created.store(true, Ordering::Relaxed);
+                }
+                Response::Reply(match command.get_str("find") {
+                    Ok("full") => batch([rawdoc! { "_id": 1 }]),
+                    Ok(_) => batch([]),
+                    Err(_) => hello(),
+                })
+            }
+        })
+        .await;
+        let arguments = Copy {
+            from: uri(&from),
+            to: uri(&to),
+            redact_key: concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").into(),
+            namespace: vec!["shop".to_owned()],
+            yes_i_own_this: false,
+        };
+        match copy(&arguments).await {
+            Err(CopyError::NotEmpty(namespace)) => assert_eq!(namespace, "shop.full"),
+            other => panic!("{other:?}"),
+        }
+        assert!(!has_created.load(Ordering::Relaxed));
     }
 
     #[tokio::test]
     async fn a_collection_that_is_named_twice_is_copied_once() {
         let script = |command: &RawDocument| {
-            if command.get("listCollections").unwrap().is_none() {
-                return Response::Reply(hello());
-            }
-            let orders = rawdoc! {
-                "name": "orders",
-                "type": "collection",
-                "options": {},
-                "info": { "readOnly": false },
-            };
-            Response::Reply(rawdoc! { "ok": 1, "cursor": {
-                "id": 0_i64,
-                "ns": "shop.$cmd.listCollections",
-                "firstBatch": [orders],
-            } })
+            Response::Reply(match command.get("listCollections").unwrap() {
+                Some(_) => collections(&["orders"]),
+                None => hello(),
+            })
         };
         let server = ScriptedServer::start(move || script).await;
         let namespaces = ["shop", "shop.orders", "crm"].map(str::to_owned);
