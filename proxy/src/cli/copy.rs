@@ -7,9 +7,9 @@ use clap::Args;
 use futures_util::TryStreamExt as _;
 use mongodb::{
     Client, Collection, Database,
-    bson::{Document, doc},
+    bson::{Document, doc, serialize_to_document},
     error::ErrorKind,
-    options::ClientOptions,
+    options::{ClientOptions, CreateCollectionOptions},
     results::{CollectionSpecification, CollectionType},
 };
 use seawall_console::{Exit, complain, print_line, say};
@@ -268,20 +268,35 @@ impl Copier<'_> {
             "{}: {documents} documents, {indexes} indexes",
             self.namespace
         ));
+        let lost = not_copied(&specification.options)?;
+        if !lost.is_empty() {
+            say(&format!(
+                "{}: not copied: {}",
+                self.namespace,
+                lost.join(", ")
+            ));
+        }
         Ok(())
     }
 
-    /// Creates the collection. It gets the collation of the original. If the original is capped,
-    /// the copy is capped too, and twice as large: pseudonyms of numbers need up to twice as many
-    /// bytes, and a full capped collection would drop its oldest documents.
+    /// Creates the collection. It gets the collation and the clustered index of the original. If
+    /// the original is capped, the copy is capped too, at the same number of documents and twice as
+    /// large: pseudonyms of numbers need up to twice as many bytes, and a full capped collection
+    /// would drop its oldest documents.
     async fn create(&self, specification: &CollectionSpecification) -> Result<(), CopyError> {
         let options = &specification.options;
         let mut create = self.to.create_collection(&specification.name);
         if let Some(collation) = options.collation.clone() {
             create = create.collation(collation);
         }
+        if let Some(index) = options.clustered_index.clone() {
+            create = create.clustered_index(index);
+        }
         if let (Some(true), Some(size)) = (options.capped, options.size) {
             create = create.capped(true).size(size.saturating_mul(2));
+        }
+        if let Some(max) = options.max {
+            create = create.max(max);
         }
         let created = create.await;
         // It is not an error if the collection exists already, because the caller has checked that
@@ -347,7 +362,8 @@ impl Copier<'_> {
         let mut created = 0;
         for mut index in indexes {
             let index_name = index.get_str("name").unwrap_or_default().to_owned();
-            if index_name == "_id_" {
+            // The clustered index was created with the collection.
+            if index_name == "_id_" || index.get_bool("clustered").unwrap_or(false) {
                 continue;
             }
             index.remove("ns");
@@ -380,6 +396,15 @@ impl Copier<'_> {
     }
 }
 
+/// The options of a collection that its copy does not have.
+fn not_copied(options: &CreateCollectionOptions) -> Result<Vec<String>, CopyError> {
+    let mut options = serialize_to_document(options)?;
+    for copied in ["capped", "size", "max", "collation", "clusteredIndex"] {
+        options.remove(copied);
+    }
+    Ok(options.keys().cloned().collect())
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::{
@@ -388,6 +413,8 @@ mod tests {
     };
 
     use bson::RawDocument;
+    use mongodb::bson::{Bson, deserialize_from_document};
+    use seawall_locks::Mutex;
 
     use super::*;
     use crate::scripted::{Response, ScriptedServer};
@@ -502,6 +529,73 @@ mod tests {
         let selected = select(&client(&server).await, &namespaces).await.unwrap();
         let databases: Vec<_> = selected.iter().map(|(database, _)| database).collect();
         assert_eq!(databases, ["shop", "crm"]);
+    }
+
+    #[tokio::test]
+    async fn a_copy_has_the_clustered_index_and_the_maximum_number_of_documents() {
+        let created = Arc::new(Mutex::new(Document::new()));
+        let of_server = Arc::clone(&created);
+        let server = ScriptedServer::start(move || {
+            let created = Arc::clone(&of_server);
+            move |command: &RawDocument| {
+                if command.get_str("create").is_ok() {
+                    *created.lock() = Document::try_from(command).unwrap();
+                }
+                Response::Reply(match command.get("listCollections").unwrap() {
+                    Some(_) => collections(&["orders"]),
+                    None => hello(),
+                })
+            }
+        })
+        .await;
+        let shop = client(&server).await.database("shop");
+        let copier = Copier {
+            redactor: &Redactor::new(b"a key with more than sixteen bytes", Mode::Ordered),
+            from: shop.clone(),
+            to: shop,
+            namespace: "shop.orders".to_owned(),
+        };
+        let clustered = doc! { "key": { "_id": 1 }, "unique": true, "name": "by id", "v": 2 };
+        for (options, field, expected) in [
+            (
+                doc! { "capped": true, "size": 4096, "max": 7 },
+                "max",
+                Bson::Int64(7),
+            ),
+            (
+                doc! { "clusteredIndex": clustered.clone() },
+                "clusteredIndex",
+                Bson::Document(clustered),
+            ),
+        ] {
+            let mut specification = CollectionSpecification::default();
+            specification.name = "orders".to_owned();
+            specification.options = deserialize_from_document(options).unwrap();
+            copier.create(&specification).await.unwrap();
+            assert_eq!(created.lock().get(field), Some(&expected));
+        }
+    }
+
+    #[test]
+    fn options_that_a_copy_does_not_have_are_named() {
+        let options = doc! {
+            "capped": true,
+            "size": 4096,
+            "max": 7,
+            "collation": { "locale": "en" },
+            "clusteredIndex": { "key": { "_id": 1 }, "unique": true },
+            "changeStreamPreAndPostImages": { "enabled": true },
+            "expireAfterSeconds": 60,
+            "validator": { "a": 1 },
+        };
+        let mut lost = not_copied(&deserialize_from_document(options).unwrap()).unwrap();
+        lost.sort();
+        let expected = [
+            "changeStreamPreAndPostImages",
+            "expireAfterSeconds",
+            "validator",
+        ];
+        assert_eq!(lost, expected);
     }
 
     #[tokio::test]
