@@ -207,6 +207,8 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
         drop(fs::remove_file(file));
     }
     let id = started?.id;
+    // If this command fails later, the capture may still run.
+    complain(&format!("capture {id} started"), Exit::Success);
     match output {
         Some(mut output) => copy(&client, &id, &mut *output, &mut interrupts).await?,
         None => wait(&client, &id, &mut interrupts).await?,
@@ -249,7 +251,8 @@ async fn begin(
 }
 
 /// Copies a running capture to `output` until the capture has ended. Ctrl-C stops the capture; its
-/// last bytes are copied too. A second Ctrl-C ends the copy.
+/// last bytes are copied too. A second Ctrl-C ends the copy. If the copy fails, the capture is
+/// stopped.
 async fn copy(
     client: &AdminClient,
     id: &str,
@@ -279,11 +282,13 @@ async fn copy(
         }
     };
     let flushed = output.flush().err();
-    if let Some(error) = failed.or(flushed) {
-        // Stop the capture, because the output has failed and nothing reads the rest of the
-        // capture.
-        drop(stop_if_running(client, id).await);
-        return Err(Failure::Io(error));
+    let copied = failed
+        .or(flushed)
+        .map_or(copied, |error| Err(Failure::Io(error)));
+    if let Err(Failure::Io(_) | Failure::Client(_)) = copied {
+        // Stop the capture, because nothing reads the rest of the capture.
+        let stopping = Box::pin(stop_if_running(client, id));
+        drop(until_interrupted(interrupts, stopping).await);
     }
     copied
 }
@@ -462,6 +467,11 @@ fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+        time::timeout,
+    };
 
     use super::*;
 
@@ -517,6 +527,35 @@ mod tests {
             assert_eq!(parsed(&[argument]).unwrap().start.redact, expected);
         }
         assert!(parsed(&["--redact=none"]).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_capture_is_stopped_if_its_copy_breaks() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = tokio::spawn(async move {
+            let mut requests = Vec::new();
+            for response in [
+                "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi",
+                "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+            ] {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    request.push(stream.read_u8().await.unwrap());
+                }
+                requests.push(String::from_utf8(request).unwrap());
+                stream.write_all(response.as_bytes()).await.unwrap();
+            }
+            requests
+        });
+        let client = AdminClient::new(&address, None, None).unwrap();
+        let mut interrupts = signal(SignalKind::interrupt()).unwrap();
+        let copied = copy(&client, "a", &mut io::sink(), &mut interrupts).await;
+        assert!(matches!(copied, Err(Failure::Client(_))), "{copied:?}");
+        let requests = timeout(END_LIMIT, server).await.unwrap().unwrap();
+        assert!(requests[0].starts_with("GET /api/v1/captures/a/content "));
+        assert!(requests[1].starts_with("POST /api/v1/captures/a/stop "));
     }
 
     #[test]
