@@ -148,7 +148,7 @@ pub(super) enum ResetCause {
     ServerType,
     /// [`Limits::concurrency`] changed.
     Mode,
-    /// [`Limits::max_server_connections`] fell below the concurrency limit.
+    /// [`Limits::max_server_connections`], without its reserve, fell below the concurrency limit.
     Ceiling,
 }
 
@@ -741,8 +741,10 @@ impl Slots {
     }
 }
 
+/// The highest limit. A higher limit could not fill its slots without reserved connections, and the
+/// controller compares only limits whose slots are almost all in use.
 fn ceiling(limits: &Limits) -> u32 {
-    u32::try_from(limits.max_server_connections).unwrap_or(u32::MAX)
+    u32::try_from(limits.max_for_slots()).unwrap_or(u32::MAX)
 }
 
 fn count_of(number: u32) -> usize {

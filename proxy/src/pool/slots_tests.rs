@@ -337,6 +337,18 @@ async fn a_new_server_role_or_a_clear_of_the_pool_resets_the_concurrency_limit()
     inner.check_invariants();
 }
 
+/// Only commits and similar commands may use the reserved connections: an eighth of all.
+#[tokio::test(start_paused = true)]
+async fn the_concurrency_limit_is_at_most_the_number_of_connections_that_are_not_reserved() {
+    for (max_server_connections, limit) in [(4, 4), (8, 7), (16, 14), (32, 28), (100, 32)] {
+        let inner = inner(Limits {
+            max_server_connections,
+            ..wide(Concurrency::Auto)
+        });
+        assert_eq!(inner.snapshot().concurrency.limit, Some(limit));
+    }
+}
+
 /// A pool whose concurrency limit has fallen from 32 to 16, because all replies came too late.
 fn lowered(user: &Arc<Identity>, now: &mut Instant) -> Inner {
     let mut inner = limited(Concurrency::Auto);
@@ -388,7 +400,7 @@ async fn a_reset_that_changes_the_concurrency_limit_is_reported_with_its_cause()
             inner.clear(inner.generation(), now).unwrap()
         }),
         (ResetCause::ServerType, 32, Inner::reset_limit),
-        (ResetCause::Ceiling, 8, |inner, now| {
+        (ResetCause::Ceiling, 7, |inner, now| {
             let mut limits = wide(Concurrency::Auto);
             limits.max_server_connections = 8;
             inner.set_limits(limits, now)
