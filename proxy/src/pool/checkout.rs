@@ -32,6 +32,7 @@ pub struct Checkout {
     finished_at: Option<Instant>,
     latency: Option<Duration>,
     is_late: bool,
+    has_expired: bool,
     is_streamed: bool,
     /// The permit of an operation that waits for data, for example on a change stream. Permits
     /// limit how many connections such operations use. During the exchange, the permit may be
@@ -65,6 +66,7 @@ impl Checkout {
             finished_at: None,
             latency: None,
             is_late: false,
+            has_expired: false,
             is_streamed: false,
             permit: None,
         }
@@ -139,10 +141,14 @@ impl Checkout {
         self.perished = Some(reason);
     }
 
-    /// Records that the reply came too late to be useful: the operation exceeded its time limit, or
-    /// its client has left.
+    /// Records that the reply came too late to be useful, because the client has left.
     pub(crate) fn mark_late(&mut self) {
         self.is_late = true;
+    }
+
+    /// Records that the operation exceeded its time limit.
+    pub(crate) fn mark_expired(&mut self) {
+        self.has_expired = true;
     }
 
     /// Records that the operation is streamed: the command or the reply is forwarded while it
@@ -184,6 +190,7 @@ impl Drop for Checkout {
                 server_time,
                 latency: self.latency,
                 is_late: self.is_late,
+                has_expired: self.has_expired,
                 is_streamed: self.is_streamed,
             },
             perished: self.perished,

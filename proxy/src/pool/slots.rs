@@ -122,8 +122,10 @@ pub(super) struct Usage {
     /// The time from the last byte of the command to the last byte of the reply. `None` if this
     /// time says nothing about the speed of the server.
     pub(super) latency: Option<Duration>,
-    /// True if the reply came too late to be useful.
+    /// True if the reply came too late to be useful, because the client had left.
     pub(super) is_late: bool,
+    /// True if the operation exceeded its time limit.
+    pub(super) has_expired: bool,
     /// True if the client's speed determined how long the operation took, because the command or
     /// the reply was streamed.
     pub(super) is_streamed: bool,
@@ -509,14 +511,18 @@ impl Slots {
         if running.hold != Hold::Reserve {
             self.unchanged_since = now;
         }
+        // An operation that has waited for a slot may exceed its time limit soon after it begins.
+        // Its reply says nothing about the server, so it counts neither as late nor as completed.
+        let factor = if usage.has_expired { 1 } else { LATE_FACTOR };
         let is_slow =
-            |times: &ServerTimes| server_time >= times.median().unwrap_or_default() * LATE_FACTOR;
-        let is_late = usage.is_late && is_slow(&self.times);
+            |times: &ServerTimes| server_time >= times.median().unwrap_or_default() * factor;
+        let is_late = (usage.is_late || usage.has_expired) && is_slow(&self.times);
         let sample = &mut self.window.sample;
         let is_comparable = !usage.is_streamed && running.epoch == self.window.epoch;
+        let is_completed = is_comparable && !usage.has_expired;
         if is_comparable && is_late {
             sample.late += 1;
-        } else if let Some(shape) = running.shape.filter(|_| is_comparable) {
+        } else if let Some(shape) = running.shape.filter(|_| is_completed) {
             self.times.record(server_time);
             let group = self.groups.record(shape, server_time);
             sample.record(group, server_time, running.at_low_load);

@@ -600,6 +600,7 @@ async fn operations_whose_clients_have_disconnected_do_not_lower_the_concurrency
             server_time: Some(MS),
             latency: None,
             is_late: true,
+            has_expired: false,
             is_streamed: false,
         };
         let returned = Returned {
@@ -612,6 +613,30 @@ async fn operations_whose_clients_have_disconnected_do_not_lower_the_concurrency
         }
     }
     assert_eq!(inner.snapshot().concurrency.settled, Some(32));
+}
+
+/// An operation *expires* if it exceeds its time limit.
+#[tokio::test(start_paused = true)]
+async fn expired_operations_lower_the_concurrency_limit_only_if_they_took_the_median_time() {
+    let user = identity("u");
+    // The median is 1 ms. An operation that waited for a slot has only a part of its time left.
+    for (time, settled) in [(2 * MS, 16), (MS / 2, 32)] {
+        let mut now = Instant::now();
+        let mut inner = limited(Concurrency::Auto);
+        run_short(&mut inner, &user, &mut now, 300);
+        for n in 1..=400 {
+            let held = take(&mut inner, &user, Need::Slot, now).unwrap();
+            now += time;
+            let mut returned = Returned::unused(held.connection, held.slot);
+            returned.usage.server_time = Some(time);
+            returned.usage.has_expired = true;
+            inner.check_in(user.id(), returned, now);
+            if n % 50 == 0 {
+                inner.tick(now);
+            }
+        }
+        assert_eq!(inner.snapshot().concurrency.settled, Some(settled));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -340,7 +340,7 @@ impl Operation<'_> {
             self.note_unauthorized(&mut checkout, &reply.bytes);
         }
         if facts.code == Some(MAX_TIME_MS_EXPIRED) {
-            checkout.mark_late();
+            checkout.mark_expired();
         }
         let (outcome, documents) = self.note_reply(&checkout, &facts, observation, now);
         let Some(code) = facts.state_change else {
