@@ -574,7 +574,10 @@ impl Slots {
         let mut oldest = now;
         let counted = |hold| matches!(hold, Hold::Slot | Hold::Reserve);
         let running = self.running.iter().filter(|(_, r)| counted(r.hold));
-        let running: Vec<_> = running.map(|(key, running)| (key, *running)).collect();
+        let mut running: Vec<_> = running.map(|(key, running)| (key, *running)).collect();
+        // While no operation completes, only the first long operation becomes exempt. An operation
+        // in the reserve would free no slot, so operations with a slot come first.
+        running.sort_by_key(|(_, running)| running.hold != Hold::Slot);
         for (key, running) in running {
             let time = now.saturating_duration_since(running.started);
             let since = self.completed - running.completed_before;

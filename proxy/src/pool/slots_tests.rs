@@ -320,6 +320,30 @@ async fn operations_become_exempt_although_a_transaction_completes_statements_in
     assert_eq!(inner.snapshot().concurrency.exempt, 3);
 }
 
+/// An *exempt* operation no longer counts towards the concurrency limit, so its slot becomes free.
+#[tokio::test(start_paused = true)]
+async fn operations_that_hold_slots_become_exempt_before_operations_in_the_reserve() {
+    let user = identity("u");
+    let mut now = Instant::now();
+    let mut inner = limited(fixed(1));
+    run_short(&mut inner, &user, &mut now, 300);
+    let needs = [Need::Slot, Need::SlotOrReserve, Need::SlotOrReserve];
+    let [first, _statement, last] = needs.map(|need| take(&mut inner, &user, need, now).unwrap());
+    for unused in [first, last] {
+        let returned = Returned::unused(unused.connection, unused.slot);
+        inner.check_in(user.id(), returned, now);
+    }
+    let _long = take(&mut inner, &user, Need::Slot, now).unwrap();
+    let _waits = wait(&mut inner, &user, CLIENT, now);
+    let mut handed = 0;
+    for _ in 0..3 {
+        now += 100 * MS;
+        handed += inner.tick(now).unwrap().1.hand_over.len();
+    }
+    let snapshot = inner.snapshot().concurrency;
+    assert_eq!((handed, snapshot.reserved, snapshot.exempt), (1, 1, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_new_server_role_or_a_clear_of_the_pool_resets_the_concurrency_limit() {
     let user = identity("u");
