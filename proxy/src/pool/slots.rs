@@ -233,8 +233,8 @@ pub(super) struct Slots {
     exemption: Option<Exemption>,
     /// No operation can become exempt before this time.
     search_at: Instant,
-    /// When an operation last completed or became exempt, or when measurements last began again.
-    /// Operations that complete in the reserve do not count.
+    /// When an operation that held a slot last completed, when an operation last became exempt, or
+    /// when measurements last began again; whichever is latest.
     unchanged_since: Instant,
     window: SlotWindow,
     created_at: Instant,
@@ -507,8 +507,9 @@ impl Slots {
         now: Instant,
     ) {
         self.completed += 1;
-        // Operations in the reserve complete even while long operations hold all slots.
-        if running.hold != Hold::Reserve {
+        // Operations in the reserve and exempt operations complete even while long operations hold
+        // all slots.
+        if running.hold == Hold::Slot {
             self.unchanged_since = now;
         }
         // An operation that has waited for a slot may exceed its time limit soon after it begins.

@@ -299,12 +299,12 @@ async fn one_operation_per_250_ms_becomes_exempt_from_the_limit_while_no_operati
 /// An *exempt* operation no longer counts towards the concurrency limit. Later statements of a
 /// transaction may use the reserve while all slots are taken.
 #[tokio::test(start_paused = true)]
-async fn operations_become_exempt_although_a_transaction_completes_statements_in_the_reserve() {
+async fn operations_become_exempt_although_others_complete_in_the_reserve_or_are_exempt() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(fixed(8));
     run_short(&mut inner, &user, &mut now, 300);
-    let _blocked: Vec<_> = (0..8)
+    let mut blocked: Vec<_> = (0..8)
         .map(|_| take(&mut inner, &user, Need::Slot, now).unwrap())
         .collect();
     let _waits = obtain_many(&mut inner, &user, 100, now);
@@ -318,6 +318,13 @@ async fn operations_become_exempt_although_a_transaction_completes_statements_in
     }
     // One operation becomes exempt every 250 ms. A statement ends every 100 ms.
     assert_eq!(inner.snapshot().concurrency.exempt, 3);
+    for exempt in blocked.drain(..3) {
+        now += 100 * MS;
+        inner.give_back(user.id(), exempt, None, now);
+        inner.tick(now);
+    }
+    // The three exempt operations have ended, and another operation has become exempt.
+    assert_eq!(inner.snapshot().concurrency.exempt, 1);
 }
 
 /// An *exempt* operation no longer counts towards the concurrency limit, so its slot becomes free.
