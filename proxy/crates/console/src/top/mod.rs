@@ -45,7 +45,7 @@ use crate::{
 };
 use seawall_api::{AdminClient, Annotations, ClientError, Heatmap, Status, with_distributions};
 
-/// Interval at which the view requests new figures.
+/// Interval at which the view requests new figures, if the previous replies have arrived.
 const REFRESH: Duration = Duration::from_secs(1);
 
 /// The arguments of `seawall top`.
@@ -169,9 +169,10 @@ async fn show(
                 Err(error) if error.is_panic() => return Err(io::Error::other(error)),
                 Ok(_) | Err(_) => {}
             },
-            _ = ticks.tick(), if !model.choice.is_paused && asked.is_empty() => {
-                begin(&mut asked, fleet, model, started);
-            }
+            _ = ticks.tick(), if !model.choice.is_paused => match asked.is_empty() {
+                true => begin(&mut asked, fleet, model, started),
+                false => model.unanswered_ticks += 1,
+            },
             () = signals.received() => return Ok(Exit::Interrupted),
         }
     }

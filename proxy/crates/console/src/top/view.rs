@@ -15,6 +15,10 @@ use crate::figures::{count, printable, uptime};
 /// the panes.
 const HEAD_ROWS: u16 = 4;
 
+/// Number of refreshes without a reply after which the header says that the figures are old. There
+/// is one refresh per second.
+const MAX_UNANSWERED_TICKS: u64 = 3;
+
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     let areas = Layout::vertical([
         Constraint::Length(HEAD_ROWS),
@@ -106,6 +110,9 @@ fn alerts(model: &Model) -> Line<'static> {
     let mut spans = Vec::new();
     if let Some(error) = &model.error {
         spans.push(loud(printable(error)));
+    }
+    if model.unanswered_ticks >= MAX_UNANSWERED_TICKS {
+        spans.push(loud(format!("no reply for {} s", model.unanswered_ticks)));
     }
     for (is_loud, text) in alert_texts(model) {
         spans.push(match is_loud {
@@ -292,7 +299,10 @@ pub(super) mod tests {
     use ratatui::{Terminal, backend::TestBackend, buffer::Buffer};
 
     use super::*;
-    use crate::top::{choice::Choice, model::tests::model};
+    use crate::top::{
+        choice::Choice,
+        model::{Responses, tests::model},
+    };
 
     /// The cells of a terminal of this size that shows the model.
     pub(in crate::top) fn buffer(model: &Model, width: u16, height: u16) -> Buffer {
@@ -375,6 +385,18 @@ pub(super) mod tests {
         model.status.as_mut().unwrap().not_ready = Some("no server".to_owned());
         let line = shown(&model, 200, 10)[2].clone();
         assert!(line.contains("NOT READY: no server"), "{line}");
+    }
+
+    #[test]
+    fn alert_line_says_that_the_figures_are_old_until_a_reply_arrives() {
+        let mut model = model();
+        model.unanswered_ticks = MAX_UNANSWERED_TICKS - 1;
+        assert!(!shown(&model, 200, 10)[2].contains("no reply for"));
+        model.unanswered_ticks = MAX_UNANSWERED_TICKS;
+        let line = shown(&model, 200, 10)[2].clone();
+        assert!(line.contains("no reply for 3 s"), "{line}");
+        model.take(Responses::default());
+        assert!(!shown(&model, 200, 10)[2].contains("no reply for"));
     }
 
     #[test]
