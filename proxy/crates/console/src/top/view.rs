@@ -183,7 +183,12 @@ fn tabs(model: &Model) -> Line<'static> {
         });
     }
     let choice = &model.choice;
-    let about = format!("   {}, by {}", model.period(), choice.sort.as_str());
+    let about = match choice.tab {
+        Tab::Shapes => format!("   {}, by {}", model.period(), choice.sort.as_str()),
+        Tab::HeatMap => format!("   {}", model.period()),
+        // The figures of these panes do not depend on the chosen period.
+        Tab::Storms | Tab::Stalls | Tab::Changes | Tab::Servers => String::new(),
+    };
     spans.push(about.cyan());
     if !choice.filter.is_empty() {
         spans.push(format!(", filter: {}", printable(&choice.filter)).magenta());
@@ -404,6 +409,24 @@ pub(super) mod tests {
         let mut model = model();
         model.stalls.recurring[0].current = Some(false);
         assert!(!shown(&model, 160, 20)[2].contains("stalls every"));
+    }
+
+    #[test]
+    fn header_names_the_period_only_if_the_figures_of_the_pane_depend_on_it() {
+        let mut model = model();
+        for (tab, has_period, has_sort) in [
+            (Tab::Shapes, true, true),
+            (Tab::HeatMap, true, false),
+            (Tab::Storms, false, false),
+            (Tab::Stalls, false, false),
+            (Tab::Changes, false, false),
+            (Tab::Servers, false, false),
+        ] {
+            model.choice.tab = tab;
+            let line = shown(&model, 160, 20)[3].clone();
+            assert_eq!(line.contains("last 1m"), has_period, "{line}");
+            assert_eq!(line.contains(", by "), has_sort, "{line}");
+        }
     }
 
     #[test]
