@@ -115,12 +115,13 @@ const page = {
           return true;
         } catch (error) {
           if (signal.aborted) return true;
+          // A fault of the page, or a reply of another version of Seawall, after an upgrade.
+          if (!(error instanceof Problem)) reportError(error);
           if (error instanceof Problem && error.status === 401) showLogin();
           else if (failed) failed(/** @type {Error} */ (error));
-          else if (!(error instanceof Problem)) throw error;
-          else if (into) fill(into, note(error.message));
+          else if (into) fill(into, note(messageOf(error)));
           else {
-            problems.set(load, error.message);
+            problems.set(load, messageOf(error));
             warn();
           }
           return !(error instanceof Problem && error.status === 0);

@@ -55,6 +55,21 @@ test("figures are requested again after a minute at most", () => {
   assert.equal(pauseAfter(20, true, 60), 60_000);
 });
 
+test("a reply that cannot be drawn is reported, and the request is repeated", async () => {
+  const { page, errors, close } = await open(browser);
+  let isUnknown = true;
+  await page.route("**/api/v1/pools**", (route) =>
+    isUnknown ? route.fulfill({ json: {} }) : route.continue(),
+  );
+  await page.goto(`${ADMIN}/?view=servers`);
+  const pools = page.getByRole("region", { name: "Pools", exact: true });
+  await pools.getByText(/^TypeError/).waitFor();
+  assert.notDeepEqual(errors, []);
+  isUnknown = false;
+  await pools.getByRole("article").first().waitFor();
+  await close();
+});
+
 test("a live chart begins again if the clock of the server was set back", async () => {
   const { page, close } = await open(browser);
   const tick = await api(ADMIN, "tick");
