@@ -113,10 +113,12 @@ const PANELS = [
     title: "Concurrency limit",
     view: "servers",
     format: number,
-    now: ({ in_progress, concurrency_limit }) =>
-      concurrency_limit === null
-        ? `${integer(in_progress)}, no limit`
-        : `${integer(in_progress)} of ${integer(concurrency_limit)}`,
+    now: ({ in_progress, concurrency_limit }) => {
+      if (concurrency_limit === null) return `${integer(in_progress)}, no limit`;
+      // A limit is at least 1, so only the sum over no pool is 0.
+      if (concurrency_limit === 0) return "no pool";
+      return `${integer(in_progress)} of ${integer(concurrency_limit)}`;
+    },
     gauges: [
       ["limit", "concurrency_limit"],
       ["in progress", "concurrency_in_progress"],

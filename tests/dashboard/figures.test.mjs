@@ -94,6 +94,19 @@ test("a live chart begins again if the clock of the server was set back", async 
   await close();
 });
 
+test("without a pool, the overview names no concurrency limit", async () => {
+  const { page, close } = await open(browser);
+  const tick = { ...(await api(ADMIN, "tick")), concurrency_limit: 0, in_progress: 0 };
+  const body = `event: tick\ndata: ${JSON.stringify(tick)}\n\n`;
+  await page.route("**/api/v1/live**", (route) =>
+    route.fulfill({ contentType: "text/event-stream", body }),
+  );
+  await page.goto(`${ADMIN}/`);
+  const panel = page.getByRole("region", { name: "Concurrency limit", exact: true });
+  await panel.getByText("no pool", { exact: true }).waitFor();
+  await close();
+});
+
 test("the details of a shape that is no longer known disappear", async () => {
   const { shapes } = await api(ADMIN, "shapes?since=1h&limit=1");
   const { page, close } = await open(browser);
