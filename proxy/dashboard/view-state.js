@@ -50,6 +50,7 @@ export function clientsView(page) {
         { class: "columns" },
         section(
           "By application",
+          known < reply.count && h("p", { class: "hint" }, "Counts only the listed clients."),
           table("Clients by application", ["Application", "User", "#Clients"], groups),
         ),
         section(

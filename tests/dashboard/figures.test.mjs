@@ -187,6 +187,8 @@ test("all clients that the page calls listed are in the table", async () => {
   await page.route("**/api/v1/clients?**", (route) => route.fulfill({ json }));
   await page.goto(`${ADMIN}/?view=clients`);
   await page.getByText("1,500 clients, the first 1,000 listed").waitFor();
+  const groups = page.getByRole("region", { name: "By application", exact: true });
+  await groups.getByText("Counts only the listed clients.").waitFor();
   const table = page.getByRole("table", { name: "Clients", exact: true });
   assert.equal(await table.locator("tbody tr").count(), 1_000);
   assert.deepEqual(errors, []);
