@@ -461,7 +461,8 @@ async function begin() {
     live.dataset.state = text;
   });
   listen((tick) => {
-    live.title = `Seawall has run for ${span(tick.uptime_seconds)}`;
+    // A merged update has the longest time of all instances.
+    live.title = `Seawall has run for ${tick.instances ? "at most " : ""}${span(tick.uptime_seconds)}`;
     latest = tick;
     if (tick.instances) noteMissing("live", tick.instances);
     else warn();

@@ -316,7 +316,11 @@ export function configurationView(page) {
         terms(
           [
             ["Version", of.version],
-            ["Running for", span(of.uptime_seconds)],
+            // A merged reply has the longest time of all instances.
+            [
+              page.state.instances === "all" ? "Running for at most" : "Running for",
+              span(of.uptime_seconds),
+            ],
             ["Mode", of.mode],
             ["Deployment", of.deployment],
             ["Credentials", of.credentials],

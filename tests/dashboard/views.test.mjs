@@ -741,6 +741,7 @@ test("the figures of all instances are shown together, and a missing instance is
     assert.deepEqual(await seriousFindings(page), []);
   }
   await page.getByText("Actions apply only to this instance").waitFor();
+  await page.getByText("Running for at most", { exact: true }).waitFor();
   await page.getByRole("link", { name: "Overview", exact: true }).click();
   await page.getByText("live", { exact: true }).waitFor();
   await screenshot(page, "all-instances");
