@@ -200,8 +200,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        Certificate, GaugeStep, GaugeTimeline, Heatmap, HeatmapColumn, Namespace, Namespaces, Pool,
-        Pools, Report, Shape, Shapes, Status, Storm, Storms, Tick, Timeline, TimelineStep,
+        Certificate, GaugeStep, GaugeTimeline, GaugeValues, Heatmap, HeatmapColumn, Namespace,
+        Namespaces, Pool, Pools, Report, Shape, Shapes, Status, Storm, Storms, Tick, Timeline,
+        TimelineStep,
     };
     use seawall_stats::Distribution;
 
@@ -510,6 +511,32 @@ mod tests {
         let mut merged = gauges(431.0);
         merged.merge(gauges(300.0));
         assert_eq!((merged.steps[0].at, merged.step_seconds), (1_200.0, 600.0));
+    }
+
+    #[test]
+    fn mean_of_a_gauge_includes_only_the_steps_that_have_the_gauge() {
+        let step = |at: u32, mean: Option<f64>| {
+            let values = mean.map(|mean| GaugeValues {
+                mean,
+                ..GaugeValues::default()
+            });
+            let named = values.map(|values| ("concurrency_limit".to_owned(), values));
+            GaugeStep {
+                at: f64::from(at),
+                gauges: named.into_iter().collect(),
+                seconds: 1.0,
+            }
+        };
+        let mut merged = GaugeTimeline {
+            step_seconds: 1.0,
+            steps: vec![step(0, None), step(1, Some(10.0)), step(2, Some(40.0))],
+        };
+        merged.merge(GaugeTimeline {
+            step_seconds: 10.0,
+            ..GaugeTimeline::default()
+        });
+        assert_eq!((merged.steps.len(), merged.steps[0].seconds), (1, 3.0));
+        assert_eq!(merged.steps[0].gauges["concurrency_limit"].mean, 25.0);
     }
 
     #[test]

@@ -154,30 +154,43 @@ fn added(name: &str, one: GaugeValues, other: GaugeValues) -> GaugeValues {
     }
 }
 
+/// A step, and the number of seconds with data of each gauge: some gauges have no value in some
+/// steps.
+type Weighted = (GaugeStep, BTreeMap<String, f64>);
+
 /// Combines consecutive steps of one instance into steps that begin at multiples of `seconds`.
 fn combined(steps: Vec<GaugeStep>, seconds: f64) -> Vec<GaugeStep> {
-    let mut combined = Vec::new();
-    let key = |step: &GaugeStep| start_of_step(step.at, seconds).to_bits();
-    merge_by(&mut combined, steps, key, |sum: &mut GaugeStep, step| {
+    let weighted = steps.into_iter().map(|step| {
+        let names = step.gauges.keys();
+        let weights = names.map(|name| (name.clone(), step.seconds)).collect();
+        (step, weights)
+    });
+    let weighted: Vec<Weighted> = weighted.collect();
+    let mut combined: Vec<Weighted> = Vec::new();
+    let key = |(step, _): &Weighted| start_of_step(step.at, seconds).to_bits();
+    let add = |(sum, weights): &mut Weighted, (step, _): Weighted| {
         for (name, values) in step.gauges {
-            sum.gauges
-                .entry(name)
-                .and_modify(|known| {
-                    let whole = (sum.seconds + step.seconds).max(1.0);
-                    *known = GaugeValues {
-                        max: known.max.max(values.max),
-                        mean: (known.mean * sum.seconds + values.mean * step.seconds) / whole,
-                        min: known.min.min(values.min),
-                    };
-                })
-                .or_insert(values);
+            let weight = weights.entry(name.clone()).or_default();
+            let whole = *weight + step.seconds;
+            let both = |known: &mut GaugeValues| {
+                let total = known.mean * *weight + values.mean * step.seconds;
+                *known = GaugeValues {
+                    max: known.max.max(values.max),
+                    mean: total / whole.max(1.0),
+                    min: known.min.min(values.min),
+                };
+            };
+            sum.gauges.entry(name).and_modify(both).or_insert(values);
+            *weight = whole;
         }
         sum.seconds = within_step(sum.seconds + step.seconds, seconds);
+    };
+    merge_by(&mut combined, weighted, key, add);
+    let steps = combined.into_iter().map(|(step, _)| GaugeStep {
+        at: start_of_step(step.at, seconds),
+        ..step
     });
-    for step in &mut combined {
-        step.at = start_of_step(step.at, seconds);
-    }
-    combined
+    steps.collect()
 }
 
 /// Maximum number of steps of merged sparklines. The period of a request has fewer steps. But if
