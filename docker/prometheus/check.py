@@ -176,9 +176,9 @@ def check_files():
         fail(f"unknown metrics: {sorted(used - documented)}")
     if documented - used:
         fail(f"metrics that neither a rule nor a panel uses: {sorted(documented - used)}")
-    unknown = metrics_of(alerts, r"\b(\w+:seawall_\w+:\w+)") - recorded
+    unknown = metrics_of("\n".join(expressions), r"\b(\w+:seawall_\w+:\w+)") - recorded
     if unknown:
-        fail(f"alerts use rules that do not exist: {sorted(unknown)}")
+        fail(f"alerts or panels use rules that do not exist: {sorted(unknown)}")
 
     headings = re.findall(r"^#+ (.*)$", (ROOT / "docs" / "operations.md").read_text(), re.M)
     anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}

@@ -6,6 +6,9 @@ import re
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "docker" / "grafana" / "dashboards"
+RULES = ROOT / "docker" / "prometheus" / "rules.yml"
+# Rare events with a recording rule. A series appears with its first event, and `rate` misses it.
+EVENTS = re.findall(r"record: \w+:(seawall_\w+):increase5m", RULES.read_text())
 DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 COLUMNS = 24
 UNITS = {"Bps", "bytes", "cps", "none", "ops", "percentunit", "s"}
@@ -106,6 +109,10 @@ def problems_of_panel(panel):
     references = [target.get("refId") for target in found]
     if None in references or len(set(references)) < len(references):
         yield "a query without a unique refId"
+    if len(found) == 1:
+        for event in EVENTS:
+            if f"rate({event}_total" in found[0].get("expr", ""):
+                yield f"rate misses the first event: use the recording rule of {event}"
     for target in found:
         if not target.get("expr") or not target.get("legendFormat"):
             yield "a query without expression or legend"
