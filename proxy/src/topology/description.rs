@@ -123,9 +123,9 @@ pub struct ServerDescription {
     /// The time at which an operation or a probe first failed at this server since its last
     /// successful probe. `None` if none has failed since then.
     pub failed_since: Option<Instant>,
-    /// True if the server replied that it is no longer the primary or no longer a secondary, and
-    /// the driver's monitoring has not noticed this change yet.
-    pub is_demoted: bool,
+    /// The time at which the server first replied that it is no longer the primary or no longer a
+    /// secondary, while the driver's monitoring has not noticed this change yet; else `None`.
+    pub demoted_since: Option<Instant>,
 }
 
 impl ServerDescription {
@@ -137,13 +137,19 @@ impl ServerDescription {
             tags: Vec::new(),
             probe: Probe::default(),
             failed_since: None,
-            is_demoted: false,
+            demoted_since: None,
         }
     }
 
     /// True if an operation or a probe failed at this server, and no later probe has succeeded.
     pub(crate) fn is_suspect(&self) -> bool {
         self.failed_since.is_some()
+    }
+
+    /// True if the server replied that it is no longer the primary or no longer a secondary, and
+    /// the driver's monitoring has not noticed this change yet.
+    pub(super) fn is_demoted(&self) -> bool {
+        self.demoted_since.is_some()
     }
 
     /// Records that an operation or a probe failed at this server.
@@ -169,7 +175,7 @@ impl ServerDescription {
     /// True if the server replies to probes, but the driver's monitoring has not noticed yet that
     /// the server is available or that it was demoted.
     pub(super) fn is_unnoticed(&self) -> bool {
-        let is_outdated = self.server_type == ServerType::Unknown || self.is_demoted;
+        let is_outdated = self.server_type == ServerType::Unknown || self.is_demoted();
         is_outdated && !self.is_suspect()
     }
 }
@@ -470,9 +476,9 @@ mod tests {
     /// *Unnoticed*: the server replies to probes, but the driver does not know its new state yet.
     #[test]
     fn a_server_is_unnoticed_until_the_driver_reports_its_recovery_or_demotion() {
-        let server = |server_type, is_demoted, is_suspect: bool| ServerDescription {
+        let server = |server_type, is_demoted: bool, is_suspect: bool| ServerDescription {
             server_type,
-            is_demoted,
+            demoted_since: is_demoted.then(Instant::now),
             failed_since: is_suspect.then(Instant::now),
             ..ServerDescription::unknown("h:1".parse().unwrap())
         };

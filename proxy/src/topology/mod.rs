@@ -492,7 +492,9 @@ impl Topology {
                 code,
                 INTERRUPTED_DUE_TO_REPL_STATE_CHANGE | NOT_PRIMARY_OR_SECONDARY
             );
-            member.server.is_demoted |= !is_secondary || is_recovering;
+            if !is_secondary || is_recovering {
+                member.server.demoted_since.get_or_insert(Instant::now());
+            }
             member.wake_prober.notify_one();
         });
     }

@@ -696,7 +696,7 @@ impl Member {
                 to = self.server.server_type.as_str(),
                 "server type changed"
             );
-            self.server.is_demoted = false;
+            self.server.demoted_since = None;
             self.wake_prober.notify_one();
         }
         if self.server.server_type == ServerType::Unknown {

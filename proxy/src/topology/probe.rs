@@ -273,8 +273,10 @@ impl Topology {
                 ServerType::Secondary => says("secondary"),
                 _ => says("isWritablePrimary") || says("ismaster"),
             };
-            if has_its_type {
-                member.server.is_demoted = false;
+            // The server may have replied before the demotion.
+            let is_current = |since: Instant| since <= reply.asked_at;
+            if has_its_type && member.server.demoted_since.is_none_or(is_current) {
+                member.server.demoted_since = None;
             }
             if member.server.server_type.holds_data() {
                 member.pool.recover(reply.asked_at);

@@ -12,7 +12,7 @@ pub(super) fn candidates(description: &TopologyDescription) -> Vec<usize> {
         TopologyType::Unknown | TopologyType::ReplicaSetNoPrimary => false,
         TopologyType::Single | TopologyType::Sharded => server.is_usable(),
         TopologyType::ReplicaSetWithPrimary => {
-            server.is_usable() && server.server_type == ServerType::Primary && !server.is_demoted
+            server.is_usable() && server.server_type == ServerType::Primary && !server.is_demoted()
         }
     };
     let servers = description.servers.iter().enumerate();

@@ -54,7 +54,7 @@ pub(super) fn select_only(
 /// True if the only server of the deployment can serve operations that need a primary. A server
 /// that is known to have stepped down would refuse them.
 fn may_be_primary(server: &ServerDescription) -> bool {
-    server.is_usable() && !server.is_demoted
+    server.is_usable() && !server.is_demoted()
 }
 
 fn servers_where(
@@ -87,11 +87,11 @@ fn by_preference(description: &TopologyDescription, preference: &ReadPreference)
 }
 
 fn is_primary(server: &ServerDescription) -> bool {
-    server.is_usable() && server.server_type == ServerType::Primary && !server.is_demoted
+    server.is_usable() && server.server_type == ServerType::Primary && !server.is_demoted()
 }
 
 fn is_secondary(server: &ServerDescription) -> bool {
-    server.is_usable() && server.server_type == ServerType::Secondary && !server.is_demoted
+    server.is_usable() && server.server_type == ServerType::Secondary && !server.is_demoted()
 }
 
 /// Returns the candidates whose staleness is at most `max_staleness` and that match the tag set. If
@@ -216,7 +216,7 @@ mod tests {
                 ..Probe::default()
             },
             failed_since: None,
-            is_demoted: false,
+            demoted_since: None,
         }
     }
 
@@ -270,7 +270,7 @@ mod tests {
         let mut set = replica_set();
         let chosen = |set: &_, mode| select(set, &preference(mode, &[]), NO_LIMIT);
         assert_eq!(chosen(&set, Mode::Secondary), [1, 2]);
-        set.servers[1].is_demoted = true;
+        set.servers[1].demoted_since = Some(Instant::now());
         assert_eq!(chosen(&set, Mode::Secondary), [2]);
         assert_eq!(chosen(&set, Mode::Nearest), [0, 2]);
     }
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn primary_preferred_and_secondary_preferred_select_other_members_if_necessary() {
         let mut set = replica_set();
-        set.servers[0].is_demoted = true;
+        set.servers[0].demoted_since = Some(Instant::now());
         let chosen = |mode| select(&set, &preference(mode, &[]), NO_LIMIT);
         assert!(chosen(Mode::Primary).is_empty());
         assert_eq!(chosen(Mode::PrimaryPreferred), [1, 2]);

@@ -11,7 +11,8 @@ use std::{
 
 use bson::{RawDocument, rawdoc};
 
-use tokio::time::{Instant, pause};
+use tokio::time::{Instant, advance, pause};
+use tokio_util::sync::CancellationToken;
 
 use super::{Probe, ProbeOutcome, ProbeReply, probe, watch_removed};
 use crate::{
@@ -19,13 +20,14 @@ use crate::{
     pool::{Demand, tests::limits},
     runtime::OccasionalLog,
     scripted::{Response, ScriptedServer},
-    topology::{Snapshot, Topology},
+    topology::{Member, ServerDescription, ServerType, Snapshot, Topology},
 };
 use seawall_auth::{Identity, Login, NonceSource};
+use seawall_command::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
 use seawall_locks::Mutex;
 use seawall_transport::{
     Sharer,
-    connection::{Authorities, Connector, ServerTls, TlsSettings, Verification},
+    connection::{Authorities, Connector, ServerAddress, ServerTls, TlsSettings, Verification},
 };
 
 /// The time limit for each new connection and each probe. It is longer than any step of these
@@ -155,6 +157,47 @@ async fn operations_fail_if_their_server_hangs_after_it_has_left_the_deployment(
     }
     drop(checkout);
     watching().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_to_a_hello_that_was_sent_before_a_demotion_does_not_end_the_demotion() {
+    let nonces = Arc::new(NonceSource::new().unwrap());
+    let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
+    let recorder = Recorder::without_shapes();
+    let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
+    let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
+    let pool = Arc::clone(&topology.snapshot().pools[0]);
+    let member = Member {
+        server: ServerDescription {
+            server_type: ServerType::Primary,
+            ..ServerDescription::unknown(address.clone())
+        },
+        pool: Arc::clone(&pool),
+        wake_prober: Arc::default(),
+        stop: CancellationToken::new(),
+    };
+    topology
+        .state
+        .lock()
+        .members
+        .insert(address.clone(), member);
+    let reply_to_hello_of = |asked_at| {
+        ProbeOutcome::Replied(ProbeReply {
+            asked_at,
+            lacks_hello: false,
+            hello: rawdoc! { "isWritablePrimary": true, "ok": 1 },
+            round_trip: Duration::ZERO,
+            build_info: None,
+        })
+    };
+    let is_demoted = || topology.snapshot().description.servers[0].is_demoted();
+    let (before, code) = (Instant::now(), INTERRUPTED_DUE_TO_REPL_STATE_CHANGE);
+    advance(Duration::from_millis(1)).await;
+    topology.report_state_change(&pool, pool.generation(), code);
+    topology.apply_probe(&address, reply_to_hello_of(before), false);
+    assert!(is_demoted());
+    topology.apply_probe(&address, reply_to_hello_of(Instant::now()), false);
+    assert!(!is_demoted());
 }
 
 #[test]
