@@ -42,23 +42,9 @@ impl Operation<'_> {
         if self.command.class != Class::KillCursors {
             return None;
         }
-        let mut parts: HashMap<_, (Arc<ServerPool>, Vec<i64>)> = HashMap::new();
-        // A cursor without a pin (the record of its server) has ended, so any server can report
-        // that the cursor does not exist.
-        let mut unknown = Vec::new();
-        for cursor in self.cursor_ids() {
-            match self.shared.routing.pins.cursor(cursor, now) {
-                None => unknown.push(cursor),
-                Some(pin) => {
-                    let address = pin.server.address().clone();
-                    let part = parts.entry(address).or_insert((pin.server, Vec::new()));
-                    part.1.push(cursor);
-                }
-            }
-        }
-        let mut parts: Parts = parts.into_values().collect();
-        parts.first_mut()?.1.extend(unknown);
-        (parts.len() > 1).then_some(parts)
+        let pins = &self.shared.routing.pins;
+        let server = |cursor| pins.cursor(cursor, now).map(|pin| pin.server);
+        by_server(self.cursor_ids().map(|cursor| (cursor, server(cursor))))
     }
 
     /// Sends the parts to their servers, one after another, and merges the replies.
@@ -178,6 +164,29 @@ impl Operation<'_> {
     }
 }
 
+/// Splits cursors by the pool of their server. The pool of a server that has left the deployment is
+/// closed. If the server has rejoined, it has a new pool at the same address. Cursors without a
+/// server are added to one of the parts. Returns `None` if there are fewer than two pools.
+fn by_server(cursors: impl Iterator<Item = (i64, Option<Arc<ServerPool>>)>) -> Option<Parts> {
+    let mut parts: HashMap<_, (Arc<ServerPool>, Vec<i64>)> = HashMap::new();
+    // A cursor without a pin (the record of its server) has ended, so any server can report that
+    // the cursor does not exist.
+    let mut unknown = Vec::new();
+    for (cursor, server) in cursors {
+        match server {
+            None => unknown.push(cursor),
+            Some(server) => {
+                let pool = Arc::as_ptr(&server);
+                let part = parts.entry(pool).or_insert((server, Vec::new()));
+                part.1.push(cursor);
+            }
+        }
+    }
+    let mut parts: Parts = parts.into_values().collect();
+    parts.first_mut()?.1.extend(unknown);
+    (parts.len() > 1).then_some(parts)
+}
+
 /// Sends one server its part and returns the reply; `None` if there is no part, the exchange failed
 /// or the server hangs.
 async fn kill(mut checkout: Checkout, part: Option<RawDocumentBuf>) -> Option<RawDocumentBuf> {
@@ -261,11 +270,38 @@ fn merge(earlier: Option<RawDocumentBuf>, later: &RawDocument) -> RawDocumentBuf
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bson::rawdoc;
 
     use super::*;
-    use crate::pool::Overload;
-    use seawall_transport::connection::EstablishError;
+    use crate::{
+        observe::Recorder,
+        pool::{Overload, tests::limits},
+        topology::Topology,
+    };
+    use seawall_auth::NonceSource;
+    use seawall_transport::connection::{Connector, EstablishError};
+
+    /// A server that has left the deployment and rejoined it has a closed pool and a new one.
+    #[tokio::test]
+    async fn cursors_of_a_server_that_rejoined_are_split_by_its_former_and_its_new_pool() {
+        let new_pool = || {
+            let nonces = Arc::new(NonceSource::new().unwrap());
+            let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
+            let address = "127.0.0.1:1".parse().unwrap();
+            let recorder = Recorder::without_shapes();
+            let topology = Topology::of_standalone(address, limits(), connector, recorder);
+            Arc::clone(&topology.snapshot().pools[0])
+        };
+        let (former, current) = (new_pool(), new_pool());
+        let cursors = [(1, Arc::clone(&former)), (2, Arc::clone(&current))];
+        let parts = by_server(cursors.into_iter().map(|(id, pool)| (id, Some(pool)))).unwrap();
+        for (pool, id) in [(&former, 1_i64), (&current, 2)] {
+            let mut of_pool = parts.iter().filter(|part| Arc::ptr_eq(&part.0, pool));
+            assert_eq!(of_pool.next().unwrap().1, [id]);
+        }
+    }
 
     /// State-change errors, such as `NotWritablePrimary`, report that a server changed its role.
     #[test]
