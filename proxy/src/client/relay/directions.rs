@@ -43,7 +43,7 @@ const MAX_PENDING: usize = 256;
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// How long Seawall waits for the server to end the connection after the client has left.
-const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The two directions of a relay, and their shared state.
 pub(super) struct Relay<'a> {

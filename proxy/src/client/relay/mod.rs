@@ -37,7 +37,8 @@ mod watch;
 use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy, split},
+    sync::Notify,
     time::{Instant, sleep, timeout_at},
 };
 
@@ -53,7 +54,7 @@ use seawall_wire::{HEADER_BYTES, OpCode};
 pub(super) use self::target::{Target, connect_with_hello};
 use self::{
     admission::Admission,
-    directions::Relay,
+    directions::{LEAVE_LIMIT, Relay},
     proxied::Proxied,
     target::{destination, is_on_this_host, relay_server_changed},
 };
@@ -235,11 +236,10 @@ async fn pass_encrypted(
     // and not waiting for a reply.
     connected.reached(Stage::Ready);
     let sharer = reader.sharer();
-    let passed = async {
+    let passed = async move {
         client.write_all(&[record_type]).await?;
         server.write_all(reader.buffered()).await?;
-        copy_bidirectional(&mut client, &mut server).await?;
-        io::Result::Ok(())
+        pass_both_ways(client, server).await
     };
     tokio::select! {
         // The result is ignored, because both connections are closed below.
@@ -248,6 +248,40 @@ async fn pass_encrypted(
             connected.set_departure(Departure::Closed);
         }
     }
+}
+
+/// Passes bytes in both directions until both directions have ended. When one direction has ended,
+/// the other one has to end within [`LEAVE_LIMIT`]: a server that hangs, or a client that keeps its
+/// connection open, would otherwise hold the relay without limit.
+async fn pass_both_ways<C, S>(client: C, server: S) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite,
+    S: AsyncRead + AsyncWrite,
+{
+    let (mut from_client, mut to_client) = split(client);
+    let (mut from_server, mut to_server) = split(server);
+    let has_ended = Notify::new();
+    let requests = pass_to_end(&mut from_client, &mut to_server, &has_ended);
+    let replies = pass_to_end(&mut from_server, &mut to_client, &has_ended);
+    let leave = async {
+        has_ended.notified().await;
+        sleep(LEAVE_LIMIT).await;
+    };
+    tokio::select! {
+        passed = async { tokio::try_join!(requests, replies) } => passed.map(drop),
+        () = leave => Ok(()),
+    }
+}
+
+/// Passes all bytes of one direction, then its end, and notifies `has_ended`.
+async fn pass_to_end(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    has_ended: &Notify,
+) -> io::Result<()> {
+    copy(from, to).await?;
+    has_ended.notify_one();
+    to.shutdown().await
 }
 
 /// Records that Seawall closes a client, and counts the reason.
@@ -330,6 +364,38 @@ async fn idle_in_drain(shared: &Shared, sharer: Sharer, relay: &Relay<'_>) {
         // Closes are spread over time, so that the reconnects do not become a storm.
         if is_idle() && shared.limits.closes().drain.take(sharer, is_idle).await {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_encrypted_relay_ends_soon_after_one_side_has_ended_its_connection() {
+        for client_leaves in [true, false] {
+            let (mut client, near_client) = duplex(64);
+            let (mut server, near_server) = duplex(64);
+            let leaving = match client_leaves {
+                true => &mut client,
+                false => &mut server,
+            };
+            leaving.write_all(b"last").await.unwrap();
+            leaving.shutdown().await.unwrap();
+            let began = Instant::now();
+            pass_both_ways(near_client, near_server).await.unwrap();
+            assert!((LEAVE_LIMIT..LEAVE_LIMIT * 2).contains(&began.elapsed()));
+            // The other side got the last bytes and the end.
+            let other = match client_leaves {
+                true => &mut server,
+                false => &mut client,
+            };
+            let mut got = Vec::new();
+            other.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got, b"last");
         }
     }
 }
