@@ -4,6 +4,8 @@ use std::{io, time::Duration};
 
 use tokio::{net::TcpStream, time::sleep};
 
+use seawall_transport::peer_has_left;
+
 /// Pause after the first peek. Each later pause is twice as long as the pause before it, so that a
 /// client that sends single bytes costs little CPU time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -24,6 +26,8 @@ pub(super) async fn peek_until<T>(
 ) -> io::Result<T> {
     let mut pause = FIRST_PAUSE;
     loop {
+        // If the client has already left, the peek returns all its bytes.
+        let has_left = peer_has_left(stream);
         let count = stream.peek(buffer).await?;
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -36,6 +40,9 @@ pub(super) async fn peek_until<T>(
         if is_full {
             let message = format!("the first {count} bytes contain no complete header");
             return Err(io::Error::other(message));
+        }
+        if has_left {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         // `peek` returns at once while some bytes are available, so it cannot wait for more bytes.
         sleep(pause).await;

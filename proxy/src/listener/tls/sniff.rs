@@ -37,7 +37,24 @@ fn is_tls(seen: &[u8]) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::{io::AsyncWriteExt as _, net::TcpListener, time::timeout};
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_leaves_after_the_first_bytes_of_a_handshake_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        client.write_all(&[22, 3, 1]).await.unwrap();
+        drop(client);
+        let sniffed = timeout(Duration::from_secs(10), begins_with_tls(&server)).await;
+        let error = sniffed.expect("the wait ends").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
 
     #[test]
     fn a_tls_client_hello_is_distinguished_from_mongodb_messages_of_any_length() {
