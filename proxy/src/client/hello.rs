@@ -260,10 +260,16 @@ fn check_metadata(metadata: &RawDocument, is_first: bool) -> Result<RawDocumentB
         );
         return Err(ErrorReply::new(185, message));
     }
-    let name = metadata
-        .get_document("application")
-        .and_then(|a| a.get_str("name"));
-    if name.is_ok_and(|name| name.len() > MAX_APPLICATION_NAME_BYTES) {
+    let application = match metadata.get("application") {
+        Ok(Some(RawBsonRef::Document(application))) => Some(application),
+        Ok(None) => None,
+        _ => {
+            let message = "The 'application' field of the client metadata must be a BSON document";
+            return Err(ErrorReply::new(TYPE_MISMATCH, message));
+        }
+    };
+    let name = application.and_then(|application| application.get_str("name").ok());
+    if name.is_some_and(|name| name.len() > MAX_APPLICATION_NAME_BYTES) {
         let message = format!(
             "The 'client.application.name' must be at most {MAX_APPLICATION_NAME_BYTES} bytes"
         );
@@ -492,6 +498,7 @@ mod tests {
                 with("application", doc! {"name": "n".repeat(129)}.into()),
                 184,
             ),
+            (with("application", true.into()), 14),
             (without("driver"), 183),
             (without("os"), 183),
         ];
