@@ -1,8 +1,9 @@
 //! Turns aggregation expressions and projections into parts of a shape. A projection can contain
 //! expressions.
 
-use super::bson::{Array, Document, Value};
+use super::bson::{Array, Document, Field, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
+use super::pipeline::holds_values;
 use super::walk::{MAX_DEPTH, Walk, meta, plain_value};
 
 impl<F: Form> Walk<'_, F> {
@@ -29,23 +30,37 @@ impl<F: Form> Walk<'_, F> {
                     |walk, field| match field.name {
                         b"$function" | b"$accumulator" => Node::value(),
                         b"$meta" => Node::same(meta(&field.value)),
-                        _ => walk.expression(&field.value, depth + 1),
+                        _ => walk.operand(field, depth + 1),
                     },
                 )
             }
             _ => self.set_of(document, Self::path, |walk, field| {
                 match (field.name, &field.value) {
                     (b"sortBy", &Value::Document(keys)) => walk.keys(keys),
-                    _ => walk.expression(&field.value, depth + 1),
+                    _ => walk.operand(field, depth + 1),
                 }
             }),
         }
+    }
+
+    /// The part of the shape for an argument in an expression, or for the argument of a stage that
+    /// has no rule of its own. Such a stage can contain pipelines, as `$rankFusion` does.
+    pub(super) fn operand(&mut self, field: &Field<'_>, depth: u32) -> Node<F> {
+        let outer = self.hides_strings;
+        self.hides_strings = match field.name {
+            b"$expr" => false,
+            name => outer || holds_values(name),
+        };
+        let node = self.expression(&field.value, depth);
+        self.hides_strings = outer;
+        node
     }
 
     /// The part of the shape for a string. The string is a field path or a variable if it begins
     /// with `$`, otherwise a constant.
     fn expression_string(&self, string: &[u8]) -> Node<F> {
         match string {
+            _ if self.hides_strings => Node::value(),
             [b'$', b'$', _, ..] => Node::same(self.expression_path(string, 2)),
             [b'$', _, ..] => Node::same(self.expression_path(string, 1)),
             _ => Node::value(),

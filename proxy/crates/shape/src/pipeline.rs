@@ -125,7 +125,7 @@ impl<F: Form> Walk<'_, F> {
                 })
             }
             (Stage::Keyed(stage), Value::String(_)) => self.short_form(stage, value, depth),
-            (Stage::Keyed(_) | Stage::Expression, _) => self.expression(value, depth),
+            (Stage::Keyed(_) | Stage::Expression, _) => self.operand(field, depth),
         }
     }
 
@@ -316,6 +316,15 @@ impl KeyedStage {
             ) => Argument::Expression,
         }
     }
+}
+
+/// True for stages with a filter or a search. If such a stage is in the argument of a stage that
+/// has no rule of its own, its strings are values even if they begin with `$`, except in `$expr`.
+pub(super) fn holds_values(stage: &[u8]) -> bool {
+    matches!(
+        stage,
+        b"$geoNear" | b"$match" | b"$search" | b"$searchBeta" | b"$searchMeta" | b"$vectorSearch"
+    )
 }
 
 /// True if `{...}` replaces the argument of this stage in the coarse shape. These stages compute or

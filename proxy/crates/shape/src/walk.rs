@@ -19,6 +19,8 @@ pub(super) struct Walk<'n, F> {
     is_spent: bool,
     /// The learned prefixes (paths below which all names count as data), if there are any.
     known: Option<&'n Names<'n>>,
+    /// True in an argument whose strings are values even if they begin with `$`.
+    pub(super) hides_strings: bool,
     form: PhantomData<F>,
 }
 
@@ -28,6 +30,7 @@ impl<'n, F: Form> Walk<'n, F> {
             visits_left: MAX_VISITS,
             is_spent: false,
             known: None,
+            hides_strings: false,
             form: PhantomData,
         }
     }

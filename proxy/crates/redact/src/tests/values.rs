@@ -3,7 +3,7 @@
 use bson::{Binary, Bson, Document, Timestamp, doc, oid::ObjectId, spec::BinarySubtype};
 use seawall_command::table::{COMMANDS, CommandSpec, FirstField};
 
-use super::{MODES, command, reply};
+use super::{MODES, assert_same_shape, command, reply};
 
 const TEXT: &str = "hunter2-sentinel";
 const NUMBER: i32 = 471_147;
@@ -360,6 +360,32 @@ fn constants_in_stages_and_expressions_are_redacted() {
         doc! { "$set": { "x": { "$function": { "body": TEXT, "args": [NUMBER], "lang": "js" } } } },
     ] {
         assert_redacted(&doc! { "aggregate": "c", "pipeline": [stage], "cursor": {}, "$db": "d" });
+    }
+}
+
+/// The values begin with `$`, as paths do.
+#[test]
+fn filters_and_searches_inside_of_stages_without_a_rule_are_redacted() {
+    let text = format!("${TEXT}");
+    let text = text.as_str();
+    for stage in [
+        doc! { "$rankFusion": { "input": { "pipelines": { "a": [
+        { "$match": { "x": text, "y": { "$in": [text] }, "$expr": { "$eq": ["$p", 1] } } },
+        { "$search": { "text": { "query": text, "path": "p" },
+            "sort": { "s": { "$meta": "searchScore" } } } },
+        { "$limit": 5 }] } } } },
+        doc! { "$scoreFusion": { "input": { "pipelines": { "a": [
+        { "$vectorSearch": { "index": "i", "query": text, "filter": { "x": text } } }] } },
+        "combination": { "expression": "$$a" } } },
+        doc! { "$future": [[{ "$geoNear": { "query": { "x": text } } }]] },
+        doc! { "$searchBeta": { "text": { "query": text, "path": "p" } } },
+    ] {
+        let original = doc! { "aggregate": "c", "pipeline": [stage], "cursor": {}, "$db": "d" };
+        assert_redacted(&original);
+        for mode in MODES {
+            let redacted = command(mode, &original).to_vec().unwrap();
+            assert_same_shape(&original.to_vec().unwrap(), &redacted);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     pipeline, word_of,
 };
 use crate::bson::{Array, Field, Value};
-use crate::pipeline::{Argument, KeyedStage, Stage};
+use crate::pipeline::{Argument, KeyedStage, Stage, holds_values};
 use crate::walk::META_NAMES;
 
 /// A document or array in a pipeline, expression or update. It decides how redaction treats the
@@ -108,6 +108,7 @@ impl Part {
             Self::Search => match (name, value) {
                 // The value of `like` contains whole documents, whose content is values of users.
                 (b"like", _) => Treatment::Value,
+                (b"$meta", _) => meta(value),
                 (b"index" | b"path" | b"defaultPath", Value::String(_)) => Treatment::Keep,
                 (b"index" | b"path" | b"defaultPath", &Value::Array(array)) if is_names(array) => {
                     names(value)
@@ -164,6 +165,7 @@ pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
         (Stage::Value, _) if name != b"$count" => kept_number(value),
         (Stage::Value | Stage::Unset, _) => names(value),
         (Stage::Search, _) => inside(value, Part::Search),
+        _ if name == b"$searchBeta" => inside(value, Part::Search),
         (Stage::Opaque, _) => match name {
             b"$changeStream" => inside(value, Part::ChangeStream),
             b"$documents" => expression(value),
@@ -260,6 +262,7 @@ fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
         (b"$function" | b"$accumulator", _) => Treatment::Value,
         (b"$meta", _) => meta(value),
         (b"$getField", Value::String(_)) => Treatment::Keep,
+        _ if holds_values(name) => stage(name, value),
         (b"$sum", _) if value.number().is_some() => flag(value),
         (_, Value::Document(document)) if OPTION_OPERATORS.contains(&name) => {
             // An argument may itself be an operator, such as `{$year: {$max: "$date"}}`.

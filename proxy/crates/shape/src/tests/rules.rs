@@ -265,6 +265,40 @@ fn pipeline_stages_that_read_or_write_another_collection_have_the_expected_shape
 }
 
 #[test]
+fn strings_of_filters_and_searches_inside_of_stages_without_a_rule_are_values() {
+    let cases = [
+        (
+            doc! { "$rankFusion": { "input": { "pipelines": { "p": [
+                { "$match": { "x": "$5", "y": { "$gt": "$v" }, "$expr": { "$eq": ["$a", "$b"] } } },
+                { "$sort": { "t": -1 } },
+                { "$project": { "z": "$a" } },
+            ] } } } },
+            "{$rankFusion:{input:{pipelines:{p:[\
+             {$match:{$expr:{$eq:[$a,$b]},x:?,y:{$gt:?}}},{$sort:{t:?}},{$project:{z:$a}}]}}}}",
+        ),
+        (
+            doc! { "$scoreFusion": {
+                "input": { "pipelines": { "p": [{ "$vectorSearch": { "query": "$v" } }] } },
+                "combination": { "expression": "$$p" },
+            } },
+            "{$scoreFusion:{combination:{expression:$$p},\
+             input:{pipelines:{p:[{$vectorSearch:{query:?}}]}}}}",
+        ),
+        (
+            doc! { "$searchBeta": { "text": { "path": "a", "query": "$v" } } },
+            "{$searchBeta:{text:{path:?,query:?}}}",
+        ),
+        (
+            doc! { "$future": [[{ "$search": { "text": { "query": "$v" } } }], "$a"] },
+            "{$future:[[{$search:{text:{query:?}}}],$a]}",
+        ),
+    ];
+    for (stage, expected) in cases {
+        assert_stage(stage, expected);
+    }
+}
+
+#[test]
 fn pipeline_stages_that_use_no_other_collection_have_the_expected_shape_texts() {
     let cases = [
         (doc! { "$unset": "a" }, "{$unset:[a]}"),
