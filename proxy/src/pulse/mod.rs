@@ -233,14 +233,15 @@ impl Server {
         let mut ticks = interval(self.settings.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut before: Option<(Reading, Instant)> = None;
-        let mut command = server_status_command(true);
-        let mut excludes_parts = true;
+        let mut exclusion = PartExclusion::default();
+        let mut command = server_status_command(exclusion.is_on());
         loop {
             ticks.tick().await;
             let sent_at = Instant::now();
             let reply = Box::pin(sampled.status(&command));
             match self.wait_for_reply(reply, sent_at).await {
                 Some(Ok(Status::Counters(status, round_trip))) => {
+                    exclusion.count_success();
                     let now = Instant::now();
                     let reading = Reading::of(&status);
                     let earlier = before.as_ref();
@@ -254,15 +255,8 @@ impl Server {
                         ticks.reset();
                     }
                 }
-                // Some server versions cannot exclude parts of a section and refuse the command.
-                // From the next command on, ask for the whole section `metrics`.
-                Some(Ok(Status::Refused(code, _)))
-                    if code != UNAUTHORIZED
-                        && !SHUTDOWN_CODES.contains(&code)
-                        && excludes_parts =>
-                {
-                    excludes_parts = false;
-                    command = server_status_command(false);
+                Some(Ok(Status::Refused(code, _))) if exclusion.count_refusal(code) => {
+                    command = server_status_command(exclusion.is_on());
                 }
                 // Record only the name and code of the error, because its message contains the
                 // command.
@@ -334,6 +328,36 @@ impl Server {
     }
 }
 
+/// Decides whether the command excludes parts of the section `metrics`. Some server versions cannot
+/// exclude them and refuse the command each time. A single refusal may have another cause, for
+/// example `killOp`.
+#[derive(Default)]
+struct PartExclusion {
+    /// Number of consecutive refusals of the command that excludes parts.
+    refusals: u32,
+}
+
+impl PartExclusion {
+    fn is_on(&self) -> bool {
+        self.refusals < MAX_REFUSALS
+    }
+
+    /// Counts a reply with counters.
+    fn count_success(&mut self) {
+        if self.is_on() {
+            self.refusals = 0;
+        }
+    }
+
+    /// Counts a refusal. Returns false if the excluded parts cannot be the cause.
+    fn count_refusal(&mut self, code: i32) -> bool {
+        let is_possible_cause =
+            self.is_on() && code != UNAUTHORIZED && !SHUTDOWN_CODES.contains(&code);
+        self.refusals += u32::from(is_possible_cause);
+        is_possible_cause
+    }
+}
+
 /// The samples of one server that [`Pulse::take_samples`] has not returned yet, the oldest first.
 #[derive(Default)]
 struct Samples(VecDeque<ServerSample>);
@@ -371,6 +395,9 @@ fn server_status_command(excludes_parts: bool) -> RawDocumentBuf {
     command.append(cstr!("$db"), "admin");
     command
 }
+
+/// Number of consecutive refusals after which the command asks for the whole section `metrics`.
+const MAX_REFUSALS: u32 = 2;
 
 /// Error codes of a server that shuts down or changes its role: `ShutdownInProgress`,
 /// `InterruptedAtShutdown` and `InterruptedDueToReplStateChange`.

@@ -101,6 +101,22 @@ fn an_error_reply_of_a_server_counts_as_a_reply_and_is_listed_until_the_next_suc
     assert!(server.cost.lock().refusals.is_empty());
 }
 
+/// 9 is FailedToParse, 13 is Unauthorized, and 11601 is Interrupted.
+#[test]
+fn parts_are_excluded_until_the_server_has_refused_the_command_twice_in_a_row() {
+    let mut exclusion = PartExclusion::default();
+    assert!(!exclusion.count_refusal(13));
+    for _ in 0..3 {
+        assert!(exclusion.count_refusal(11_601));
+        assert!(exclusion.is_on());
+        exclusion.count_success();
+    }
+    assert!(exclusion.count_refusal(9) && exclusion.count_refusal(9));
+    assert!(!exclusion.is_on() && !exclusion.count_refusal(9));
+    exclusion.count_success();
+    assert!(!exclusion.is_on());
+}
+
 #[test]
 fn oldest_samples_are_dropped_when_the_maximum_number_is_reached() {
     let at = |seconds: usize| SystemTime::UNIX_EPOCH + SECOND * u32::try_from(seconds).unwrap();
