@@ -132,8 +132,13 @@ const FEW_OF: u64 = 10;
 /// stall.
 const SECONDS_AFTER_STALL: u32 = 5;
 
-/// Maximum length of an episode (a detected stall). When an episode exceeds this length, it ends,
-/// and the usual values are learned again from the seconds after it.
+/// Maximum number of seconds in which no operation ends and that do not count as seconds after the
+/// stall. So a stall after which the load ends is reported too.
+const MAX_SILENT_SECONDS: u32 = 30;
+
+/// Maximum length of an episode (a detected stall), without its seconds in which no operation ended
+/// (see [`MAX_SILENT_SECONDS`]). When an episode exceeds this length, it ends, and the usual values
+/// are learned again from the seconds after it.
 const LASTING_SECONDS: f64 = 120.0;
 
 impl StallDetector {
@@ -163,6 +168,14 @@ impl StallDetector {
                 open.get_or_insert_with(|| OpenEpisode::at(beat))
                     .add(beat, &slow, &self.phases)
             }
+            // A second without operations may be part of a stop of the server.
+            (None, Some(open))
+                if beat.durations.count() == 0
+                    && usual.operations > 0.0
+                    && open.silent_seconds < MAX_SILENT_SECONDS =>
+            {
+                open.silent_seconds += 1;
+            }
             (None, Some(open)) => open.normal_seconds += 1,
         }
         let ended = self.end(beat, &usual);
@@ -176,7 +189,8 @@ impl StallDetector {
 
     fn end(&mut self, beat: &EndedOperations, usual: &Usual) -> Option<Episode> {
         let open = self.open.as_ref()?;
-        let is_lasting = float(beat.at) - open.started_at > LASTING_SECONDS;
+        let silent = f64::from(open.silent_seconds);
+        let is_lasting = float(beat.at) - open.started_at - silent > LASTING_SECONDS;
         if open.normal_seconds < SECONDS_AFTER_STALL && !is_lasting {
             return None;
         }
@@ -307,6 +321,9 @@ struct OpenEpisode {
     slow_seconds: u32,
     /// Number of consecutive seconds up to now that are not part of the stall.
     normal_seconds: u32,
+    /// Number of seconds in which no operation ended, at most [`MAX_SILENT_SECONDS`]. They do not
+    /// count as `normal_seconds`.
+    silent_seconds: u32,
 }
 
 impl OpenEpisode {
@@ -320,6 +337,7 @@ impl OpenEpisode {
             excess: PerPhase::default(),
             slow_seconds: 0,
             normal_seconds: 0,
+            silent_seconds: 0,
         }
     }
 

@@ -316,6 +316,35 @@ fn a_stop_of_a_server_with_few_operations_per_second_is_found() {
     }
 }
 
+/// After a slow second, the server stops for eight seconds.
+#[test]
+fn a_slow_second_and_a_stop_of_the_server_after_it_are_one_stall() {
+    for seed in 0..SEEDS {
+        let workload = Workload {
+            slow: vec![(60.0, 61.0, 200.0)],
+            stops: vec![(61.0, 69.0)],
+            ..Workload::steady(seed)
+        };
+        assert_found(&workload.episodes(100), &[(60.0, 69.0)], 1.2);
+    }
+}
+
+#[test]
+fn a_stall_after_which_the_load_ends_is_found() {
+    let mut workload = Workload {
+        stops: vec![(60.0, 62.0)],
+        ..Workload::steady(1)
+    };
+    let mut beats = workload.beats(64);
+    beats.extend((65..105).map(|second| EndedOperations {
+        at: EPOCH + second,
+        ..EndedOperations::default()
+    }));
+    let mut detector = StallDetector::default();
+    let found = beats.iter().filter_map(|beat| detector.second(beat));
+    assert_found(&found.collect::<Vec<_>>(), &[(60.0, 62.0)], 1.1);
+}
+
 #[test]
 fn stall_has_the_phase_in_which_operations_spent_the_most_time_beyond_the_usual_time() {
     let workload = Workload {
