@@ -12,8 +12,9 @@ use seawall_wire::OpMsg;
 use crate::{Mode, Redactor};
 
 /// Maximum number of operations whose command has been read, but whose reply has not. Their reply
-/// forms (the fields in which a reply contains the results) are kept in memory, so further
-/// operations are omitted while the maximum is reached.
+/// forms (the fields in which a reply contains the results) are kept in memory. A recording may
+/// lack replies, so one more command makes room: the operation with the lowest number is forgotten,
+/// and its reply gives no record.
 const MAX_PENDING: usize = 100_000;
 
 /// Redacts the records of one capture, in their order. A command that cannot be redacted is
@@ -53,7 +54,7 @@ impl Records {
 
     /// Redacts the next record. If a command, or the message of a reply, cannot be redacted, the
     /// result has a record with the reason [`OmissionReason::NotRedactable`]. The reply to an
-    /// omitted command gives no record.
+    /// omitted or forgotten command gives no record.
     pub fn redact(&mut self, record: Content) -> impl Iterator<Item = Content> + use<> {
         let (record, omitted) = match record {
             Content::Command(command) => self.command(command),
@@ -79,15 +80,14 @@ impl Records {
     }
 
     fn command(&mut self, command: Command) -> (Option<Content>, Option<Omitted>) {
-        let redacted = match self.forms.len() < MAX_PENDING {
-            true => self.redacted(&command.message),
-            false => None,
-        };
-        let Some((form, message)) = redacted else {
+        let Some((form, message)) = self.redacted(&command.message) else {
             let bytes = command.message.len();
             let omitted = self.omit(command.client, command.at_us, 1, bytes);
             return (None, Some(omitted));
         };
+        if self.forms.len() >= MAX_PENDING {
+            self.forms.pop_first();
+        }
         self.forms.insert(command.operation, form);
         let message = message.into();
         (Some(Content::Command(Command { message, ..command })), None)

@@ -473,6 +473,35 @@ fn commands_and_replies_that_cannot_be_redacted_are_omitted_from_a_capture() {
     assert_eq!((end.operations, end.omitted), (2, 2));
 }
 
+/// A client that disconnects while its command runs gets no reply.
+#[test]
+fn commands_after_100_000_commands_without_a_reply_are_redacted_and_keep_their_replies() {
+    let message = |document: Document| {
+        let message = encode_request(1, &document.to_vec().unwrap());
+        bytes::Bytes::from(message)
+    };
+    let ping = message(doc! { "ping": 1, "$db": "d" });
+    let mut records = Records::new(redactor(Mode::Equality));
+    for operation in 0..=100_000 {
+        let command = Content::Command(record::Command {
+            client: 1,
+            operation,
+            at_us: 5,
+            message: ping.clone(),
+        });
+        assert_eq!(records.redact(command.clone()).next(), Some(command));
+    }
+    let mut reply = |operation| {
+        let reply = Content::Reply(record::Reply {
+            operation,
+            message: message(doc! { "ok": 1.0 }),
+            ..record::Reply::default()
+        });
+        records.redact(reply).count()
+    };
+    assert_eq!((reply(0), reply(1), reply(100_000)), (0, 1, 1));
+}
+
 fn numbers() -> impl Strategy<Value = Bson> {
     prop_oneof![
         any::<i32>().prop_map(Bson::Int32),
