@@ -438,6 +438,21 @@ fn redacted_error_replies_contain_no_user_data() {
 }
 
 #[test]
+fn a_redacted_reply_to_start_session_keeps_only_the_id_of_the_session() {
+    let id = Bson::Binary(Binary {
+        subtype: BinarySubtype::Uuid,
+        bytes: vec![7; 16],
+    });
+    let original = doc! { "id": { "id": &id }, "timeoutMinutes": 30, "ok": 1.0 };
+    assert_eq!(reply(&original).get("id"), original.get("id"));
+    let other = doc! { "id": { "id": TEXT, "x": &id }, "ok": 1.0 };
+    let redacted = reply(&other);
+    let redacted = redacted.get_document("id").unwrap();
+    assert_ne!(redacted.get("id"), Some(&Bson::from(TEXT)));
+    assert_ne!(redacted.get("x"), Some(&id));
+}
+
+#[test]
 fn a_redacted_reply_to_kill_cursors_keeps_the_ids_of_the_cursors() {
     let original = doc! {
         "cursorsKilled": [7_i64], "cursorsNotFound": [8_i64, 9_i64], "cursorsAlive": [10_i64],

@@ -1,6 +1,6 @@
 //! How redaction treats the elements of replies: which ones are values of users.
 
-use super::{Inner, Treatment, inside_array, inside_document, kept_unless};
+use super::{Inner, Treatment, inside_array, inside_document, kept_unless, option};
 use crate::bson::Value;
 use seawall_command::ReplyForm;
 
@@ -35,6 +35,8 @@ impl Part {
             (Self::Body, b"writeConcernError") => inside_document(value, inside(Self::Error)),
             (Self::Body, b"lastErrorObject") => inside_document(value, inside(Self::LastError)),
             (Self::Body, b"upserted") => inside_array(value, inside(Self::Upserted)),
+            // `startSession` returns the id of the new session.
+            (Self::Body, b"id") => inside_document(value, Inner::Option(option::Part::Session)),
             (Self::Cursor, b"firstBatch" | b"nextBatch") if form == ReplyForm::BulkWrite => {
                 inside_array(value, inside(Self::Errors))
             }
