@@ -172,8 +172,15 @@ impl Output<'_> {
         match kind {
             kind::STRING | kind::CODE | kind::SYMBOL => self.string(value)?,
             kind::BINARY => {
-                let (head, data) = value.split_at_checked(5).ok_or(RedactError::Malformed)?;
+                let (head, mut data) = value.split_at_checked(5).ok_or(RedactError::Malformed)?;
                 self.bytes.extend_from_slice(head);
+                // The data of a binary of subtype 2 begins with its length, which drivers check.
+                if let ([.., 2], Some((length, rest))) = (head, data.split_first_chunk())
+                    && usize::try_from(i32::from_le_bytes(*length)) == Ok(rest.len())
+                {
+                    self.bytes.extend_from_slice(length);
+                    data = rest;
+                }
                 self.permuted(kind, data);
             }
             kind::OBJECT_ID => self.object_id(value),

@@ -138,6 +138,22 @@ fn zero_and_infinity_are_unchanged_and_extreme_numbers_keep_their_sign() {
     }
 }
 
+/// The data of a binary of subtype 2 begins with its length. `bson` refuses a wrong length.
+#[test]
+fn redacted_binaries_of_subtype_2_keep_the_length_in_their_data() {
+    let original = Binary {
+        subtype: BinarySubtype::BinaryOld,
+        bytes: vec![1, 2, 3, 4, 5],
+    };
+    for mode in MODES {
+        let Bson::Binary(redacted) = value(mode, original.clone()) else {
+            panic!("not a binary");
+        };
+        assert_eq!(redacted.subtype, original.subtype);
+        assert!(redacted.bytes.len() == 5 && redacted.bytes != original.bytes);
+    }
+}
+
 #[test]
 fn the_largest_binaries_and_patterns_are_redacted_in_linear_time() {
     // If the time were quadratic, the binary alone would take an hour.
