@@ -230,12 +230,20 @@ fn is_selected(selection: &Selection, arrived: &Arrived<'_>) -> bool {
         })
 }
 
-/// The collection of a command; `None` if it has none.
+/// The collection of a command or of an explained command; `None` if it has none.
 fn collection_of<'a>(command: &Command<'a>) -> Option<&'a str> {
     match command.target {
         Target::Text(collection) => Some(collection),
+        Target::Other if command.spec.syntax == Syntax::Explain => {
+            let explained = first_value(command.body)?.as_document()?;
+            first_value(explained)?.as_str()
+        }
         Target::Number(_) | Target::Other => command.collection,
     }
+}
+
+fn first_value(document: &[u8]) -> Option<ElementKind<'_>> {
+    Some(Elements::of(document).next()?.ok()?.value)
 }
 
 /// A recorded command. If this value is dropped before [`Self::end`] is called, the capture records
@@ -376,6 +384,21 @@ mod tests {
     use seawall_wire::Sequence;
 
     use super::*;
+
+    #[test]
+    fn an_explain_uses_the_collection_of_the_explained_command() {
+        for (mut command, expected) in [
+            (doc! { "explain": { "find": "orders" } }, Some("orders")),
+            (doc! { "explain": { "aggregate": 1 } }, None),
+            (doc! { "find": "orders" }, Some("orders")),
+            (doc! { "ping": 1 }, None),
+        ] {
+            command.insert("$db", "shop");
+            let body = command.to_vec().unwrap();
+            let inspected = Command::inspect(&body).unwrap();
+            assert_eq!(collection_of(&inspected), expected, "{command}");
+        }
+    }
 
     /// Drivers list the namespaces in a document sequence.
     #[test]
