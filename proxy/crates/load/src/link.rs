@@ -248,11 +248,11 @@ fn payload(reply: &RawDocument) -> Result<&[u8], Failure> {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::sync::Arc;
 
     use rcgen::{CertificateParams, KeyPair};
     use seawall_transport::connection::{Authorities, ServerTls, TlsSettings, Verification};
-    use tokio::{net::TcpSocket, time::timeout};
+    use tokio::net::TcpSocket;
     use tokio_rustls::{
         TlsAcceptor,
         rustls::{
@@ -314,9 +314,15 @@ mod tests {
         };
         let message = vec![7; 256 * 1024];
         let mut received = vec![0; message.len()];
-        let receiving = timeout(Duration::from_secs(20), far.read_exact(&mut received));
-        let (sent, result) = tokio::join!(link.send(&message), receiving);
-        sent.unwrap();
-        result.expect("the whole message arrives").unwrap();
+        let sending = async {
+            link.send(&message).await.unwrap();
+            let Stream::Tls { stream, .. } = &mut link.stream else {
+                panic!("the stream is not encrypted");
+            };
+            // This ends the stream of the socket. Bytes that the TLS library holds are lost.
+            stream.get_mut().0.shutdown().await.unwrap();
+        };
+        let ((), result) = tokio::join!(sending, far.read_exact(&mut received));
+        result.expect("the whole message arrives");
     }
 }
