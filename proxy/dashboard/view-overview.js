@@ -333,9 +333,7 @@ function loadEvents(page, findings, events) {
         findings,
         ...(found.length > 0
           ? found.map((text) => h("p", { class: "finding" }, text))
-          : [
-              h("p", { class: "finding fine" }, nothingUnusual(storms, presentStalls ?? stalls)),
-            ]),
+          : [h("p", { class: "finding fine" }, nothingUnusual(storms, presentStalls ?? stalls))]),
       );
       const { from, until } = period(page.state);
       const recent = storms.storms.filter(
