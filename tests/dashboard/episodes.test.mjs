@@ -22,7 +22,7 @@ const STOP_EVERY_SECONDS = 12;
 const STOP_SECONDS = 4;
 
 /** On a busy machine, other stalls hide the period of the stops for some time. */
-const MAX_STOPS = 7;
+const MAX_STOPS = 15;
 
 /**
  * The usual time of an operation. Only operations that take more than five times as long are part
