@@ -230,25 +230,34 @@ fn stall_is_found_if_only_one_operation_per_connection_waits() {
     assert_eq!(found[0].operations, 8);
 }
 
-/// An index build of an hour ends. Nine other operations waited for a second.
-#[test]
-fn a_stall_does_not_begin_with_an_operation_that_took_far_longer_than_all_others() {
+/// The stalls that the detector finds. `operations` has, for each second, the operations that end:
+/// their number, and their duration in milliseconds, all of it at the server.
+fn episodes(seconds: u64, operations: fn(u64) -> &'static [(u64, u64)]) -> Vec<Episode> {
     let mut detector = StallDetector::default();
-    let mut found = Vec::new();
-    for second in 1..=80_u64 {
+    let beats = (1..=seconds).map(|second| {
         let mut beat = EndedOperations {
             at: EPOCH + second,
             ..EndedOperations::default()
         };
-        let operations: &[(u64, u64)] = match second {
-            60 => &[(100, 2), (9, 1_000), (1, 3_600_000)],
-            _ => &[(100, 2)],
-        };
-        for (number, ms) in operations {
-            (0..*number).for_each(|_| beat.durations.record(Duration::from_millis(*ms)));
+        for (number, ms) in operations(second) {
+            for _ in 0..*number {
+                let duration = Duration::from_millis(*ms);
+                beat.durations.record(duration);
+                beat.phases[Phase::Server] += duration;
+            }
         }
-        found.extend(detector.second(&beat));
-    }
+        beat
+    });
+    beats.filter_map(|beat| detector.second(&beat)).collect()
+}
+
+/// An index build of an hour ends. Nine other operations waited for a second.
+#[test]
+fn a_stall_does_not_begin_with_an_operation_that_took_far_longer_than_all_others() {
+    let found = episodes(80, |second| match second {
+        60 => &[(100, 2), (9, 1_000), (1, 3_600_000)],
+        _ => &[(100, 2)],
+    });
     assert_found(&found, &[(59.0, 60.0)], 0.01);
     assert_eq!(found[0].worst, Duration::from_secs(3_600));
 }
@@ -256,27 +265,11 @@ fn a_stall_does_not_begin_with_an_operation_that_took_far_longer_than_all_others
 /// An index build of an hour ends half a minute before the stall.
 #[test]
 fn a_single_long_operation_does_not_change_the_phase_of_the_next_stall() {
-    let mut detector = StallDetector::default();
-    let mut found = Vec::new();
-    for second in 1..=100_u64 {
-        let mut beat = EndedOperations {
-            at: EPOCH + second,
-            ..EndedOperations::default()
-        };
-        let operations: &[(u64, u64)] = match second {
-            50 => &[(100, 2), (1, 3_600_000)],
-            80 => &[(100, 2), (10, 1_000)],
-            _ => &[(100, 2)],
-        };
-        for (number, ms) in operations {
-            for _ in 0..*number {
-                let duration = Duration::from_millis(*ms);
-                beat.durations.record(duration);
-                beat.phases[Phase::Server] += duration;
-            }
-        }
-        found.extend(detector.second(&beat));
-    }
+    let found = episodes(100, |second| match second {
+        50 => &[(100, 2), (1, 3_600_000)],
+        80 => &[(100, 2), (10, 1_000)],
+        _ => &[(100, 2)],
+    });
     let phases: Vec<_> = found.iter().map(|episode| episode.phase).collect();
     assert_eq!(phases, [Phase::Server]);
 }
