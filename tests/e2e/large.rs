@@ -115,9 +115,11 @@ async fn an_unacknowledged_large_write_of_a_disconnected_client_completes() {
         .sequence("documents", documents(20, 1_000_000))
         .flags(MORE_TO_COME);
     connect(&seawall).await.send(&message).await.unwrap();
-    let database = set.client().await.unwrap().database(&db);
-    let collection = database.collection::<Document>("c");
-    let is_complete = async || collection.count_documents(doc! {}).await.unwrap() == 20;
+    let is_complete = async || {
+        let mut direct = set.raw_client(&set.members()[0]).await.unwrap();
+        let reply = direct.command(&db, doc! {"count": "c"}).await.unwrap();
+        reply.body.get_i32("n").unwrap() == 20
+    };
     eventually(LIMIT, is_complete).await.unwrap();
     wait_until_streamed(&seawall, 1.0).await;
 }

@@ -15,8 +15,9 @@ writeFileSync(join(home, '.mongodb', 'mongosh', 'config'), '{"enableTelemetry": 
 
 const stable = api === 'stable' ? ['--apiVersion', '1', '--apiStrict'] : [];
 // If the server is on the same machine, mongosh waits only 2 seconds for it, which is too short on
-// a busy machine. 30 seconds is the default of drivers.
-const patient = `${uri}&serverSelectionTimeoutMS=30000`;
+// a busy machine. 30 seconds is the default of drivers. mongosh refuses a URI that has this option
+// twice.
+const patient = uri.includes('serverSelectionTimeoutMS') ? uri : `${uri}&serverSelectionTimeoutMS=30000`;
 const shell = [join(folder, 'node_modules', 'mongosh', 'bin', 'mongosh.js'), patient, ...stable];
 const script = ['--quiet', '--norc', '--file', join(folder, process.env.MATRIX_SCRIPT ?? 'program.js')];
 const environment = { ...process.env, HOME: home, MATRIX_DATABASE: database, MATRIX_API: api };
