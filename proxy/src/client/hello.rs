@@ -285,9 +285,9 @@ fn check_metadata(metadata: &RawDocument, is_first: bool) -> Result<RawDocumentB
     Ok(metadata.to_owned())
 }
 
-/// Builds the element `$client` that is added to each of a client's commands. Its document has at
-/// most `max_bytes` bytes: without room for the part `mongos`, it has only the client's metadata.
-/// `None` if the metadata alone is too large.
+/// Builds the element `$client`, which is added to each of a client's commands. Its document has at
+/// most `max_bytes` bytes. If there is no room for the field `mongos`, the document has only the
+/// client's metadata. Returns `None` if the metadata alone is too large.
 pub(super) fn client_element(
     metadata: &RawDocument,
     host: &str,
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_two_fields_with_the_same_name_is_used() {
+    fn the_first_of_two_hello_fields_with_the_same_name_is_used() {
         let twice = |values: [bool; 2]| {
             let mut body = RawDocumentBuf::new();
             for value in values {
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn only_fields_that_seawall_reads_are_decoded() {
+    fn only_hello_fields_that_seawall_reads_are_decoded() {
         let with_invalid_text = |name: &str| {
             let body = RawDocumentBuf::try_from(&doc! {name: "??"}).unwrap();
             let mut bytes = body.into_bytes();

@@ -749,7 +749,7 @@ impl Client {
         sent.map_err(|_| end.end())
     }
 
-    /// The client connection of a client that waits for a reply.
+    /// The client connection, for a reply for which the client waits.
     fn end(&mut self) -> ClientEnd<'_> {
         ClientEnd {
             stream: &mut self.stream,

@@ -250,7 +250,7 @@ async fn a_task_forwards_256_kib_before_another_task_runs() {
 }
 
 #[test]
-fn a_piece_counts_as_memory_until_all_its_bytes_are_written() {
+fn a_piece_of_a_reply_counts_as_memory_until_all_its_bytes_are_written() {
     let mut backlog = Backlog::of(vec![1; 100], None);
     backlog.push(vec![2; 50]);
     backlog.push(Vec::new());

@@ -25,8 +25,8 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// The source of users' keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialMode {
-    /// The source is not decided yet: the configuration says `auto`, and no server has told Seawall
-    /// yet whether it requires a login.
+    /// The source is not decided yet: the configuration says `auto`, and no server has shown yet if
+    /// it requires a login.
     Undecided,
     /// Each user reads its own keys. The configuration calls this mode `self`.
     Own,

@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn for_the_service_account_only_the_error_nosuchuser_means_that_a_user_was_dropped() {
+    fn a_lookup_finds_that_a_user_was_dropped_only_by_the_error_no_such_user() {
         for (error, no_keys) in [
             (UsersInfoError::NoSuchUser, NoKeys::NoSuchUser),
             (UsersInfoError::OtherUser, NoKeys::Unusable),

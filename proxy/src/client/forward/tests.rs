@@ -103,7 +103,7 @@ async fn an_operation_can_be_repeated_if_the_server_closes_within_a_reply_that_i
 
 /// To drain a reply is to read and discard its rest, so that the connection can be used again.
 #[tokio::test]
-async fn the_reply_to_a_client_that_left_is_drained_if_the_header_was_read_whole_or_not_at_all() {
+async fn an_abandoned_reply_is_drained_unless_only_a_part_of_its_header_was_read() {
     let (first, second) = (reply(REQUEST_ID), reply(REQUEST_ID + 1));
     for split in 0..first.len() {
         let (mut server, mut far) = pair();

@@ -122,16 +122,17 @@ impl Operation<'_> {
         }
     }
 
-    /// True if other operations wait for a connection to the server. A slice of a wait for data has
-    /// a permit, so its connection is also wanted if operations of its user wait for a permit.
+    /// True if other operations wait for a connection to the server. The connection of a slice is
+    /// also wanted if other operations of its user wait for a permit to wait for data, because the
+    /// user's permit becomes free when the slice returns its connection.
     fn is_wanted(&self, pool: &ServerPool, slice: Option<Slice>) -> bool {
         let user = self.identity.id().as_u64();
         pool.has_waiting() || (slice.is_some() && pool.lane().has_waiting_of(user))
     }
 
-    /// True if the operation has waited for its connection, its command is streamed, and its client
-    /// has left. The rest of the command is then probably missing, and the server connection would
-    /// be closed. Other commands whose client left in the queue are not sent either.
+    /// True if the client of a streamed command has left while the operation waited for its
+    /// connection. Then Seawall does not send the command: the rest of the command has probably not
+    /// arrived, so the server connection would have to be closed.
     fn has_left_in_queue(
         &self,
         end: &ClientEnd<'_>,

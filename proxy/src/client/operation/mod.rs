@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn if_the_second_attempt_of_a_write_wrote_nothing_the_client_gets_the_error_of_the_first() {
+    fn the_client_gets_the_first_error_if_the_second_attempt_of_a_write_wrote_nothing() {
         for (may_have_run, label, is_first) in [
             (true, NO_WRITES_PERFORMED, true),
             (true, RETRYABLE_WRITE_ERROR, false),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn if_the_second_attempt_of_a_write_reaches_no_server_the_client_gets_the_error_of_the_first() {
+    fn the_client_gets_the_first_error_if_the_second_attempt_of_a_write_reaches_no_server() {
         let first = || {
             let error = ErrorReply::new(HOST_UNREACHABLE, "first");
             error.with_labels(&[RETRYABLE_WRITE_ERROR])

@@ -48,8 +48,9 @@ impl Operation<'_> {
         );
     }
 
-    /// Remembers a commit or abort that has ended. It may have waited for its router for so long
-    /// that Seawall has forgotten it, and its driver retries it only now.
+    /// Remembers a commit or abort that has ended. The wait for its router may have been so long
+    /// that Seawall has forgotten the command. A driver that retries the command does so only after
+    /// its end.
     pub(super) fn note_end_of_transaction(&self) {
         if self.command.class == Class::EndTransaction
             && let Some((key, number)) = self.transaction()
@@ -241,7 +242,7 @@ mod tests {
 
     /// The error for a missing right quotes the client's command, which may contain the same words.
     #[test]
-    fn an_error_13_of_any_server_version_shows_if_the_user_of_the_connection_was_dropped() {
+    fn an_error_13_shows_by_its_text_if_the_user_of_the_connection_was_dropped() {
         for (text, is_lost) in [
             ("command find requires authentication", true),
             ("Command find requires authentication", true),

@@ -59,7 +59,7 @@ use self::{
     target::{destination, is_on_this_host, relay_server_changed},
 };
 
-/// The types of the TLS records that a server may send as its first reply.
+/// The content types of the TLS records that a server may send as its first reply.
 const TLS_HANDSHAKE: u8 = 0x16;
 const TLS_ALERT: u8 = 0x15;
 
@@ -335,7 +335,8 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
     };
     let stage = relay.stage();
     match how {
-        // The client of a request in progress has not left.
+        // Seawall closes the connection. A request in progress must not count as ended by its
+        // client.
         Some(Departure::Closed) => crate::observe::close(relay),
         Some(Departure::Clean | Departure::GaveUp | Departure::Reset) | None => drop(relay),
     }

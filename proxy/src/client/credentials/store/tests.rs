@@ -374,7 +374,7 @@ async fn keys_that_were_read_for_a_dropped_user_do_not_change_the_new_user_of_th
 }
 
 #[test]
-fn old_keys_of_users_in_use_are_due_for_confirmation_the_oldest_first_and_not_too_often() {
+fn the_oldest_keys_in_use_are_confirmed_first_and_at_most_every_ten_seconds() {
     const MAX_STALE: Duration = Duration::from_secs(300);
     let mut store = Store::new(100, MAX_STALE);
     let began = Instant::now();

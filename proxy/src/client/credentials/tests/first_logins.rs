@@ -460,7 +460,7 @@ async fn a_lookup_does_not_wait_for_all_earlier_lookups_of_another_address() {
     assert_eq!(credentials.exchanges.free(), 2, "all clients have left");
 }
 
-/// The setting `limits.introductions` limits both numbers.
+/// The setting `limits.introductions` is the maximum for both exchanges and queries.
 #[tokio::test]
 async fn a_reload_changes_how_many_exchanges_and_how_many_queries_run_at_a_time() {
     let scene = Scene::new().await;
