@@ -412,7 +412,7 @@ mod tests {
     /// The worker ends abandoned reads (reads whose client has left), one user after another. A
     /// caller can name the user that comes first.
     #[tokio::test(start_paused = true)]
-    async fn only_the_first_request_to_end_a_read_starts_the_worker_and_a_given_user_comes_first() {
+    async fn the_first_request_to_end_a_read_starts_the_worker_and_a_given_user_is_served_first() {
         let end_queue = EndQueue::default();
         let users = ["a", "b", "c", "d"].map(identity);
         let mut requests = Vec::new();

@@ -169,7 +169,7 @@ fn advance_at_once(duration: Duration) {
 
 /// An *abandoned read* is a read whose client has disconnected. Seawall ends it with `killOp`.
 #[tokio::test(start_paused = true)]
-async fn several_abandoned_reads_of_one_user_are_killed_over_one_connection() {
+async fn abandoned_reads_of_one_user_are_killed_over_one_connection() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _requests = [7, LONG].map(|connection| scene.end_read(&user, connection));
     let ended = [7, LONG].map(|connection| (1, operation_of(connection)));

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn permits_to_wait_for_data_go_in_turn_to_users_and_to_each_user_s_client_addresses() {
+    async fn permits_to_wait_for_data_go_round_robin_to_users_and_to_their_addresses() {
         let lane = Lane::new(4);
         let held = lane.enter(USER).await;
         let elsewhere = (1, Sharer::at(Some([192, 0, 2, 1].into())));
@@ -327,7 +327,7 @@ mod tests {
 
     /// For example, the server searches a long time for data, or the client reads slowly.
     #[tokio::test(start_paused = true)]
-    async fn a_user_with_long_waits_gets_no_further_permits_and_other_users_get_theirs() {
+    async fn a_user_with_long_waits_gets_no_further_permits_but_other_users_get_permits() {
         let lane = Lane::new(8);
         let mut long = [lane.enter(USER).await, lane.enter(USER).await];
         assert!(lane.enter((2, Sharer::Local)).now_or_never().is_none());
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn users_without_permits_and_waiting_operations_are_forgotten() {
+    async fn the_lane_removes_users_without_permits_and_without_waiting_operations() {
         let lane = Lane::new(4);
         for number in 0..1_000 {
             drop(lane.enter((number, Sharer::Local)).await);

@@ -142,7 +142,7 @@ async fn a_connection_that_its_user_cannot_use_now_may_be_closed_for_a_commit_of
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_transaction_keeps_its_connection_although_the_server_has_max_server_connections() {
+async fn an_open_transaction_keeps_its_connection_at_max_server_connections() {
     let now = Instant::now();
     let [busy, crowd, writer, other] = ["busy", "crowd", "writer", "other"].map(identity);
     let mut inner = inner(Limits {

@@ -351,7 +351,7 @@ async fn if_a_server_takes_much_longer_than_a_slice_another_user_gets_the_permit
 }
 
 #[tokio::test]
-async fn closed_pool_refuses_checkouts_and_keeps_no_connection() {
+async fn a_closed_pool_refuses_checkouts_and_keeps_no_connection() {
     let scene = Scene::ready(limits()).await;
     scene.use_once().await;
     scene.pool.close();
@@ -373,7 +373,7 @@ async fn forget_closes_only_the_available_connections_of_the_given_user() {
 }
 
 #[tokio::test]
-async fn connections_that_ended_are_neither_kept_nor_handed_out() {
+async fn ended_connections_are_neither_kept_nor_handed_out() {
     let scene = Scene::ready(limits()).await;
     let first = scene.use_once().await;
     scene.server.close_all().await;

@@ -299,7 +299,7 @@ async fn one_operation_per_250_ms_becomes_exempt_from_the_limit_while_no_operati
 /// An *exempt* operation no longer counts towards the concurrency limit. Later statements of a
 /// transaction may use the reserve while all slots are taken.
 #[tokio::test(start_paused = true)]
-async fn operations_become_exempt_although_others_complete_in_the_reserve_or_are_exempt() {
+async fn operations_become_exempt_while_only_reserved_or_exempt_operations_complete() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(fixed(8));

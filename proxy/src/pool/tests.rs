@@ -225,7 +225,7 @@ async fn max_connecting_limits_how_many_connections_are_established_at_a_time() 
 /// An *expired* connection is too old. A *stale* connection was established before the pool was
 /// cleared.
 #[tokio::test(start_paused = true)]
-async fn maintenance_closes_idle_connections_and_check_in_closes_expired_and_stale_ones() {
+async fn idle_connections_are_closed_by_maintenance_and_expired_or_stale_ones_at_check_in() {
     let (user, now) = (identity("u"), Instant::now());
     let later = |seconds| now + Duration::from_secs(seconds);
     let mut inner = inner(limits());
@@ -374,7 +374,7 @@ async fn an_ended_connection_can_pause_checkouts_100_ms_after_the_last_pause_beg
 }
 
 #[tokio::test(start_paused = true)]
-async fn ended_connection_of_an_earlier_generation_is_ignored() {
+async fn the_end_of_a_connection_of_an_earlier_generation_is_ignored() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let before = inner.generation();
     assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
@@ -673,7 +673,7 @@ async fn a_connection_with_a_slow_login_serves_its_user_for_100_ms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn minimum_pool_size_is_maintained() {
+async fn a_pool_keeps_and_restores_min_pool_size_connections_of_an_idle_user() {
     let (user, now) = (identity("u"), Instant::now());
     let later = |seconds| now + Duration::from_secs(seconds);
     let mut inner = inner(Limits {

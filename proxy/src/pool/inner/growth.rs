@@ -24,9 +24,9 @@ const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 const REFILL_PAUSE: Duration = Duration::from_secs(30);
 
 /// Connections for `min_pool_size` are established only while fewer than this number of connections
-/// to the server are pending. A connection for an operation has to begin after all connections that
-/// are pending before it ([`super::super::pace`]), and the pace lets about this number begin at the
-/// same time.
+/// to the server are pending. Connections begin in the order in which they are requested, and about
+/// this number may begin at the same time ([`super::super::pace`]). With more pending connections,
+/// a connection for an operation would have to wait.
 const MAX_PENDING_FOR_REFILL: usize = 8;
 
 /// Maximum number of users with waiters that are examined to find the user for a new connection.
