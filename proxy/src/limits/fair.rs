@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn at_every_fourth_turn_of_a_user_its_oldest_waiter_is_served_and_otherwise_its_newest() {
+    fn the_oldest_waiter_of_a_user_is_served_at_every_fourth_turn_and_otherwise_the_newest() {
         let mut waiters = Waiters::default();
         (0..10).for_each(|n| waiters.push(Origin::default(), n));
         assert!(!waiters.is_empty());
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn the_function_pop_if_examines_exactly_the_oldest_waiter_of_each_user() {
+    fn pop_if_examines_only_the_oldest_waiter_of_each_user() {
         let mut queue = UserQueue::default();
         (0..6_u64).for_each(|n| queue.push((n % 3, Sharer::Local), n));
         assert_eq!(queue.pop_if(|n| *n > 2), None);

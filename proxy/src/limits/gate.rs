@@ -489,7 +489,7 @@ mod tests {
 
     /// Logins wait at a closed gate. A waiting login is dropped when its client disconnects.
     #[test]
-    fn if_more_than_8192_logins_wait_at_a_gate_a_tick_removes_the_dropped_logins() {
+    fn a_tick_removes_dropped_logins_if_more_than_8192_logins_wait_at_a_gate() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 5);
         while gate.try_pass() {}
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn at_every_fourth_turn_a_gate_admits_the_oldest_login_and_otherwise_the_newest_login() {
+    async fn a_gate_admits_the_oldest_login_at_every_fourth_turn_and_otherwise_the_newest() {
         let gate = Arc::new(Gate::of_logins());
         tick(&gate, BUSY, 6);
         while gate.try_pass() {}
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn if_the_operations_of_one_user_wait_only_the_logins_of_that_user_are_delayed() {
+    async fn only_the_logins_of_a_user_whose_operations_wait_are_delayed() {
         let gates = LoginGates::default();
         let (busy, other) = (("busy", "admin"), ("other", "admin"));
         for _ in 0..10 {

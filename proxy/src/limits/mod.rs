@@ -492,7 +492,7 @@ mod tests {
 
     /// A relay passes the bytes of one client to a server connection that serves only this client.
     #[test]
-    fn clients_and_handshakes_and_relays_have_separate_limits() {
+    fn clients_handshakes_and_relays_have_separate_limits() {
         let limits = Limits::new(
             LimitNumbers {
                 handshakes: 1,
@@ -547,7 +547,7 @@ mod tests {
     /// If the limit of unauthenticated clients is reached, Seawall closes a silent client to make
     /// room for a new client. In this test, the limit of all clients is reached instead.
     #[tokio::test(start_paused = true)]
-    async fn if_the_limit_of_all_clients_refuses_a_new_client_no_silent_client_is_closed_for_it() {
+    async fn no_silent_client_is_closed_for_a_client_that_the_limit_of_all_clients_refuses() {
         let limits = Limits::new(
             LimitNumbers {
                 handshakes: 2,

@@ -38,9 +38,10 @@ pub struct Eviction(Arc<EvictionState>);
 pub(crate) enum EvictionReason {
     /// The connection's permit is given to another connection.
     GaveWay,
-    /// Seawall drains: it closes a share of the connections, or all of them. A message that is
-    /// served may end first, unless [`EvictablePermits::cut`] was called. A relay counts as serving
-    /// only while it forwards a request.
+    /// Seawall drains: it closes a share of the connections, or all of them. If a message of the
+    /// connection is being served, the connection is closed after it, unless
+    /// [`EvictablePermits::cut`] was called. A relay counts as serving only while it forwards a
+    /// request.
     Closing,
 }
 
@@ -50,7 +51,7 @@ struct EvictionState {
     task: AtomicWaker,
     gave_way: AtomicBool,
     is_closing: AtomicBool,
-    /// True if `is_closing` also ends a message that is served.
+    /// True if `is_closing` applies even while a message is served.
     is_cut: AtomicBool,
     /// A counter that Seawall increments before and after it serves a message. So the counter is
     /// odd while a message is served.
@@ -476,7 +477,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn oldest_connection_of_the_address_with_most_permits_is_evicted() {
+    async fn the_oldest_connection_of_the_address_with_most_permits_is_evicted() {
         let permits = EvictablePermits::new(4);
         let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();
         let _single = client(&permits, 2);
@@ -493,7 +494,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn connection_with_a_renewed_permit_is_evicted_last() {
+    async fn a_connection_with_a_renewed_permit_is_evicted_last() {
         let permits = EvictablePermits::new(2);
         let mut first = client(&permits, 1);
         let second = client(&permits, 1);
@@ -589,7 +590,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_evicted_only_if_the_function_may_evict_returns_true() {
+    async fn a_connection_is_evicted_only_if_may_evict_returns_true() {
         let permits = EvictablePermits::new(1);
         let first = client(&permits, 1);
         let lately = Instant::now();
