@@ -1,9 +1,10 @@
 //! A primary that the official driver ignores.
 //!
 //! The driver (3.9) compares the versions of a replica set's configuration before the ids of its
-//! elections, also for servers from 6.0 on. The specification "Server Discovery and Monitoring"
-//! compares the election ids first for these servers. If a primary is lost before it has replicated
-//! a new configuration, the driver considers each later primary outdated. A new client of the
+//! elections. For servers from 6.0 on, the specification "Server Discovery and Monitoring" requires
+//! the opposite order. If a primary is lost before it has replicated a new configuration, the
+//! driver considers each later primary outdated. A new client of the driver accepts the later
+//! primary.
 //! driver accepts it.
 
 use std::time::Duration;
@@ -12,11 +13,11 @@ use tokio::time::Instant;
 
 use seawall_transport::connection::ServerAddress;
 
-/// How long probes must find a primary, while the driver knows none, before monitoring begins
-/// again. The driver usually notices a new primary within one heartbeat.
+/// Seawall restarts the monitoring after probes have found a primary for this time while the driver
+/// knows none. The driver usually notices a new primary within one heartbeat.
 const IGNORED_FOR: Duration = Duration::from_secs(20);
 
-/// Minimum time between two new beginnings of monitoring because of an ignored primary.
+/// Minimum time between two restarts of the monitoring because of an ignored primary.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The primary that the driver ignores, and the time since which the driver ignores it.
@@ -33,7 +34,7 @@ impl IgnoredPrimary {
     }
 
     /// Records the reply of a server to a probe, while the driver knows no primary. Returns true if
-    /// monitoring must begin again.
+    /// Seawall must restart the monitoring.
     pub(super) fn see(&mut self, server: &ServerAddress, is_primary: bool, now: Instant) -> bool {
         let known = self.found.as_ref().filter(|(found, _)| found == server);
         let since = known.map(|(_, since)| *since);
@@ -60,15 +61,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn monitoring_begins_again_at_most_once_a_minute_if_the_driver_ignores_a_primary_for_20_s() {
+    fn monitoring_restarts_at_most_once_a_minute_if_the_driver_ignores_a_primary_for_20_s() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let [a, b]: [ServerAddress; 2] = ["a:1", "b:1"].map(|server| server.parse().unwrap());
         let mut ignored = IgnoredPrimary::default();
         let dues = [0, 10, 20, 30, 50, 79, 80].map(|seconds| ignored.see(&a, true, at(seconds)));
         assert_eq!(dues, [false, false, true, false, false, false, true]);
-        // The time begins again for another primary, after a step-down, and after the driver has
-        // known a primary.
+        // The wait of 20 s starts again for another primary, after a step-down, and after the
+        // driver has known a primary.
         assert!(!ignored.see(&a, true, at(200)));
         assert!(!ignored.see(&b, true, at(220)));
         assert!(!ignored.see(&a, false, at(230)));

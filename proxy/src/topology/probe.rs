@@ -287,7 +287,7 @@ impl Topology {
 }
 
 impl Topology {
-    /// Begins to monitor again if the driver ignores the primary that replied with `hello`.
+    /// Restarts the monitoring if the driver ignores the primary that replied with `hello`.
     fn note_ignored_primary(&self, address: &ServerAddress, hello: &RawDocument) {
         let state = self.state.lock();
         let has_no_primary = state.topology_type == TopologyType::ReplicaSetNoPrimary;
@@ -309,8 +309,8 @@ impl Topology {
 }
 
 impl Probe {
-    /// Applies a reply. After a failure of the server (`has_recovered`), the average of the
-    /// round-trip times begins again: the times before the failure may have been long.
+    /// Applies a reply. If the server has recovered (`has_recovered`), starts a new average of the
+    /// round-trip times, because the times before the failure may have been long.
     ///
     /// Source: "Server Monitoring" specification, which resets the average after an error.
     fn apply(&mut self, reply: &ProbeReply, has_recovered: bool) {

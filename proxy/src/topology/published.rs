@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn when_a_receiver_is_notified_the_function_current_already_returns_the_new_value() {
+    async fn current_returns_the_new_value_as_soon_as_a_receiver_is_notified() {
         let published = Arc::new(Published::<u32>::default());
         let mut receiver = published.subscribe();
         let writer = Arc::clone(&published);

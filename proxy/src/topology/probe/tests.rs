@@ -201,7 +201,7 @@ async fn a_reply_to_a_hello_that_was_sent_before_a_demotion_does_not_end_the_dem
 }
 
 #[test]
-fn the_average_round_trip_time_begins_again_after_a_failure_of_the_server() {
+fn a_new_average_of_round_trip_times_starts_after_a_failure_of_the_server() {
     let reply = |milliseconds| ProbeReply {
         asked_at: Instant::now(),
         lacks_hello: false,
