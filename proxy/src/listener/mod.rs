@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropped_listener_removes_its_own_socket_and_no_other_file() {
+    async fn a_dropped_listener_removes_only_its_own_socket_file() {
         let path = TempPath::new("ended");
         let listeners = path.bind().await.unwrap();
         drop(listeners);

@@ -502,8 +502,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_sends_an_invalid_first_message_reads_an_alert_and_the_end_of_the_stream()
-    {
+    async fn a_client_with_an_invalid_first_tls_message_reads_an_alert_and_the_end_of_the_stream() {
         let resumption = Resumption::new().unwrap();
         let (config, _) = configurations(&resumption, &TLS13);
         // Messages of the protocol of MongoDB: the second one has the length 0x116, whose lowest
@@ -538,7 +537,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_that_are_not_a_tls_record_are_a_protocol_error_after_a_valid_first_message() {
+    async fn bytes_after_a_valid_tls_message_that_are_no_tls_record_are_a_protocol_error() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let resumption = Resumption::new().unwrap();
