@@ -319,9 +319,9 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // If no handler reads the body of a request, the HTTP server (hyper) reads the next request
-        // although the reply still waits to be written. So without this rule, a caller that reads
-        // nothing could fill the memory with replies.
+        // While a handler does not read the body of its request, the HTTP server (hyper) reads the
+        // next request although the reply still waits to be written. So without this check, a
+        // caller that reads nothing could fill the memory with replies.
         if self.is_write_blocked {
             return self.progress(Poll::Pending, cx);
         }
@@ -532,7 +532,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unread_reply_over_the_limit_closes_a_connection_of_the_greediest_address() {
+    async fn an_unread_reply_over_the_limit_closes_a_connection_of_the_address_with_most_connections()
+     {
         let (mut listener, address) = listener().await;
         listener.unread = Arc::new(Semaphore::new(0));
         let (mut callers, mut greedy) = (Vec::new(), Vec::new());

@@ -315,7 +315,8 @@ pub fn router(state: Arc<AdminState>) -> Router {
     health_routes().merge(guarded).with_state(state)
 }
 
-/// A restart of the process repairs threads that are blocked for ever.
+/// The liveness check. It fails while the threads make no progress, because only a restart of the
+/// process repairs blocked threads.
 async fn live(State(state): State<Arc<AdminState>>) -> (StatusCode, &'static str) {
     match state.liveness.is_alive(Instant::now()) {
         true => (StatusCode::OK, "alive\n"),

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn session_keeps_its_token_until_the_session_expires_or_ends() {
+    fn a_session_keeps_its_token_until_the_session_expires_or_ends() {
         let (sessions, now) = (Sessions::default(), Instant::now());
         let id = sessions.begin("secret", now).unwrap();
         let other = sessions.begin("another", now).unwrap();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn session_over_the_limit_ends_the_oldest_session() {
+    fn a_session_over_the_limit_ends_the_oldest_session() {
         let (sessions, now) = (Sessions::default(), Instant::now());
         let at = |index: usize| now + Duration::from_millis(u64::try_from(index).unwrap());
         let ids: Vec<_> = (0..=MAX_SESSIONS)

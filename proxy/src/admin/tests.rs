@@ -669,7 +669,7 @@ async fn the_status_has_the_reason_of_the_health_check_that_is_not_ready() {
 }
 
 #[tokio::test]
-async fn figures_of_a_shape_include_all_series_with_its_id() {
+async fn the_figures_of_a_shape_include_all_series_with_the_id_of_the_shape() {
     let now = UNIX_EPOCH + Duration::from_secs(START + 2);
     let settings = seawall_insight::InsightSettings {
         is_on: true,
@@ -701,7 +701,7 @@ async fn figures_of_a_shape_include_all_series_with_its_id() {
 }
 
 #[tokio::test]
-async fn column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
+async fn the_column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
     let state = Arc::new(state());
     for selection in [
         String::new(),
@@ -730,7 +730,7 @@ async fn column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
 }
 
 #[tokio::test]
-async fn heat_map_area_lists_only_shapes_with_operations_in_the_area() {
+async fn an_area_of_a_heat_map_lists_only_shapes_with_operations_in_the_area() {
     let state = Arc::new(state());
     // In the second half, only operations of the shape `without_a_row` take 12 ms. All other
     // operations take 2 ms, or 2 s in one second of each minute.

@@ -271,7 +271,7 @@ async fn an_instance_refuses_a_request_that_it_has_sent_to_itself() {
 }
 
 #[tokio::test]
-async fn merged_reply_without_peers_has_the_same_members_as_an_unmerged_reply() {
+async fn a_merged_reply_without_peers_has_the_same_members_as_an_unmerged_reply() {
     let state = Arc::new(state());
     let reply = async |path: &str| -> Value {
         let request = HttpRequest::get(path).header("host", "localhost");

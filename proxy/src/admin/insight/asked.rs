@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn default_step_grows_with_the_length_of_the_period() {
+    fn the_default_step_grows_with_the_length_of_the_period() {
         let steps = |seconds: u64| step_for(Duration::from_secs(seconds)).as_secs();
         assert_eq!(
             [60, 120, 600, 3_600, 7_200, 86_400, 604_800].map(steps),
