@@ -298,7 +298,7 @@ pub(super) fn annotate_reload<'a>(insight: &Insight, keys: impl Iterator<Item = 
 }
 
 /// Updates the metrics of Seawall itself: its memory, its CPU time, the lines that the log and the
-/// slow log have left out, and the data that the history has dropped early or could not write.
+/// slow log have dropped, and the data that the history has dropped early or could not write.
 pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
     let size = feed.insight.size();
     let losses = HistoryLosses {
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn metrics_history_is_recorded_and_closed_while_the_start_of_a_capture_hangs() {
+    async fn the_history_is_recorded_and_closed_while_the_start_of_a_capture_hangs() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = Arc::new(feed(&observer, &now));
@@ -485,7 +485,7 @@ mod tests {
 
     /// In a stall, the operations of a server take much longer than usual.
     #[test]
-    fn recurring_stalls_gauge_is_1_from_the_third_stall_until_three_minutes_after_the_last() {
+    fn the_gauge_of_recurring_stalls_is_1_from_the_third_stall_to_three_minutes_after_the_last() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = feed(&observer, &now);

@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn mozilla_authorities_are_used_if_there_are_no_other_authorities() {
+    fn the_authorities_of_mozilla_are_used_if_there_are_no_other_authorities() {
         let files = files(Verification::Full);
         // Authorities from a file would have expiries. The authorities of Mozilla are compiled in
         // and have none.
