@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_clients_begin_again_at_1_after_the_last_one_and_no_two_clients_have_the_same_id() {
+    fn client_ids_start_again_at_1_after_the_highest_id_and_skip_ids_in_use() {
         let directory = Arc::new(ClientDirectory::new(Arc::new(Metrics::new(None).unwrap())));
         let client = || directory.connected("a:1".into(), None);
         let first = client();

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_counters_end_with_total_and_names_of_histograms_with_seconds() {
+    fn the_names_of_counters_end_with_total_and_the_names_of_histograms_with_seconds() {
         for name in MetricName::ALL {
             let text = name.as_str();
             assert!(text.starts_with("seawall_"), "{text}");

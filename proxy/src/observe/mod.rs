@@ -71,7 +71,7 @@ pub(crate) use self::{
     sums::RowIndexes,
 };
 
-/// Options of the statistics: what is counted, and the maximum number of rows.
+/// Options of the statistics. They select the figures to count, and limit the number of rows.
 #[derive(Clone, Debug)]
 pub struct ObserverSettings {
     /// True if shapes are counted. Namespaces are always counted.

@@ -104,7 +104,7 @@ struct Thread {
 
 /// The live threads; `None` if the system does not list them. A thread whose files cannot be read
 /// now has only its id. Threads without these files, for example because they have just ended, are
-/// left out.
+/// skipped.
 fn threads() -> Option<Vec<(ThreadId, Option<Thread>)>> {
     let tasks = fs::read_dir("/proc/self/task").ok()?;
     let thread = |task: io::Result<fs::DirEntry>| {

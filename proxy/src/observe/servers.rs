@@ -305,7 +305,7 @@ mod tests {
     use crate::observe::Observer;
 
     #[test]
-    fn concurrency_limit_is_exported_only_if_there_is_one() {
+    fn the_concurrency_limit_is_exported_only_if_a_limit_exists() {
         let observer = Observer::without_shapes();
         let server = observer.recorder.server("a:1");
         server.show_concurrency(None, 3, 1, 2, 4);

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_keeps_only_the_latest_thousand_operations() {
+    fn the_list_of_slow_operations_keeps_only_the_latest_thousand() {
         let observer = observer();
         run(&observer, "slow", 1, Duration::from_secs(1));
         let slow = observer.exporter.slow_operations(None, 1).pop().unwrap();

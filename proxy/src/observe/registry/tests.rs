@@ -102,7 +102,7 @@ const MS: Duration = Duration::from_millis(1);
 
 /// In each second, at most 20 new shapes of a namespace get their own row of statistics.
 #[test]
-fn a_shape_that_the_limit_of_new_rows_per_second_excludes_gets_a_row_when_it_occurs_again() {
+fn a_shape_over_the_limit_of_new_rows_per_second_gets_a_row_when_it_occurs_again() {
     let mut table = Table::new(1_000);
     for _ in 0..3 {
         (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));
@@ -150,7 +150,7 @@ fn shapes_that_differ_only_in_the_projection_get_at_most_64_rows_and_then_share_
 
 /// The heavier of two shapes is the shape whose operations took more time in total.
 #[test]
-fn in_a_full_table_a_new_shape_replaces_the_lightest_shape_if_the_new_shape_is_heavier() {
+fn a_new_shape_replaces_the_lightest_shape_in_a_full_table_only_if_it_is_heavier() {
     let mut table = Table::new(10);
     for field in 0..10 {
         table.run(&find("orders", field, 0), MS * 10);
@@ -182,7 +182,7 @@ fn in_a_full_table_a_new_shape_replaces_the_lightest_shape_if_the_new_shape_is_h
 /// before the shape had a row. In a full table, a heavier shape evicts the row with the least
 /// weight.
 #[test]
-fn a_new_row_starts_with_the_earlier_weight_of_its_shape_and_an_evicted_shape_can_return() {
+fn a_new_row_keeps_the_weight_of_its_shape_and_an_evicted_shape_can_get_a_row_again() {
     let mut table = Table::new(10);
     for field in 0..9 {
         table.run(&find("orders", field, 0), MS * 10);

@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn json_writer_stops_at_the_length_limit() {
+    fn the_json_writer_stops_at_the_length_limit() {
         let command =
             bson::rawdoc! { "find": "c", "filter": { "name": "ß".repeat(1_000), "n": 5 } };
         let all = of_body(&command, usize::MAX).json;
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_written_as_bson_writes_them_and_cut_at_any_length() {
+    fn values_have_the_json_of_the_bson_library_and_can_be_cut_at_any_length() {
         let binary = |subtype| Binary {
             subtype,
             bytes: vec![0, 200, 7, 255],

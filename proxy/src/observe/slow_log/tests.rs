@@ -189,7 +189,7 @@ fn input(body: &RawDocument) -> CommandBytes<'_> {
 }
 
 #[test]
-fn redacted_line_has_every_field_except_values() {
+fn a_redacted_slow_log_line_has_every_field_except_values() {
     let command = bson::rawdoc! { "find": "orders", "filter": { "a": "hunter2" } };
     let lines = written(settings(), |log| {
         let entry = Entry {

@@ -236,7 +236,7 @@ fn exported_metrics_have_the_same_values_as_the_prometheus_endpoint() {
 /// With these shapes and 2,000 namespaces, an export is smaller than 4 MiB. This is the largest
 /// message that OpenTelemetry collectors accept by default.
 #[test]
-fn export_of_2000_namespaces_is_smaller_than_the_size_limit_of_opentelemetry_collectors() {
+fn an_export_of_2000_namespaces_is_below_the_size_limit_of_opentelemetry_collectors() {
     let settings = ObserverSettings {
         counts_shapes: true,
         max_shapes: 1_000,
