@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_directory_has_no_captures() {
+    fn an_absent_directory_has_no_captures() {
         let folder = Folder::new("absent");
         let absent = Directory::new(folder.0.clone());
         assert!(absent.list().unwrap().is_empty());

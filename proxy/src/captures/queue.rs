@@ -676,7 +676,7 @@ impl QueueState {
     }
 
     /// Adds an [`Omitted`] record for each reason for which operations or messages of replies were
-    /// omitted since the last call, so that the capture shows what is missing.
+    /// omitted since the last call, so that a reader of the capture sees these omissions.
     fn report_gaps(&mut self) {
         for (reason, gap) in REASONS.into_iter().zip(&mut self.gaps) {
             if gap.bytes > 0 {

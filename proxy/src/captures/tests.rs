@@ -142,7 +142,7 @@ fn kind(record: &Content) -> String {
 }
 
 #[test]
-fn capture_contains_the_operations_of_its_clients_in_order() {
+fn a_capture_contains_the_operations_of_its_clients_in_order() {
     let folder = Folder::new("order");
     let captures = folder.captures(|_| {});
     let (mut early, mut late) = (CapturedClient::default(), CapturedClient::default());
@@ -210,7 +210,7 @@ fn capture_contains_the_operations_of_its_clients_in_order() {
 }
 
 #[test]
-fn client_is_captured_from_its_first_operation_on_a_selected_namespace() {
+fn a_client_is_captured_from_its_first_operation_on_a_selected_namespace() {
     let folder = Folder::new("namespace");
     let captures = folder.captures(|_| {});
     let selection = Selection {
@@ -655,7 +655,7 @@ fn a_capture_begun_by_an_event_contains_the_operations_before_the_event() {
 }
 
 #[test]
-fn operator_can_start_a_capture_while_seawall_waits_for_an_event() {
+fn an_operator_can_start_a_capture_while_seawall_waits_for_an_event() {
     let folder = Folder::new("precedence");
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Stall]);
     captures.prepare();
@@ -764,7 +764,7 @@ fn a_capture_with_weaker_redaction_than_configured_or_with_a_missing_key_is_refu
 }
 
 #[test]
-fn command_that_cannot_be_redacted_is_counted_and_not_written() {
+fn a_command_that_cannot_be_redacted_is_counted_and_not_written() {
     let settings = CaptureSettings {
         redaction: Redaction::Equality,
         ..Folder::new("unused").settings()

@@ -94,7 +94,8 @@ pub(super) fn write_all(
         reported_bytes: 0,
         pending_operations: 0,
     };
-    // Without this, the capture would seem to run until the end of the process.
+    // Without `catch_unwind`, a capture whose thread panicked would seem to run until the process
+    // ends.
     let written = panic::catch_unwind(AssertUnwindSafe(|| output.write_until_end()));
     let reason = written.unwrap_or(EndReason::WriteFailed);
     let Tap { queue, totals, .. } = &*capture.tap;
