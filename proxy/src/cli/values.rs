@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_and_rates_and_sizes_that_are_too_large_are_refused() {
+    fn durations_rates_and_sizes_that_are_too_large_are_refused() {
         assert_eq!(duration_s("0.5"), Ok(0.5));
         assert_eq!(rate("1000000"), Ok(1e6));
         assert_eq!(payload_bytes("0"), Ok(0));

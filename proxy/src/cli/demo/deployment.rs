@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn number_is_found_by_its_path_and_is_zero_if_missing() {
+    fn a_number_is_found_by_its_path_and_is_zero_if_missing() {
         let document = doc! { "a": { "b": 3_i32, "c": 4_i64, "d": "x" } };
         let cases = [
             (vec!["a", "b"], 3),
