@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_soft_limit_on_file_descriptors_is_raised_to_the_hard_limit() {
+    fn the_soft_limit_of_file_descriptors_is_raised_to_the_hard_limit() {
         let hard = getrlimit(Resource::Nofile).maximum;
         let raised = raise_descriptor_limit();
         assert!(raised.is_some_and(|raised| raised > 1));

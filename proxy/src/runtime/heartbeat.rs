@@ -68,8 +68,8 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Time without progress after which a health check fails. A storm delays tasks for less than
-    /// that.
+    /// Time without progress after which a health check fails. A storm of clients delays tasks for
+    /// less time.
     const LIMIT: Duration = Duration::from_secs(10);
 
     /// Creates the health check of the runtimes of the data plane and the control plane.
@@ -80,8 +80,8 @@ impl Liveness {
         }
     }
 
-    /// Checks both runtimes. Returns false if a runtime has made no progress between the checks of
-    /// the last [`Self::LIMIT`].
+    /// Checks both runtimes. Returns false if no check in the last [`Self::LIMIT`] has found
+    /// progress of both runtimes.
     pub(crate) fn is_alive(&self, now: Instant) -> bool {
         let mut progressed_at = self.progressed_at.lock();
         if self.heartbeat.lock().beat() {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_not_alive_after_ten_seconds_without_progress_and_then_again_with_progress() {
+    fn a_process_is_not_alive_from_ten_seconds_without_progress_until_it_makes_progress() {
         let (data, control) = (runtime(), runtime());
         let release = block(&data);
         let liveness = Liveness::of(data.handle().clone(), control.handle().clone());

@@ -122,7 +122,7 @@ mod tests {
     /// In an idle time, ticks are rare. So a tick that came more than 40 ms ago does not show the
     /// current lateness.
     #[test]
-    fn while_the_proxy_is_idle_the_lateness_of_a_tick_is_reported_for_at_most_40_ms() {
+    fn the_lateness_of_a_tick_is_reported_for_at_most_40_ms_while_the_proxy_is_idle() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         lateness.record(70 * MS, begin);
