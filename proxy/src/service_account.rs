@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_used_again_until_it_or_its_login_or_its_generation_is_outdated() {
+    async fn a_connection_is_reused_until_its_end_or_until_a_new_password_or_generation() {
         let server = server(|| Response::Reply(ok())).await;
         let service_account = service_account();
         let first = Generation::default();

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn first_server_status_gives_gauges_but_no_rates() {
+    fn the_first_server_status_gives_gauges_but_no_rates() {
         let values = named(&Reading::of(&server_status()).values(None));
         let gauges = COUNTERS
             .iter()
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn first_reply_after_a_server_restart_gives_no_rates() {
+    fn the_first_reply_after_a_server_restart_gives_no_rates() {
         let status = |pid: i64, uptime_ms: i64, inserts: i64, queries: i64| {
             Reading::of(&doc! {
                 "pid": pid, "uptimeMillis": uptime_ms,
@@ -349,7 +349,7 @@ mod tests {
 
     /// The measured time does not include the time for which the machine slept.
     #[test]
-    fn first_reply_after_the_machine_slept_gives_no_rates() {
+    fn the_first_reply_after_the_machine_slept_gives_no_rates() {
         let status = |uptime_ms: i64| {
             Reading::of(&doc! { "uptimeMillis": uptime_ms, "opcounters": { "insert": uptime_ms } })
         };

@@ -64,7 +64,7 @@ async fn a_reply_that_arrives_at_once_adds_no_sample_with_the_mark_no_reply() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn command_is_abandoned_after_ten_seconds_without_a_reply() {
+async fn a_command_is_abandoned_after_ten_seconds_without_a_reply() {
     let server = server();
     let sent_at = Instant::now();
     assert_eq!(server.wait_for_reply(pending::<()>(), sent_at).await, None);
@@ -103,7 +103,7 @@ fn an_error_reply_of_a_server_counts_as_a_reply_and_is_listed_until_the_next_suc
 
 /// 9 is FailedToParse, 13 is Unauthorized, and 11601 is Interrupted.
 #[test]
-fn parts_are_excluded_until_the_server_has_refused_the_command_twice_in_a_row() {
+fn parts_of_metrics_are_excluded_until_the_server_has_refused_them_twice_in_a_row() {
     let mut exclusion = PartExclusion::default();
     assert!(!exclusion.count_refusal(13));
     for _ in 0..3 {
@@ -118,7 +118,7 @@ fn parts_are_excluded_until_the_server_has_refused_the_command_twice_in_a_row() 
 }
 
 #[test]
-fn oldest_samples_are_dropped_when_the_maximum_number_is_reached() {
+fn the_oldest_samples_are_dropped_when_the_maximum_number_is_reached() {
     let at = |seconds: usize| SystemTime::UNIX_EPOCH + SECOND * u32::try_from(seconds).unwrap();
     let mut samples = Samples::default();
     for second in 0..2 * MAX_SAMPLES {
@@ -168,7 +168,7 @@ async fn set_servers_starts_and_stops_samplers() {
 }
 
 #[test]
-fn server_status_command_excludes_unused_sections() {
+fn the_server_status_command_excludes_unused_sections() {
     let command = |excludes_parts| {
         let command = server_status_command(excludes_parts);
         Document::try_from(&*command).unwrap()
