@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_service_account_has_at_most_four_connections_to_a_server_for_readings_of_keys() {
+    async fn lookups_of_keys_use_at_most_four_connections_to_a_server() {
         let release = Arc::new(Notify::new());
         let held = Arc::clone(&release);
         let slow = server(move || Response::ReplyAfter(Arc::clone(&held), ok())).await;
@@ -429,7 +429,7 @@ mod tests {
 
     /// 13 is Unauthorized.
     #[tokio::test]
-    async fn a_connection_that_is_refused_with_13_is_replaced_if_it_is_older_than_a_minute() {
+    async fn a_connection_older_than_a_minute_is_replaced_after_error_13() {
         let refusal = || Response::Reply(rawdoc! { "ok": 0, "code": 13 });
         let server = server(refusal).await;
         let service_account = service_account();

@@ -532,8 +532,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unread_reply_over_the_limit_closes_a_connection_of_the_address_with_most_connections()
-     {
+    async fn too_many_unread_bytes_close_a_connection_of_the_address_with_most_connections() {
         let (mut listener, address) = listener().await;
         listener.unread = Arc::new(Semaphore::new(0));
         let (mut callers, mut greedy) = (Vec::new(), Vec::new());

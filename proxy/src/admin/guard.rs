@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_session_has_the_rights_of_its_token_only_for_requests_from_the_same_origin() {
+    fn a_session_has_the_rights_of_its_token_only_for_requests_from_the_same_origin() {
         let guard = with_tokens();
         let own = [
             ("host", "seawall.example:9909"),
@@ -578,7 +578,7 @@ mod tests {
     /// The host name in the `Host` header of this request is unknown: it is neither an IP address,
     /// nor `localhost`, nor an allowed host name.
     #[test]
-    fn requests_with_an_unknown_host_name_get_dashboard_files_only_if_tokens_are_configured() {
+    fn unknown_host_names_get_dashboard_files_only_if_tokens_are_configured() {
         let uri = "/".parse().unwrap();
         let foreign = [(header::HOST, HeaderValue::from_static("evil.example"))];
         let foreign = Presented {

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_error_of_a_profiler_that_cannot_be_created_contains_the_temporary_directory() {
+    fn an_error_of_the_profiler_names_the_temporary_directory() {
         let why = obstacle(&pprof::Error::CreatingError);
         let directory = std::env::temp_dir();
         assert!(why.contains(directory.to_str().unwrap()), "{why}");

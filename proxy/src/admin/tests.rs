@@ -311,7 +311,7 @@ fn guard_with_token() -> Guard {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_refused_action_is_counted_for_the_log_line_that_is_written_once_a_minute() {
+async fn refused_actions_are_counted_and_logged_once_a_minute() {
     let state = Arc::new(state());
     state.guard.store(Arc::new(guard_with_token()));
     for (secret, status) in [("secret", 403), ("wrong", 401), ("secret", 403)] {

@@ -441,7 +441,7 @@ mod tests {
     /// Each event gets a task that begins its capture. While the task of an earlier event runs, a
     /// new event must wait.
     #[tokio::test]
-    async fn a_storm_begins_its_capture_when_the_task_of_an_earlier_event_ends_without_a_capture() {
+    async fn a_storm_begins_its_capture_after_the_task_of_an_earlier_event_has_ended() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = feed(&observer, &now);
@@ -485,7 +485,7 @@ mod tests {
 
     /// In a stall, the operations of a server take much longer than usual.
     #[test]
-    fn the_gauge_of_recurring_stalls_is_1_from_the_third_stall_to_three_minutes_after_the_last() {
+    fn stalls_count_as_recurring_from_the_third_one_to_three_minutes_after_the_last() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = feed(&observer, &now);

@@ -566,7 +566,7 @@ mod tests {
 
     /// Seawall reads the file with the authorities of the system, but never the directory.
     #[test]
-    fn the_authority_directory_is_reported_as_unread_only_if_the_system_has_no_authority_file() {
+    fn an_authority_directory_is_reported_as_unread_only_without_an_authority_file() {
         let directory = Directory::create();
         // OpenSSL finds authorities only by hashed names.
         directory.write("authority.pem");
@@ -579,7 +579,7 @@ mod tests {
 
     /// Seawall reads authorities from files, but never from a directory.
     #[test]
-    fn a_directory_of_authorities_that_is_not_read_is_reported_only_if_servers_are_verified() {
+    fn an_unread_authority_directory_is_reported_only_if_servers_are_verified() {
         let directory = Directory::create();
         directory.write("3513523f.0");
         for (verification, is_found) in [
@@ -594,7 +594,7 @@ mod tests {
 
     /// OpenSSL reads the authorities in the directories of `SSL_CERT_DIR`, but Seawall does not.
     #[test]
-    fn a_directory_in_ssl_cert_dir_is_reported_as_unread_even_if_the_system_ca_file_was_read() {
+    fn a_directory_in_ssl_cert_dir_is_reported_as_unread_even_if_a_ca_file_was_read() {
         let directory = Directory::create();
         directory.write("ca.pem");
         let file = directory.0.join("ca.pem");

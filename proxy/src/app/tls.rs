@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_metric_has_only_the_earliest_expiry_of_certificates_with_the_same_labels() {
+    fn the_metric_shows_the_earliest_expiry_of_certificates_with_equal_labels() {
         let all = [("1", 200), ("1", 100), ("2", 300), ("1", 400)];
         let all = all.map(|(serial, end)| expiry(ExpiryKind::Certificate, serial, end));
         let series = series(all.to_vec());

@@ -117,7 +117,7 @@ mod tests {
 
     /// If namespaces are listed too, a client is captured from its first operation on one of them.
     #[test]
-    fn a_client_is_captured_only_if_its_user_and_application_are_listed_or_the_lists_are_empty() {
+    fn only_clients_that_match_each_non_empty_list_are_captured() {
         let client = Described {
             application: "shop".to_owned(),
             driver: String::new(),

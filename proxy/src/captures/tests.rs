@@ -247,7 +247,7 @@ fn a_client_is_captured_from_its_first_operation_on_a_selected_namespace() {
 }
 
 #[test]
-fn a_full_capture_file_is_followed_by_another_file_until_the_disk_limit_ends_the_capture() {
+fn a_capture_continues_in_new_files_until_it_reaches_its_disk_limit() {
     let folder = Folder::new("limits");
     let captures = folder.captures(|settings| {
         settings.max_bytes = 2_500_000;
@@ -671,7 +671,7 @@ fn an_operator_can_start_a_capture_while_seawall_waits_for_an_event() {
 }
 
 #[test]
-fn captures_begun_by_an_operator_or_an_event_contain_pseudonyms_instead_of_values() {
+fn redacted_captures_contain_pseudonyms_instead_of_values() {
     let folder = Folder::new("redaction");
     let captures = folder.captures(|settings| {
         settings.on = vec![EventKind::Storm];
@@ -721,7 +721,7 @@ fn captures_begun_by_an_operator_or_an_event_contain_pseudonyms_instead_of_value
 /// The redaction modes, from weak to strong, are `none`, `ordered` and `equality`. Only `ordered`
 /// needs a key.
 #[test]
-fn a_capture_with_weaker_redaction_than_configured_or_with_a_missing_key_is_refused() {
+fn a_capture_with_too_weak_redaction_or_without_a_needed_key_is_refused() {
     use Redaction::{Equality, None as Plain, Ordered};
     let folder = Folder::new("weaker");
     let starts = |configured, has_key: bool, wanted| {

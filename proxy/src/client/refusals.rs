@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn when_a_router_refuses_new_keys_the_routers_that_refused_the_old_keys_are_removed() {
+    fn a_refusal_of_new_keys_removes_the_routers_that_refused_the_old_keys() {
         let routers: [ServerAddress; 3] = ["a:1", "b:1", "c:1"].map(|r| r.parse().unwrap());
         let mut refusals = Refusals::default();
         refusals.add(routers[0].clone(), 1);

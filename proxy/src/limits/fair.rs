@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_queue_serves_addresses_round_robin_and_waiters_of_one_address_in_order_of_arrival() {
+    fn a_turn_queue_serves_addresses_round_robin_and_their_waiters_in_order() {
         let from = |address: u8| Sharer::at(Some([192, 0, 2, address].into()));
         let mut queue = TurnQueue::default();
         (0..4).for_each(|n| queue.push(from(1), n));

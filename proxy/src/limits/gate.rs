@@ -628,7 +628,7 @@ mod tests {
 
     /// A login must pass two gates: the gate of its user and the common gate of all users.
     #[test]
-    fn a_login_that_is_dropped_at_the_common_gate_returns_the_token_of_the_gate_of_its_user() {
+    fn a_login_dropped_at_the_common_gate_returns_the_token_of_its_users_gate() {
         let gates = LoginGates::default();
         let busy = ("busy", "admin");
         for _ in 0..10 {

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_on_large_messages_runs_on_at_most_half_as_many_threads_as_there_are_workers() {
+    async fn work_on_large_messages_uses_at_most_half_as_many_threads_as_workers() {
         let work = HeavyWork::new(4);
         let [running, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
         // Each run waits for a second run, so that two runs overlap.

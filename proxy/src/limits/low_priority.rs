@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn low_priority_tasks_run_on_nice_threads_while_the_sched_idle_threads_are_blocked() {
+    async fn low_priority_tasks_run_on_fallback_threads_while_the_idle_threads_are_blocked() {
         let threads = LowPriority::new(1);
         let ((begun, has_begun), (go, wait)) = (oneshot::channel(), sync_channel::<()>(0));
         // The task occupies the only idle thread. It is not started by `run`, which would move it

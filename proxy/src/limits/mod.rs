@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn monitoring_connections_of_one_address_leave_permits_for_those_of_other_addresses() {
+    async fn monitors_of_one_address_leave_permits_for_monitors_of_other_addresses() {
         let limits = Limits::new(LimitNumbers::of_each(10), OperationPermits::new(9));
         let [hostile, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let admit = |from| limits.admit_monitor(from, &Eviction::default(), Instant::now());

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_operation_permit_goes_to_a_user_that_waits_behind_many_users_with_full_shares() {
+    fn a_free_operation_permit_goes_to_a_user_behind_many_users_with_full_shares() {
         let permits = OperationPermits::new(20 * 8 + 1);
         let full: Vec<_> = (1..=20).map(User::new).collect();
         let [holder, late] = [21, 22].map(User::new);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_with_many_addresses_gets_operation_permits_in_turn_with_a_user_with_one_address() {
+    fn a_user_with_many_addresses_gets_no_more_permits_than_a_user_with_one() {
         let permits = OperationPermits::new(4);
         let [greedy, other] = [1, 2].map(User::new);
         let mut held = greedy.admit_all(&permits);

@@ -461,7 +461,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_address_may_get_all_connection_permits_and_its_next_connection_is_refused() {
+    async fn one_address_may_get_all_connection_permits() {
         let permits = EvictablePermits::new(3);
         let clients: Vec<_> = (0..4).map(|_| client(&permits, 1)).collect();
         let have: Vec<_> = clients

@@ -289,7 +289,7 @@ mod tests {
 
     /// Waiters that have left are skipped.
     #[test]
-    fn newest_first_gives_one_turn_to_the_oldest_waiter_and_then_three_turns_to_the_newest() {
+    fn newest_first_gives_every_fourth_turn_to_the_oldest_waiter() {
         let turns = Turns::newest_first(1);
         let held = take_now(&turns, from(1)).unwrap();
         let mut waiters: Vec<_> = (0..4).map(|_| Box::pin(turns.take(from(1)))).collect();

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_with_more_operations_replaces_the_application_with_the_fewest_operations() {
+    fn a_busier_application_replaces_the_application_with_the_fewest_operations() {
         let mut names = SharedNames::default();
         let light: Vec<_> = (0..9).map(|n| format!("junk{n}")).collect();
         let light: Vec<_> = light.iter().map(|name| (&**name, 2)).collect();

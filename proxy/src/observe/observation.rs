@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn write_errors_without_a_code_or_beyond_the_limit_of_codes_are_counted_as_other() {
+    fn write_errors_without_a_code_or_beyond_the_code_limit_count_as_other() {
         let failed = |codes: &mut dyn Iterator<Item = i32>| {
             let errors: Vec<_> = codes.map(|code| doc! {"code": code}).collect();
             doc! {"n": 0, "writeErrors": errors, "ok": 1}

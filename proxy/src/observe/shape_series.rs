@@ -275,7 +275,7 @@ mod tests {
 
     /// `heavy` has its own metric series. `light` is counted in the series of all other shapes.
     #[tokio::test(start_paused = true)]
-    async fn the_time_of_a_getmore_is_added_to_the_metrics_of_the_shape_that_opened_its_cursor() {
+    async fn the_time_of_a_getmore_counts_for_the_shape_that_opened_its_cursor() {
         let mut series = ShapeSeries::new().unwrap();
         let (heavy, light) = (shape(1), shape(2));
         series.choose(std::slice::from_ref(&heavy));

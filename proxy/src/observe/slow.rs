@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slow_log_line_of_a_getmore_has_the_shape_of_the_operation_that_opened_its_cursor() {
+    fn the_slow_log_line_of_a_getmore_has_the_shape_that_opened_its_cursor() {
         let find = Command::find("a");
         let (observer, written) = observer(SlowLogSettings {
             threshold: Duration::from_secs(3_600),
@@ -301,7 +301,7 @@ mod tests {
     /// If the table of shapes is full, a row named `other` counts the operations of further shapes.
     /// The log names the row that counts a slow operation.
     #[test]
-    fn a_slow_operation_whose_shape_has_no_row_is_logged_with_the_id_of_the_row_named_other() {
+    fn a_slow_operation_of_a_shape_without_a_row_is_logged_with_the_id_of_the_other_row() {
         let (observer, written) = observer(every_operation());
         let (first, folded) = (Command::find("a"), Command::find("b"));
         run(&observer, &first);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_is_logged_as_evicted_if_its_shape_lost_its_row_while_the_operation_ran() {
+    fn a_running_operation_whose_shape_loses_its_row_is_logged_as_evicted() {
         let (observer, written) = observer(every_operation());
         let (light, heavy) = (Command::find("a"), Command::find("b"));
         let under_way = begin(&observer, &light);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_log_lines_stay_counted_if_the_thread_that_closes_the_log_cannot_be_started() {
+    fn dropped_log_lines_stay_counted_if_no_thread_can_close_the_log() {
         let written = Written::default();
         let (held, block) = BlockingWriter::new(&written);
         let observer = observer_with(start(every_operation(), held));

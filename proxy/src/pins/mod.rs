@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cursor_s_pin_to_its_server_expires_when_the_cursor_was_unused_for_the_idle_time() {
+    async fn the_pin_of_a_cursor_expires_when_it_was_unused_for_the_idle_time() {
         let pins = pins(100, 100);
         let now = Instant::now();
         assert!(pins.pin_cursor(7, 1, pin(1), now));
@@ -386,7 +386,7 @@ mod tests {
 
     /// A cursor's *pin* records which server holds the cursor.
     #[tokio::test(start_paused = true)]
-    async fn maintenance_removes_only_the_pins_of_cursors_that_were_unused_for_the_idle_time() {
+    async fn maintenance_removes_only_pins_that_were_unused_for_the_idle_time() {
         let pins = pins(100, 100);
         let now = Instant::now();
         for id in [7, 8, 9] {
@@ -404,7 +404,7 @@ mod tests {
 
     /// A cursor's *pin* records which server holds the cursor.
     #[tokio::test(start_paused = true)]
-    async fn one_user_cannot_fill_the_table_of_cursor_pins_and_other_users_can_still_pin_cursors() {
+    async fn one_user_cannot_fill_the_table_of_cursor_pins() {
         let pins = pins(90, 1);
         let now = Instant::now();
         let taken = (0..1000)
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_with_the_same_txn_number_as_the_last_write_of_its_session_counts_as_a_retry() {
+    async fn a_write_with_the_txn_number_of_the_last_write_of_its_session_is_a_retry() {
         let pins = pins(9, 9);
         let (now, lsid) = (Instant::now(), [1; 16]);
         let key = |user| SessionKey { user, lsid };
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_commit_counts_as_a_retry_if_the_same_commit_has_just_ended_after_a_long_time() {
+    async fn a_commit_is_a_retry_if_the_same_commit_has_just_ended_after_a_long_time() {
         let pins = pins(9, 9);
         let user = 1;
         let lsid = [1; 16];

@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn withdrawn_requests_to_end_abandoned_reads_are_removed_and_do_not_grow_the_queue() {
+    async fn withdrawn_requests_to_end_abandoned_reads_do_not_grow_the_queue() {
         let end_queue = EndQueue::default();
         let user = identity("a");
         for _ in 0..10_000 {

@@ -259,7 +259,7 @@ async fn kill_op_ends_only_reads_of_the_logged_in_user_until_the_next_login_is_a
 /// The connection for `killOp` belongs to the user `own`. For the user `other`, Seawall needs a new
 /// login. Seawall logs in at most once a second.
 #[tokio::test(start_paused = true)]
-async fn when_a_new_login_is_allowed_the_user_whose_request_is_oldest_is_served_first() {
+async fn the_user_with_the_oldest_request_is_served_first_when_a_login_is_allowed() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;

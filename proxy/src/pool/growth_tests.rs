@@ -30,7 +30,7 @@ fn refused(inner: &Inner) -> CheckOutError {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_refused_login_no_connections_for_min_pool_size_are_established_for_30_seconds() {
+async fn a_refused_login_pauses_connections_for_min_pool_size_for_30_seconds() {
     let (mut inner, user, now) = (inner(with_minimum(3)), identity("u"), Instant::now());
     use_once(&mut inner, &user, now);
     assert_eq!(inner.maintain(now, |_| false).establish.len(), 2);
@@ -69,7 +69,7 @@ async fn after_a_refused_login_a_user_with_an_adopted_connection_gets_its_min_po
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_connections_for_min_pool_size_are_established_for_a_user_that_no_longer_exists() {
+async fn a_user_that_no_longer_exists_gets_no_connections_for_min_pool_size() {
     let (mut inner, user, now) = (inner(with_minimum(3)), identity("u"), Instant::now());
     use_once(&mut inner, &user, now);
     user.end(IdentityStatus::Gone);
@@ -81,7 +81,7 @@ async fn no_connections_for_min_pool_size_are_established_for_a_user_that_no_lon
 /// After a change of its password, a user has no login until a client logs in with the new
 /// password. The open connections of the user stay logged in.
 #[tokio::test(start_paused = true)]
-async fn a_command_of_seawall_itself_waits_for_a_connection_in_use_of_a_user_without_a_login() {
+async fn a_command_of_seawall_itself_waits_for_a_connection_in_use_if_no_login_is_known() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held = obtain(&mut inner, &user, now);
     user.learn(Login::Unknown);
@@ -107,7 +107,7 @@ async fn maintenance_closes_the_connections_of_users_that_no_client_can_use_any_
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_keys_were_refused_a_connection_stays_open_until_no_operation_of_its_user_waits() {
+async fn connections_with_refused_keys_stay_open_while_operations_of_their_user_wait() {
     let (mut inner, user, now) = (inner(with_minimum(1)), identity("u"), Instant::now());
     let held = obtain(&mut inner, &user, now);
     let (_wait, _) = wait(&mut inner, &user, CLIENT, now);
@@ -160,7 +160,7 @@ fn cleared(min_pool_size: usize, count: usize, now: Instant) -> (Inner, Vec<Arc<
 
 /// A *pending* connection is being established.
 #[tokio::test(start_paused = true)]
-async fn at_most_eight_connections_for_min_pool_size_are_pending_until_all_users_have_theirs() {
+async fn at_most_eight_connections_for_min_pool_size_are_pending_at_a_time() {
     let now = Instant::now();
     let (mut inner, _users) = cleared(2, 20, now);
     let mut pending = VecDeque::from(inner.maintain(now, |_| false).establish);
@@ -205,7 +205,7 @@ async fn if_a_connection_for_min_pool_size_fails_the_next_one_is_for_another_use
 
 /// A clear of the pool makes Seawall give up the connections that are being established.
 #[tokio::test(start_paused = true)]
-async fn connections_for_min_pool_size_are_established_in_place_of_those_that_were_given_up() {
+async fn connections_for_min_pool_size_replace_those_that_a_clear_gave_up() {
     let now = Instant::now();
     let (mut inner, _users) = cleared(2, 20, now);
     let given_up = inner.maintain(now, |_| false).establish;
@@ -234,7 +234,7 @@ async fn a_closed_pool_establishes_no_connections_for_min_pool_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_do_not_fail_because_of_a_connection_attempt_from_before_the_pool_was_cleared() {
+async fn a_connection_attempt_from_before_a_clear_fails_no_waiter() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_first, todo) = wait(&mut inner, &user, CLIENT, now);
     let [(_, generation)] = &*todo.establish else {

@@ -277,8 +277,7 @@ mod tests {
 
     /// A change stream waits for data in parts (*slices*), and needs a permit for each slice.
     #[tokio::test(start_paused = true)]
-    async fn slices_are_shortest_while_more_operations_wait_for_a_permit_than_the_lane_has_permits()
-    {
+    async fn slices_are_shortest_while_more_operations_wait_than_there_are_permits() {
         let lane = Lane::new(12);
         let held = [
             lane.enter(USER).await,

@@ -47,7 +47,7 @@ mod tests {
     /// Only urgent operations, such as commits, may use the reserved connections. Each user has at
     /// least one reserved connection. A server with fewer than eight connections has none.
     #[test]
-    fn the_reserve_for_urgent_operations_is_an_eighth_of_the_connections_but_at_most_eight() {
+    fn the_reserve_is_an_eighth_of_the_connections_but_at_most_eight() {
         for (max, with_reserve, for_slots) in [
             (1, 2, 1),
             (2, 3, 2),

@@ -46,7 +46,7 @@ fn assert_gave_way(inner: &mut Inner, todo: &Todo, user: &Arc<Identity>, now: In
 /// The commit uses a reserved connection, because other operations may wait for the locks of its
 /// transaction.
 #[tokio::test(start_paused = true)]
-async fn a_commit_gets_a_connection_although_its_user_already_uses_max_pool_size_connections() {
+async fn a_commit_gets_a_connection_above_max_pool_size() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = inner(Limits {
         max_pool_size: 2,
@@ -120,7 +120,7 @@ async fn seawall_s_own_command_may_use_a_connection_above_max_pool_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_its_user_cannot_use_now_may_be_closed_for_a_commit_of_another_user() {
+async fn an_idle_connection_that_its_user_cannot_use_may_be_closed_for_a_commit() {
     let now = Instant::now();
     let [busy, waiting, other, writer] = ["busy", "waiting", "other", "writer"].map(identity);
     let mut inner = inner_with_eight_connections();
@@ -173,7 +173,7 @@ async fn an_open_transaction_keeps_its_connection_at_max_server_connections() {
 
 /// The last connections below `max_server_connections` are reserved for urgent operations.
 #[tokio::test(start_paused = true)]
-async fn a_busy_user_loses_a_connection_to_another_user_if_all_free_connections_are_reserved() {
+async fn a_busy_user_loses_a_connection_to_another_user_if_only_the_reserve_is_free() {
     let now = Instant::now();
     let [busy, other] = ["busy", "other"].map(identity);
     let mut inner = inner_with_eight_connections();
@@ -187,7 +187,7 @@ async fn a_busy_user_loses_a_connection_to_another_user_if_all_free_connections_
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_wait_for_change_stream_data_the_connection_is_closed_for_a_waiting_commit() {
+async fn a_change_stream_connection_is_closed_for_a_waiting_commit_after_its_wait() {
     let now = Instant::now();
     let [writer, other, listener] = ["writer", "other", "listener"].map(identity);
     let mut inner = inner_with_eight_connections();
@@ -280,7 +280,7 @@ async fn the_ninth_waiting_commit_of_an_address_removes_no_waiter_of_another_add
 
 /// In a full queue, a waiting operation is removed to make room for a commit.
 #[tokio::test(start_paused = true)]
-async fn the_ninth_waiting_commit_of_an_address_removes_an_ordinary_operation_of_this_address() {
+async fn the_ninth_waiting_commit_of_an_address_replaces_an_operation_of_this_address() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = inner(Limits {
         max_pool_size: 2,

@@ -50,7 +50,7 @@ async fn a_full_queue_refuses_a_user_that_already_has_its_equal_share_of_the_que
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_refuses_a_user_if_no_other_user_has_two_more_waiters_than_this_user() {
+async fn a_full_queue_refuses_a_user_if_no_other_user_has_two_more_waiters() {
     let now = Instant::now();
     let (mut inner, [_, _, user]) = crowded([3, 3, 2], now);
     let (start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
@@ -94,7 +94,7 @@ async fn below_the_connection_limit_no_connection_is_closed_for_another_user() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lowering_a_maximum_closes_the_connections_that_have_been_unused_for_the_longest_time() {
+async fn a_lower_maximum_closes_the_longest_unused_connections() {
     let now = Instant::now();
     let before = Limits {
         max_pool_size: 10,
@@ -130,7 +130,7 @@ async fn lowering_a_maximum_closes_the_connections_that_have_been_unused_for_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_or_full_pool_adopts_no_connection_that_was_established_outside_the_pool() {
+async fn a_paused_or_full_pool_adopts_no_connection() {
     let (user, now) = (identity("u"), Instant::now());
     let is_adopted = |inner: &mut Inner| {
         let todo = inner.adopt(&user, connection(now, Generation::default()), now);

@@ -236,7 +236,7 @@ async fn two_clears_of_a_pool_for_the_same_failure_are_counted_as_one() {
 }
 
 #[tokio::test]
-async fn a_clear_of_the_pool_gives_up_connection_attempts_that_wait_for_their_start_times() {
+async fn a_clear_gives_up_connection_attempts_that_wait_for_their_start_times() {
     // At one connection per second, the last of the 3,000 connections below may begin only after 50
     // minutes.
     let scene = Scene::ready(Limits {
@@ -272,7 +272,7 @@ async fn a_clear_of_the_pool_gives_up_connection_attempts_that_wait_for_their_st
 
 /// All connections to a server share `pool.connections_per_second`.
 #[tokio::test]
-async fn connections_for_min_pool_size_of_many_users_do_not_delay_an_operation_of_another_user() {
+async fn connections_for_min_pool_size_do_not_delay_an_operation_of_another_user() {
     let scene = Scene::ready(Limits {
         min_pool_size: 2,
         max_server_connections: 200,
@@ -295,7 +295,7 @@ async fn connections_for_min_pool_size_of_many_users_do_not_delay_an_operation_o
 }
 
 #[tokio::test]
-async fn a_server_is_suspected_until_it_replies_to_a_probe_that_was_sent_after_the_suspicion() {
+async fn a_server_is_suspected_until_it_replies_to_a_later_probe() {
     let scene = Scene::ready(limits()).await;
     drop((scene.use_once().await, scene.check_out().await));
     let probed_before = Instant::now();
@@ -313,7 +313,7 @@ async fn a_server_is_suspected_until_it_replies_to_a_probe_that_was_sent_after_t
 }
 
 #[tokio::test]
-async fn a_checkout_keeps_its_permit_to_wait_for_data_until_the_connection_is_checked_in() {
+async fn a_checkout_keeps_its_permit_to_wait_for_data_until_its_check_in() {
     let scene = Scene::ready(limits()).await;
     let permit = scene.pool.lane().enter((1, Sharer::Local)).await;
     let mut checkout = scene.check_out().await.unwrap();
@@ -434,7 +434,7 @@ async fn a_connection_established_outside_the_pool_can_be_adopted_and_checked_ou
 }
 
 #[tokio::test]
-async fn operations_that_wait_for_a_hung_server_are_interrupted_when_seawall_gives_it_up() {
+async fn operations_on_a_hung_server_are_interrupted_when_seawall_gives_it_up() {
     let scene = Scene::ready(limits()).await;
     let mut checkout = scene.check_out().await.unwrap();
     let interrupt = Arc::clone(&checkout.begin().interrupt);

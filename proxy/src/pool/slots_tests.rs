@@ -158,7 +158,7 @@ async fn freed_slots_go_to_users_in_turn_and_their_operations_use_existing_conne
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_user_without_connections_may_exceed_the_limit_while_another_user_holds_all_slots() {
+async fn a_user_without_a_slot_may_exceed_the_limit_while_another_user_holds_all() {
     let [a, b] = ["a", "b"].map(identity);
     let now = Instant::now();
     let (mut inner, held) = full(4, &[&a], now);
@@ -275,7 +275,7 @@ async fn max_exempt_operations_limits_how_many_long_operations_become_exempt() {
 
 /// An *exempt* operation no longer counts towards the concurrency limit.
 #[tokio::test(start_paused = true)]
-async fn one_operation_per_250_ms_becomes_exempt_from_the_limit_while_no_operation_completes() {
+async fn one_operation_per_250_ms_becomes_exempt_while_no_operation_completes() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(fixed(8));
@@ -457,7 +457,7 @@ async fn a_reset_that_changes_the_concurrency_limit_is_reported_with_its_cause()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_the_concurrency_mode_is_reported_as_a_reset_only_if_the_new_mode_is_auto() {
+async fn a_new_concurrency_mode_is_reported_as_a_reset_only_if_it_is_auto() {
     let now = Instant::now();
     let mut inner = limited(Concurrency::Auto);
     let mut reset_with = |concurrency| inner.set_limits(wide(concurrency), now).limit_reset;
@@ -495,7 +495,7 @@ async fn the_concurrency_limit_is_updated_only_while_there_are_operations() {
 
 /// A *slot* lets one operation run on the server. All users have equal shares of the slots.
 #[tokio::test(start_paused = true)]
-async fn the_wait_of_a_user_with_its_full_share_of_slots_is_reported_as_caused_by_this_user() {
+async fn a_wait_of_a_user_with_its_full_share_of_slots_counts_as_caused_by_this_user() {
     let [greedy, other] = ["greedy", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, _held) = full(4, &[&greedy], now);
@@ -532,7 +532,7 @@ async fn a_connection_that_ended_while_its_user_waited_for_a_slot_is_not_handed_
 /// A *slot* lets one operation run on the server. All users have equal shares of the slots. A user
 /// below its share may run operations even if more operations then run than there are slots.
 #[tokio::test(start_paused = true)]
-async fn while_all_slots_are_taken_a_user_below_its_equal_share_may_still_run_operations() {
+async fn a_user_below_its_equal_share_may_run_operations_while_all_slots_are_taken() {
     let [greedy, other] = ["greedy", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, mut held) = full(4, &[&greedy, &other], now);
@@ -619,7 +619,7 @@ async fn when_a_new_operation_arrives_waiters_get_the_slots_of_operations_that_b
 }
 
 #[tokio::test(start_paused = true)]
-async fn operations_whose_clients_have_disconnected_do_not_lower_the_concurrency_limit() {
+async fn operations_of_disconnected_clients_do_not_lower_the_concurrency_limit() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);
@@ -695,7 +695,7 @@ async fn a_connection_of_a_user_that_waits_for_a_slot_is_not_closed_for_another_
 }
 
 #[tokio::test(start_paused = true)]
-async fn operations_that_began_before_the_pool_was_cleared_do_not_count_as_in_progress() {
+async fn operations_from_before_a_clear_do_not_count_as_in_progress() {
     let user = identity("u");
     let now = Instant::now();
     let (mut inner, mut held) = full(4, &[&user], now);
@@ -729,7 +729,7 @@ async fn a_long_operation_after_an_idle_time_does_not_count_as_a_stall_of_the_se
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_gets_the_only_connection_before_a_change_stream_operation_that_arrived_later() {
+async fn a_commit_gets_the_only_connection_before_a_later_change_stream_operation() {
     let user = identity("u");
     let now = Instant::now();
     let mut inner = inner(Limits {

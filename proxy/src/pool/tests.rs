@@ -303,7 +303,7 @@ pub(super) fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn checkouts_wait_after_the_end_of_a_connection_until_the_server_replies_to_a_probe() {
+async fn checkouts_wait_after_a_connection_ended_until_a_probe_gets_a_reply() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut held = held.into_iter();
@@ -325,7 +325,7 @@ async fn checkouts_wait_after_the_end_of_a_connection_until_the_server_replies_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_counts_as_failed_if_connections_of_two_users_or_an_unused_connection_ended() {
+async fn a_server_counts_as_failed_if_connections_of_two_users_or_an_unused_one_ended() {
     let (one, other, now) = (identity("one"), identity("other"), Instant::now());
     let mut inner = inner(limits());
     assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tickets_the_cache_percentage_and_the_checkpoint_flag_of_mongodb_8_are_found() {
+    fn counters_in_the_server_status_of_mongodb_8_are_found() {
         let values = Reading::of(&doc! {
             "wiredTiger": {
                 "cache": { "tracked dirty bytes in the cache": 50_i64, "maximum bytes configured": 200_i64 },

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_for_routers_or_for_unknown_servers_has_at_most_512_bytes_of_client_metadata() {
+    fn routers_and_unknown_servers_get_at_most_512_bytes_of_client_metadata() {
         for (server_type, bytes) in [
             (ServerType::Router, 512),
             (ServerType::Unknown, 512),
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_of_seawall_s_own_host_only_servers_of_unknown_type_count_as_failed() {
+    fn a_failure_of_seawall_s_own_host_affects_only_servers_of_unknown_type() {
         let now = Instant::now();
         let mut known = server(1, ServerType::Router, 1);
         known.note_local_failure(now);

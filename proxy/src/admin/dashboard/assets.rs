@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unchanged_dashboard_file_is_not_sent_and_gzip_needs_a_client_that_accepts_it() {
+    async fn unchanged_dashboard_files_are_not_sent_and_gzip_is_sent_only_if_accepted() {
         let assets = Assets::default();
         let plain = reply(&assets, PAGE, &HeaderMap::new());
         assert!(!plain.headers().contains_key(header::CONTENT_ENCODING));

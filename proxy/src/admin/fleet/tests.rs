@@ -77,7 +77,7 @@ fn requests_to_other_instances_have_the_parameters_that_a_merge_needs() {
 }
 
 #[test]
-fn errors_of_instances_are_reported_and_the_figures_of_the_other_instances_are_summed() {
+fn errors_of_instances_are_reported_and_all_other_figures_are_summed() {
     let replies = [
         (OWN, Ok(json!({ "clients": 3, "version": "1.0.0" }))),
         ("http://b:1", Err("timed out")),
@@ -235,7 +235,7 @@ fn operations_of_shapes_beyond_the_limit_are_counted_in_the_member_named_other()
 }
 
 #[test]
-fn concurrency_limits_of_instances_are_summed_and_percentiles_come_from_all_operations() {
+fn concurrency_limits_are_summed_and_percentiles_come_from_all_operations() {
     let tick = |bucket: usize, count: u64, limit: Value| {
         let (gt, le) = seawall_stats::Distribution::<8>::bounds_seconds(bucket);
         let bucket = json!({ "count": count, "gt_seconds": gt, "le_seconds": le });

@@ -28,7 +28,7 @@ fn omitted(reason: OmissionReason, operations: u64, bytes: u64) -> Content {
 }
 
 #[test]
-fn the_number_of_commands_that_a_full_queue_omits_is_recorded_before_the_next_record() {
+fn a_full_queue_records_the_number_of_omitted_commands_before_the_next_record() {
     let (queue, totals, now) = queue(2 * RECORD_BYTES, None);
     assert_eq!(queue.command(1, 4, &[7; 200], now, &totals), Some(1));
     for _ in 0..2 {
@@ -55,7 +55,7 @@ fn the_number_of_commands_that_a_full_queue_omits_is_recorded_before_the_next_re
 }
 
 #[test]
-fn a_reply_is_recorded_without_its_message_if_the_queue_has_no_room_for_the_message() {
+fn a_reply_is_recorded_without_its_message_if_the_queue_has_no_room_for_it() {
     let (queue, totals, now) = queue(4 * RECORD_BYTES, None);
     let reply = Reply {
         operation: 1,
@@ -191,7 +191,7 @@ fn records_older_than_one_second_are_dropped_when_an_event_begins_a_capture() {
 
 /// A capture can begin at an event, such as a storm, and then contains the last records before it.
 #[test]
-fn while_the_queue_waits_for_an_event_it_drops_old_records_to_stay_within_its_memory_limit() {
+fn a_queue_that_waits_for_an_event_drops_old_records_over_its_memory_limit() {
     let (queue, totals, now) = ring(10 * RECORD_BYTES);
     queue
         .begin_client(ClientBegan::default(), 0, &totals)

@@ -5,7 +5,7 @@ use super::*;
 
 /// Until an event, such as a storm, begins a capture, Seawall keeps the last operations in memory.
 #[test]
-fn kept_operations_are_dropped_if_a_capture_starts_or_if_no_event_can_begin_a_capture() {
+fn kept_operations_are_dropped_if_a_capture_starts_or_no_event_can_begin_one() {
     let folder = Folder::new("replaced");
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
     let mut client = CapturedClient::default();
@@ -56,7 +56,7 @@ fn the_buffer_of_kept_operations_is_replaced_if_one_of_its_limits_changes() {
 }
 
 #[test]
-fn an_event_begins_a_capture_although_the_capture_of_an_earlier_event_could_not_begin() {
+fn an_event_begins_a_capture_after_the_capture_of_an_earlier_event_failed() {
     let folder = Folder::new("failed-begin");
     // The capture directory is a symbolic link to a path that does not exist. So it has no
     // captures, and no capture can begin, because the directory cannot be created.
@@ -75,7 +75,7 @@ fn an_event_begins_a_capture_although_the_capture_of_an_earlier_event_could_not_
 }
 
 #[test]
-fn kept_operations_are_in_the_next_capture_if_the_files_of_a_capture_cannot_be_created() {
+fn kept_operations_are_in_the_next_capture_if_a_capture_cannot_create_its_files() {
     let folder = Folder::new("uncreated");
     std::os::unix::fs::symlink(folder.0.with_extension("absent"), &folder.0).unwrap();
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);

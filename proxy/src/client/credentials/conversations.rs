@@ -243,7 +243,7 @@ mod tests {
 
     /// A *conversation* is a login at a server that still waits for the proof of the client.
     #[tokio::test(start_paused = true)]
-    async fn one_address_may_have_all_conversations_and_its_next_login_waits_until_one_ends() {
+    async fn a_login_waits_while_its_address_has_all_conversations() {
         let conversations = Conversations::new(2);
         let first = begun(&conversations, 1, "a").await;
         let second = begun(&conversations, 1, "b").await;

@@ -307,7 +307,7 @@ mod tests {
     /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     /// Other logins of this user wait until the first login ends, but only for a limited time.
     #[tokio::test(start_paused = true)]
-    async fn many_stalled_first_logins_delay_a_login_no_longer_than_one_stalled_first_login() {
+    async fn many_stalled_first_logins_delay_a_login_no_longer_than_one() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let mut stalled = Vec::new();
@@ -426,7 +426,7 @@ mod tests {
 
     /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_stalled_first_login_does_not_end_the_first_login_that_replaced_it() {
+    async fn the_end_of_a_stalled_first_login_does_not_end_its_replacement() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let stalled = lead(&flights, 1, began).unwrap();

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_of_the_service_account_is_repeated_only_if_another_server_may_have_the_keys() {
+    fn a_lookup_is_repeated_only_if_another_server_may_have_the_keys() {
         let closed = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         let failed = |code| AskError::Reply(UsersInfoError::CommandFailed { code });
         let refused = |code| {

@@ -87,7 +87,7 @@ mod tests {
 
     /// A relayed client has a server connection of its own, to which Seawall passes its bytes.
     #[test]
-    fn a_relayed_client_that_has_not_logged_in_may_only_run_commands_that_need_no_login() {
+    fn before_its_login_a_relayed_client_may_run_only_commands_that_need_no_login() {
         for name in ["hello", "isMaster", "saslStart", "ping", "buildInfo"] {
             assert_eq!(refused(doc! {name: 1}, true), None, "{name}");
         }

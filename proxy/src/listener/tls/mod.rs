@@ -471,7 +471,7 @@ mod tests {
 
     /// Some load balancers send the header of the PROXY protocol before their client sends a byte.
     #[tokio::test]
-    async fn a_tls_handshake_begins_when_the_client_sends_something_and_not_at_the_proxy_header() {
+    async fn a_tls_handshake_begins_at_the_first_byte_of_the_client_not_at_the_proxy_header() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut client = TcpStream::connect(address).await.unwrap();

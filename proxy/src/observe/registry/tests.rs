@@ -214,7 +214,7 @@ fn a_new_row_keeps_the_weight_of_its_shape_and_an_evicted_shape_can_get_a_row_ag
 
 /// At most 64 shapes that differ only in the projection have their own row.
 #[test]
-fn a_slow_shape_replaces_the_row_of_a_faster_shape_that_differs_only_in_the_projection() {
+fn a_slow_shape_replaces_a_faster_shape_that_differs_only_in_the_projection() {
     let mut table = Table::new(1_000);
     for projected in 0..64 {
         table.run(&find("orders", 1, projected), MS);
@@ -237,7 +237,7 @@ fn a_slow_shape_replaces_the_row_of_a_faster_shape_that_differs_only_in_the_proj
 }
 
 #[test]
-fn collections_beyond_the_limit_are_counted_in_one_row_named_other_for_each_command() {
+fn collections_beyond_the_limit_share_one_row_named_other_for_each_command() {
     let mut table = Table::new(1_000);
     for n in 0..30 {
         table.run(&find(&format!("c{}", name(n)), 1, 0), MS);
@@ -250,7 +250,7 @@ fn collections_beyond_the_limit_are_counted_in_one_row_named_other_for_each_comm
 }
 
 #[test]
-fn collections_with_names_longer_than_servers_allow_are_counted_in_the_row_named_other() {
+fn collections_with_too_long_names_are_counted_in_the_row_named_other() {
     let mut table = Table::new(100);
     for (bytes, is_other) in [(250, false), (251, true), (100_000, true)] {
         let rows = table.rows_of(&find(&"c".repeat(bytes), 1, 1));

@@ -328,7 +328,7 @@ fn values_of_commands_with_secrets_and_of_unknown_commands_are_never_written() {
 }
 
 #[test]
-fn commands_that_may_access_credentials_in_the_admin_database_are_written_without_values() {
+fn commands_on_credentials_in_the_admin_database_are_logged_without_values() {
     let user = || bson::rawdoc! { "_id": "shop.app", "credentials": "hunter2" };
     let update = || bson::rawdoc! { "q": {}, "u": { "$set": { "credentials": "hunter2" } } };
     let of = |db: &str| {

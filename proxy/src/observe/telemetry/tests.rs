@@ -126,7 +126,7 @@ fn failures_with_the_same_code_are_in_one_series() {
 }
 
 #[test]
-fn the_metric_series_of_a_shape_has_the_text_of_the_shape_and_the_start_time_of_the_series() {
+fn an_exported_shape_series_has_its_shape_text_and_its_start_time() {
     let observer = observer();
     let find = doc! {"find": "orders", "filter": {"a": 1}, "$db": "shop"};
     record(&observer, &find, Ok(&doc! {"ok": 1}), 5);

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_later_monitoring_client_accepts_only_members_of_the_replica_set_that_was_found() {
+    async fn a_later_monitoring_client_accepts_only_members_of_the_found_replica_set() {
         use TopologyType::{ReplicaSetNoPrimary, ReplicaSetWithPrimary, Sharded, Unknown};
         for (query, topology_type, set_name) in [
             ("", ReplicaSetWithPrimary, Some("rs")),

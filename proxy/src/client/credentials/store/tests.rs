@@ -143,7 +143,7 @@ async fn a_login_fails_if_the_keys_of_its_user_are_replaced_while_its_proof_is_c
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_login_is_not_refused_if_only_the_cached_keys_are_lost_while_its_proof_is_checked() {
+async fn a_login_whose_cached_keys_are_lost_is_unavailable_and_not_refused() {
     let (mut store, now) = (store(), Instant::now());
     let client_key = credentials("u", "one", 1).1;
     let prove = |store: &mut Store, checked: &Known, now| {
@@ -349,7 +349,7 @@ async fn after_newly_requested_keys_arrive_another_login_may_claim_the_cached_ke
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_failed_proof_the_known_keys_are_doubted_until_newly_requested_keys_arrive() {
+async fn keys_are_doubted_after_a_failed_proof_until_newly_requested_keys_arrive() {
     let (mut store, now) = (store(), Instant::now());
     learn(&mut store, "u", "one", 1, now);
     let second = Duration::from_secs(1);
@@ -361,7 +361,7 @@ async fn after_a_failed_proof_the_known_keys_are_doubted_until_newly_requested_k
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_that_were_read_for_a_dropped_user_do_not_change_the_new_user_of_that_name() {
+async fn keys_of_a_dropped_user_do_not_change_the_new_user_of_that_name() {
     let (mut store, now) = (store(), Instant::now());
     let earlier = learn(&mut store, "u", "one", 1, now);
     let current = learn(&mut store, "u", "two", 2, now);

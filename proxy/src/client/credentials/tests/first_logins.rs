@@ -55,7 +55,7 @@ async fn after_a_wrong_password_the_same_connection_serves_another_login() {
 /// For one second after a server has refused a user as unknown, Seawall itself refuses each login
 /// of this user by the same mechanism.
 #[tokio::test]
-async fn a_user_that_a_server_refused_as_unknown_can_still_begin_a_login_by_another_mechanism() {
+async fn a_user_unknown_for_one_mechanism_can_begin_a_login_by_another_mechanism() {
     let scene = Scene::new().await;
     assert!(refused(scene.start("nobody").await));
     scene.server.set_password("nobody", "secret");
@@ -68,7 +68,7 @@ async fn a_user_that_a_server_refused_as_unknown_can_still_begin_a_login_by_anot
 
 /// Servers compare the authorization identity with the user's name without decoding escapes.
 #[tokio::test]
-async fn a_message_with_an_escaped_authorization_identity_does_not_make_its_user_unknown() {
+async fn an_escaped_authorization_identity_does_not_make_its_user_unknown() {
     let scene = Scene::new().await;
     scene.server.set_password("a=b", "secret");
     scene.server.reply_instead("saslStart", error(18));
@@ -86,7 +86,7 @@ async fn a_message_with_an_escaped_authorization_identity_does_not_make_its_user
 
 /// Only the first login is sent to the server. The logins that wait for it send nothing.
 #[tokio::test]
-async fn if_the_server_does_not_know_a_user_all_waiting_logins_of_the_user_are_refused() {
+async fn all_waiting_logins_of_a_user_that_the_server_does_not_know_are_refused() {
     let scene = Scene::new().await;
     let (nobody, first_login) = (user("nobody"), scene.first_login("nobody").await);
     let mut waiting = Box::pin(scene.obtain(&nobody));
@@ -214,7 +214,7 @@ async fn a_second_login_of_a_user_waits_while_a_server_checks_the_first_login() 
 
 /// If Seawall does not have a user's keys, a server checks one login, and the others wait.
 #[tokio::test]
-async fn a_login_does_not_wait_if_the_keys_of_its_user_arrive_just_before_the_wait_begins() {
+async fn a_login_does_not_wait_if_its_keys_arrive_just_before_the_wait_begins() {
     let scene = Scene::new().await;
     let (credentials, u) = (&scene.credentials, user("u"));
     let request = key_request(&u, SHA_256);
@@ -233,7 +233,7 @@ async fn a_login_does_not_wait_if_the_keys_of_its_user_arrive_just_before_the_wa
 
 /// A user is known while Seawall has its keys. Then Seawall checks logins without a server.
 #[tokio::test]
-async fn logins_that_wait_at_the_conversation_limit_continue_when_a_login_makes_their_user_known() {
+async fn logins_at_the_conversation_limit_continue_when_a_login_makes_their_user_known() {
     let scene = Scene::new().await;
     // These first logins reach the limit of conversations with servers, so the next one waits.
     let mut conversations = Vec::new();
@@ -267,7 +267,7 @@ fn credentials_of_u(keys: &ScramKeys) -> Credentials {
 
 /// With the keys of a user, Seawall checks logins itself, without a conversation with a server.
 #[tokio::test]
-async fn logins_that_wait_at_the_conversation_limit_continue_when_keys_of_their_user_are_read() {
+async fn logins_at_the_conversation_limit_continue_when_keys_of_their_user_are_read() {
     let scene = Scene::new().await;
     let (u, keys) = (user("u"), keys_of(SHA_256, "u", "secret").keys);
     let store = || scene.credentials.store.lock();
@@ -564,7 +564,7 @@ async fn in_credential_mode_lookup_a_refused_anonymous_client_does_not_change_th
 }
 
 #[tokio::test]
-async fn failed_readings_of_keys_through_the_service_account_are_logged_at_most_once_a_minute() {
+async fn failed_lookups_of_keys_are_logged_at_most_once_a_minute() {
     let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
     for _ in 0..3 {
         assert!(scene.obtain(&user("u")).await.is_err());

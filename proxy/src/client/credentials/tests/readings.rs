@@ -15,7 +15,7 @@ use crate::pool::Demand;
 use seawall_auth::{IdentityStatus, Login};
 
 #[tokio::test]
-async fn if_the_server_returns_the_keys_of_a_user_unchanged_the_cached_keys_are_confirmed() {
+async fn unchanged_keys_from_the_server_confirm_the_cached_keys() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.read_again(&known).await;
@@ -170,7 +170,7 @@ async fn if_the_only_router_refuses_the_keys_of_a_user_its_clients_stay_logged_i
 }
 
 #[tokio::test]
-async fn cached_keys_are_removed_after_a_client_proof_did_not_match_and_all_routers_refused_them() {
+async fn cached_keys_are_removed_after_a_failed_proof_if_all_routers_refuse_them() {
     let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.change_password_and_close_connections().await;
@@ -270,7 +270,7 @@ async fn clients_must_log_in_again_if_a_server_refuses_the_current_keys_of_their
 }
 
 #[tokio::test]
-async fn if_a_server_no_longer_knows_a_user_its_identity_is_gone_and_its_keys_are_removed() {
+async fn a_user_that_a_server_no_longer_knows_loses_its_identity_and_keys() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene
