@@ -178,8 +178,8 @@ impl StallDetector {
             }
             (None, Some(open)) => open.normal_seconds += 1,
         }
-        let ended = self.end(beat, &usual);
-        before_gap.or(ended)
+        // An episode that begins in this second and has its maximum length ends in the next second.
+        before_gap.or_else(|| self.end(beat, &usual))
     }
 
     /// True while the usual values are not known yet, because too few seconds have been examined.

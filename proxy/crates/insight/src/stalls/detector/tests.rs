@@ -371,6 +371,33 @@ fn a_stall_does_not_include_the_time_by_which_the_clock_jumps_forward() {
     assert_found(&found, &stalls, 1.1);
 }
 
+/// The machine sleeps during a stall. In the first second after it, operations end that took longer
+/// than the maximum length of a stall.
+#[test]
+fn a_gap_during_a_stall_hides_no_stall_that_ends_in_the_first_second_after_the_gap() {
+    let mut workload = Workload {
+        stops: vec![(60.0, 62.0)],
+        ..Workload::steady(1)
+    };
+    let mut beats = workload.beats(63);
+    let mut after_gap = EndedOperations {
+        at: EPOCH + 1_063,
+        ..EndedOperations::default()
+    };
+    for _ in 0..SEVERAL {
+        after_gap.durations.record(Duration::from_secs(200));
+    }
+    beats.push(after_gap);
+    beats.push(EndedOperations {
+        at: EPOCH + 1_064,
+        ..EndedOperations::default()
+    });
+    let mut detector = StallDetector::default();
+    let found = beats.iter().filter_map(|beat| detector.second(beat));
+    let stalls = [(60.0, 62.0), (863.0, 1_063.0)];
+    assert_found(&found.collect::<Vec<_>>(), &stalls, 1.1);
+}
+
 #[test]
 fn lasting_slowdown_is_reported_as_at_most_one_stall() {
     let mut most = 0;
