@@ -252,6 +252,7 @@ async fn hello_fails_with_code_91_in_a_drain_and_operations_are_served_until_the
     assert!(busy.login(&login).await.unwrap().is_authenticated());
     let mut idle = connect().await.unwrap();
     assert!(idle.hello(doc! {}).await.unwrap().is_ok());
+    assert_eq!(seawall.metric("seawall_draining", &[]).await, 0.0);
     let (end_early, ended_early) = oneshot::channel::<()>();
     let began = Instant::now();
     let draining = seawall.app.drain(async {
@@ -263,6 +264,7 @@ async fn hello_fails_with_code_91_in_a_drain_and_operations_are_served_until_the
     let watching = async {
         wait_until(async || seawall.get("/health/ready").await.0 == 503).await;
         assert_eq!(seawall.get("/health/live").await.0, 200);
+        assert_eq!(seawall.metric("seawall_draining", &[]).await, 1.0);
         let hello = busy.hello(doc! {}).await.unwrap();
         assert_eq!(hello.code(), Some(SHUTDOWN_IN_PROGRESS), "{hello:?}");
         let remaining = hello.body.get_i64("remainingQuiesceTimeMillis").unwrap();

@@ -364,7 +364,7 @@ async fn metrics(State(state): State<Arc<AdminState>>, headers: HeaderMap) -> Re
     }
 }
 
-/// Updates the gauges of the pools and of the readiness. Called for each scrape, and once a second
+/// Updates the gauges of the pools, of the drain and of the readiness. Called for each scrape, and once a second
 /// for the export to a collector. `credentials` is the name of the credential source.
 pub(crate) fn update_gauges(
     exporter: &Exporter,
@@ -376,6 +376,7 @@ pub(crate) fn update_gauges(
     for pool in &topology.snapshot().pools {
         drop(pool.snapshot());
     }
+    exporter.set_draining(is_draining);
     exporter.set_ready(obstacle(is_draining, topology, credentials).is_none());
 }
 

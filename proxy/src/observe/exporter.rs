@@ -376,6 +376,12 @@ impl Exporter {
         gauge.set(f64::from(u8::from(is_ready)));
     }
 
+    /// Sets the gauge that shows if Seawall drains.
+    pub(crate) fn set_draining(&self, is_draining: bool) {
+        let gauge = self.metrics.gauge(MetricName::Draining, vec![]);
+        gauge.set(f64::from(u8::from(is_draining)));
+    }
+
     fn set_storm_active(&self, is_active: bool) {
         let gauge = self.metrics.gauge(MetricName::StormActive, vec![]);
         gauge.set(f64::from(u8::from(is_active)));

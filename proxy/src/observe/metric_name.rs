@@ -53,6 +53,8 @@ metrics! {
     Info: Gauge = "seawall_info", "This instance: version and config_hash, the hash of its configuration; always 1.";
     /// 1 if Seawall can serve operations, else 0.
     Ready: Gauge = "seawall_ready", "1 if Seawall can serve operations, as /health/ready reports, else 0.";
+    /// 1 while Seawall drains, else 0.
+    Draining: Gauge = "seawall_draining", "1 while Seawall drains, else 0.";
     /// Reloads of the configuration, by `result`.
     ReloadsTotal: Counter = "seawall_reloads_total", "Reloads of the configuration.";
     /// Clients connected now.
