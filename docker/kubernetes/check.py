@@ -350,6 +350,10 @@ def check_chart(objects, values):
         name = values["serviceAccount"]["name"]
         ensure(spec["serviceAccountName"] == name, f"the pods do not use the account {name}")
 
+    policy = values.get("service", {}).get("externalTrafficPolicy")
+    policies = [of["spec"].get("externalTrafficPolicy") for of in of_kind(objects, "Service")]
+    ensure(policy in policies, "service.externalTrafficPolicy has no effect")
+
     scaled = values.get("autoscaling", {}).get("enabled", False)
     has_replicas = "replicas" in deployment["spec"]
     ensure(has_replicas != scaled, "expected either replicas or an autoscaler")
