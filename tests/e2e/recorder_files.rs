@@ -310,6 +310,18 @@ async fn a_file_with_all_parts_of_a_capture_is_converted_and_a_missing_part_is_r
     assert_eq!((end.reason(), end.omitted), (EndReason::Stopped, 3));
 }
 
+/// A file of mongod's traffic recorder needs the replies, and this capture has none.
+#[tokio::test]
+async fn a_conversion_that_fails_leaves_no_file() {
+    let scratch = Scratch::create().unwrap();
+    let capture = scratch.write("capture.swc", part(0, EndReason::Stopped));
+    let paths = [capture.unwrap(), scratch.join("recording")];
+    let [from, to] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let output = run(&["load", "convert", from, to]).await;
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1);
+}
+
 /// Runs a workload while mongod records. Returns the path of the recording, and how many commands
 /// of each name the driver sent.
 async fn record(scratch: &Scratch) -> (std::path::PathBuf, Counts) {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, BufReader, BufWriter, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use seawall_capture::{
     record::{Content, End, EndReason, Header, Redaction},
     recorder::{self, Export, ExportError, Layout, RecorderError, RecorderWriter},
 };
-use seawall_console::{Exit, complain, print_line};
+use seawall_console::{Exit, complain, print_line, write_whole};
 use seawall_redact::{Records, Redactor};
 use seawall_replay::SourceError;
 
@@ -117,11 +117,16 @@ fn convert(arguments: &Convert) -> Result<Converted, ConvertError> {
     if let Some(redactor) = redactor {
         source = Box::new(Redacted::new(source, redactor)?);
     }
-    let destination = || create(&arguments.destination);
-    match layout {
-        None => to_capture(source.as_mut(), destination),
-        Some(layout) => to_recording(source.as_mut(), layout, destination),
+    let destination = &arguments.destination;
+    create(destination)?;
+    let converted = write_whole(destination, |file| match layout {
+        None => to_capture(source.as_mut(), BufWriter::new(file)),
+        Some(layout) => to_recording(source.as_mut(), layout, BufWriter::new(file)),
+    });
+    if converted.is_err() {
+        drop(fs::remove_file(destination));
     }
+    converted
 }
 
 /// The records of a capture, or of a recording (a file of mongod's traffic recorder) that is
@@ -138,9 +143,9 @@ trait Source {
 
 fn to_capture(
     source: &mut dyn Source,
-    destination: impl FnOnce() -> Result<BufWriter<File>, ConvertError>,
+    destination: BufWriter<&File>,
 ) -> Result<Converted, ConvertError> {
-    let mut writer = Writer::new(destination()?, source.header().clone())?;
+    let mut writer = Writer::new(destination, source.header().clone())?;
     let (mut operations, mut clients, mut omitted) = (0, 0, 0_u64);
     let cut_off = each_record(source, |record| {
         operations += u64::from(matches!(record, Content::Command(_)));
@@ -165,22 +170,22 @@ fn to_capture(
     }
     let mut summary = format!("{} operations of {} clients", end.operations, end.clients);
     summary.push_str(&source.not_converted());
-    sync(writer.finish(end)?)?;
+    writer.finish(end)?.flush()?;
     Ok(Converted { summary, cut_off })
 }
 
 fn to_recording(
     source: &mut dyn Source,
     layout: Layout,
-    destination: impl FnOnce() -> Result<BufWriter<File>, ConvertError>,
+    destination: BufWriter<&File>,
 ) -> Result<Converted, ConvertError> {
     let mut export = Export::new(layout, source.header())?;
-    let mut writer = RecorderWriter::new(destination()?, layout);
+    let mut writer = RecorderWriter::new(destination, layout);
     let cut_off = each_record(source, |record| {
         let mut packets = export.convert(record).into_iter();
         Ok(packets.try_for_each(|packet| writer.push(&packet))?)
     })?;
-    sync(writer.finish()?)?;
+    writer.finish()?.flush()?;
     let counts = export.counts();
     let summary = format!(
         "{} operations, {} without their reply, {} omitted by the capture{}",
@@ -337,19 +342,13 @@ fn open(path: &Path) -> Result<File, ConvertError> {
     })
 }
 
-/// Creates a file that only the current user of the operating system can read.
-fn create(path: &Path) -> Result<BufWriter<File>, ConvertError> {
+/// Creates an empty file that only the current user of the operating system can read. Fails if the
+/// file exists already, because it must not be overwritten.
+fn create(path: &Path) -> Result<(), ConvertError> {
     let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(path);
-    let file = file.map_err(|source| ConvertError::Open {
+    let created = options.write(true).create_new(true).mode(0o600).open(path);
+    created.map(drop).map_err(|source| ConvertError::Open {
         path: path.to_owned(),
         source,
-    })?;
-    Ok(BufWriter::new(file))
-}
-
-/// Flushes the buffer, and waits until the file is on the disk.
-fn sync(mut file: BufWriter<File>) -> Result<(), ConvertError> {
-    file.flush()?;
-    Ok(file.get_ref().sync_all()?)
+    })
 }

@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 
 use super::values::{check_descriptors, connection_string, positive, rate};
-use seawall_console::{Exit, complain, print_line, replays};
+use seawall_console::{Exit, complain, print_line, replays, write_whole};
 use seawall_load::Target;
 use seawall_replay::{Choice, Pace, Replay, Report, ShapeId, Source, dry_run};
 
@@ -232,17 +232,21 @@ impl<'a> Output<'a> {
 
     /// Replaces the content of the file by the results.
     fn write(mut self, report: &Report) -> Result<(), String> {
+        let path = self.path;
         let written = replays::json(report)
             .map_err(io::Error::from)
             .and_then(|json| self.replace(&json));
-        written.map_err(|error| format!("{}: {error}", self.path.display()))
+        written.map_err(|error| {
+            self.discard();
+            format!("{}: {error}", path.display())
+        })
     }
 
     fn replace(&mut self, content: &str) -> io::Result<()> {
-        // Only regular files can be truncated, but the results may go to a pipe.
-        if self.file.metadata()?.is_file() {
-            self.file.set_len(0)?;
+        match self.file.metadata()?.is_file() {
+            true => write_whole(self.path, |mut file| file.write_all(content.as_bytes())),
+            // The results may go to a pipe, whose reader waits since the start of the replay.
+            false => self.file.write_all(content.as_bytes()),
         }
-        self.file.write_all(content.as_bytes())
     }
 }

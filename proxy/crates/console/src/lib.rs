@@ -14,5 +14,9 @@ mod admin_client;
 mod exit;
 mod figures;
 mod fleet;
+mod output;
 
-pub use self::exit::{Exit, complain, print, print_line, say};
+pub use self::{
+    exit::{Exit, complain, print, print_line, say},
+    output::write_whole,
+};

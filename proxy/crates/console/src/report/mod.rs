@@ -7,7 +7,10 @@ mod merged;
 mod page;
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -18,6 +21,7 @@ use crate::{
     admin_client,
     exit::{Exit, complain, print},
     fleet::{Endpoints, Fleet},
+    output::write_whole,
     replays,
 };
 use seawall_api::{AdminClient, Report, ReportError, percent_encode};
@@ -287,7 +291,7 @@ impl Output {
         let Some(file) = &self.output else {
             return print(document);
         };
-        match std::fs::write(file, document) {
+        match write_whole(file, |mut file| file.write_all(document.as_bytes())) {
             Ok(()) => Exit::Success,
             Err(error) => complain(&format!("{}: {error}", file.display()), Exit::Unavailable),
         }
