@@ -18,6 +18,7 @@ mod clients;
 mod described;
 mod exporter;
 mod histograms;
+mod json_text;
 mod logins;
 mod metric_handles;
 mod metric_name;
@@ -64,6 +65,7 @@ pub use self::{
 pub(crate) use self::{
     clients::close,
     exporter::{CertificateSeries, LeftOutLines},
+    json_text::write_escaped,
     own::{open_descriptors, process_cpu, resident_bytes},
     process::{HistoryLosses, Memory},
     protobuf::PROTOBUF,

@@ -10,6 +10,7 @@ use bson::{RawArray, RawBinaryRef, RawBsonRef, RawDocument};
 use serde::{Serialize, Serializer};
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
+use super::super::json_text::write_escaped;
 use seawall_command::CommandBytes;
 use seawall_stats::PhaseTimes;
 use seawall_wire::MAX_BSON_DEPTH;
@@ -256,25 +257,12 @@ pub(super) fn line(entry: &Entry<'_>, values: Option<&Values>) -> Option<Vec<u8>
         values: values.map(|values| &*values.json),
         values_cut: values.is_some_and(|values| values.is_cut || entry.is_streamed),
     };
-    let mut line = escaped(serde_json::to_string(&line).ok()?).into_bytes();
+    let json = serde_json::to_string(&line).ok()?;
+    let mut line = String::with_capacity(json.len());
+    write_escaped(&mut line, &json).ok()?;
+    let mut line = line.into_bytes();
     line.pop_if(|last| *last == b'}');
     Some(line)
-}
-
-/// Escapes the control characters that JSON does not escape: U+007F to U+009F. A terminal would run
-/// some of them. They occur only in JSON strings, where the escapes are valid.
-fn escaped(json: String) -> String {
-    if !json.contains(char::is_control) {
-        return json;
-    }
-    let mut text = String::with_capacity(json.len());
-    for character in json.chars() {
-        match character.is_control() {
-            true => text.push_str(&format!("\\u{:04x}", u32::from(character))),
-            false => text.push(character),
-        }
-    }
-    text
 }
 
 /// A line that only reports how many lines were dropped before it.

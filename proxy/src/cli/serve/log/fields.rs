@@ -19,6 +19,8 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
+use crate::observe::write_escaped;
+
 /// Writes fields as the log library does by default, but with escaped control characters.
 pub(super) struct EscapedFields;
 
@@ -87,15 +89,7 @@ struct EscapingJsonWriter<'a>(Writer<'a>);
 
 impl Write for EscapingJsonWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for character in text.chars() {
-            // The line break ends the line: JSON escapes line breaks in values. JSON does not
-            // escape the other control characters that are left, and they occur only in values.
-            match character.is_control() && character != '\n' {
-                true => write!(self.0, "\\u{:04x}", u32::from(character))?,
-                false => self.0.write_char(character)?,
-            }
-        }
-        Ok(())
+        write_escaped(&mut self.0, text)
     }
 }
 
