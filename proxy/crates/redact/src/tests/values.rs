@@ -389,6 +389,19 @@ fn filters_and_searches_inside_of_stages_without_a_rule_are_redacted() {
     }
 }
 
+/// The server would refuse other directions. Other limits would change the results of a replay.
+#[test]
+fn directions_and_limits_of_pipelines_inside_of_stages_without_a_rule_are_kept() {
+    let stage = doc! { "$rankFusion": { "input": { "pipelines": { "a": [
+    { "$sort": { "x": -1, "y": { "$meta": "textScore" } } }, { "$skip": 2 }, { "$limit": 5 }] } } } };
+    let original = doc! { "aggregate": "c", "pipeline": [stage], "cursor": {}, "$db": "d" };
+    for mode in MODES {
+        assert_eq!(command(mode, &original), original);
+    }
+    let value = doc! { "$future": [{ "$sort": { "x": NUMBER, "y": TEXT } }, { "$limit": TEXT }] };
+    assert_redacted(&doc! { "aggregate": "c", "pipeline": [value], "cursor": {}, "$db": "d" });
+}
+
 /// These documents and arrays contain only options, names, ids and times. A server or a driver
 /// chose the ids and the times.
 #[test]

@@ -25,6 +25,8 @@ pub(super) enum Part {
     /// The array of an operator's arguments. The variant stores the index of one argument. Numbers
     /// at this index and after it are positions or counts, and not values of users.
     Positions(u8),
+    /// The argument of a `$sort` that is inside of a stage without a rule of its own.
+    InnerSort,
     /// The argument of `$slice` in a projection: an array of numbers.
     Counts,
     /// `{$meta: word}`.
@@ -78,6 +80,8 @@ impl Part {
                 (Some(_), &[digit @ b'0'..=b'9']) if digit - b'0' >= first => Treatment::Keep,
                 _ => expression(value),
             },
+            Self::InnerSort if value.number().is_some() => flag(value),
+            Self::InnerSort => expression(value),
             Self::Counts => kept_number(value),
             Self::Meta => match name {
                 b"$meta" => meta(value),
@@ -263,6 +267,10 @@ fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
         (b"$meta", _) => meta(value),
         (b"$getField", Value::String(_)) => Treatment::Keep,
         _ if holds_values(name) => stage(name, value),
+        // No operator has the name of these stages, so this is a pipeline inside of a stage that
+        // has no rule of its own.
+        (b"$limit" | b"$skip", _) if value.number().is_some() => Treatment::Keep,
+        (b"$sort", Value::Document(_)) => inside(value, Part::InnerSort),
         (b"$sum", _) if value.number().is_some() => flag(value),
         (_, Value::Document(document)) if OPTION_OPERATORS.contains(&name) => {
             // An argument may itself be an operator, such as `{$year: {$max: "$date"}}`.
