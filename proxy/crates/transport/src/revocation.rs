@@ -37,17 +37,18 @@ fn age_order(list: &CertificateRevocationListDer<'_>) -> impl Ord + use<> {
     Some((list.last_update().timestamp(), list.crl_number().cloned()))
 }
 
-/// Divides revocation lists into sets that have only lists of one key for each issuer. `lists` has
-/// the newest lists first. After an authority has a new key, there are two authorities of one name,
-/// each with its list. rustls chooses a list by the name of the issuer only, so it needs one
-/// verifier for each set.
+/// Divides revocation lists into sets that have only lists of one key and one partition for each
+/// issuer. `lists` has the newest lists first. After an authority has a new key, there are two
+/// authorities of one name, each with its list. An authority can also divide its list into
+/// partitions. rustls chooses a list by the name of the issuer, and by the partition only if the
+/// certificate names it. So rustls needs one verifier for each set.
 ///
 /// The result has at least one set. The keys are compared by their identifiers.
 pub fn sets_by_key(
     lists: &[CertificateRevocationListDer<'static>],
 ) -> Vec<Vec<CertificateRevocationListDer<'static>>> {
     let mut sets: Vec<Vec<_>> = vec![Vec::new()];
-    let mut keys_of_issuers: HashMap<Vec<u8>, Vec<Option<Vec<u8>>>> = HashMap::new();
+    let mut keys_of_issuers: HashMap<Vec<u8>, Vec<[Option<Vec<u8>>; 2]>> = HashMap::new();
     for list in lists {
         let Ok((_, parsed)) = parse_x509_crl(list) else {
             // `revocation_lists` has refused malformed lists.
@@ -55,7 +56,8 @@ pub fn sets_by_key(
         };
         let issuer = parsed.issuer().as_raw().to_vec();
         let keys = keys_of_issuers.entry(issuer).or_default();
-        let key = key_of_list(&parsed).map(<[u8]>::to_vec);
+        let key = [key_of_list(&parsed), partition_of_list(&parsed)];
+        let key = key.map(|part| part.map(<[u8]>::to_vec));
         let place = keys.iter().position(|known| *known == key);
         let place = place.unwrap_or_else(|| {
             keys.push(key);
@@ -81,6 +83,18 @@ fn key_of_list<'a>(list: &'a CertificateRevocationList<'_>) -> Option<&'a [u8]> 
             }
             _ => None,
         })
+}
+
+/// The partition of the authority's list that this list contains, as bytes. `None` if the list
+/// names no partition.
+fn partition_of_list<'a>(list: &'a CertificateRevocationList<'_>) -> Option<&'a [u8]> {
+    let point = list.extensions().iter().find(|extension| {
+        matches!(
+            extension.parsed_extension(),
+            ParsedExtension::IssuingDistributionPoint(_)
+        )
+    });
+    point.map(|extension| extension.value)
 }
 
 /// The identifier of the key of an authority.

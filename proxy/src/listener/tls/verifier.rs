@@ -183,8 +183,9 @@ mod tests {
     use std::path::Path;
 
     use rcgen::{
-        BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
-        KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, CrlDistributionPoint,
+        CrlIssuingDistributionPoint, DnType, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+        RevokedCertParams, SerialNumber, date_time_ymd,
     };
     use tokio_rustls::rustls::CertificateError;
 
@@ -222,6 +223,17 @@ mod tests {
         /// A revocation list of this year, which revokes the certificates with these serial
         /// numbers.
         fn list(&self, year: i32, revoked: &[u64]) -> String {
+            self.partition(None, year, revoked)
+        }
+
+        /// Like [`Self::list`], for one partition of the authority's certificates.
+        fn partition(&self, uri: Option<&str>, year: i32, revoked: &[u64]) -> String {
+            let partition = uri.map(|uri| CrlIssuingDistributionPoint {
+                distribution_point: CrlDistributionPoint {
+                    uris: vec![uri.to_owned()],
+                },
+                scope: None,
+            });
             let revoked = revoked.iter().map(|serial| RevokedCertParams {
                 serial_number: SerialNumber::from(*serial),
                 revocation_time: date_time_ymd(year, 1, 1),
@@ -232,7 +244,7 @@ mod tests {
                 this_update: date_time_ymd(year, 1, 1),
                 next_update: date_time_ymd(2_100, 1, 1),
                 crl_number: SerialNumber::from(1_u64),
-                issuing_distribution_point: None,
+                issuing_distribution_point: partition,
                 revoked_certs: revoked.collect(),
                 key_identifier_method: KeyIdMethod::Sha256,
             };
@@ -289,6 +301,20 @@ mod tests {
             assert_eq!(verifier.verify(&[old.client(2)]), Ok(()));
             assert_eq!(verifier.verify(&[new.client(1)]), Ok(()));
             assert_eq!(verifier.verify(&[new.client(2)]), revoked());
+        }
+    }
+
+    /// The certificates do not name their partitions.
+    #[test]
+    fn all_partitions_of_a_revocation_list_are_checked() {
+        let authority = Authority::generate();
+        let [a, b] = [("http://a/", 1), ("http://b/", 2)]
+            .map(|(uri, serial)| authority.partition(Some(uri), 2_025, &[serial]));
+        for lists in [[&*a, &*b], [&*b, &*a]] {
+            let verifier = verifier(&[&authority.pem], &lists);
+            assert_eq!(verifier.verify(&[authority.client(1)]), revoked());
+            assert_eq!(verifier.verify(&[authority.client(2)]), revoked());
+            assert_eq!(verifier.verify(&[authority.client(3)]), Ok(()));
         }
     }
 
