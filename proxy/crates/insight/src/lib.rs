@@ -55,6 +55,10 @@ pub use self::{
 /// Interval at which the history file is written.
 const WRITE_INTERVAL_SECONDS: u64 = 10;
 
+/// Maximum number of due writes of the history file that are skipped after failed writes. So after
+/// the disk has space again, the history is written within a minute.
+const MAX_SKIPPED_WRITES: u64 = 5;
+
 /// If the clock is set back by at most this time, the figures of the seconds that it shows again
 /// are added to the next second. If it is set back further, the steps of the history after the new
 /// time are dropped: otherwise one second would get the figures of many seconds.
@@ -110,6 +114,8 @@ struct Writes {
     failed: u64,
     /// Number of failed writes since the last successful write.
     failed_in_a_row: u64,
+    /// Number of due writes that are skipped before the next attempt.
+    to_skip: u64,
 }
 
 impl Writes {
@@ -117,9 +123,18 @@ impl Writes {
     fn fail(&mut self, error: &StoreError) {
         self.failed += 1;
         self.failed_in_a_row += 1;
+        self.to_skip = (self.failed_in_a_row - 1).min(MAX_SKIPPED_WRITES);
         if self.failed_in_a_row == 1 {
             tracing::error!(%error, "could not write the history; it stays in memory until it can be written");
         }
+    }
+
+    /// True if a due write must be attempted. After several failures in a row, some due writes are
+    /// skipped, because each attempt reads the whole file.
+    fn attempts_due_write(&mut self) -> bool {
+        let is_skipped = self.to_skip > 0;
+        self.to_skip = self.to_skip.saturating_sub(1);
+        !is_skipped
     }
 
     fn succeed(&mut self) {
@@ -389,7 +404,9 @@ impl Insight {
     /// True if the history file must be written in this second. If it is called twice in a second,
     /// only the first call returns true.
     pub fn is_due(&self, now: SystemTime) -> bool {
-        self.file_writes.is_due(seconds(now)) && self.unwritten.lock().is_some()
+        let is_unwritten = self.unwritten.lock().is_some();
+        let is_due = self.file_writes.is_due(seconds(now)) && is_unwritten;
+        is_due && self.writes.lock().attempts_due_write()
     }
 
     /// Writes the changes since the last write, unless a write is in progress. Blocks on the disk.

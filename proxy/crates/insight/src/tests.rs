@@ -365,3 +365,21 @@ fn changes_are_annotated_unless_the_last_comparison_still_runs() {
     drop(running);
     assert_eq!(annotated(), 1);
 }
+
+/// Each attempt reads the whole file.
+#[test]
+fn writes_of_the_history_file_are_attempted_less_often_after_failures_in_a_row() {
+    let mut writes = Writes::default();
+    let error = StoreError::InUse("history.redb".into());
+    let mut attempts = Vec::new();
+    for due_write in 0..28 {
+        if writes.attempts_due_write() {
+            attempts.push(due_write);
+            writes.fail(&error);
+        }
+    }
+    assert_eq!(attempts, [0, 1, 3, 6, 10, 15, 21, 27]);
+    writes.succeed();
+    writes.fail(&error);
+    assert!(writes.attempts_due_write());
+}
