@@ -289,7 +289,7 @@ fn refused(error: &CaptureError) -> Refused {
         CaptureError::Duration(_)
         | CaptureError::WeakerRedaction { .. }
         | CaptureError::NoRedactionKey => StatusCode::BAD_REQUEST,
-        CaptureError::Running(_) => StatusCode::CONFLICT,
+        CaptureError::Running(_) | CaptureError::InUse => StatusCode::CONFLICT,
         CaptureError::Unknown => StatusCode::NOT_FOUND,
         CaptureError::Full { .. } => StatusCode::INSUFFICIENT_STORAGE,
         CaptureError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,

@@ -11,7 +11,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
@@ -159,10 +159,26 @@ impl Directory {
 
     /// Creates the directory of a new capture.
     pub(super) fn create(&self, id: &CaptureId) -> io::Result<()> {
+        self.create_itself()?;
+        DirBuilder::new().mode(DIRECTORY_MODE).create(self.of(id))
+    }
+
+    fn create_itself(&self) -> io::Result<()> {
         let mut builder = DirBuilder::new();
-        builder.mode(DIRECTORY_MODE);
-        builder.recursive(true).create(&self.path)?;
-        builder.recursive(false).create(self.of(id))
+        builder.mode(DIRECTORY_MODE).recursive(true);
+        builder.create(&self.path)
+    }
+
+    /// Locks this directory for one capture, and creates it if it does not exist. `None` if a
+    /// capture of another process has locked it. The lock ends when the returned file is dropped.
+    pub(super) fn lock(&self) -> io::Result<Option<File>> {
+        self.create_itself()?;
+        let directory = File::open(&self.path)?;
+        match directory.try_lock() {
+            Err(TryLockError::WouldBlock) => Ok(None),
+            // The file system may have no locks.
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(directory)),
+        }
     }
 
     /// Creates the file of a part of a capture. Fails if the file exists.

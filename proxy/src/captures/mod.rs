@@ -27,7 +27,9 @@ mod written;
 
 use std::{
     collections::VecDeque,
-    fmt, io,
+    fmt,
+    fs::File,
+    io,
     path::PathBuf,
     sync::{
         Arc,
@@ -136,6 +138,9 @@ pub enum CaptureError {
     /// Another capture runs.
     #[error("capture {0} is running")]
     Running(String),
+    /// A capture of another process runs in the same directory.
+    #[error("another process writes a capture into capture.directory")]
+    InUse,
     /// The duration is not allowed.
     #[error("the duration must be above 0 and at most {} ms (capture.max_duration_ms)", .0.as_millis())]
     Duration(Duration),
@@ -334,7 +339,7 @@ impl Captures {
     ///
     /// # Errors
     /// Fails in any of these cases: captures are off; Seawall runs in relay mode; another capture
-    /// runs; the duration or the redaction is not allowed; the redaction needs a key and there is
+    /// runs, also of another process with the same directory; the duration or the redaction is not allowed; the redaction needs a key and there is
     /// none; the directory is full; the directory cannot be used.
     pub fn start(&self, plan: Plan) -> Result<CaptureState, CaptureError> {
         if let Some(obstacle) = self.obstacle() {
@@ -482,14 +487,13 @@ impl Captures {
     }
 
     /// Starts the thread that writes the capture `written`. From then on this capture is the
-    /// running capture, and operations of clients are recorded in it. `room` is the maximum size of
-    /// the capture in bytes. [`create`] must have created the directory of the capture. If the
-    /// thread cannot be started, deletes this directory.
+    /// running capture, and operations of clients are recorded in it. [`create`] must have created
+    /// the directory of the capture. If the thread cannot be started, deletes this directory.
     fn write(
         &self,
         written: &Arc<Written>,
         settings: &CaptureSettings,
-        room: u64,
+        room: Room,
     ) -> Result<(), CaptureError> {
         self.write_on(written, settings, room, |work| {
             let thread = thread::Builder::new().name("capture-writer".to_owned());
@@ -502,13 +506,13 @@ impl Captures {
         &self,
         written: &Arc<Written>,
         settings: &CaptureSettings,
-        room: u64,
+        room: Room,
         spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<()>,
     ) -> Result<(), CaptureError> {
         let directory = Directory::new(settings.directory.clone());
         let limits = FileLimits {
             max_part_bytes: settings.max_part_bytes,
-            max_bytes: room,
+            max_bytes: room.max_bytes,
             quiet: writer::QUIET,
         };
         let servers = (self.servers)();
@@ -524,6 +528,8 @@ impl Captures {
             let reason = writer::write_all(&capture, files, limits, servers);
             summarize(&capture, &of_writer, reason);
             capture.tap.totals.count_end(reason);
+            // The next capture needs the lock.
+            drop(room.lock);
             running.clear();
             kept.measure(|| of_writer.list(), &running);
             capture.update(|progress| progress.has_ended = true);
@@ -695,13 +701,22 @@ impl Captures {
     }
 }
 
-/// Maximum size of a new capture, in bytes: `max_bytes` minus the size of the captures on disk.
-fn room(settings: &CaptureSettings) -> Result<u64, CaptureError> {
+/// The room for a new capture in the directory.
+struct Room {
+    /// Maximum size of the capture, in bytes: the limit minus the size of the captures on disk.
+    max_bytes: u64,
+    /// While this file is open, no other process captures into the directory, so the room does not
+    /// shrink.
+    lock: File,
+}
+
+fn room(settings: &CaptureSettings) -> Result<Room, CaptureError> {
     let directory = Directory::new(settings.directory.clone());
+    let lock = directory.lock()?.ok_or(CaptureError::InUse)?;
     let (bytes, max_bytes) = (directory.bytes()?, settings.max_bytes);
     match max_bytes.checked_sub(bytes) {
         None | Some(0) => Err(CaptureError::Full { bytes, max_bytes }),
-        Some(room) => Ok(room),
+        Some(max_bytes) => Ok(Room { max_bytes, lock }),
     }
 }
 

@@ -56,10 +56,22 @@ fn a_capture_whose_thread_cannot_be_started_leaves_no_directory() {
     };
     let written = Arc::new(Written::new(tap, beginning));
     create(&settings, &written).unwrap();
-    let begun = captures.write_on(&written, &settings, 1 << 20, |_| {
+    let room = room(&settings).unwrap();
+    let begun = captures.write_on(&written, &settings, room, |_| {
         Err(io::Error::other("no thread"))
     });
     assert!(matches!(begun, Err(CaptureError::Io(_))), "{begun:?}");
     assert!(!captures.figures().is_running);
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
+}
+
+#[test]
+fn two_processes_do_not_capture_into_one_directory_at_the_same_time() {
+    let folder = Folder::new("shared");
+    let [captures, other] = [(), ()].map(|()| folder.captures(|_| ()));
+    let capture = captures.start(plan()).unwrap();
+    let refused = other.start(plan());
+    assert!(matches!(refused, Err(CaptureError::InUse)), "{refused:?}");
+    captures.stop(&id_of(&capture)).unwrap();
+    other.start(plan()).unwrap();
 }
