@@ -12,7 +12,7 @@ use crate::topology::TopologyDescription;
 use seawall_command::{
     API_STRICT_ERROR, BAD_VALUE, ErrorReply, INVALID_BSON, SHUTDOWN_IN_PROGRESS, TYPE_MISMATCH,
 };
-use seawall_wire::{Compressor, MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES};
+use seawall_wire::{Compressor, ElementKind, Elements, MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES};
 
 /// Newest wire version whose commands Seawall knows (MongoDB 8.0).
 const MAX_WIRE_VERSION: i32 = 25;
@@ -30,6 +30,10 @@ const MAX_METADATA_BYTES: usize = 512;
 
 /// Longest `application.name`, in bytes.
 const MAX_APPLICATION_NAME_BYTES: usize = 128;
+
+/// The parts that client metadata must have, and the texts that each part must have.
+const REQUIRED_METADATA: [(&str, &[&str]); 2] =
+    [("driver", &["name", "version"]), ("os", &["type"])];
 
 /// Fields of a client's hello.
 #[derive(Debug, Default)]
@@ -133,9 +137,14 @@ impl Hello {
                 ));
             }
         };
-        if let Some(RawBsonRef::Document(metadata)) = fields.client {
-            hello.metadata = Some(check_metadata(metadata, is_first)?);
-        }
+        hello.metadata = match fields.client {
+            Some(RawBsonRef::Document(metadata)) => Some(check_metadata(metadata, is_first)?),
+            None => None,
+            Some(_) => {
+                let message = "The client metadata document must be a document";
+                return Err(ErrorReply::new(TYPE_MISMATCH, message));
+            }
+        };
         Ok(hello)
     }
 
@@ -249,6 +258,8 @@ fn check_speculative(command: &RawDocument) -> Result<RawDocumentBuf, ErrorReply
     }
 }
 
+/// Refuses client metadata that a server would refuse. Seawall adds the metadata to the client's
+/// commands, so without this check a server would refuse each of these commands.
 fn check_metadata(metadata: &RawDocument, is_first: bool) -> Result<RawDocumentBuf, ErrorReply> {
     if !is_first {
         let message = "The client metadata document may only be sent in the first hello";
@@ -260,29 +271,69 @@ fn check_metadata(metadata: &RawDocument, is_first: bool) -> Result<RawDocumentB
         );
         return Err(ErrorReply::new(185, message));
     }
-    let application = match metadata.get("application") {
-        Ok(Some(RawBsonRef::Document(application))) => Some(application),
-        Ok(None) => None,
-        _ => {
-            let message = "The 'application' field of the client metadata must be a BSON document";
-            return Err(ErrorReply::new(TYPE_MISMATCH, message));
-        }
-    };
-    let name = application.and_then(|application| application.get_str("name").ok());
-    if name.is_some_and(|name| name.len() > MAX_APPLICATION_NAME_BYTES) {
+    let bytes = metadata.as_bytes();
+    if let Some(application) = metadata_part(bytes, "application")?
+        && let Some(name) = metadata_text(application, "application", "name")?
+        && name.len() > MAX_APPLICATION_NAME_BYTES
+    {
         let message = format!(
             "The 'client.application.name' must be at most {MAX_APPLICATION_NAME_BYTES} bytes"
         );
         return Err(ErrorReply::new(184, message));
     }
-    for field in ["driver", "os"] {
-        if metadata.get_document(field).is_err() {
+    for (part, fields) in REQUIRED_METADATA {
+        let Some(document) = metadata_part(bytes, part)? else {
             let message =
-                format!("Missing required sub-document '{field}' in the client metadata document");
+                format!("Missing required sub-document '{part}' in the client metadata document");
             return Err(ErrorReply::new(183, message));
+        };
+        for field in fields {
+            if metadata_text(document, part, field)?.is_none() {
+                let message = format!(
+                    "Missing required field '{part}.{field}' in the client metadata document"
+                );
+                return Err(ErrorReply::new(183, message));
+            }
         }
     }
     Ok(metadata.to_owned())
+}
+
+/// Returns a part of the client metadata, such as `driver`; `None` if the metadata has no such
+/// part.
+///
+/// # Errors
+/// The part is not a document.
+fn metadata_part<'a>(metadata: &'a [u8], part: &str) -> Result<Option<&'a [u8]>, ErrorReply> {
+    let Some(element) = Elements::find(metadata, part) else {
+        return Ok(None);
+    };
+    let document = element.value.as_document().ok_or_else(|| {
+        let message = format!("The '{part}' field of the client metadata must be a BSON document");
+        ErrorReply::new(TYPE_MISMATCH, message)
+    });
+    document.map(Some)
+}
+
+/// Returns the bytes of a text in a part of the client metadata; `None` if `document` has no such
+/// field.
+///
+/// # Errors
+/// The field is not a string.
+fn metadata_text<'a>(
+    document: &'a [u8],
+    part: &str,
+    field: &str,
+) -> Result<Option<&'a [u8]>, ErrorReply> {
+    match Elements::find(document, field).map(|element| element.value) {
+        Some(ElementKind::String(text)) => Ok(Some(text)),
+        None => Ok(None),
+        Some(_) => {
+            let message =
+                format!("The '{part}.{field}' field must be a string in the client metadata");
+            Err(ErrorReply::new(TYPE_MISMATCH, message))
+        }
+    }
 }
 
 /// Builds the element `$client`, which is added to each of a client's commands. Its document has at
@@ -499,6 +550,13 @@ mod tests {
                 184,
             ),
             (with("application", true.into()), 14),
+            (with("application", doc! {"name": true}.into()), 14),
+            (with("driver", true.into()), 14),
+            (with("driver", doc! {"name": "d", "version": 1}.into()), 14),
+            (with("os", doc! {"type": true}.into()), 14),
+            (doc! {"hello": 1, "client": true}, 14),
+            (with("driver", doc! {"name": "d"}.into()), 183),
+            (with("os", doc! {"name": "x"}.into()), 183),
             (without("driver"), 183),
             (without("os"), 183),
         ];

@@ -272,6 +272,14 @@ async fn an_invalid_hello_gets_the_same_error_code_as_on_a_server() {
         (client("application", name(128)), None),
         (client("application", name(129)), Some(184)),
         (client("application", Some(true.into())), Some(14)),
+        (
+            client("application", Some(doc! {"name": true}.into())),
+            Some(14),
+        ),
+        (client("driver", Some(true.into())), Some(14)),
+        (client("driver", Some(doc! {"name": "d"}.into())), Some(183)),
+        (client("os", Some(doc! {"type": true}.into())), Some(14)),
+        (doc! {"hello": 1, "client": true}, Some(14)),
         (client("pad", Some("x".repeat(1100).into())), Some(185)),
         (doc! {"hello": 1, "apiVersion": "1"}, None),
         (
