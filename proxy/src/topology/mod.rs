@@ -90,7 +90,8 @@ struct Member {
     pool: Arc<ServerPool>,
     /// Makes the task that probes the server send a probe now, before the next heartbeat.
     wake_prober: Arc<Notify>,
-    stop: CancellationToken,
+    /// Cancelled when the server leaves the deployment.
+    removed: CancellationToken,
 }
 
 #[derive(Default)]

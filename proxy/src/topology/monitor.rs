@@ -26,6 +26,7 @@ use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep, timeout},
 };
+use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use self::seeds::{Found, Seeds};
@@ -625,14 +626,9 @@ impl Topology {
         // The pools are closed after the new snapshot is published. An operation that fails because
         // its pool is closed then selects another server.
         for member in removed {
-            member.stop.cancel();
             member.pool.close();
-            let heartbeat_frequency = self.settings.load().heartbeat_frequency;
-            let connector = self.connector.clone();
-            let watching = probe::watch_removed(connector, member.pool, heartbeat_frequency);
-            let stop = self.stop.clone();
-            self.control_plane
-                .spawn(stop.run_until_cancelled_owned(watching));
+            member.removed.cancel();
+            member.wake_prober.notify_one();
         }
     }
 
@@ -644,20 +640,23 @@ impl Topology {
             self.recorder.server(&address.to_string()),
             self.data_plane.clone(),
         );
-        let (wake_prober, stop) = (Arc::new(Notify::new()), self.stop.child_token());
+        let (wake_prober, removed) = (Arc::new(Notify::new()), CancellationToken::new());
         let probing = probe::keep_probing(
             Arc::downgrade(self),
+            Arc::downgrade(&pool),
             address.clone(),
             Arc::clone(&wake_prober),
+            removed.clone(),
         );
+        let stop = self.stop.clone();
         self.control_plane
-            .spawn(stop.clone().run_until_cancelled_owned(probing));
+            .spawn(stop.run_until_cancelled_owned(probing));
         let server = ServerDescription::unknown(address);
         Member {
             server,
             pool,
             wake_prober,
-            stop,
+            removed,
         }
     }
 }

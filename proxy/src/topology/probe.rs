@@ -9,17 +9,16 @@ use bson::{RawDocument, RawDocumentBuf, doc, oid::ObjectId, rawdoc};
 use mongodb::options::SelectionCriteria;
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     ClusterTime, Topology,
     description::{Probe, ServerType, TopologyType},
 };
 use crate::{pool::ServerPool, runtime::OccasionalLog};
-use seawall_transport::connection::{
-    Connection, Connector, EstablishError, ServerAddress, reply_is_ok,
-};
+use seawall_transport::connection::{Connection, EstablishError, ServerAddress, reply_is_ok};
 
 /// Time between probes of a failed server.
 const FAILED_PROBE_INTERVAL: Duration = Duration::from_millis(500);
@@ -35,20 +34,33 @@ const SILENCES_OF_HUNG_SERVER: u32 = 2;
 /// Weight of the newest round-trip time in the average (Server Selection specification).
 const NEWEST_WEIGHT: f64 = 0.2;
 
-/// Probes a server until the topology is dropped: at each heartbeat, when `wake` is notified, and
-/// every [`FAILED_PROBE_INTERVAL`] while the server counts as failed.
+/// Probes a server: at each heartbeat, when `wake` is notified, and every
+/// [`FAILED_PROBE_INTERVAL`] while the server counts as failed. If the server hangs, the operations
+/// that wait for its replies fail. After the server has left the deployment (`removed` is
+/// cancelled), the probes continue while operations still use `pool`, because these operations must
+/// also fail if the server hangs. Returns when no more probes are needed, or when the topology is
+/// dropped.
 pub(super) async fn keep_probing(
     topology: Weak<Topology>,
+    pool: Weak<ServerPool>,
     address: ServerAddress,
     wake: Arc<Notify>,
+    removed: CancellationToken,
 ) {
     let (mut connection, mut silences) = (None, 0);
     let failures = OccasionalLog::default();
+    let is_in_use = || {
+        pool.upgrade()
+            .is_some_and(|pool| pool.snapshot().in_use > 0)
+    };
     loop {
         let began = Instant::now();
         let Some(strong) = topology.upgrade() else {
             return;
         };
+        if removed.is_cancelled() && !is_in_use() {
+            return;
+        }
         let outcome = probe(&strong, &address, &mut connection, &failures).await;
         silences = match outcome {
             ProbeOutcome::Silent => silences + 1,
@@ -56,38 +68,18 @@ pub(super) async fn keep_probing(
             ProbeOutcome::Local => silences,
         };
         let is_hung = silences >= SILENCES_OF_HUNG_SERVER;
-        let pause = strong.apply_probe(&address, outcome, is_hung);
-        let unaware = strong.driver_unaware_of(&address);
+        let (pause, unaware) = match removed.is_cancelled() {
+            true => (strong.apply_to_removed(&pool, &outcome, is_hung), None),
+            false => {
+                let pause = strong.apply_probe(&address, outcome, is_hung);
+                (pause, strong.driver_unaware_of(&address))
+            }
+        };
         drop(strong);
         // Both a notification and the timeout start the next probe, so the result of the wait is
         // ignored.
         drop(timeout(pause, notified(&wake, unaware)).await);
         sleep_until(began + MIN_PROBE_INTERVAL).await;
-    }
-}
-
-/// Probes a server that has left the deployment, while operations still use `pool`. If the server
-/// hangs, the operations that wait for its replies fail.
-pub(super) async fn watch_removed(
-    connector: Connector,
-    pool: Arc<ServerPool>,
-    heartbeat_frequency: Duration,
-) {
-    let mut silences = 0;
-    while pool.snapshot().in_use > 0 {
-        silences = match connector.connect(pool.address()).await {
-            Err(EstablishError::TimedOut { .. }) => silences + 1,
-            Err(error) if error.is_local() => silences,
-            Ok(_) | Err(_) => 0,
-        };
-        if silences >= SILENCES_OF_HUNG_SERVER {
-            pool.give_up();
-        }
-        let pause = match silences {
-            0 => heartbeat_frequency,
-            _ => FAILED_PROBE_INTERVAL,
-        };
-        sleep(pause).await;
     }
 }
 
@@ -283,6 +275,26 @@ impl Topology {
             }
         });
         self.settings.load().heartbeat_frequency
+    }
+
+    /// Applies the outcome of a probe of a server that has left the deployment. If `is_hung` is
+    /// true, the operations that wait for replies of this server fail. Returns the pause before the
+    /// next probe.
+    fn apply_to_removed(
+        &self,
+        pool: &Weak<ServerPool>,
+        outcome: &ProbeOutcome,
+        is_hung: bool,
+    ) -> Duration {
+        if is_hung && let Some(pool) = pool.upgrade() {
+            pool.give_up();
+        }
+        match outcome {
+            ProbeOutcome::Replied(_) => self.settings.load().heartbeat_frequency,
+            ProbeOutcome::Failed | ProbeOutcome::Silent | ProbeOutcome::Local => {
+                FAILED_PROBE_INTERVAL
+            }
+        }
     }
 }
 

@@ -2,19 +2,24 @@
 
 use std::{
     future::poll_fn,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
 use bson::{RawDocument, rawdoc};
 
-use tokio::time::{Instant, advance, pause};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::{Instant, advance, pause, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
-use super::{Probe, ProbeOutcome, ProbeReply, probe, watch_removed};
+use super::{Probe, ProbeOutcome, ProbeReply, keep_probing, probe};
 use crate::{
     observe::Recorder,
     pool::{Demand, tests::limits},
@@ -141,7 +146,7 @@ async fn operations_fail_if_their_server_hangs_after_it_has_left_the_deployment(
     let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
     let recorder = Recorder::without_shapes();
     let address = server.address().clone();
-    let topology = Topology::of_standalone(address, limits(), connector.clone(), recorder);
+    let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
     let pool = Arc::clone(&topology.snapshot().pools[0]);
     let user = Arc::new(Identity::new("u", "admin", None, Login::Anonymous));
     let (demand, deadline) = (Demand::slot(Sharer::Local, 1), Instant::now() + LIMIT);
@@ -150,13 +155,75 @@ async fn operations_fail_if_their_server_hangs_after_it_has_left_the_deployment(
     pool.close();
     is_hung.store(true, Ordering::Relaxed);
     pause();
-    let watching = || watch_removed(connector.clone(), Arc::clone(&pool), LIMIT);
+    let removed = CancellationToken::new();
+    removed.cancel();
+    let probing = || {
+        let (topology, pool) = (Arc::downgrade(&topology), Arc::downgrade(&pool));
+        keep_probing(
+            topology,
+            pool,
+            address.clone(),
+            Arc::default(),
+            removed.clone(),
+        )
+    };
     tokio::select! {
-        () = watching() => panic!("an operation uses the pool"),
+        () = probing() => panic!("an operation uses the pool"),
         () = poll_fn(|cx| interrupt.poll_raised(cx)) => {}
     }
     drop(checkout);
-    watching().await;
+    probing().await;
+}
+
+/// A firewall may drop the packets of new connections, while earlier connections still work.
+#[tokio::test]
+async fn operations_at_a_removed_server_continue_if_the_server_gets_no_new_connections() {
+    let (is_reachable, probes) = (Arc::new(AtomicBool::new(true)), Arc::new(Semaphore::new(0)));
+    let (serves, probed) = (Arc::clone(&is_reachable), Arc::clone(&probes));
+    let new_script = move || {
+        let (is_served, probed) = (serves.load(Ordering::Relaxed), Arc::clone(&probed));
+        move |command: &RawDocument| {
+            let reply = rawdoc! { "maxWireVersion": 17, "ok": 1 };
+            if !is_served {
+                return Response::ReplyAfter(Arc::default(), reply);
+            }
+            // Each probe ends with this command.
+            if command.get("buildInfo").unwrap().is_some() {
+                probed.add_permits(1);
+            }
+            Response::Reply(reply)
+        }
+    };
+    let server = ScriptedServer::start(new_script).await;
+    let nonces = Arc::new(NonceSource::new().unwrap());
+    let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
+    let recorder = Recorder::without_shapes();
+    let address = server.address().clone();
+    let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
+    let pool = Arc::clone(&topology.snapshot().pools[0]);
+    let user = Arc::new(Identity::new("u", "admin", None, Login::Anonymous));
+    let (demand, deadline) = (Demand::slot(Sharer::Local, 1), Instant::now() + LIMIT);
+    let mut checkout = pool.check_out(&user, demand, deadline).await.unwrap();
+    let interrupt = Arc::clone(&checkout.begin().interrupt);
+    let (wake, removed) = (Arc::new(Notify::new()), CancellationToken::new());
+    let mut probing = pin!(keep_probing(
+        Arc::downgrade(&topology),
+        Arc::downgrade(&pool),
+        address,
+        Arc::clone(&wake),
+        removed.clone(),
+    ));
+    for _ in ["before the removal", "after the removal"] {
+        tokio::select! {
+            () = &mut probing => panic!("an operation uses the pool"),
+            permit = timeout(LIMIT, probes.acquire()) => permit.unwrap().unwrap().forget(),
+        }
+        is_reachable.store(false, Ordering::Relaxed);
+        pool.close();
+        removed.cancel();
+        wake.notify_one();
+    }
+    assert!(poll_fn(|cx| Poll::Ready(interrupt.poll_raised(cx).is_pending())).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -174,7 +241,7 @@ async fn a_reply_to_a_hello_that_was_sent_before_a_demotion_does_not_end_the_dem
         },
         pool: Arc::clone(&pool),
         wake_prober: Arc::default(),
-        stop: CancellationToken::new(),
+        removed: CancellationToken::new(),
     };
     topology
         .state
