@@ -19,6 +19,11 @@ use seawall_stats::Outcome;
 use seawall_transport::{Message, Sharer};
 use seawall_wire::{Elements, OpMsg, Sequence};
 
+/// Maximum number of cursors of one `killCursors` that Seawall looks up in the pins (the records of
+/// their servers). Drivers name far fewer. A message has room for millions of cursors, and their
+/// lookups would keep a thread from serving other clients.
+pub(super) const MAX_INSPECTED_CURSORS: usize = 10_000;
+
 /// One operation: its command, its client and its user, borrowed by all functions that serve it.
 pub(super) struct Operation<'a> {
     pub(super) shared: &'a Arc<Shared>,
@@ -148,9 +153,9 @@ impl Operation<'_> {
         }
     }
 
-    /// The cursors that a `killCursors` names.
+    /// The first cursors that a `killCursors` names, at most [`MAX_INSPECTED_CURSORS`].
     pub(super) fn cursor_ids(&self) -> impl Iterator<Item = i64> {
-        cursor_ids(self.command)
+        cursor_ids(self.command).take(MAX_INSPECTED_CURSORS)
     }
 
     /// True if the operation uses a cursor that its driver can reopen on another server.

@@ -7,7 +7,7 @@ use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, cstr, raw::CStr};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    context::{AttemptEnd, Operation},
+    context::{AttemptEnd, MAX_INSPECTED_CURSORS, Operation, cursor_ids},
     exchange::unless_interrupted,
 };
 use crate::{
@@ -37,14 +37,15 @@ pub(super) type Parts = Vec<(Arc<ServerPool>, Vec<i64>)>;
 impl Operation<'_> {
     /// Splits the cursors of a `killCursors` by server. Cursors whose server is unknown (they have
     /// no pin, see [`crate::pins`]) are added to one of the parts. Returns `None` if the pins name
-    /// fewer than two servers, and for all other commands.
+    /// fewer than two servers, if there are more than [`MAX_INSPECTED_CURSORS`] cursors, and for
+    /// all other commands.
     pub(super) fn parts(&self, now: Instant) -> Option<Parts> {
         if self.command.class != Class::KillCursors {
             return None;
         }
         let pins = &self.shared.routing.pins;
         let server = |cursor| pins.cursor(cursor, now).map(|pin| pin.server);
-        by_server(self.cursor_ids().map(|cursor| (cursor, server(cursor))))
+        by_server(cursor_ids(self.command).map(|cursor| (cursor, server(cursor))))
     }
 
     /// Sends the parts to their servers, one after another, and merges the replies.
@@ -166,13 +167,17 @@ impl Operation<'_> {
 
 /// Splits cursors by the pool of their server. The pool of a server that has left the deployment is
 /// closed. If the server has rejoined, it has a new pool at the same address. Cursors without a
-/// server are added to one of the parts. Returns `None` if there are fewer than two pools.
+/// server are added to one of the parts. Returns `None` if there are fewer than two pools, or more
+/// than [`MAX_INSPECTED_CURSORS`] cursors.
 fn by_server(cursors: impl Iterator<Item = (i64, Option<Arc<ServerPool>>)>) -> Option<Parts> {
     let mut parts: HashMap<_, (Arc<ServerPool>, Vec<i64>)> = HashMap::new();
     // A cursor without a pin (the record of its server) has ended, so any server can report that
     // the cursor does not exist.
     let mut unknown = Vec::new();
-    for (cursor, server) in cursors {
+    for (count, (cursor, server)) in cursors.enumerate() {
+        if count == MAX_INSPECTED_CURSORS {
+            return None;
+        }
         match server {
             None => unknown.push(cursor),
             Some(server) => {
@@ -270,7 +275,7 @@ fn merge(earlier: Option<RawDocumentBuf>, later: &RawDocument) -> RawDocumentBuf
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{cell::Cell, time::Duration};
 
     use bson::rawdoc;
 
@@ -283,17 +288,18 @@ mod tests {
     use seawall_auth::NonceSource;
     use seawall_transport::connection::{Connector, EstablishError};
 
+    fn new_pool() -> Arc<ServerPool> {
+        let nonces = Arc::new(NonceSource::new().unwrap());
+        let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
+        let address = "127.0.0.1:1".parse().unwrap();
+        let recorder = Recorder::without_shapes();
+        let topology = Topology::of_standalone(address, limits(), connector, recorder);
+        Arc::clone(&topology.snapshot().pools[0])
+    }
+
     /// A server that has left the deployment and rejoined it has a closed pool and a new one.
     #[tokio::test]
     async fn cursors_of_a_server_that_rejoined_are_split_by_its_former_and_its_new_pool() {
-        let new_pool = || {
-            let nonces = Arc::new(NonceSource::new().unwrap());
-            let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
-            let address = "127.0.0.1:1".parse().unwrap();
-            let recorder = Recorder::without_shapes();
-            let topology = Topology::of_standalone(address, limits(), connector, recorder);
-            Arc::clone(&topology.snapshot().pools[0])
-        };
         let (former, current) = (new_pool(), new_pool());
         let cursors = [(1, Arc::clone(&former)), (2, Arc::clone(&current))];
         let parts = by_server(cursors.into_iter().map(|(id, pool)| (id, Some(pool)))).unwrap();
@@ -301,6 +307,23 @@ mod tests {
             let mut of_pool = parts.iter().filter(|part| Arc::ptr_eq(&part.0, pool));
             assert_eq!(of_pool.next().unwrap().1, [id]);
         }
+    }
+
+    #[tokio::test]
+    async fn only_the_first_cursors_of_a_very_long_kill_cursors_are_inspected() {
+        let pools = [new_pool(), new_pool()];
+        let inspected = &Cell::new(0);
+        let cursors = |count: usize| {
+            let servers = pools.iter().cycle().take(count);
+            servers.map(move |server| {
+                inspected.set(inspected.get() + 1);
+                (7_i64, Some(Arc::clone(server)))
+            })
+        };
+        assert!(by_server(cursors(MAX_INSPECTED_CURSORS)).is_some());
+        assert_eq!(inspected.take(), MAX_INSPECTED_CURSORS);
+        assert!(by_server(cursors(2 * MAX_INSPECTED_CURSORS)).is_none());
+        assert_eq!(inspected.take(), MAX_INSPECTED_CURSORS + 1);
     }
 
     /// State-change errors, such as `NotWritablePrimary`, report that a server changed its role.
