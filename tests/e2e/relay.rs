@@ -603,7 +603,9 @@ async fn settings_can_allow_relayed_logins_with_a_mechanism_that_seawall_does_no
     create_user(&server.client().unwrap(), &user).await.unwrap();
     let behind = Plain::start(server.address(), user.login()).await;
     let uri = format!("mongodb://{}/?directConnection=true", behind.address);
-    let toml = "auth.other_mechanisms = \"relay\"\nlimits.relayed_connections = 1\n";
+    // The setting for operations in pools does not change the metadata of relayed clients.
+    let toml = "auth.other_mechanisms = \"relay\"\nlimits.relayed_connections = 1\n\
+        deployment.name_applications = false\n";
     let seawall = Seawall::start_configured(&uri, toml).await;
     let refusing = Seawall::start(&uri).await;
     let reply = connect(&refusing)

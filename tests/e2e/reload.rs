@@ -78,6 +78,31 @@ async fn a_reload_switches_an_injected_error_on_and_off_for_connected_clients() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_reload_servers_receive_the_application_names_of_connected_clients() {
+    let seawall = start("deployment.name_applications = false\n").await;
+    let mut client = connect(seawall.address()).await;
+    let metadata = doc! {
+        "application": { "name": "named by a reload" },
+        "driver": { "name": "d", "version": "1" },
+        "os": { "type": "x" },
+    };
+    let hello = client.greet(doc! { "client": metadata }).await.unwrap();
+    assert!(hello.is_ok(), "{}", hello.body);
+    let outcome = log_in(&mut client, ROOT, ROOT_PASSWORD).await;
+    assert!(outcome.is_authenticated(), "{outcome:?}");
+    // The reply lists the operation itself, with the name of its application.
+    let running =
+        doc! { "aggregate": 1, "pipeline": [{ "$currentOp": { "localOps": true } }], "cursor": {} };
+    let mut is_named = async || {
+        let reply = client.expect_ok("admin", running.clone()).await;
+        reply.body.to_string().contains("named by a reload")
+    };
+    assert!(!is_named().await);
+    seawall.reload("").await.unwrap();
+    assert!(is_named().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_can_shrink_or_enlarge_a_pool_and_the_larger_pool_serves_waiting_operations() {
     // `pool.min_pool_size` makes the larger pool open its connections before operations need them.
     let limits = |size: usize, min: usize| {

@@ -116,12 +116,6 @@ impl Client {
                 let part = |field| driver.get_str(field).unwrap_or_default();
                 self.connected.set_driver(part("name"), part("version"));
             }
-        }
-        if let Some(metadata) = hello
-            .metadata
-            .as_ref()
-            .filter(|_| self.shared.settings().name_applications)
-        {
             let settings = self.shared.settings();
             let snapshot = self.shared.routing.topology.snapshot();
             let max_bytes = snapshot.description.max_client_bytes();

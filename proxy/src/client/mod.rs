@@ -183,8 +183,9 @@ struct Client {
     allowed_compressors: Arc<[Compressor]>,
     /// Compressors negotiated in a hello, in the client's order.
     compressors: Compressors,
-    /// The element `$client` that Seawall adds to the client's commands; `None` if Seawall adds
-    /// none.
+    /// The element `$client` with the client's metadata. Seawall adds it to the client's commands
+    /// if [`ClientSettings::name_applications`] is true. `None` if the client has sent no metadata,
+    /// or if the element would be too large.
     client_element: Option<Box<[u8]>>,
     identity: Option<Arc<Identity>>,
     /// The login in progress.

@@ -247,15 +247,9 @@ impl Operation<'_> {
         checkout: &mut Checkout,
         max_time_ms: Option<u64>,
     ) -> Result<u64, StreamError> {
-        let build = || {
-            Outgoing::new(
-                self.message,
-                self.parsed,
-                self.command,
-                self.client_element,
-                max_time_ms,
-            )
-        };
+        let is_named = self.shared.settings().name_applications;
+        let client = self.client_element.filter(|_| is_named);
+        let build = || Outgoing::new(self.message, self.parsed, self.command, client, max_time_ms);
         // If the request has a checksum, `Outgoing::new` reads all bytes to recompute the checksum.
         // For a long request, this takes too long on a thread that serves clients.
         let bytes = self.message.bytes.len();
