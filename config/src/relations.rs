@@ -164,13 +164,6 @@ fn options_of_relays(deployment: &Deployment, problems: &mut Problems) {
             problems.add(Problem::new(key, "true", allowed));
         }
     }
-    if let Some(port) = deployment.relay_proxy_port
-        && deployment.mode == Mode::Pooled
-    {
-        let allowed = r#"must be 0 unless deployment.mode is "relay""#;
-        let key = "deployment.relay_proxy_port";
-        problems.add(Problem::new(key, &port.to_string(), allowed));
-    }
 }
 
 fn users_fit(user_count: usize, settings: &Settings, problems: &mut Problems) {

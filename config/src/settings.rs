@@ -164,10 +164,9 @@ section! {
         KeyKind::Boolean, Restart, default false);
     // Relays need a separate port of the server: at this port, the server requires the header from
     // every connection. Seawall's monitoring connections send no header, so they use the usual
-    // port.
-    /// In relay mode, connect relays to this port of a server, and begin with a header of the PROXY
-    /// protocol, version 2, which contains the client's address; 0 for the server's usual port and
-    /// no header.
+    // port. The key is allowed in pooled mode, because `auth.other_mechanisms` causes relays there.
+    /// Connect relays to this port of a server, and begin with a header of the PROXY protocol,
+    /// version 2, which contains the client's address; 0 for the server's usual port and no header.
     relay_proxy_port: Option<u16> = key("deployment.relay_proxy_port",
         KeyKind::Integer { min: 0, max: 65535 }, Restart, default 0);
     /// How long an operation waits for a suitable server; elections take 10 s or more.

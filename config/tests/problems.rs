@@ -664,10 +664,6 @@ const MISTAKES: &[(&str, &str)] = &[
         "deployment.original_destination = true: must be false unless deployment.mode is \"relay\"",
     ),
     (
-        "deployment.relay_proxy_port = 27117",
-        "deployment.relay_proxy_port = 27117: must be 0 unless deployment.mode is \"relay\"",
-    ),
-    (
         "deployment.mode = \"direct\"",
         "deployment.mode = \"direct\": must be \"pooled\" or \"relay\"",
     ),

@@ -1,8 +1,8 @@
-//! In relay mode, Seawall tells servers the addresses of clients, in headers of the PROXY protocol.
+//! Relays send servers the addresses of clients, in headers of the PROXY protocol.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use bson::doc;
+use bson::{Binary, doc, spec::BinarySubtype};
 use seawall_locks::Mutex;
 use seawall_tests::{mongod::shared_standalone, raw::RawClient, seawall::Seawall};
 use tokio::{
@@ -100,4 +100,39 @@ async fn a_server_gets_the_address_of_a_relayed_client_in_a_proxy_header() {
             None => assert_eq!(sent[..], [0x20, 0, 0, 0], "{sent:?}"),
         }
     }
+}
+
+/// A pooled client becomes a relayed client when it begins a login with a mechanism other than
+/// SCRAM.
+#[tokio::test]
+async fn a_server_gets_the_address_of_a_client_that_is_relayed_only_because_of_its_mechanism() {
+    let server = shared_standalone().await.unwrap();
+    let gate = Gate::start(server.address()).await;
+    let toml = format!(
+        "listen.proxy_protocol = \"accept\"\nlisten.proxy_networks = \"127.0.0.0/8\"\n\
+         auth.other_mechanisms = \"relay\"\ndeployment.relay_proxy_port = {}\n",
+        gate.port
+    );
+    let seawall = Seawall::start_configured(&server.uri(), &toml).await;
+    let mut stream = TcpStream::connect(seawall.address()).await.unwrap();
+    let header = b"PROXY TCP4 192.0.2.7 192.0.2.1 4711 27017\r\n";
+    stream.write_all(header).await.unwrap();
+    let mut client = RawClient::new(stream);
+    let reply = timeout(LIMIT, client.hello(doc! {})).await.unwrap();
+    assert!(reply.unwrap().is_ok());
+    assert_eq!(gate.take_headers(), Vec::<Vec<u8>>::new());
+    let payload = Binary {
+        subtype: BinarySubtype::Generic,
+        bytes: b"\0app\0secret".to_vec(),
+    };
+    let start = doc! { "saslStart": 1, "mechanism": "PLAIN", "payload": payload };
+    // The server does not support this mechanism.
+    let reply = timeout(LIMIT, client.command("$external", start)).await;
+    assert!(!reply.unwrap().unwrap().is_ok());
+    let headers = gate.take_headers();
+    let [sent] = headers.as_slice() else {
+        panic!("{headers:?}")
+    };
+    assert_eq!(sent[..8], [0x21, 0x11, 0, 12, 192, 0, 2, 7], "{sent:?}");
+    assert_eq!(sent[12..14], 4711_u16.to_be_bytes(), "{sent:?}");
 }

@@ -7,7 +7,7 @@ use bson::RawDocument;
 use super::{
     Client, End,
     own_reply::ReplyTo,
-    relay::{Relayed, connect_with_hello, relay},
+    relay::{Proxied, Relayed, connect_with_hello, relay},
 };
 use seawall_auth::Mechanism;
 use seawall_command::{ErrorReply, HOST_UNREACHABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT};
@@ -58,7 +58,9 @@ impl Client {
         let metadata = self.client_element.as_deref();
         let metadata = metadata.and_then(|element| element.get(CLIENT_ELEMENT_HEAD..));
         let metadata = metadata.and_then(|bytes| RawDocument::from_bytes(bytes).ok());
-        match connect_with_hello(&self.shared, metadata, self.compressors).await {
+        let proxied = Proxied::of(&self.shared.settings(), &self.peer, &self.stream);
+        let proxied = proxied.as_ref();
+        match connect_with_hello(&self.shared, proxied, metadata, self.compressors).await {
             Ok(target) => {
                 self.relayed = Some(Box::new((message, target, permit)));
                 Err(End::Relayed)

@@ -51,12 +51,14 @@ use seawall_stats::{Departure, Stage};
 use seawall_transport::{Message, MessageReader, Sharer, Stream};
 use seawall_wire::{HEADER_BYTES, OpCode};
 
-pub(super) use self::target::{Target, connect_with_hello};
 use self::{
     admission::Admission,
     directions::{LEAVE_LIMIT, Relay},
-    proxied::Proxied,
     target::{destination, is_on_this_host, relay_server_changed},
+};
+pub(super) use self::{
+    proxied::Proxied,
+    target::{Target, connect_with_hello},
 };
 
 /// The content types of the TLS records that a server may send as its first reply.
@@ -126,8 +128,7 @@ pub(super) async fn serve_relayed(
         }
     }
     let deadline = Instant::now() + shared.settings().server_selection_timeout;
-    let port = shared.settings().relay_proxy_port;
-    let proxied = port.map(|port| Proxied::new(port, &peer, &stream));
+    let proxied = Proxied::of(&shared.settings(), &peer, &stream);
     let proxied = proxied.as_ref();
     let target = match destination(&shared, original, proxied, deadline, is_encrypted).await {
         Ok(target) => target,

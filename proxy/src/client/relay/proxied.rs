@@ -6,22 +6,28 @@ use std::net::{IpAddr, SocketAddr};
 
 use proxy_header::{ProxiedAddress, ProxyHeader};
 
-use crate::client::Peer;
+use crate::client::{ClientSettings, Peer};
 use seawall_transport::{Stream, connection::ServerAddress};
 
 /// The header for one client, and the port on which servers expect this header.
 #[derive(Debug)]
-pub(super) struct Proxied {
+pub(in crate::client) struct Proxied {
     port: u16,
     header: Vec<u8>,
 }
 
 impl Proxied {
-    /// Builds the header for a client. `stream` is the client's connection to Seawall.
-    pub(super) fn new(port: u16, peer: &Peer, stream: &Stream) -> Self {
+    /// Builds the header for a client; `None` if servers expect no header. `stream` is the client's
+    /// connection to Seawall.
+    pub(in crate::client) fn of(
+        settings: &ClientSettings,
+        peer: &Peer,
+        stream: &Stream,
+    ) -> Option<Self> {
+        let port = settings.relay_proxy_port?;
         let client = peer.text.parse().ok();
         let header = encode(client.zip(stream.local_address()));
-        Self { port, header }
+        Some(Self { port, header })
     }
 
     /// The bytes of the header.

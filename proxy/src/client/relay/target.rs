@@ -69,7 +69,7 @@ pub(super) async fn destination(
     let connector = shared.routing.topology.connector();
     let header = proxied.map(Proxied::header);
     let connect = async |address: &ServerAddress| {
-        let address = &proxied.map_or_else(|| address.clone(), |proxied| proxied.port_of(address));
+        let address = &address_for(proxied, address);
         match is_bare {
             // Seawall does not ask if the server requires a login, because Seawall could not refuse
             // commands in encrypted traffic anyway.
@@ -182,10 +182,18 @@ pub(super) async fn relay_server_changed(
     }
 }
 
+/// The address to which a relay connects. With `proxied`, it has the port on which the server
+/// expects a PROXY header.
+fn address_for(proxied: Option<&Proxied>, server: &ServerAddress) -> ServerAddress {
+    proxied.map_or_else(|| server.clone(), |proxied| proxied.port_of(server))
+}
+
 /// Connects to a server and sends it a `hello` with the client's metadata, for a client that has
-/// already sent its hello to Seawall.
+/// already sent its hello to Seawall. `proxied` is set if Seawall sends the client's address to the
+/// server, in a PROXY header.
 pub(in crate::client) async fn connect_with_hello(
     shared: &Arc<Shared>,
+    proxied: Option<&Proxied>,
     metadata: Option<&RawDocument>,
     compressors: Compressors,
 ) -> Result<Target, FallbackError> {
@@ -193,9 +201,11 @@ pub(in crate::client) async fn connect_with_hello(
     let pool = shared.routing.topology.select_for_relay(deadline).await?;
     let offered: Vec<_> = compressors.iter().collect();
     let connector = shared.routing.topology.connector();
+    let address = address_for(proxied, pool.address());
     let (mut connection, greeting) = connector
         .connect_as(
-            pool.address(),
+            &address,
+            proxied.map(Proxied::header),
             metadata.map(RawDocument::to_owned),
             &offered,
         )
@@ -208,7 +218,7 @@ pub(in crate::client) async fn connect_with_hello(
         return Err(FallbackError::Compression);
     }
     let requires_authentication = connector
-        .may_require_authentication(pool.address(), &mut connection)
+        .may_require_authentication(&address, &mut connection)
         .await?;
     Ok(Target {
         requires_authentication,

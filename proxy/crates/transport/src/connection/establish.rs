@@ -215,13 +215,15 @@ impl Connector {
     }
 
     /// Connects and sends `hello` with a client's metadata and compressors. Also returns the
-    /// server's reply to `hello`.
+    /// server's reply to `hello`. `header` is a header of the PROXY protocol, which is sent before
+    /// the TLS handshake.
     ///
     /// # Errors
     /// See [`EstablishError`].
     pub async fn connect_as(
         &self,
         address: &ServerAddress,
+        header: Option<&[u8]>,
         metadata: Option<RawDocumentBuf>,
         compressors: &[Compressor],
     ) -> Result<(Connection, SecretDocument), EstablishError> {
@@ -229,7 +231,7 @@ impl Connector {
             Some(metadata) => rawdoc! { "isMaster": 1, "helloOk": true, "client": metadata },
             None => hello(),
         };
-        let connecting = self.connect_offering(address, hello, compressors);
+        let connecting = self.connect_offering(address, header, hello, compressors);
         self.within_limit(address, connecting).await
     }
 
@@ -343,17 +345,18 @@ impl Connector {
         address: &ServerAddress,
         hello: RawDocumentBuf,
     ) -> Result<(Connection, SecretDocument), EstablishError> {
-        self.connect_offering(address, hello, &self.compressors)
+        self.connect_offering(address, None, hello, &self.compressors)
             .await
     }
 
     async fn connect_offering(
         &self,
         address: &ServerAddress,
+        header: Option<&[u8]>,
         mut hello: RawDocumentBuf,
         compressors: &[Compressor],
     ) -> Result<(Connection, SecretDocument), EstablishError> {
-        let opened = self.connect_stream(address, None).await?;
+        let opened = self.connect_stream(address, header).await?;
         limit_silence(&opened.stream).map_err(|source| EstablishError::Io {
             step: EstablishStep::Connect,
             address: address.clone(),
