@@ -339,8 +339,9 @@ impl Captures {
     ///
     /// # Errors
     /// Fails in any of these cases: captures are off; Seawall runs in relay mode; another capture
-    /// runs, also of another process with the same directory; the duration or the redaction is not allowed; the redaction needs a key and there is
-    /// none; the directory is full; the directory cannot be used.
+    /// of this process runs, or a capture of another process in the same directory; the duration or
+    /// the redaction is not allowed; the redaction needs a key and there is none; the directory is
+    /// full; the directory cannot be used.
     pub fn start(&self, plan: Plan) -> Result<CaptureState, CaptureError> {
         if let Some(obstacle) = self.obstacle() {
             return Err(obstacle);
