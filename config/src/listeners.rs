@@ -86,8 +86,8 @@ section! {
     /// commas.
     client_crl_files: Option<Vec<ReadFile>> = key("listen.tls.client_crl_file",
         KeyKind::ReadableFiles, Live, example "/etc/seawall/client-crl.pem");
-    /// At a reload, close the connections of clients whose certificates are not accepted any more,
-    /// for example because a new revocation list contains them.
+    /// At a reload, close the connections of clients whose certificate is in a revocation list, or
+    /// whose certificate's authority is no longer trusted.
     close_revoked: bool = key("listen.tls.close_revoked",
         KeyKind::Boolean, Live, default false);
 }

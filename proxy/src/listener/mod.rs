@@ -27,7 +27,10 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
-use tokio_rustls::{TlsStream, rustls::pki_types::CertificateDer};
+use tokio_rustls::{
+    TlsStream,
+    rustls::pki_types::{CertificateDer, UnixTime},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -471,6 +474,7 @@ async fn prepare(
         (Accepted::Tcp(stream), Some(tls)) => secure(&acceptor, tls, stream, &peer).await?,
     };
     let certificates = certificates_of(&stream);
+    let since = UnixTime::now();
     let Acceptor { shared, tls, .. } = acceptor;
     let sharer = Sharer::at(peer.ip);
     let common = Arc::clone(&shared);
@@ -482,7 +486,7 @@ async fn prepare(
         let mut served = served;
         tokio::select! {
             () = &mut served => {}
-            () = until_refused(&common.limits, sharer, tls, certificates) => {
+            () = until_refused(&common.limits, sharer, tls, certificates, since) => {
                 close(served);
                 common.recorder.client_refused("certificate_refused");
             }
@@ -563,15 +567,17 @@ pub(crate) fn certificates_of(stream: &Stream) -> Arc<[CertificateDer<'static>]>
         .collect()
 }
 
-/// Waits until a new configuration refuses this certificate chain, and then until the connection
-/// may be closed. The closes are spread over time, so that not all closed clients reconnect at the
-/// same time. The chain is verified on a thread of low priority, because after a reload all
-/// connections verify their chains at the same time.
+/// Waits until a new configuration closes connected clients with this certificate chain, and then
+/// until the connection may be closed. `since` is the time of the client's handshake. The closes
+/// are spread over time, so that not all closed clients reconnect at the same time. The chain is
+/// verified on a thread of low priority, because after a reload all connections verify their chains
+/// at the same time.
 async fn until_refused(
     limits: &Limits,
     sharer: Sharer,
     mut tls: watch::Receiver<Option<Arc<ClientTls>>>,
     certificates: Arc<[CertificateDer<'static>]>,
+    since: UnixTime,
 ) {
     loop {
         if tls.changed().await.is_err() {
@@ -585,8 +591,9 @@ async fn until_refused(
         let chain = Arc::clone(&certificates);
         let heavy = limits.heavy(sharer);
         // The future is boxed, so that the future of each connection stays small.
-        let verifying =
-            heavy.handshake(|line| async move { line.run(async { now.refuses(&chain) }).await });
+        let verifying = heavy.handshake(move |line| async move {
+            line.run(async { now.closes(&chain, since) }).await
+        });
         if !Box::pin(verifying).await {
             continue;
         }
@@ -603,7 +610,7 @@ async fn until_refused(
 #[cfg(test)]
 mod tests {
     use futures_util::future::join_all;
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 
     use super::*;
     use crate::limits::{LimitNumbers, OperationPermits};
@@ -617,8 +624,8 @@ mod tests {
         (certificate, Issuer::new(params, key))
     }
 
-    /// A configuration that requires certificates of this authority. It closes connections whose
-    /// certificate comes from another authority.
+    /// A configuration that requires certificates of this authority. It closes connected clients
+    /// whose certificate comes from another authority.
     fn client_tls(authority: &rcgen::Certificate) -> Arc<ClientTls> {
         let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let path = Path::new("file");
@@ -645,7 +652,12 @@ mod tests {
     async fn clients_with_refused_certificates_are_closed_one_after_another() {
         let [(first, issuer), (second, _)] = [(); 2].map(|()| authority());
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(Vec::new()).unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        // The certificate has expired since the handshake. This alone closes no client.
+        params.not_after = date_time_ymd(2_025, 1, 1);
+        let since = date_time_ymd(2_024, 1, 1).unix_timestamp();
+        let since = Duration::from_secs(u64::try_from(since).unwrap());
+        let since = UnixTime::since_unix_epoch(since);
         let certificate = params.signed_by(&key, &issuer).unwrap();
         let chain: Arc<[_]> = Arc::new([certificate.der().clone()]);
         let limits = Limits::new(LimitNumbers::of_each(9), OperationPermits::new(9));
@@ -653,7 +665,7 @@ mod tests {
         let begun = Instant::now();
         let closed = (0..3).map(|_| {
             let chain = Arc::clone(&chain);
-            let closed = until_refused(&limits, Sharer::Local, tls.subscribe(), chain);
+            let closed = until_refused(&limits, Sharer::Local, tls.subscribe(), chain, since);
             async move {
                 closed.await;
                 Instant::now() - begun

@@ -23,7 +23,7 @@ use tokio_rustls::{
     rustls::{
         self, ConfigBuilder, HandshakeKind, ServerConfig, ServerConnection, WantsVerifier,
         crypto::{CryptoProvider, ring},
-        pki_types::CertificateDer,
+        pki_types::{CertificateDer, UnixTime},
         server::{Acceptor, NoClientAuth, danger::ClientCertVerifier},
     },
     server::TlsStream,
@@ -33,7 +33,7 @@ pub use self::certificates::ServerTlsError;
 use self::{
     certificates::Certificates,
     resumption::{ExpiringSessions, Resumption},
-    verifier::{ChainVerifier, Verifier},
+    verifier::{ChainVerifier, ConnectedVerifier, Verifier},
 };
 pub(crate) use self::{
     failure::{FailedHandshake, NotTls},
@@ -51,7 +51,8 @@ pub(crate) struct TlsSettings<'a> {
     pub(crate) allows_plain: bool,
     /// How clients' certificates are verified; `None` if they are not requested.
     pub(crate) client_certificates: Option<ClientCertificates<'a>>,
-    /// True if this configuration closes established connections whose certificate it refuses.
+    /// True if this configuration closes connected clients whose certificate is revoked or comes
+    /// from an authority that is not trusted.
     pub(crate) closes_revoked: bool,
 }
 
@@ -61,7 +62,8 @@ pub(crate) struct ClientTls {
     verifier: Option<Arc<Verifier>>,
     resumption: Resumption,
     allows_plain: bool,
-    closes_revoked: bool,
+    /// Finds connected clients that this configuration closes; `None` if it closes none.
+    connected: Option<ConnectedVerifier>,
     expiries: Vec<CertificateExpiry>,
 }
 
@@ -100,6 +102,8 @@ impl ClientTls {
         if let Some(verifier) = &verifier {
             expiries.extend_from_slice(verifier.expiries());
         }
+        let closing = verifier.as_ref().filter(|_| settings.closes_revoked);
+        let connected = closing.map(|verifier| verifier.for_connected());
         let same = earlier.filter(|earlier| earlier.verifier == verifier);
         let resumption = match same {
             Some(earlier) => earlier.resumption.clone(),
@@ -126,7 +130,7 @@ impl ClientTls {
             verifier,
             resumption,
             allows_plain: settings.allows_plain,
-            closes_revoked: settings.closes_revoked,
+            connected: connected.transpose()?,
             expiries,
         })
     }
@@ -212,12 +216,20 @@ impl ClientTls {
         Ok(Some(stream))
     }
 
-    /// True if this configuration closes established connections whose certificate it refuses.
+    /// True if this configuration closes connected clients whose certificate is revoked or comes
+    /// from an authority that is not trusted.
     pub(super) fn closes_revoked(&self) -> bool {
-        self.closes_revoked
+        self.connected.is_some()
     }
 
-    /// True if this configuration refuses a certificate chain.
+    /// True if this configuration closes a connected client with this certificate chain. `since` is
+    /// the time of the client's handshake.
+    pub(super) fn closes(&self, certificates: &[CertificateDer<'_>], since: UnixTime) -> bool {
+        let connected = self.connected.as_ref();
+        connected.is_some_and(|verifier| verifier.refuses(certificates, since))
+    }
+
+    /// True if this configuration refuses a certificate chain in a handshake.
     pub(crate) fn refuses(&self, certificates: &[CertificateDer<'_>]) -> bool {
         let verifier = self.verifier.as_ref();
         verifier.is_some_and(|verifier| verifier.verify(certificates).is_err())

@@ -30,6 +30,16 @@ pub(crate) struct ClientCertificates<'a> {
     pub(crate) revocation_lists: Vec<Pem<'a>>,
 }
 
+/// How strictly a [`ChainVerifier`] uses revocation lists.
+#[derive(Clone, Copy, Debug)]
+enum ListUse {
+    /// As in a mongod, the issuer of the client's own certificate must have a list that is not
+    /// outdated.
+    Required,
+    /// A list may be missing or outdated.
+    Optional,
+}
+
 /// Verifies clients' certificate chains.
 #[derive(Debug)]
 pub(super) struct ChainVerifier {
@@ -42,18 +52,20 @@ pub(super) struct ChainVerifier {
 impl ChainVerifier {
     fn new(
         is_required: bool,
-        roots: RootCertStore,
+        roots: &Arc<RootCertStore>,
         lists: &[CertificateRevocationListDer<'static>],
+        list_use: ListUse,
     ) -> Result<Self, VerifierBuilderError> {
-        let roots = Arc::new(roots);
         let verifier = |lists| {
-            let roots = Arc::clone(&roots);
+            let roots = Arc::clone(roots);
             let builder = WebPkiClientVerifier::builder_with_provider(roots, super::provider())
                 .with_crls(lists)
-                // As in a mongod, only the issuer of the client's own certificate needs a
-                // revocation list, and this list must not be outdated.
-                .only_check_end_entity_revocation()
-                .enforce_revocation_expiration();
+                // As in a mongod, certificates of authorities are not checked for revocation.
+                .only_check_end_entity_revocation();
+            let builder = match list_use {
+                ListUse::Required => builder.enforce_revocation_expiration(),
+                ListUse::Optional => builder.allow_unknown_revocation_status(),
+            };
             match is_required {
                 true => builder.build(),
                 false => builder.allow_unauthenticated().build(),
@@ -84,9 +96,33 @@ impl ChainVerifier {
     }
 }
 
+/// Finds connected clients that must be closed. It refuses fewer certificates than a handshake
+/// does: otherwise, a reload with an outdated revocation list would close all clients, and a reload
+/// of Seawall's own certificate would close each client whose certificate has expired since its
+/// handshake.
+#[derive(Debug)]
+pub(super) struct ConnectedVerifier(ChainVerifier);
+
+impl ConnectedVerifier {
+    /// True if a revocation list contains the client's certificate, or if the certificate's
+    /// authority is not trusted. `since` is the time of the client's handshake, at which the chain
+    /// was valid.
+    pub(super) fn refuses(&self, chain: &[CertificateDer<'_>], since: UnixTime) -> bool {
+        let Some((certificate, intermediates)) = chain.split_first() else {
+            return false;
+        };
+        match self.0.verify(certificate, intermediates, since) {
+            // The list belongs to another key of the authority, or its issuer may not sign lists.
+            Ok(_) | Err(rustls::Error::InvalidCertRevocationList(_)) => false,
+            Err(_) => true,
+        }
+    }
+}
+
 /// Verifies clients' certificates. Two verifiers are equal if they accept the same clients.
 pub(super) struct Verifier {
     is_required: bool,
+    roots: Arc<RootCertStore>,
     authorities: Vec<CertificateDer<'static>>,
     revocation_lists: Vec<CertificateRevocationListDer<'static>>,
     verifier: Arc<ChainVerifier>,
@@ -135,9 +171,12 @@ impl Verifier {
         let mut expiries = Vec::new();
         let (roots, authorities) = authorities(&settings.authorities, &mut expiries)?;
         let revocation_lists = revocation_lists(&settings.revocation_lists, &mut expiries)?;
-        let verifier = ChainVerifier::new(settings.is_required, roots, &revocation_lists)?;
+        let (is_required, roots) = (settings.is_required, Arc::new(roots));
+        let lists = &revocation_lists;
+        let verifier = ChainVerifier::new(is_required, &roots, lists, ListUse::Required)?;
         Ok(Self {
-            is_required: settings.is_required,
+            is_required,
+            roots,
             authorities,
             revocation_lists,
             verifier: Arc::new(verifier),
@@ -148,6 +187,16 @@ impl Verifier {
     /// The verifier for full handshakes.
     pub(super) fn for_handshakes(&self) -> Arc<ChainVerifier> {
         Arc::clone(&self.verifier)
+    }
+
+    /// Creates the verifier for connected clients.
+    ///
+    /// # Errors
+    /// If rustls refuses the authorities or the revocation lists.
+    pub(super) fn for_connected(&self) -> Result<ConnectedVerifier, VerifierBuilderError> {
+        let lists = &self.revocation_lists;
+        let verifier = ChainVerifier::new(self.is_required, &self.roots, lists, ListUse::Optional);
+        verifier.map(ConnectedVerifier)
     }
 
     /// When each certificate of an authority, and each revocation list, expires.
@@ -180,7 +229,7 @@ impl Verifier {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::{path::Path, time::Duration};
 
     use rcgen::{
         BasicConstraints, CertificateParams, CertificateRevocationListParams, CrlDistributionPoint,
@@ -213,9 +262,15 @@ mod tests {
 
         /// A certificate with this serial number.
         fn client(&self, serial: u64) -> CertificateDer<'static> {
+            self.client_until(2_100, serial)
+        }
+
+        /// A certificate with this serial number. It expires at the beginning of the year.
+        fn client_until(&self, year: i32, serial: u64) -> CertificateDer<'static> {
             let key = KeyPair::generate().unwrap();
             let mut params = CertificateParams::new(Vec::new()).unwrap();
             params.serial_number = Some(SerialNumber::from(serial));
+            params.not_after = date_time_ymd(year, 1, 1);
             let certificate = params.signed_by(&key, &self.issuer).unwrap();
             certificate.der().clone()
         }
@@ -223,11 +278,26 @@ mod tests {
         /// A revocation list of this year, which revokes the certificates with these serial
         /// numbers.
         fn list(&self, year: i32, revoked: &[u64]) -> String {
-            self.partition(None, year, revoked)
+            self.list_with(None, 2_100, year, revoked)
+        }
+
+        /// Like [`Self::list`]. The list must be replaced at the beginning of `next_update_year`.
+        fn list_until(&self, next_update_year: i32, year: i32, revoked: &[u64]) -> String {
+            self.list_with(None, next_update_year, year, revoked)
         }
 
         /// Like [`Self::list`], for one partition of the authority's certificates.
-        fn partition(&self, uri: Option<&str>, year: i32, revoked: &[u64]) -> String {
+        fn partition(&self, uri: &str, year: i32, revoked: &[u64]) -> String {
+            self.list_with(Some(uri), 2_100, year, revoked)
+        }
+
+        fn list_with(
+            &self,
+            uri: Option<&str>,
+            next_update_year: i32,
+            year: i32,
+            revoked: &[u64],
+        ) -> String {
             let partition = uri.map(|uri| CrlIssuingDistributionPoint {
                 distribution_point: CrlDistributionPoint {
                     uris: vec![uri.to_owned()],
@@ -242,7 +312,7 @@ mod tests {
             });
             let params = CertificateRevocationListParams {
                 this_update: date_time_ymd(year, 1, 1),
-                next_update: date_time_ymd(2_100, 1, 1),
+                next_update: date_time_ymd(next_update_year, 1, 1),
                 crl_number: SerialNumber::from(1_u64),
                 issuing_distribution_point: partition,
                 revoked_certs: revoked.collect(),
@@ -309,12 +379,39 @@ mod tests {
     fn all_partitions_of_a_revocation_list_are_checked() {
         let authority = Authority::generate();
         let [a, b] = [("http://a/", 1), ("http://b/", 2)]
-            .map(|(uri, serial)| authority.partition(Some(uri), 2_025, &[serial]));
+            .map(|(uri, serial)| authority.partition(uri, 2_025, &[serial]));
         for lists in [[&*a, &*b], [&*b, &*a]] {
             let verifier = verifier(&[&authority.pem], &lists);
             assert_eq!(verifier.verify(&[authority.client(1)]), revoked());
             assert_eq!(verifier.verify(&[authority.client(2)]), revoked());
             assert_eq!(verifier.verify(&[authority.client(3)]), Ok(()));
+        }
+    }
+
+    /// The clients connected in 2024, and their certificates have expired since.
+    #[test]
+    fn a_connected_client_is_refused_only_if_it_is_revoked_or_its_authority_is_not_trusted() {
+        let [authority, other] = [(), ()].map(|()| Authority::generate());
+        let since = date_time_ymd(2_024, 6, 1).unix_timestamp();
+        let since = Duration::from_secs(u64::try_from(since).unwrap());
+        let since = UnixTime::since_unix_epoch(since);
+        let [unrevoked, revoked] = [8, 7].map(|serial| [authority.client_until(2_025, serial)]);
+        let outdated = authority.list_until(2_024, 2_023, &[7]);
+        let of_other = other.list(2_025, &[8]);
+        for (trusted, lists, client, is_refused) in [
+            (&authority, vec![], &revoked, false),
+            (&authority, vec![&*outdated], &unrevoked, false),
+            (&authority, vec![&*outdated], &revoked, true),
+            // Both authorities have one name, and the list of the client's authority is missing.
+            (&authority, vec![&*of_other], &unrevoked, false),
+            (&authority, vec![&*of_other, &*outdated], &unrevoked, false),
+            (&authority, vec![&*of_other, &*outdated], &revoked, true),
+            (&other, vec![], &unrevoked, true),
+        ] {
+            let verifier = verifier(&[&trusted.pem], &lists);
+            assert!(verifier.verify(client).is_err());
+            let connected = verifier.for_connected().unwrap();
+            assert_eq!(connected.refuses(client, since), is_refused, "{lists:?}");
         }
     }
 
