@@ -210,6 +210,8 @@ async fn replace_under_load(scene: &Scene, options: &str, toml: &str, file: &str
     let foreign = Authority::generate("foreign").unwrap();
     let content = match file {
         "client.pem" => identity.pem(),
+        // The server uses another certificate.
+        "crl.pem" => scene.authority().revocation_list(&[&identity]).unwrap(),
         _ => format!("{}{}", scene.authority().pem(), foreign.pem()),
     };
     let toml = format!("reload.watch = true\n{toml}");
@@ -248,6 +250,8 @@ async fn with_reload_watch_a_changed_tls_file_causes_new_server_connections_but_
             replace_under_load(&scenes[1], TLS_WITH_FILES, "", file),
         );
     }
+    // A connection string cannot name a revocation list.
+    replace_under_load(&Scene::new().await, TLS, FILES, "crl.pem").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -279,14 +283,17 @@ async fn a_reload_refuses_tls_files_that_no_server_accepts_and_keeps_the_previou
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_a_revoked_certificate_is_not_used() {
-    let scene = Scene::new().await;
-    scene.write_list(&[scene.certificates().server()]);
-    let seawall = scene.start("127.0.0.1", FILES).await;
-    assert!(logged_in(&seawall).await.is_none());
-    scene.write_list(&[]);
-    seawall.reload(&scene.toml(FILES)).await.unwrap();
-    let is_served = async || logged_in(&seawall).await.is_some();
-    eventually(LIMIT, is_served).await.unwrap();
+    for mode in ["pooled", "relay"] {
+        let scene = Scene::new().await;
+        let toml = format!("deployment.mode = {mode:?}\n{FILES}");
+        scene.write_list(&[scene.certificates().server()]);
+        let seawall = scene.start("127.0.0.1", &toml).await;
+        assert!(logged_in(&seawall).await.is_none(), "{mode}");
+        scene.write_list(&[]);
+        seawall.reload(&scene.toml(&toml)).await.unwrap();
+        let is_served = async || logged_in(&seawall).await.is_some();
+        eventually(LIMIT, is_served).await.unwrap();
+    }
 }
 
 /// Number of SCRAM-SHA-256 logins that a server has received.
