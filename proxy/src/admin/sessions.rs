@@ -24,7 +24,9 @@ pub(super) const COOKIE: &str = "seawall_session";
 /// A session ends this long after its start: about one working day.
 pub(super) const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
 
-/// Maximum number of sessions. The start of a further session ends the oldest session.
+/// Maximum number of sessions. The start of a further session ends the oldest session of the token
+/// with the most sessions. So the holder of one token, who may have only the right to read, cannot
+/// end the sessions of another token.
 pub(super) const MAX_SESSIONS: usize = 64;
 
 /// The sessions of browsers.
@@ -61,11 +63,10 @@ impl Sessions {
         };
         let mut by_hash = self.by_hash.lock();
         by_hash.retain(|_, session| session.expires_at > now);
-        if by_hash.len() >= MAX_SESSIONS {
-            let oldest = by_hash.iter().min_by_key(|(_, session)| session.expires_at);
-            if let Some(oldest) = oldest.map(|(hash, _)| *hash) {
-                by_hash.remove(&oldest);
-            }
+        if by_hash.len() >= MAX_SESSIONS
+            && let Some(ended) = oldest_of_most(&by_hash)
+        {
+            by_hash.remove(&ended);
         }
         by_hash.insert(hash(&id), session);
         Ok(id)
@@ -85,6 +86,20 @@ impl Sessions {
         let mut by_hash = self.by_hash.lock();
         ids(headers).for_each(|id| drop(by_hash.remove(&hash(id))));
     }
+}
+
+/// The hash of the id of the oldest session of the token with the most sessions.
+fn oldest_of_most(by_hash: &HashMap<[u8; 32], BrowserSession>) -> Option<[u8; 32]> {
+    let mut counts = HashMap::<&str, usize>::new();
+    for session in by_hash.values() {
+        *counts.entry(session.token.as_str()).or_default() += 1;
+    }
+    let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    let of_most = by_hash
+        .iter()
+        .filter(|(_, session)| session.token.as_str() == most);
+    let oldest = of_most.min_by_key(|(_, session)| session.expires_at);
+    oldest.map(|(hash, _)| *hash)
 }
 
 fn hash(id: &str) -> [u8; 32] {
@@ -139,5 +154,18 @@ mod tests {
         let lasting: Vec<_> = ids.iter().map(|id| token(&sessions, id, at(0))).collect();
         assert_eq!(lasting.iter().flatten().count(), MAX_SESSIONS);
         assert_eq!(lasting[0], None);
+    }
+
+    #[test]
+    fn many_sessions_of_one_token_do_not_end_a_session_of_another_token() {
+        let (sessions, now) = (Sessions::default(), Instant::now());
+        let oldest = sessions.begin("another", now).unwrap();
+        let later = now + Duration::from_secs(1);
+        for _ in 0..2 * MAX_SESSIONS {
+            sessions.begin("secret", later).unwrap();
+        }
+        let kept = token(&sessions, &oldest, later);
+        assert_eq!(kept.as_deref(), Some("another"));
+        assert_eq!(sessions.by_hash.lock().len(), MAX_SESSIONS);
     }
 }
