@@ -1,5 +1,6 @@
-//! Operations that wait for an event. Seawall splits each wait into slices (a `getMore` of at most
-//! one second each), and limits the number of connections that waiting operations use.
+//! Operations that wait for an event. Seawall splits each wait into slices: `getMore` commands that
+//! each wait at most one second. Seawall also limits the number of connections that waiting
+//! operations use.
 
 use std::{sync::Arc, time::Duration};
 
@@ -145,8 +146,8 @@ async fn a_get_more_with_a_long_max_time_ms_is_sent_as_several_short_ones_and_ge
     assert_eq!(events[0].get_str("operationType").unwrap(), "insert");
 }
 
-/// After its `getMore`, the client sent more bytes than Seawall reads ahead, so Seawall does not
-/// read to the end of the stream during the operation.
+/// After its `getMore`, the client sends more bytes than Seawall reads ahead. So Seawall does not
+/// reach the end of the client's stream while the `getMore` runs.
 #[tokio::test]
 async fn a_wait_for_data_ends_if_its_client_has_left_after_it_sent_another_message() {
     let scene = Scene::start(8).await;
@@ -224,7 +225,10 @@ async fn many_change_streams_do_not_block_other_operations() {
         let find = doc! {"find": "things", "filter": {"_id": n}};
         client.expect_ok(DB, find).await;
         let running = scene.seawall.metric(awaiting, &["state=\"running\""]).await;
-        assert!(running <= 2.0, "{running} awaiting operations run");
+        assert!(
+            running <= 2.0,
+            "expected at most 2 running awaiting operations, got {running}"
+        );
     }
     for number in 0..STREAMS {
         scene.insert(doc! {"_id": number}).await;

@@ -152,7 +152,10 @@ async fn a_thousand_short_connections_need_one_server_login_per_pooled_connectio
         .metric("seawall_server_connections_created_total", &[])
         .await;
     let created = whole(created);
-    assert!((1..=MAX_POOL_SIZE).contains(&created), "{created}");
+    assert!(
+        (1..=MAX_POOL_SIZE).contains(&created),
+        "expected 1 to {MAX_POOL_SIZE} new server connections, got {created}"
+    );
     // The first login of a user uses a server connection that then joins the pool. So the first
     // login causes no additional login at the server, and each pooled connection has exactly one
     // login.

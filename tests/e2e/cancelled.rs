@@ -27,12 +27,12 @@ use crate::scene::{commands_named, connect, logged_in, seawall, seawall_at, writ
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Limit for the number of polls of the future that serves a client. A test fails if its script
-/// does not end within this limit.
+/// Maximum number of polls of the future that serves a client. A test fails if its script does not
+/// end within this number of polls.
 const MAX_POLLS: usize = 400;
 
-/// Limits that are lower than a test's number of clients, so a test fails if a permit is not
-/// released.
+/// Low limits. If dropped futures kept their permits, the later clients of a test would get none,
+/// and the test would fail.
 const LOW_LIMITS: &str = "listen.max_client_connections = 8
 limits.unauthenticated_connections = 8
 limits.max_in_flight_operations = 8
@@ -89,7 +89,8 @@ async fn cancel_everywhere(
         let serving = async {
             match moment {
                 Moment::AfterPoll => serving.await,
-                // In a separate task, the future is not polled when only the script is woken.
+                // `join!` polls both of its futures if only the script is woken. In a separate
+                // task, the serving future is polled only when it is woken itself.
                 Moment::WhenWoken => tokio::spawn(serving).await.unwrap(),
             }
         };
@@ -99,7 +100,7 @@ async fn cancel_everywhere(
             return polls - 1;
         }
     }
-    panic!("the script did not end in {MAX_POLLS} polls");
+    panic!("the script did not end within {MAX_POLLS} polls");
 }
 
 /// Waits until Seawall has no operation in flight, no server connection in use and no operation
@@ -162,7 +163,7 @@ struct OneConnection {
     recorder: Recorder,
     db: String,
     witness: Mutex<RawClient>,
-    /// Runs until the test ends.
+    /// The server, which runs until the test ends.
     _server: Standalone,
 }
 
@@ -193,8 +194,9 @@ impl OneConnection {
     }
 
     /// Runs a find on the collection `held`, and then a find on `waits`. The first find gets the
-    /// connection. The server replies to the first find only after the second find is in the wait
-    /// queue. If one find is cancelled before that, the other find does not wait for it.
+    /// connection. The server's reply to the first find is held until the second find is in the
+    /// wait queue. If one of the finds is cancelled earlier, the function releases the reply at
+    /// once.
     async fn find_in_turn(
         &self,
         holder: &mut RawClient,
@@ -255,9 +257,13 @@ impl OneConnection {
         for (moment, earlier) in moments {
             let check = async |polls: usize| self.check(earlier + polls).await;
             let cancelled = cancel_everywhere(&self.seawall, moment, &script, check).await;
-            assert!(cancelled > 2, "{moment:?}: {cancelled}");
+            assert!(
+                cancelled > 2,
+                "{moment:?}: expected more than 2 cancelled finds, got {cancelled}"
+            );
         }
-        // A cancelled operation closes the connection only if the server has got its command.
+        // Seawall closes the connection of a cancelled find only if it has already sent the find to
+        // the server. The last find of each moment gets its reply.
         let finds = commands_named(&self.recorder, "find").into_iter();
         let is_own = |find: &Document| find.get_str("find").is_ok_and(|name| name == collection);
         let sent = finds.filter(|(_, find)| is_own(find)).count();
@@ -265,7 +271,7 @@ impl OneConnection {
         let closed = self.closed_connections().await;
         assert!(
             closed <= f64::from(unanswered),
-            "{closed} connections closed, {unanswered} commands without a reply"
+            "expected at most {unanswered} closed connections, one for each find without a reply, got {closed}"
         );
     }
 }

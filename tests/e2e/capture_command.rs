@@ -1,4 +1,5 @@
-//! The command `seawall capture` if it is interrupted or refused.
+//! Tests of the command `seawall capture`: a user interrupts the command, or Seawall refuses the
+//! capture.
 
 use std::{fs, path::Path, process::Stdio, time::Duration};
 

@@ -56,7 +56,10 @@ async fn at_most_one_login_with_a_new_password_is_refused_and_the_old_password_n
             let new = format!("secret-{change}");
             update_user(&root, &user, doc! { "pwd": &new }).await;
             let refused = refused(&seawall, &login_with(&new)).await;
-            assert!(refused <= 1, "{refused} logins refused");
+            assert!(
+                refused <= 1,
+                "expected at most one refused login, got {refused}"
+            );
             let (_, outcome) = log_in(&seawall, &login_with(&old)).await;
             assert_eq!(outcome.code(), Some(18), "{outcome:?}");
             // A connected client keeps its login after a password change, as without Seawall.
@@ -93,7 +96,7 @@ async fn at_most_one_of_many_concurrent_logins_with_a_new_password_is_refused() 
         // after one of the four password changes.
         assert!(
             late <= 1,
-            "more than one login was refused after {late} of 4 password changes"
+            "expected at most one password change with several refused logins, got {late} of 4"
         );
     }
 }
@@ -108,7 +111,10 @@ async fn at_most_one_login_is_refused_after_the_same_password_was_set_again() {
     for _ in 0..3 {
         update_user(&root().await, &user, doc! { "pwd": &user.password }).await;
         let refused = refused(&seawall, &user.login()).await;
-        assert!(refused <= 1, "{refused} logins refused");
+        assert!(
+            refused <= 1,
+            "expected at most one refused login, got {refused}"
+        );
     }
 }
 
@@ -193,8 +199,7 @@ async fn cached_scram_keys_are_used_while_the_server_replies_to_users_info_with_
     }
 }
 
-/// On each server connection that Seawall opens for clients, it logs in as the user of these
-/// clients.
+/// Seawall logs in on each server connection as the user of the clients that use this connection.
 #[tokio::test]
 async fn clients_of_a_user_stay_connected_if_a_secondary_refuses_a_login_of_seawall_as_this_user() {
     let set = ReplicaSet::start(2, Options::with_auth()).await.unwrap();

@@ -91,7 +91,8 @@ async fn a_report_on_more_than_a_week_is_refused_with_the_exit_code_of_wrong_arg
     );
 }
 
-/// The log library would take `warning` for the name of a target, and log nothing of Seawall.
+/// `warning` is not a level, so the log library would take it for the name of a target. The log
+/// would then contain no message of Seawall.
 #[tokio::test]
 async fn serve_refuses_a_log_filter_that_sets_no_level() {
     let scratch = Scratch::create().unwrap();
@@ -157,7 +158,7 @@ async fn the_configuration_shows_the_source_of_each_value_and_the_value_in_effec
     let in_effect: u64 = clients.in_effect.unwrap().parse().unwrap();
     assert!(
         in_effect < 1_000_000,
-        "the limit in effect is {in_effect} clients"
+        "expected a limit below 1,000,000 clients to be in effect, got {in_effect}"
     );
     let shown = run(&["config", "--admin", process.admin()]).await;
     assert!(text(&shown).contains(r#""info" (in effect: seawall=info)"#));

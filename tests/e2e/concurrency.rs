@@ -164,9 +164,9 @@ async fn fsync_unlock_runs_although_writes_that_wait_for_it_hold_all_connections
 
 #[tokio::test]
 async fn a_long_operation_does_not_block_other_operations() {
-    // An operation becomes exempt when it has taken eight times as long as others. The insert at
-    // the start of the scene may take a second on a busy machine, so the find may wait for several
-    // seconds.
+    // An operation becomes exempt from the limit when it has taken eight times as long as others.
+    // The insert at the start of the scene may take a second on a busy machine, so the find may
+    // wait for several seconds.
     let toml = "pool.concurrency = 1\npool.wait_queue_timeout_ms = 60000\n";
     let scene = Scene::start_with(toml).await;
     let _long = scene.running(long_read()).await;

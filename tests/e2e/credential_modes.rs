@@ -329,8 +329,8 @@ async fn a_reload_adopts_the_new_password_of_the_service_account_and_refuses_a_w
         .map(|change| (&*change.key, change.needs_restart))
         .collect();
     assert_eq!(changes, [("deployment.uri", false)]);
-    // Seawall has logged in with the old password. To look up users, it must log in with the new
-    // one.
+    // Seawall has logged in with the old password. To look up users, Seawall must log in with the
+    // new password.
     let user = writer().await;
     let is_served = async || {
         let address = process.address().parse().unwrap();

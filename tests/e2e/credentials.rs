@@ -302,14 +302,17 @@ async fn many_users_share_few_server_connections_and_all_are_served() {
             _ = sample.tick() => {
                 most_open = most_open.max(recorder.open_count());
                 let pooled = seawall.metric("seawall_server_connections", &[]).await;
-                assert!(pooled <= f64::from(MAX_SERVER_CONNECTIONS), "{pooled} pooled connections");
+                assert!(
+                    pooled <= f64::from(MAX_SERVER_CONNECTIONS),
+                    "expected at most {MAX_SERVER_CONNECTIONS} pooled connections, got {pooled}"
+                );
             }
         }
     }
     assert_eq!(served, 5 * USERS);
     assert!(
         most_open <= usize::try_from(MAX_SERVER_CONNECTIONS + OUTSIDE_OF_POOLS).unwrap(),
-        "{most_open} server connections open"
+        "expected at most {MAX_SERVER_CONNECTIONS} + {OUTSIDE_OF_POOLS} server connections, got {most_open}"
     );
 }
 

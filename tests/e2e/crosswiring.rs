@@ -70,12 +70,12 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
     let most = watch.await.unwrap();
     assert!(
         most <= MAX_CONNECTIONS,
-        "{most} server connections at the same time"
+        "expected at most {MAX_CONNECTIONS} server connections at the same time, got {most}"
     );
     let disconnects = disconnects.load(Ordering::Relaxed);
     assert!(
         disconnects >= 1000,
-        "only {disconnects} clients disconnected during an operation"
+        "expected at least 1000 disconnects during an operation, got {disconnects}"
     );
 
     let is_idle = || async {
@@ -140,10 +140,13 @@ async fn no_client_gets_a_wrong_reply_while_server_connections_stall_or_break_at
         done.unwrap();
     }
     let (cuts, failures) = (turbulence.cuts(), failures.load(Ordering::Relaxed));
-    assert!(cuts > 100, "only {cuts} connections cut");
+    assert!(
+        cuts > 100,
+        "expected more than 100 cut connections, got {cuts}"
+    );
     assert!(
         failures > 0 && u64::try_from(failures).unwrap() < operations / 4,
-        "{failures} of {operations} operations failed"
+        "expected some failed operations, but fewer than a quarter, got {failures} of {operations}"
     );
     // Everything is released: no client and no operation is left, and the pool has at most its
     // maximum number of connections.

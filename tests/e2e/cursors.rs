@@ -1,4 +1,5 @@
-//! The servers of cursors: which cursors Seawall remembers, and `killCursors` without a server.
+//! Tests of how Seawall remembers the server of each cursor, and of `killCursors` while the server
+//! of a cursor does not run.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use seawall_tests::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Seawall remembers the server of one cursor. The server selection timeout is longer than
-/// [`LIMIT`], so a command that waits for a server fails the test.
+/// With these settings, Seawall can remember the server of only one cursor. The server selection
+/// timeout is longer than [`LIMIT`], so a command that waits for a server fails the test.
 const SETTINGS: &str = "deployment.server_selection_timeout_ms = 600000\nlimits.max_cursors = 1\n";
 
 struct Scene {
@@ -60,7 +61,8 @@ async fn open_cursor(client: &mut RawClient) -> i64 {
     found.cursor_id().unwrap()
 }
 
-/// Drivers wait for the reply to `killCursors` before they report the error of a `getMore`.
+/// Drivers wait for the reply to `killCursors` before they report the error of a `getMore`. So a
+/// late reply would delay this error.
 #[tokio::test]
 async fn kill_cursors_does_not_wait_for_a_server_that_has_failed() {
     let mut scene = Scene::start().await;

@@ -339,7 +339,7 @@ fn sessions() -> Vec<Document> {
 }
 
 /// Five variants of each command that the server lists, mostly with invalid arguments, and the
-/// database to which each variant is sent. Commands that this test does not send are left out.
+/// database to which each variant is sent. Excludes the commands that this test does not send.
 async fn reference(client: &mut RawClient) -> Vec<(&'static str, Document)> {
     let listed = client
         .command("admin", doc! {"listCommands": 1})
@@ -433,7 +433,7 @@ async fn every_command_has_the_same_reply_directly_and_through_the_proxy() {
     }
     let cases = reference(&mut direct.client).await;
     let count = scenario().len() + cases.len();
-    assert!(count >= 300, "only {count} commands sent");
+    assert!(count >= 300, "expected at least 300 commands, got {count}");
     for (db, command) in cases {
         let expected = direct.command(db, &command).await;
         let seen = through.command(db, &command).await;
@@ -441,7 +441,7 @@ async fn every_command_has_the_same_reply_directly_and_through_the_proxy() {
     }
     assert!(
         differences.is_empty(),
-        "{} of {count} commands have another reply through Seawall:\n{}",
+        "{} of {count} commands have a different reply through Seawall:\n{}",
         differences.len(),
         differences.join("\n")
     );

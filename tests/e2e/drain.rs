@@ -288,7 +288,10 @@ async fn hello_fails_with_code_91_in_a_drain_and_operations_are_served_until_the
             served += 1;
         };
         assert!(matches!(closed, RawError::Closed), "{closed:?}");
-        assert!(served > 10, "only {served} operations served");
+        assert!(
+            served > 10,
+            "expected more than 10 served operations, got {served}"
+        );
         assert!(began.elapsed() >= Duration::from_secs(5));
         assert_eq!(idle.read_to_close().await.unwrap(), b"");
         drop(end_early);

@@ -138,7 +138,10 @@ async fn check_labels(seawall: &Seawall) {
         assert_eq!(labels, *expected, "{line}");
         compared += 1;
     }
-    assert!(compared > 100, "only {compared} series compared");
+    assert!(
+        compared > 100,
+        "expected more than 100 compared series, got {compared}"
+    );
 }
 
 /// Creates a user and some documents, and starts the server's profiler with enough space to keep

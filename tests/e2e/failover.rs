@@ -122,7 +122,7 @@ async fn a_read_sent_to_a_hung_primary_is_repeated_and_a_write_fails_with_code_6
         clients.push(client);
     }
     let [reader, writer] = clients.as_mut_slice() else {
-        panic!("there are two clients");
+        panic!("expected two clients");
     };
     let insert = |id: i32| doc! {"insert": "things", "documents": [{"_id": id}]};
     writer.expect_ok(DATABASE, insert(1)).await;

@@ -111,13 +111,13 @@ async fn seawall_forwards_one_of_several_concurrent_logins_of_a_new_user_and_ver
         let outcome = outcome.unwrap();
         assert!(outcome.is_authenticated(), "{outcome:?}");
     }
-    // A first login that takes more than 250 ms is replaced by a new one. So there may be several
-    // first logins on a slow machine.
+    // Seawall replaces a first login that takes more than 250 ms by another one. So a slow machine
+    // may need several first logins.
     let most = 1 + began.elapsed().as_millis() / 250;
     let count = first_logins(&recorder, &user.name).len();
     assert!(
         count >= 1 && u128::try_from(count).unwrap() <= most,
-        "{count} first logins, expected 1 to {most}"
+        "expected 1 to {most} first logins, got {count}"
     );
 }
 
@@ -257,7 +257,7 @@ async fn failed_logins_of_unknown_users_are_cached_for_a_second() {
     let count = first_logins(&recorder, &name).len();
     assert!(
         count >= 1 && u64::try_from(count).unwrap() <= most,
-        "{count} first logins, expected 1 to {most}"
+        "expected 1 to {most} first logins, got {count}"
     );
     create_user(&root().await, &user).await.unwrap();
     let logs_in = || async { log_in(&seawall, &user.login()).await.1.is_authenticated() };
@@ -314,10 +314,13 @@ async fn conversation_codes(client: &mut RawClient, users: &[NewUser; 3]) -> Vec
     }
     let outcome = client.login(&with_password(own, "wrong")).await.unwrap();
     note("wrong password", outcome.replies.last().unwrap());
-    note("find after it", &find(client, &own.name).await);
+    note("find after wrong password", &find(client, &own.name).await);
     let reply = client.command("test", doc! { "logout": 1 }).await.unwrap();
     note("logout from another database", &reply);
-    note("find after it", &find(client, &own.name).await);
+    note(
+        "find after logout from another database",
+        &find(client, &own.name).await,
+    );
     let reply = client.command(db, doc! { "logout": 1 }).await.unwrap();
     note("logout", &reply);
     assert_eq!(users_of(client).await, [""; 0]);

@@ -260,7 +260,7 @@ async fn large_messages_stay_within_their_memory_budget() {
     let used = process.peak_memory_bytes().saturating_sub(idle);
     assert!(
         used <= 4 * MIB,
-        "one command and one reply of the largest size used {used} more bytes of memory"
+        "expected at most 4 MiB for one command and one reply of the largest size, got {used} bytes"
     );
 
     let idle = process.reset_peak_memory();
@@ -279,7 +279,7 @@ async fn large_messages_stay_within_their_memory_budget() {
     let used = process.peak_memory_bytes().saturating_sub(idle);
     assert!(
         used <= (BUDGET_MIB + UNCHARGED_MIB) * MIB,
-        "{CLIENTS} clients used {used} more bytes of memory"
+        "expected at most {BUDGET_MIB} + {UNCHARGED_MIB} MiB for {CLIENTS} clients, got {used} bytes"
     );
     process.signal(Signal::TERM);
 }

@@ -421,8 +421,8 @@ fn commands_of(records: &[Content], application: &str) -> Counts {
     counts
 }
 
-/// The bytes of commands and replies, each with the microseconds since the first command. The ids
-/// of clients and operations are left out, because a conversion may change them.
+/// The bytes of commands and replies, each with the microseconds since the first command. Excludes
+/// the ids of clients and operations, because a conversion may change them.
 fn messages_of(records: &[Content]) -> Vec<(u64, &[u8])> {
     let messages = records.iter().filter_map(|record| match record {
         Content::Command(command) => Some((command.at_us, &*command.message)),

@@ -70,7 +70,8 @@ async fn a_server_gets_the_address_of_a_relayed_client_in_a_proxy_header() {
         gate.port
     );
     let seawall = Seawall::start_configured(&server.uri(), &toml).await;
-    // Monitoring connections use the server's own port, so the gate gets no header from them.
+    // Seawall monitors the server at the server's own port, so the monitoring connections do not
+    // reach `gate`.
     assert_eq!(gate.take_headers(), Vec::<Vec<u8>>::new());
     for (header, expected) in [
         (

@@ -463,12 +463,12 @@ async fn a_slow_router_gets_few_of_the_reads() {
     let (fast, slow) = (after.0 - before.0, after.1 - before.1);
     assert!(
         slow * 5.0 < fast + slow,
-        "{fast} reads at the fast router, {slow} at the slow router"
+        "expected under a fifth of the reads at the slow router, got {slow}, and {fast} at the other"
     );
     // The slow router must still get some reads.
     assert!(
         slow > 0.0,
-        "{fast} reads at the fast router, {slow} at the slow router"
+        "expected some reads at the slow router, got none, and {fast} at the other"
     );
 }
 

@@ -198,7 +198,7 @@ async fn a_reload_with_a_new_client_certificate_replaces_server_connections_with
     let after = clears(&seawall).await;
     assert!(
         (after - before).abs() < f64::EPSILON,
-        "pool clears: {before} before, {after} after"
+        "expected no pool clear: {before} before the reload, {after} after it"
     );
 }
 
@@ -322,7 +322,8 @@ async fn the_service_account_does_not_log_in_at_a_server_with_a_revoked_certific
     let before = received_logins(&administrator).await;
     scene.write_list(&[scene.certificates().server()]);
     let seawall = scene.start("service:secret@127.0.0.1", FILES).await;
-    // The pulse tries once a second to log in as the service account.
+    // The pulse (the task that samples `serverStatus` once a second) tries to log in as the service
+    // account.
     let has_tried = async || {
         let stalls: Stalls = seawall.api("/api/v1/stalls").await;
         stalls.pulse.unanswered.unwrap_or(0) > 1

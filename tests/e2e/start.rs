@@ -368,7 +368,7 @@ async fn a_monitor_of_a_driver_may_stay_connected_without_a_login() {
     let hello = monitor.hello(doc! {"client": metadata}).await.unwrap();
     assert!(hello.is_ok(), "{hello:?}");
     // A monitor does not count towards the limit of clients that have not logged in. It may also
-    // stay connected longer than those clients.
+    // stay connected longer than such a client.
     let began = Instant::now();
     let mut silent = connect(&seawall).await;
     assert_eq!(silent.read_to_close().await.unwrap(), b"");

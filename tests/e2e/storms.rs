@@ -113,7 +113,8 @@ async fn reconnecting_clients_of_a_suspended_server_cause_few_server_connections
     scene.assert_withstood(storm).await;
 }
 
-/// The clients time out after 40 to 500 ms, and each reply takes 600 ms.
+/// Each reply takes 600 ms. The clients wait at most 40 to 500 ms, so they give up before the reply
+/// arrives.
 #[tokio::test]
 async fn reconnecting_clients_of_a_slow_server_cause_few_server_connections_and_logins() {
     let scene = Scene::start().await;
@@ -176,19 +177,22 @@ impl Scene {
         self.wait_until_served().await;
         storm.abort();
         let arrived = self.metric("seawall_client_connections_total", &[]).await;
-        assert!(arrived > 700.0, "only {arrived} client connections");
+        assert!(
+            arrived > 700.0,
+            "expected more than 700 client connections, got {arrived}"
+        );
         let created = self
             .metric("seawall_server_connections_created_total", &[])
             .await;
         let logins = self
             .metric("seawall_server_authentications_total", &[])
             .await;
-        // While all connections are busy, Seawall may establish one more to read the SCRAM keys of
-        // users.
+        // While all connections are busy, Seawall may establish one additional connection to read
+        // the SCRAM keys of users.
         let pool = f64::from(POOL + 1);
         assert!(
             created <= pool && logins <= 2.0 * pool,
-            "{created} server connections, {logins} server logins"
+            "expected at most {pool} server connections and twice as many logins, got {created} and {logins}"
         );
     }
 }
@@ -311,7 +315,10 @@ async fn rate_limits_close_excess_client_connections_and_delay_logins() {
         assert!(outcome.is_authenticated(), "{outcome:?}");
     }
     let delayed = seawall.metric("seawall_logins_delayed_total", &[]).await;
-    assert!(delayed >= 1.0, "{delayed} delayed logins");
+    assert!(
+        delayed >= 1.0,
+        "expected at least one delayed login, got {delayed}"
+    );
     let clients = (0..100).map(async |_| {
         let mut client = RawClient::connect(address).await.unwrap();
         client.hello(doc! {}).await
@@ -326,7 +333,7 @@ async fn rate_limits_close_excess_client_connections_and_delay_logins() {
         .await;
     assert!(
         closed > 0 && refused >= f64::from(closed),
-        "{closed} closed, {refused} counted as refused"
+        "expected closed clients, all counted as refused: {closed} closed, {refused} counted"
     );
 }
 
@@ -357,7 +364,7 @@ async fn no_client_is_closed_because_its_login_waited_at_the_gate() {
     let slow = doc! {"find": "c", "filter": {"$where": "sleep(30000) || true"}, "$db": "test"};
     holder.send(&OpMsg::new(slow.clone())).await.unwrap();
     waiter.send(&OpMsg::new(slow)).await.unwrap();
-    // The gate has closed as soon as it delays a login. It delays no login as long as fewer than 50
+    // The gate is closed as soon as it delays a login. It delays no login as long as fewer than 50
     // logins arrive in a second, so several clients log in at the same time.
     let is_closed = async || {
         let logins = join_all((0..16).map(|_| log_in())).await;

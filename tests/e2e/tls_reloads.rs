@@ -6,8 +6,8 @@ use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use crate::client_tls::{REQUIRED, Scene, is_served};
 
-/// Connects without sending a byte, and waits until Seawall has accepted the connection: Seawall
-/// accepts connections in their order, and has served a later one.
+/// Connects without sending a byte. Then connects a second client, and waits until Seawall has
+/// replied to it. Seawall accepts connections in order, so it has then accepted the silent one too.
 async fn connect_silently(scene: &Scene) -> TcpStream {
     let stream = TcpStream::connect(scene.seawall().address()).await;
     assert!(scene.is_served(None).await);

@@ -336,7 +336,10 @@ async fn no_byte_of_a_mutated_handshake_message_reaches_a_pooled_connection() {
     let first_logins = first_logins_by_seawall(&recorder, &user, &pooled);
     // Some logins reached the server, so Seawall did not refuse all messages because of invalid
     // framing.
-    assert!(first_logins > 10, "only {first_logins} first logins");
+    assert!(
+        first_logins > 10,
+        "expected more than 10 first logins, got {first_logins}"
+    );
     assert!(find(&mut good, &user.name).await.is_ok());
     for user in [user, new_user] {
         let mut client = logged_in(&seawall, &user.login()).await;

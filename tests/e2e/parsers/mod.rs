@@ -142,14 +142,14 @@ async fn a_server_runs_the_command_that_seawall_finds_in_the_same_message() {
     let count = cases.len();
     assert!(
         differences.is_empty(),
-        "differences in {count} messages:\n{}",
+        "Seawall and the server differ in some of {count} messages:\n{}",
         differences.join("\n")
     );
     let explained: BTreeSet<_> = STRICTER.iter().map(|(reason, _)| *reason).collect();
     assert_eq!(refused, explained);
     assert!(
         agreed > 3000,
-        "too few messages ran the same command: {agreed} of {count}"
+        "expected over 3000 messages in which Seawall found the command that ran, got {agreed} of {count}"
     );
 }
 
