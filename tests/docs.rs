@@ -90,7 +90,7 @@ fn metrics_keep_their_names_kinds_and_labels() {
         );
         metrics += 1;
     }
-    assert!(metrics >= 49, "too few metrics found: {metrics}");
+    assert!(metrics >= 49, "expected at least 49 metrics, got {metrics}");
 }
 
 #[test]
@@ -115,7 +115,10 @@ fn every_warning_and_error_is_documented() {
             }
         }
     }
-    assert!(phrases >= 10, "too few events found: {phrases}");
+    assert!(
+        phrases >= 10,
+        "expected at least 10 warnings and errors, got {phrases}"
+    );
 }
 
 /// The text of the section with the heading `## name` in the page `text`.
@@ -160,7 +163,10 @@ fn every_prometheus_rule_uses_existing_metrics() {
         let path = root().join("docker/prometheus").join(file);
         let rules = fs::read_to_string(path).unwrap();
         let names = metrics_in_rules(&rules);
-        assert!(names.len() >= 10, "{file}: too few metrics: {names:?}");
+        assert!(
+            names.len() >= 10,
+            "{file}: expected at least 10 metrics, got {names:?}"
+        );
         let unknown: Vec<_> = names.iter().filter(|name| !is_known(name)).collect();
         assert!(unknown.is_empty(), "{file}: unknown metrics {unknown:?}");
     }
@@ -193,7 +199,7 @@ fn every_alert_is_listed_and_has_a_runbook() {
         count += 1;
     }
     assert_eq!(list.matches("| `Seawall").count(), count);
-    assert!(count >= 15, "too few alerts found: {count}");
+    assert!(count >= 15, "expected at least 15 alerts, got {count}");
 }
 
 /// The text of a source file. `name` is the file's name in the documents: a path relative to
@@ -229,7 +235,10 @@ fn every_source_and_test_named_in_the_docs_exists() {
                 source(quoted);
             }
         }
-        assert!(tests >= least, "too few tests found in {page}: {tests}");
+        assert!(
+            tests >= least,
+            "expected at least {least} tests in {page}, got {tests}"
+        );
     }
 }
 
@@ -249,7 +258,10 @@ fn the_docs_name_a_test_for_the_limit_of_each_shared_resource() {
         assert!(tests.contains(".rs: "), "no test in the row {row}");
         resources += 1;
     }
-    assert!(resources >= 20, "too few rows found: {resources}");
+    assert!(
+        resources >= 20,
+        "expected at least 20 rows, got {resources}"
+    );
 }
 
 /// The arguments of each command `seawall` in a page. A command is in backticks, or on a line of
@@ -301,7 +313,7 @@ fn every_command_in_the_docs_is_valid() {
             count += 1;
         }
     }
-    assert!(count >= 30, "too few commands found: {count}");
+    assert!(count >= 30, "expected at least 30 commands, got {count}");
 }
 
 /// The names of the tests in a target of `tests/`, with their modules.
@@ -356,5 +368,5 @@ fn every_test_filter_in_the_docs_is_part_of_the_name_of_a_test() {
             }
         }
     }
-    assert!(count >= 5, "too few filters found: {count}");
+    assert!(count >= 5, "expected at least 5 filters, got {count}");
 }

@@ -57,7 +57,11 @@ fn no_comment_line_exceeds_the_maximum_width() {
     for folder in ["config", "proxy", "tests", "benches", "docker"] {
         files(&root().join(folder), &extensions, &mut found);
     }
-    assert!(found.len() > 500, "too few files found: {}", found.len());
+    assert!(
+        found.len() > 500,
+        "expected more than 500 files, got {}",
+        found.len()
+    );
     for file in found {
         let text = fs::read_to_string(&file).unwrap();
         for (number, line) in text.lines().enumerate() {

@@ -28,7 +28,7 @@ fn declared_types(source: &str) -> Vec<&str> {
 }
 
 #[test]
-fn declared_types_are_found() {
+fn types_that_a_source_declares_are_found() {
     let source = "pub struct A(u8);\npub(in crate::x) enum B<T> {\nstruct C;\ntype D = E;\nlet f = \"struct G\";\n";
     assert_eq!(declared_types(source), ["A", "B", "C", "D"]);
 }

@@ -54,7 +54,8 @@ pub(crate) fn used_paths(source: &str) -> Vec<Vec<String>> {
 }
 
 /// All paths in a source that begin with `crate` or `super`, also in expressions and macros. Unit
-/// tests are ignored. Braces and the names in them are left out: `super::a` for `super::a::{B, C}`.
+/// tests are ignored. The result excludes braces and the names in them: `super::a` for
+/// `super::a::{B, C}`.
 pub(crate) fn paths_to_siblings(source: &str) -> Vec<Vec<String>> {
     let code = without_comments(without_unit_tests(source));
     let paths = code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');

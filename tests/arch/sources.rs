@@ -64,7 +64,11 @@ pub(crate) fn all_sources() -> Vec<PathBuf> {
     for folder in ["config", "proxy", "tests", "benches"] {
         sources(&root().join(folder), &mut files);
     }
-    assert!(files.len() > 100, "too few files found: {}", files.len());
+    assert!(
+        files.len() > 100,
+        "expected more than 100 files, got {}",
+        files.len()
+    );
     files
 }
 

@@ -120,7 +120,7 @@ const wait = (admin, seconds) =>
   eventually(async () => assert.ok((await busySeconds(admin)) >= seconds), seconds + 30);
 
 describe("episodes", { concurrency: true }, () => {
-  test("stalls of a stopped server are shown with their times, interval and shapes", async () => {
+  test("the page shows stalls of a stopped server with their times, interval and shapes", async () => {
     const mongod = await startMongod();
     const { uri, admin } = await startSeawall(BINARY, mongod.uri);
     const client = await connect(uri, { appName: "shop" });
@@ -227,7 +227,7 @@ describe("episodes", { concurrency: true }, () => {
     await gauge;
   });
 
-  test("a dropped index is shown as a slower shape, reconnecting clients as a storm", async () => {
+  test("the page shows a dropped index as a slower shape, and reconnecting clients as a storm", async () => {
     const mongod = await startMongod();
     const { uri, admin } = await startSeawall(BINARY, mongod.uri);
     const direct = await connect(mongod.uri);

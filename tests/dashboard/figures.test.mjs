@@ -37,14 +37,14 @@ test("the line of a live chart has a gap where updates are missing", () => {
   );
 });
 
-test("a chart names no value at a time without data", () => {
+test("a chart shows no value for a time without data", () => {
   const steps = [100, 110, 900].map((at) => ({ at, seconds: 10 }));
   const drawn = points(steps, 10, (step) => step.at);
   const named = [0, 101, 118, 300, 899, 905, 2_000].map((at) => nearest(drawn, at) ?? null);
   assert.deepEqual(named, [null, 100, 110, null, null, 900, null]);
 });
 
-test("figures are requested again after a minute at most", () => {
+test("the page requests figures again after at most a minute", () => {
   assert.equal(pauseAfter(20, true, 10), 10_000);
   assert.equal(pauseAfter(500, true, 10), 25_000);
   // An instance that does not reply delays each merged reply by three seconds.
@@ -94,7 +94,7 @@ test("a live chart begins again if the clock of the server was set back", async 
   await close();
 });
 
-test("without a pool, the overview names no concurrency limit", async () => {
+test("the overview says that there is no pool instead of showing a concurrency limit", async () => {
   const { page, close } = await open(browser);
   const tick = { ...(await api(ADMIN, "tick")), concurrency_limit: 0, in_progress: 0 };
   const body = `event: tick\ndata: ${JSON.stringify(tick)}\n\n`;
@@ -107,7 +107,7 @@ test("without a pool, the overview names no concurrency limit", async () => {
   await close();
 });
 
-test("the details of a shape that is no longer known disappear", async () => {
+test("the details of a shape disappear when Seawall no longer knows the shape", async () => {
   const { shapes } = await api(ADMIN, "shapes?since=1h&limit=1");
   const { page, close } = await open(browser);
   let isKnown = true;
@@ -137,7 +137,7 @@ test("a refused reload shows the reason of the refusal", async () => {
   await close();
 });
 
-test("the end of a certificate has its year", async () => {
+test("the expiry date of a certificate includes the year", async () => {
   const { page, errors, close } = await open(browser);
   const not_after = Date.UTC(2099, 2, 3, 12) / 1000;
   const kind = "certificate";
@@ -150,7 +150,7 @@ test("the end of a certificate has its year", async () => {
   await close();
 });
 
-test("the overview denies only problems that Seawall has checked", async () => {
+test("the overview reports the absence of storms and stalls only if Seawall has checked for them", async () => {
   const { page, close } = await open(browser);
   const storms = { active: false, learning: true, storms: [] };
   let stalls = /** @type {object | undefined} */ (undefined);
@@ -170,7 +170,7 @@ test("the overview denies only problems that Seawall has checked", async () => {
   await close();
 });
 
-test("the applications of a shape are named as figures since the start", async () => {
+test("the view of a shape says that its applications are counted since the start", async () => {
   const { shapes } = await api(ADMIN, "shapes?since=1h&limit=1");
   const { page, errors, close } = await open(browser);
   await page.goto(`${ADMIN}/?view=shape&since=5m&id=${shapes[0].id}`);
@@ -180,7 +180,7 @@ test("the applications of a shape are named as figures since the start", async (
   await close();
 });
 
-test("all clients that the page calls listed are in the table", async () => {
+test("the table of clients has as many rows as the page says", async () => {
   const { page, errors, close } = await open(browser);
   const client = { application: "shop", connected_at: 1, id: 1, peer: "10.0.0.1:1", user: null };
   const json = { clients: Array.from({ length: 1_000 }, () => client), count: 1_500 };
@@ -195,7 +195,7 @@ test("all clients that the page calls listed are in the table", async () => {
   await close();
 });
 
-test("a comparison without figures of the shape does not deny a change", async () => {
+test("a comparison says if neither period has figures of the shape", async () => {
   const { shapes } = await api(ADMIN, "shapes?since=1h&limit=1");
   const { page, errors, close } = await open(browser);
   const figures = { shapes: [] };
@@ -208,7 +208,7 @@ test("a comparison without figures of the shape does not deny a change", async (
   await close();
 });
 
-test("a new shape is compared with nothing", () => {
+test("the text of a change names a ratio unless the shape is new or gone", () => {
   const change = (/** @type {string} */ kind, before = 10, now = 10) => ({
     kind,
     before: { per_second: before },
@@ -224,7 +224,7 @@ test("a new shape is compared with nothing", () => {
   );
 });
 
-test("a stall without counters names the reason", async () => {
+test("the view of a stall without counters shows the reason", async () => {
   const { page, errors, close } = await open(browser);
   const stall = (/** @type {string | null} */ server) => ({
     moved: [],
@@ -255,7 +255,7 @@ test("a stall without counters names the reason", async () => {
   await close();
 });
 
-test("the configuration shows the value in effect if it is not the configured one", async () => {
+test("the configuration shows the value in effect if another value is configured", async () => {
   const { page, errors, close } = await open(browser);
   const key = "listen.max_client_connections";
   const value = { key, value: "18000", origin: "default", pending: null, in_effect: "900" };
@@ -267,7 +267,7 @@ test("the configuration shows the value in effect if it is not the configured on
   await close();
 });
 
-test("the overview names a change of all shapes, and links to the changes", async () => {
+test("the overview reports a change of all shapes, and links to the changes", async () => {
   const { page, errors, close } = await open(browser);
   const rates = (/** @type {number} */ p50_ms) => ({
     bytes_per_operation: 1,

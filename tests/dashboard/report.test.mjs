@@ -100,7 +100,7 @@ test("names that clients choose are shown as text in a report", async () => {
   });
 });
 
-test("a comparison of two reports shows both", async () => {
+test("a comparison of two reports has a row for each report", async () => {
   await view(COMPARISON_HTML, async (page) => {
     await page.getByRole("heading", { name: "Seawall comparison" }).waitFor();
     await page.getByText("No significant change.").waitFor();

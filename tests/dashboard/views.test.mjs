@@ -213,7 +213,7 @@ test("an address with an unknown view opens the overview", async () => {
   });
 });
 
-test("a step of the load that has not ended is not drawn", async () => {
+test("the load of a shape is drawn without the step that has not ended", async () => {
   await view("/?view=shapes", async (page) => {
     await page.getByRole("table", { name: "Shapes" }).locator("a").first().waitFor();
     const drawn = await page.evaluate(async () => {
@@ -329,7 +329,7 @@ test("the focus stays on its shape while the table of shapes is updated", async 
   });
 });
 
-test("ten thousand shapes are in the table, and only the visible ones are in the page", async () => {
+test("a table of ten thousand shapes has only its visible rows in the page", async () => {
   const { page, errors, close } = await open(browser);
   await page.route("**/api/v1/shapes?**", (route) => route.fulfill({ json: manyShapes(10_000) }));
   await page.goto(`${ADMIN}/?view=shapes`);
@@ -371,7 +371,7 @@ test("the views of clients, servers and the configuration have the values of the
   });
 });
 
-test("the configuration shows which key has no value after a restart", async () => {
+test("the configuration shows that a key is absent after a restart", async () => {
   const { page, errors, close } = await open(browser);
   const value = { key: "history.directory", value: '"/history"', origin: "file", pending: "" };
   const json = { hash: "0", values: [{ ...value, in_effect: null }] };
@@ -385,7 +385,7 @@ test("the configuration shows which key has no value after a restart", async () 
   await close();
 });
 
-test("connections that getMores hold are counted for their shape", async () => {
+test("connections that getMore commands hold are counted for their shape", async () => {
   const { page, errors, close } = await open(browser);
   const { shapes, other } = manyShapes(2);
   shapes[1].count = 2;
@@ -427,7 +427,7 @@ test("the overview reports the current storm of another instance, not an ended o
   await close();
 });
 
-test("the overview of a fixed period reports problems that begin later", async () => {
+test("the overview of a past period reports a storm that begins later", async () => {
   const { page, errors, close } = await open(browser);
   const now = Math.floor(Date.now() / 1000);
   let json = { active: false, learning: false, storms: [] };
@@ -445,7 +445,7 @@ test("the overview of a fixed period reports problems that begin later", async (
   await close();
 });
 
-test("updates that stop although the connection stays open are reported and requested again", async () => {
+test("the page reports stopped updates on an open connection, and requests updates again", async () => {
   const { page, close } = await open(browser);
   let isSilent = true;
   await page.route("**/api/v1/live**", (route) => (isSilent ? undefined : route.continue()));
@@ -456,7 +456,7 @@ test("updates that stop although the connection stays open are reported and requ
   await close();
 });
 
-test("a request whose reply never arrives is given up and repeated", async () => {
+test("the page repeats a request whose reply does not arrive within the time limit", async () => {
   const { page, close } = await open(browser);
   // The limits are shorter than on a real page, so that this test is fast. The first request, which
   // is not repeated, keeps its limit.
@@ -474,7 +474,7 @@ test("a request whose reply never arrives is given up and repeated", async () =>
   await close();
 });
 
-test("the views of storms and stalls name the start as the beginning of their data", async () => {
+test("the views of storms and stalls say that their data begin at the start of Seawall", async () => {
   const { page, errors, close } = await open(browser);
   const storms = { active: false, learning: false, storms: [] };
   const stalls = { episodes: [], recurring: [], pulse: { state: "on" } };
@@ -510,7 +510,7 @@ test("a reload must be confirmed by typing a word", async () => {
   });
 });
 
-test("a reload, a login and a logout without a reply are shown", async () => {
+test("the page reports a reload, a login and a logout that get no reply", async () => {
   const { page, close } = await open(browser);
   await page.route("**/api/v1/reload?**", (route) => route.abort());
   await page.goto(`${ADMIN}/?view=config`);
@@ -531,7 +531,7 @@ test("a reload, a login and a logout without a reply are shown", async () => {
   await close();
 });
 
-test("a refused request is shown, and a request whose reply ends early is repeated", async () => {
+test("the page reports a refused request, and repeats a request whose reply ends early", async () => {
   const { page, close } = await open(browser);
   /** @type {{ status: number, body: string } | undefined} */
   let reply = { status: 400, body: "step is wrong" };
@@ -547,7 +547,7 @@ test("a refused request is shown, and a request whose reply ends early is repeat
   await close();
 });
 
-test("names that clients choose never become markup", async () => {
+test("the page shows names that clients choose as text, not as HTML", async () => {
   const { page, errors, close } = await open(browser);
   await page.addInitScript(() => {
     window.alert = () => {
@@ -712,7 +712,7 @@ test("no view has a serious finding of axe-core, in light and dark, on a desktop
   await Promise.all(looks);
 });
 
-test("the figures of all instances are shown together, and a missing instance is named", async () => {
+test("the page shows the figures of all instances together, and names an instance that does not reply", async () => {
   const steps = async (/** @type {string} */ address) => {
     const response = await fetch(`${address}/api/v1/timeline?since=1h&step=1m`);
     const { steps } = await response.json();

@@ -181,7 +181,7 @@ async fn compare_all_cases(language: Language) {
         let served = pair.seawall.metric("seawall_operations_total", &[]).await;
         assert!(
             served > 100.0,
-            "too few operations went through Seawall: {served}"
+            "expected more than 100 operations through Seawall, got {served}"
         );
         if cases.iter().any(|case| case.is_load_balanced()) {
             pair.assert_balanced(language.has_pool()).await;
@@ -230,7 +230,10 @@ async fn compare_cases(
     let runs: Vec<_> = stream::iter(runs).buffered(RUNS_AT_A_TIME).collect().await;
     let ((_, direct), through) = runs.split_first().unwrap();
     let count = direct.len();
-    assert!(count >= MIN_STEPS, "{first}: only {count} steps");
+    assert!(
+        count >= MIN_STEPS,
+        "{first}: expected at least {MIN_STEPS} steps, got {count}"
+    );
     let found = through.iter().flat_map(|(case, through)| {
         let differences = differences(direct, through).into_iter();
         differences.map(move |difference| format!("{case}: {difference}"))

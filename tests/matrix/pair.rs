@@ -85,7 +85,7 @@ impl Pair {
         if has_pool || connections > 1 {
             assert!(
                 connections > 1 && served > 0.0,
-                "{connections} connections; the second instance served {served} operations"
+                "expected the second instance to serve operations: {connections} connections, {served} operations"
             );
         }
         let foreign = async |kind: &str| {
@@ -96,14 +96,14 @@ impl Pair {
         let transactions = foreign("transaction").await;
         assert_eq!(
             transactions, 0.0,
-            "operations of another instance's transactions"
+            "expected no operation of a transaction that another instance began"
         );
         // Each program sends one operation for a cursor that no server knows. The second instance
         // counts this operation if the load balancer forwards it there, so a count of 1 is allowed.
         let cursors = foreign("cursor").await;
         assert!(
             cursors <= 1.0,
-            "{cursors} operations on cursors of another instance"
+            "expected at most 1 operation on a cursor of another instance, got {cursors}"
         );
     }
 

@@ -222,7 +222,7 @@ fn causes(language: Language) -> Vec<&'static str> {
 }
 
 /// The driver's error must contain at least one of these texts. Before the comparison, the error is
-/// converted to lower case, and each underscore is replaced by a space. `…` stands for any text. If
+/// converted to lower case, and each underscore is replaced by a space. `…` matches any text. If
 /// the list is empty, the driver's error need not name the problem.
 fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
     match name {
@@ -263,7 +263,7 @@ fn is_java(language: Language) -> bool {
 const LOG_LIMIT: Duration = Duration::from_secs(20);
 
 /// Configuration that requires TLS and a certificate from clients. Seawall's own certificate is
-/// valid only for 127.0.0.1. `DIR` stands for the directory of the certificates.
+/// valid only for 127.0.0.1. `DIR` is replaced by the path of the certificates.
 const CLIENT_TLS: &str = "listen.tls.certificate_file = \"DIR/server.pem\"\n\
                           listen.tls.key_file = \"DIR/server.pem\"\n\
                           listen.tls.client_certificate = \"required\"\n\
