@@ -120,7 +120,7 @@ async fn wait_until_nothing_is_held(seawall: &Seawall) {
 }
 
 /// Checks that `witness`, another client of the same user, still gets the replies to its own
-/// commands. `n` differs in each call.
+/// commands. Each call needs another `n`, because `n` is the `_id` of an inserted document.
 async fn assert_own_replies(witness: &mut RawClient, db: &str, n: usize) {
     let id = i64::try_from(n).unwrap();
     let insert = doc! { "insert": "witness", "documents": [{ "_id": id }] };

@@ -41,8 +41,8 @@ pub(super) fn section(scratch: &Scratch, keys: &str) -> String {
     format!("[capture]\ndirectory = {directory:?}\n{keys}\n")
 }
 
-/// Requests a capture of 60 s. `members` are appended to the JSON of the request. Returns the HTTP
-/// status and the body of the response.
+/// Requests a capture of 60 s. `members` is text that is added to the JSON object of the request.
+/// Returns the HTTP status and the body of the response.
 pub(super) async fn try_start(seawall: &Seawall, members: &str) -> (u16, String) {
     let json = format!(r#"{{ "duration_ms": 60000{members} }}"#);
     seawall.post("/api/v1/captures", &json).await

@@ -30,7 +30,8 @@ const ROUNDS: i32 = 65;
 const DB: &str = "exactness";
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Collection and command. The counts of the profiler and of Seawall are compared per such pair.
+/// A collection and a command. The counts of the profiler and of Seawall are compared for each such
+/// pair.
 type RowKey = (String, String);
 
 #[derive(Clone, Copy, Debug, Default)]

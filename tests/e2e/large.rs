@@ -26,11 +26,12 @@ const MIB: u64 = 1 << 20;
 /// Number of clients that send a message of the largest size at the same time.
 const CLIENTS: usize = 200;
 
-/// The configured memory limit of all large messages together. This is the smallest allowed value.
+/// The configured memory limit of all large messages together, in MiB. This is the smallest allowed
+/// value.
 const BUDGET_MIB: u64 = 128;
 
-/// Maximum memory that Seawall may use in addition to the limit: code, connections, read buffers,
-/// and memory that the allocator does not return to the operating system.
+/// Maximum memory in MiB that Seawall may use in addition to the limit: code, connections, read
+/// buffers, and memory that the allocator does not return to the operating system.
 const UNCHARGED_MIB: u64 = 24;
 
 async fn connect(seawall: &Seawall) -> RawClient {

@@ -115,7 +115,7 @@ impl Receiver {
         )
     }
 
-    /// The last export.
+    /// The last export that the receiver has got.
     fn last(&self) -> Option<Export> {
         self.exports.lock().last().cloned()
     }
