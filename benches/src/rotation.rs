@@ -148,7 +148,7 @@ impl RotationTestbed {
             tokio::join!(self.rotate(delay), run_load(connections, load));
         assert!(
             outcome.operations >= u64::try_from(count).unwrap_or(u64::MAX),
-            "only {} operations",
+            "expected at least one operation for each of {count} clients, got {}",
             outcome.operations
         );
         (times, connections)

@@ -68,7 +68,10 @@ async fn seawall_counts_as_many_operations_as_the_profiler_and_reports_times_at_
         }
     }
     let total: u64 = sent.values().sum();
-    assert!(total >= 5000, "only {total} operations");
+    assert!(
+        total >= 5000,
+        "expected at least 5000 operations, got {total}"
+    );
 
     // Seawall counts an operation after it has written the reply, so the client may get the reply
     // before the count changes.
@@ -326,7 +329,11 @@ fn count_of(sums: &BTreeMap<RowKey, Profiled>) -> u64 {
 fn check_server_times(own: &[Shape], profiled: &BTreeMap<String, Profiled>) {
     let own: BTreeMap<_, _> = own.iter().map(|shape| (shape.id.clone(), shape)).collect();
     assert!(own.keys().eq(profiled.keys()), "{own:?} {profiled:?}");
-    assert!(own.len() > 10, "only {} shapes", own.len());
+    assert!(
+        own.len() > 10,
+        "expected more than 10 shapes, got {}",
+        own.len()
+    );
     let mut compared_ms = 0;
     for (id, sums) in profiled {
         let shape = own[id];

@@ -132,7 +132,10 @@ async fn raw_client_can_send_op_query_and_op_msg_with_any_flags_and_sections() {
         reply = client.read_reply().await.unwrap();
         reply_count += 1;
     }
-    assert!(reply_count >= 3, "only {reply_count} replies");
+    assert!(
+        reply_count >= 3,
+        "expected at least 3 replies, got {reply_count}"
+    );
 
     let unknown_kind = OpMsg {
         sections: vec![Section::Bytes(b"\x07".to_vec())],

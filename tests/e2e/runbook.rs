@@ -129,5 +129,8 @@ async fn the_seawall_commands_of_the_operations_page_succeed_in_the_order_of_the
         println!("followed:\n  {}", followed.join("\n  "));
         println!("skipped:\n  {}", skipped.join("\n  "));
     }
-    assert!(followed.len() >= 18, "too few commands found: {followed:?}");
+    assert!(
+        followed.len() >= 18,
+        "expected at least 18 commands, got {followed:?}"
+    );
 }

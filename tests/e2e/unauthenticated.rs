@@ -78,7 +78,11 @@ async fn all_commands() -> Vec<Document> {
 async fn no_command_of_an_unauthenticated_client_reaches_a_server() {
     let (seawall, recorder, user, mut good, pooled) = seawall_with_client().await;
     let commands = all_commands().await;
-    assert!(commands.len() > 300, "only {} commands", commands.len());
+    assert!(
+        commands.len() > 300,
+        "expected more than 300 commands, got {}",
+        commands.len()
+    );
     let mut client = connect(&seawall).await;
     for command in commands {
         let name = command.keys().next().unwrap().clone();

@@ -255,7 +255,7 @@ async fn messages_to_servers_use_the_compressor_of_the_connection_string() {
             .collect();
         assert!(
             packed.len() >= 10,
-            "only {} compressed messages",
+            "expected at least 10 compressed messages, got {}",
             packed.len()
         );
         assert!(packed.iter().all(|message| message[24] == compressor));
