@@ -261,8 +261,8 @@ pub fn haproxy(directory: &Path, server: &str, port: u16) -> io::Result<Option<P
     haproxy_with(directory, &text)
 }
 
-/// Starts HAProxy with the configuration `text`, which is written to a file in `directory`. `None`
-/// if HAProxy is not installed; the report then says this.
+/// Starts HAProxy with the configuration `text`, which is written to a file in `directory`. If
+/// HAProxy is not installed, returns `None` and prints a line that says so.
 ///
 /// # Errors
 /// If HAProxy is installed and does not start.

@@ -101,7 +101,7 @@ async fn at_most_one_of_many_concurrent_logins_with_a_new_password_is_refused() 
     }
 }
 
-/// A server stores new SCRAM keys even if the new password is the same as the old one, because it
+/// Even if the new password is the same as the old one, a server stores new SCRAM keys, because it
 /// chooses a new salt. Seawall may still have the old keys in its cache.
 #[tokio::test]
 async fn at_most_one_login_is_refused_after_the_same_password_was_set_again() {

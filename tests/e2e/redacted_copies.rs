@@ -213,7 +213,8 @@ async fn fill(server: &Standalone) {
     orders.create_indexes([unique, partial]).await.unwrap();
 }
 
-/// Runs `seawall load copy`. Returns whether it succeeded, and its output on standard error.
+/// Runs `seawall load copy`. Returns true if the command succeeded, and its output on standard
+/// error.
 async fn copy(from: &Standalone, to: &Standalone, key: &Path, more: &[&str]) -> (bool, String) {
     let output = copy_between([&from.root_uri(), &to.root_uri()], key, more).await;
     let message = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -154,7 +154,7 @@ async fn each_cursor_stays_on_its_router() {
     ];
     let mut cursors = Vec::new();
     // After one slow reply, a router gets no reads for a while. So the test opens cursors until
-    // both routers have enough of them.
+    // both routers have enough cursors.
     let both_have_some = async {
         let mut opened_at = [0; 2];
         while cursors.len() < 300 || opened_at.iter().any(|count| *count < 50) {
@@ -719,7 +719,7 @@ async fn operations_of_clients_succeed_although_one_of_two_routers_refuses_every
     wait_for_routers(&seawall).await;
     let mut clients = Vec::new();
     // The user's first login fails if Seawall forwards it to the refusing router, so the test
-    // repeats it.
+    // repeats the login.
     let logins = async {
         while clients.len() < 3 {
             let (client, outcome) = log_in(&seawall, &user.login()).await;

@@ -2,7 +2,7 @@
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Takes the only lock of this kind in the test process, and waits if another test holds it.
+/// Takes the lock that all tests of this process share, and waits while another test holds it.
 /// Dropping the guard releases the lock.
 ///
 /// A test with hundreds of clients takes the lock before it starts the clients. Two such tests at

@@ -110,7 +110,7 @@ pub fn say_head() {
 }
 
 impl Row {
-    /// The p99 of the victims' small finds during the attack, divided by the p99 before it.
+    /// The p99 of the victims' small finds during the attack, divided by the p99 before the attack.
     pub fn ratio(&self) -> f64 {
         self.during.finds.percentile_ms(99) / self.before.finds.percentile_ms(99)
     }
