@@ -68,7 +68,7 @@ mod tests {
         };
         assert_eq!(see(5, Some("b:1")), failover(3, "a:1", "b:1"));
         assert_eq!(see(6, Some("a:1")), failover(6, "b:1", "a:1"));
-        // It is not a failover if the former primary becomes primary again.
+        // The return of the former primary is no failover.
         assert_eq!(see(7, None), None);
         assert_eq!(see(8, Some("a:1")), None);
     }

@@ -438,8 +438,8 @@ mod tests {
         fs::remove_dir_all(directory).unwrap();
     }
 
-    /// Each event gets a task that begins its capture. While the task of an earlier event runs, a
-    /// new event must wait.
+    /// Each event gets a task that begins its capture. At most one of these tasks runs at a time.
+    /// So a new event waits while the task of an earlier event runs.
     #[tokio::test]
     async fn a_storm_begins_its_capture_after_the_task_of_an_earlier_event_has_ended() {
         let observer = observer();

@@ -698,7 +698,8 @@ fn memory_of(content: &Content) -> usize {
     match content {
         Content::Command(command) => RECORD_BYTES + command.message.len(),
         Content::Reply(reply) => RECORD_BYTES + reply.message.len(),
-        // This is the record of a gap. `report_gaps` adds it without reserving memory.
+        // A record with the client number 0 reports a gap. `report_gaps` adds such a record without
+        // reserving memory.
         Content::Omitted(omitted) if omitted.client == 0 => 0,
         _ => RECORD_BYTES,
     }

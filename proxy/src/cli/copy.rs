@@ -299,8 +299,7 @@ impl Copier<'_> {
             create = create.max(max);
         }
         let created = create.await;
-        // It is not an error if the collection exists already, because the caller has checked that
-        // the collection is empty.
+        // An existing collection is no error, because the caller has checked that it is empty.
         let exists = self
             .to
             .list_collection_names()

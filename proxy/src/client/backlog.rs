@@ -389,7 +389,7 @@ pub(super) async fn forward_large(
     let turn = awaited.limits.forwarding().stepwise(awaited.sharer);
     let mut turns = ForwardingTurns::new(turn);
     transfer.scan(&first)?;
-    // A client that sent `moreToCome` must not get a reply.
+    // A client that sent `moreToCome` expects no reply, so the bytes of this reply are dropped.
     if client.is_awaiting {
         transfer.backlog.push(first);
     }

@@ -282,7 +282,8 @@ fn parse(command: &Command<'_>) -> Result<OwnCommand, ErrorReply> {
                 let number = number(value).map(|number| number != 0);
                 own.is_dry_run = value.as_bool().or(number).ok_or_else(wrong)?;
             }
-            // A command with a misspelled `dryRun` must not cause a reload.
+            // Unknown fields are refused. Otherwise a command with a misspelled `dryRun` would
+            // reload the configuration.
             name if !name.starts_with('$') && !GENERIC_FIELDS.contains(&name) => {
                 let message = format!("BSON field 'seawall.{name}' is an unknown field.");
                 return Err(ErrorReply::new(40415, message));

@@ -421,7 +421,8 @@ mod tests {
         }
     }
 
-    /// While operations wait too long for connections, the gate limits the rate of logins.
+    /// A gate is closed while operations wait too long for connections: it then limits the rate of
+    /// logins.
     #[tokio::test(start_paused = true)]
     async fn a_login_gate_stays_open_while_operations_get_their_connections_fast() {
         let gate = Gate::of_logins();
@@ -433,7 +434,8 @@ mod tests {
         assert!(gate.try_pass());
     }
 
-    /// While operations wait too long for connections, the gate limits the rate of logins.
+    /// A gate is closed while operations wait too long for connections: it then limits the rate of
+    /// logins.
     #[test]
     fn a_login_gate_closes_after_100_ms_in_which_operations_always_waited_too_long() {
         let gate = Gate::of_logins();
@@ -447,7 +449,8 @@ mod tests {
         assert!(!is_open(&gate));
     }
 
-    /// While operations wait too long for connections, the gate limits the rate of logins.
+    /// A gate is closed while operations wait too long for connections: it then limits the rate of
+    /// logins.
     #[test]
     fn a_login_gate_closes_only_if_operations_wait_longer_than_operations_target() {
         let gate = Gate::of_logins();
@@ -457,7 +460,8 @@ mod tests {
         assert!(!is_open(&gate));
     }
 
-    /// While operations wait too long for connections, the gate limits the rate of logins.
+    /// A gate is closed while operations wait too long for connections: it then limits the rate of
+    /// logins.
     #[test]
     fn when_a_login_gate_closes_its_first_limit_is_the_recent_average_rate_of_logins() {
         let gate = Gate::of_logins();
@@ -472,7 +476,8 @@ mod tests {
         assert_eq!((0..100).take_while(|_| gate.try_pass()).count(), 13);
     }
 
-    /// While operations wait too long for connections, the gate limits the rate of logins.
+    /// A gate is closed while operations wait too long for connections: it then limits the rate of
+    /// logins.
     #[test]
     fn a_closed_login_gate_opens_gradually_when_operations_no_longer_wait() {
         let gate = Gate::of_logins();
@@ -569,7 +574,8 @@ mod tests {
         assert!(!gate.try_pass());
     }
 
-    /// While operations wait too long for connections, the gate limits the rate of logins.
+    /// A gate is closed while operations wait too long for connections: it then limits the rate of
+    /// logins.
     #[tokio::test(start_paused = true)]
     async fn logins_pass_at_the_minimum_rate_as_long_as_operations_wait_too_long() {
         let gate = Gate::of_logins();

@@ -172,7 +172,7 @@ impl Listener {
     }
 
     /// Takes over a socket that another process has bound. Must be called on the runtime of the
-    /// data plane.
+    /// data plane, because the socket belongs to the runtime on which it is created.
     ///
     /// # Errors
     /// The system refuses a socket option.

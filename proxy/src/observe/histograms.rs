@@ -20,8 +20,8 @@ use seawall_stats::{Distribution, octave_bound_seconds};
 
 /// A format in which distributions are exported as histograms.
 pub(super) trait Histograms {
-    /// Adds one series of `metric`. The series of one metric must be added directly after one
-    /// another.
+    /// Adds one series of `metric`. All series of one metric must be added one after another,
+    /// because an export has one group of lines for each metric.
     fn add<const PER_OCTAVE: usize>(
         &mut self,
         metric: MetricName,

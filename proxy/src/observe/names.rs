@@ -1,6 +1,6 @@
 //! Learns which field names are data, for example user ids that an application uses as field names:
-//! if there are many different names below a prefix of a field path, these names are data. This is
-//! rule R5 of the fingerprint version `fp1`.
+//! if there are many different names below a prefix of a field path, these names are data. The
+//! fingerprint version `fp1` calls this rule R5.
 //!
 //! Only commands with a new shape are examined. Once more than 64 names were seen below a prefix,
 //! all names below that prefix count as data. Commands that differ only in such names then have the

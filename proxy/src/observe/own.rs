@@ -39,8 +39,8 @@ const ENDED: &str = "ended";
 #[derive(Debug, Default)]
 pub(super) struct CpuTimes {
     by_name: BTreeMap<String, Duration>,
-    /// CPU time that threads used between their last measurement and their end. This is the largest
-    /// difference so far between the CPU time of the process and the sum of `by_name`.
+    /// CPU time that threads used between their last measurement and their end. The value is the
+    /// largest difference so far between the CPU time of the process and the sum of `by_name`.
     ended: Duration,
     /// CPU time of each live thread at the last measurement.
     seen: HashMap<ThreadId, Duration>,
@@ -85,7 +85,8 @@ impl CpuTimes {
         }
         self.seen = seen;
         let measured = self.by_name.values().sum();
-        // The time of a live thread must not count as the time of ended threads.
+        // If a live thread was not read, its time would count as the time of ended threads. So
+        // `ended` changes only if all threads were read.
         let ended = process
             .filter(|_| is_complete)
             .map(|process| process.saturating_sub(measured));

@@ -264,7 +264,7 @@ impl MetricFamily {
     }
 
     /// Adds a line of a histogram. The lines `_bucket`, `_sum` and `_count` of one series must
-    /// follow one another.
+    /// follow one another, because each line is added to the last series.
     fn add_to_histogram(&mut self, mut sample: Sample<'_>) {
         let bound = sample.labels.iter().position(|(name, _)| name == "le");
         let bound = bound.map(|at| sample.labels.remove(at).1);

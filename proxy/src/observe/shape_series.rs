@@ -133,7 +133,8 @@ impl ShapeSeries {
         self.metrics.gauge(MetricName::ShapeInfo, labels).set(1.0);
     }
 
-    /// Moves samples into buckets and removes old series. Must be called once a second.
+    /// Moves samples into buckets and removes old series. Must be called once a second, because
+    /// samples use memory until they are moved.
     pub(super) fn run_upkeep(&mut self) {
         self.metrics.run_upkeep();
         let life = SERIES_LIFE;

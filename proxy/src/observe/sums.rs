@@ -147,8 +147,9 @@ pub struct NamespaceSums {
     pub outcomes: [u64; OUTCOMES],
     /// The durations of all operations except awaiting operations.
     pub durations: FineDistribution,
-    /// The durations of the awaiting operations. They are not in `durations`, because sums of
-    /// durations saturate: a sum without the awaiting operations could then fall.
+    /// The durations of the awaiting operations. They are not included in `durations`: sums of
+    /// durations saturate, so a difference of two sums, such as the time without awaiting
+    /// operations, could fall.
     pub awaited: FineDistribution,
     /// Total time of all operations in each phase, including awaiting operations.
     pub phases: PhaseTimes,

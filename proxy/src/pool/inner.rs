@@ -73,7 +73,7 @@ pub(super) struct HandOver {
 }
 
 /// The work that a method of [`Inner`] leaves to its caller. The caller does this work after it has
-/// released the pool's lock.
+/// released the pool's lock, so that no other thread waits for the lock during the work.
 #[derive(Default)]
 pub(super) struct Todo {
     pub(super) hand_over: Vec<HandOver>,

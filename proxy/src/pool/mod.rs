@@ -637,7 +637,8 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Carries out the decisions of `Inner` after its lock has been released.
+    /// Carries out the decisions of `Inner`. Its lock has been released, so no other thread waits
+    /// for the lock during this work.
     fn perform(&self, todo: Todo) {
         for (_, reason) in todo.close {
             self.metrics.connection_closed(reason);

@@ -375,8 +375,8 @@ mod tests {
             rates(&before, &before),
             BTreeMap::from([("inserts_per_second", 0.0)])
         );
-        // `insert` is missing in the newer reply. This is not mistaken for a restart of the server,
-        // so `query` still has a rate.
+        // `insert` is missing in the newer reply. A missing counter does not count as a restart of
+        // the server, so `query` still has a rate.
         let gone = Reading::of(&doc! { "opcounters": { "query": 3 } });
         assert_eq!(
             rates(&gone, &now),

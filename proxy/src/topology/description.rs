@@ -158,8 +158,8 @@ impl ServerDescription {
     }
 
     /// Records that Seawall's own host could not open a connection to this server, for example
-    /// because DNS does not know its name. This says nothing about a server that the driver
-    /// reaches. A server of unknown type counts as failed, because nothing shows that it is
+    /// because DNS does not know its name. Such a failure says nothing about a server that the
+    /// driver reaches. A server of unknown type counts as failed, because nothing shows that it is
     /// available.
     pub(super) fn note_local_failure(&mut self, now: Instant) {
         if self.server_type == ServerType::Unknown {

@@ -320,7 +320,8 @@ impl Topology {
     /// Sets the latency window for server selection, and applies new limits to all pools.
     /// `connect_timeout` is the new time limit for establishing a connection. If `tls` is set, all
     /// connections are replaced soon, and the official driver connects again. The heartbeat
-    /// frequency does not change. Must not be called by two threads at a time.
+    /// frequency does not change. Must not be called by two threads at a time, because the calls
+    /// could give different limits to different pools.
     pub(crate) fn configure(
         &self,
         local_threshold: Duration,

@@ -25,7 +25,8 @@ impl<T: Default> Default for Published<T> {
 }
 
 impl<T> Published<T> {
-    /// Replaces the value. Must not be called by two threads at a time.
+    /// Replaces the value. Must not be called by two threads at a time: [`Self::current`] and the
+    /// receivers could then keep different values.
     pub(super) fn replace(&self, value: T) {
         let value = Arc::new(value);
         // The value is stored before the notification, because notified receivers may call
@@ -34,7 +35,7 @@ impl<T> Published<T> {
         self.changes.send_replace(value);
     }
 
-    /// The latest value. Do not keep it across an `await`.
+    /// The latest value. Do not keep it across an `await`, because a later value may replace it.
     pub(super) fn current(&self) -> Guard<Arc<T>> {
         self.current.load()
     }

@@ -22,7 +22,8 @@ pub(super) fn notify_ready() {
     send(&[NotifyState::Ready, NotifyState::Status("serving")]);
 }
 
-/// Tells the service manager that a reload has begun. [`notify_reloaded`] must follow.
+/// Tells the service manager that a reload has begun. [`notify_reloaded`] must follow, because the
+/// service manager waits for it.
 pub(super) fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),

@@ -192,7 +192,8 @@ impl<T> Conversation<T> {
 impl<T> Drop for Conversation<T> {
     fn drop(&mut self) {
         let ended = self.all.open.lock().slots.remove(&self.number);
-        // The stored value and the turn are dropped after the lock has been released.
+        // The lock has been released, because the drop may close a connection and wake a waiting
+        // login.
         drop(ended);
     }
 }

@@ -239,7 +239,9 @@ impl Credentials {
             () = pool.until_paused() => return Err(AskError::ServerFailed),
         };
         let reply = asked.inspect_err(|error| match error {
-            // A failed login must not clear the pool of all users.
+            // A failure before the login shows that the server has failed. A failed login of the
+            // service account says nothing about the connections of other users, so it does not
+            // clear their pool.
             ServiceError::Establish(error) if error.blames_server_before_login() => {
                 topology.report_failure(&pool, generation);
             }

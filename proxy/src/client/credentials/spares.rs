@@ -38,7 +38,7 @@ impl Spares {
 
     /// Adds a connection. If [`MAX_SPARE`] connections are already kept, replaces the connection
     /// that has been unused for longest. Returns the replaced connection, which the caller drops
-    /// after it has released the lock of this list.
+    /// after it has released the lock of this list, because closing a connection takes time.
     pub(super) fn keep(
         &mut self,
         address: ServerAddress,
@@ -56,7 +56,7 @@ impl Spares {
 
     /// Removes the connections for which `is_current` is false, and the connections that have been
     /// unused for [`IDLE_LIMIT`]. Returns them, so that the caller drops them after it has released
-    /// the lock of this list.
+    /// the lock of this list: closing connections takes time.
     pub(super) fn remove_outdated(
         &mut self,
         is_current: impl Fn(&ServerAddress, &Connection) -> bool,

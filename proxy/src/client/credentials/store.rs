@@ -491,7 +491,7 @@ impl Store {
                 return Confirmed::default();
             }
             // The cached keys may be outdated. They are removed, so that a server verifies the
-            // user's next login. If a router may still accept them, they are removed only if a
+            // user's next login. If a router may still accept the keys, they are removed only if a
             // proof has failed against them.
             Reading::RefusedByRouters {
                 login_version,
@@ -508,7 +508,8 @@ impl Store {
                 (IdentityStatus::Refused, refused)
             }
         };
-        // The keys may have left the cache, but a late reply must still not restore the user.
+        // Even if the cache has lost the keys, the end of a dropped user in use is remembered, so
+        // that a late reply does not restore the user.
         let is_in_use = status == IdentityStatus::Gone && self.is_live(&hash, identity);
         identity.end(status);
         if current.is_none() && !is_in_use {

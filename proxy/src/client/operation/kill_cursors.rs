@@ -106,7 +106,7 @@ impl Operation<'_> {
     }
 
     /// The reply to a `killCursors` that has reached no server. Drivers ignore errors of this
-    /// command, so the reply shows what happened instead.
+    /// command. So the reply has no error, and lists the cursors as alive or as not found.
     pub(super) fn none_killed(&self, observation: &Observation<'_>) -> AttemptEnd {
         let pools = &self.shared.routing.topology.snapshot().pools;
         let has_left = |server: &Arc<ServerPool>| !pools.iter().any(|of| Arc::ptr_eq(of, server));
