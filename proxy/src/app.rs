@@ -685,15 +685,15 @@ fn has_operations(shared: &Shared) -> bool {
     shared.limits.operations().in_flight() > 0
 }
 
-/// Measures how late the tasks of the data plane (the threads that serve clients) run. The gate
-/// that delays new clients uses the result, and so do the metrics.
+/// Measures how late the tasks of the data plane (the threads that serve clients) run, for the
+/// metrics and for the gate that delays new clients.
 async fn watch_data_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
     let record = |late| exporter.event_loop_late("data", late);
     watch_lateness(&shared, &shared.arrivals.lateness, record).await;
 }
 
-/// Measures how late the tasks of the control plane (the threads that serve no clients) run. The
-/// metrics use the result.
+/// Measures how late the tasks of the control plane (the threads that serve no clients) run, for
+/// the metrics.
 async fn watch_control_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
     let record = |late| exporter.event_loop_late("control", late);
     watch_lateness(&shared, &Lateness::new(Instant::now()), record).await;

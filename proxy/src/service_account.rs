@@ -255,8 +255,8 @@ impl ServiceAccount {
         Ok(reply.map_err(|_| ServiceError::TimedOut(limit))??)
     }
 
-    /// Removes a usable connection from the unused connections of a server. Closes the unusable
-    /// ones that it finds first.
+    /// Removes the last usable connection from the unused connections of a server. Closes the
+    /// unusable connections behind it.
     fn take(
         &self,
         connections: &ServerConnections,
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_resolved_connection_string_the_service_account_sends_nothing() {
+    async fn the_service_account_sends_nothing_before_its_connection_string_is_resolved() {
         let server = server(|| Response::Reply(ok())).await;
         let service_account = service_account();
         service_account.login.lock().account = None;

@@ -458,7 +458,7 @@ mod tests {
     /// Without a token, the guard checks the host name in the `Host` header, to prevent DNS
     /// rebinding.
     #[test]
-    fn without_a_token_only_ip_addresses_localhost_and_allowed_host_names_are_admitted() {
+    fn only_ip_addresses_and_known_host_names_are_admitted_without_a_token() {
         let guard = without_token();
         assert_eq!(admit(&guard, &[]), Ok(()));
         for host in [
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_requests_from_web_pages_of_another_origin_are_refused() {
+    fn requests_of_pages_of_another_origin_are_refused_without_a_token() {
         let guard = without_token();
         let host = ("host", "localhost:9909");
         for header in [
@@ -516,7 +516,7 @@ mod tests {
 
     /// A link on a page of another port, for example of Grafana, leads to the dashboard.
     #[test]
-    fn without_a_token_a_page_of_another_port_may_link_to_the_dashboard() {
+    fn a_page_of_another_port_may_link_to_the_dashboard_without_a_token() {
         let headers = [
             (header::HOST, "localhost:9909"),
             (header::HeaderName::from_static(SEC_FETCH_SITE), "same-site"),

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_file_is_replaced_only_its_new_certificates_are_logged() {
+    fn only_new_certificates_are_logged_after_a_file_was_replaced() {
         let [first, second, third] =
             ["1", "2", "3"].map(|serial| expiry(ExpiryKind::Certificate, serial, 100));
         let earlier = [first.clone(), second];

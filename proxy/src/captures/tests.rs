@@ -554,7 +554,7 @@ impl Write for InMemory {
 }
 
 #[test]
-fn after_a_time_without_records_the_writer_adds_an_event_of_the_kind_quiet() {
+fn the_writer_adds_an_event_quiet_after_a_time_without_records() {
     let capture = written(1 << 20);
     capture.tap.queue.end(EndReason::Stopped);
     let limits = FileLimits {

@@ -463,7 +463,7 @@ mod tests {
     /// A gate is closed while operations wait too long for connections: it then limits the rate of
     /// logins.
     #[test]
-    fn when_a_login_gate_closes_its_first_limit_is_the_recent_average_rate_of_logins() {
+    fn the_first_limit_of_a_closed_login_gate_is_the_recent_average_rate() {
         let gate = Gate::of_logins();
         for wait in [Duration::ZERO, BUSY] {
             for _ in 0..5 {

@@ -254,7 +254,7 @@ mod tests {
 
     /// A walk is a pass over all bytes of a message.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn during_a_walk_of_more_than_1_mib_another_thread_runs_the_other_tasks() {
+    async fn another_thread_runs_the_other_tasks_during_a_walk_of_more_than_1_mib() {
         let walks = async {
             let work = HeavyWork::new(1);
             let (ran, other) = mpsc::channel();

@@ -191,7 +191,7 @@ async fn connections_for_the_min_pool_size_of_a_user_are_limited_by_max_connecti
 }
 
 #[tokio::test(start_paused = true)]
-async fn if_a_connection_for_min_pool_size_fails_the_next_one_is_for_another_user() {
+async fn a_failed_connection_for_min_pool_size_is_followed_by_one_for_another_user() {
     let now = Instant::now();
     let (mut inner, _users) = cleared(2, 20, now);
     let todo = inner.maintain(now, |_| false);

@@ -86,7 +86,7 @@ mod tests {
 
     /// About eight connections may begin at the same time (a *burst*).
     #[tokio::test(start_paused = true)]
-    async fn after_a_burst_new_connections_begin_one_after_another_at_the_given_rate() {
+    async fn new_connections_begin_at_the_given_rate_after_a_burst() {
         let mut pace = Pace::new(NonZeroU32::new(100), 0.25);
         let turns = turns(&mut pace, 108, Instant::now());
         let at_once = turns.iter().filter(|turn| turn.is_zero()).count();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_a_long_pause_only_a_small_burst_of_connections_begins_immediately() {
+    async fn only_a_small_burst_of_connections_begins_at_once_after_a_long_pause() {
         let mut pace = Pace::new(NonZeroU32::new(100), 0.25);
         let now = Instant::now();
         turns(&mut pace, 50, now);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_rate_limit_all_connections_begin_immediately() {
+    async fn all_connections_begin_at_once_without_a_rate_limit() {
         let mut pace = Pace::new(None, 0.25);
         let all = turns(&mut pace, 1_000, Instant::now());
         assert!(all.iter().all(Duration::is_zero));

@@ -325,7 +325,7 @@ async fn a_checkout_keeps_its_permit_to_wait_for_data_until_its_check_in() {
 
 /// The user still has its connection, so it does not get the permit a second time.
 #[tokio::test]
-async fn if_a_server_takes_much_longer_than_a_slice_another_user_gets_the_permit() {
+async fn another_user_gets_the_permit_if_a_server_takes_much_longer_than_a_slice() {
     let scene = Scene::ready(limits()).await;
     let lane = scene.pool.lane();
     let mut checkout = scene.check_out().await.unwrap();

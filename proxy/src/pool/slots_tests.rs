@@ -594,7 +594,7 @@ async fn waiting_commits_of_one_user_leave_freed_slots_to_operations_of_other_us
 
 /// A long operation no longer counts towards the concurrency limit, so its slot becomes free.
 #[tokio::test(start_paused = true)]
-async fn when_a_new_operation_arrives_waiters_get_the_slots_of_operations_that_became_long() {
+async fn waiters_get_slots_of_long_operations_when_a_new_operation_arrives() {
     let [long, short] = ["long", "short"].map(identity);
     let mut now = Instant::now();
     let mut inner = limited(fixed(4));

@@ -64,8 +64,9 @@ impl Reading {
     }
 }
 
-/// Maximum time by which the uptime may rise more than the measured time between two replies. A
-/// late first reply causes a difference, but a command is abandoned after ten seconds.
+/// Maximum time by which the rise of the uptime may exceed the measured time between two replies.
+/// After a late first reply, the measured time is too short. Usually ten seconds at most are
+/// missing, because a command without a reply is then abandoned.
 const MAX_LATENESS: Duration = Duration::from_secs(15);
 
 /// Identifies the server process that sent a reply.

@@ -192,7 +192,7 @@ fn the_server_status_command_excludes_unused_sections() {
 }
 
 #[tokio::test]
-async fn calls_of_configure_and_set_servers_at_the_same_time_do_not_block_each_other() {
+async fn concurrent_calls_of_configure_and_set_servers_do_not_block_each_other() {
     const ROUNDS: u64 = 5_000;
     let pulse = Arc::new(Pulse::new(account(), server().settings, Handle::current()));
     let (configured, other) = (Arc::clone(&pulse), Arc::clone(&pulse));

@@ -120,7 +120,7 @@ mod tests {
     use seawall_insight::{Incomparable, Side};
 
     #[test]
-    fn without_data_for_the_earlier_period_changes_are_reported_as_not_comparable() {
+    fn changes_are_not_comparable_without_data_for_the_earlier_period() {
         let compared = |from, to| Compared {
             from,
             to,

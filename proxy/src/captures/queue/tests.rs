@@ -127,7 +127,7 @@ fn kinds(records: &[Content]) -> Vec<String> {
 
 /// A capture can begin at an event, such as a storm, and then contains the last records before it.
 #[test]
-fn before_an_event_the_queue_keeps_the_last_second_of_records_and_the_clients_in_them() {
+fn a_queue_before_an_event_keeps_the_last_second_of_records_and_their_clients() {
     let (queue, totals, now) = ring(1 << 20);
     let began = |at_us| ClientBegan {
         at_us,

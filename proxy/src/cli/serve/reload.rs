@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_that_fail_one_after_the_other_are_reported_once() {
+    fn consecutive_failed_checks_are_reported_once() {
         let mut watch = Watch::new("start");
         assert!(watch.record_failure());
         assert!(!watch.record_failure());

@@ -123,7 +123,7 @@ async fn the_last_piece_of_a_large_reply_is_held_back_until_the_backlog_is_sent(
 }
 
 #[tokio::test]
-async fn without_free_memory_a_large_reply_is_forwarded_in_small_pieces() {
+async fn a_large_reply_is_forwarded_in_small_pieces_without_free_memory() {
     let budget = MemoryBudget::of_bytes(2 * PIECE_BYTES);
     let (_, read, sent) = forward_to_reader(&budget).await;
     assert!(

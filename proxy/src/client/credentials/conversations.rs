@@ -272,7 +272,7 @@ mod tests {
 
     /// A *conversation* is a login at a server that still waits for the proof of the client.
     #[tokio::test(start_paused = true)]
-    async fn when_a_conversation_ends_only_one_login_that_waits_for_it_is_woken() {
+    async fn the_end_of_a_conversation_wakes_only_one_waiting_login() {
         const LOGINS: usize = 100;
         let conversations = Conversations::<()>::new(1);
         let begin = || conversations.begin(sharer(1), deadline());
@@ -301,7 +301,7 @@ mod tests {
 
     /// A *conversation* is a login at a server that still waits for the proof of the client.
     #[tokio::test(start_paused = true)]
-    async fn if_a_login_that_may_begin_is_cancelled_the_next_waiting_login_may_begin() {
+    async fn the_next_login_may_begin_if_a_login_that_may_begin_is_cancelled() {
         let conversations = Conversations::new(1);
         let held = begun(&conversations, 1, "a").await;
         let [mut first, mut second] =

@@ -339,7 +339,7 @@ mod tests {
 
     /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     #[tokio::test(start_paused = true)]
-    async fn when_a_first_login_ends_only_one_waiting_login_of_its_address_is_woken() {
+    async fn the_end_of_a_first_login_wakes_only_one_login_of_its_address() {
         const LOGINS: usize = 100;
         let flights = &Arc::<Flights>::default();
         let began = Instant::now();
@@ -395,7 +395,7 @@ mod tests {
 
     /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     #[tokio::test(start_paused = true)]
-    async fn if_a_woken_login_is_cancelled_the_next_waiting_login_is_woken() {
+    async fn the_next_login_is_woken_if_a_woken_login_is_cancelled() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let first = lead(&flights, 1, began).unwrap();

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn if_max_spare_connections_are_kept_a_new_one_replaces_the_longest_unused_one() {
+    async fn at_the_maximum_a_new_spare_connection_replaces_the_longest_unused_one() {
         let mut spares = Spares::default();
         let now = Instant::now();
         for _ in 0..MAX_SPARE {

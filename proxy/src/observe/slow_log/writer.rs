@@ -240,7 +240,7 @@ mod tests {
 
     /// The buffer of a socket accepts a part of a long line, like a disk that becomes full.
     #[test]
-    fn a_line_after_a_line_that_was_written_in_part_begins_on_a_new_line() {
+    fn the_line_after_a_partly_written_line_begins_on_a_new_line() {
         let (written, mut reader) = UnixStream::pair().unwrap();
         written.set_nonblocking(true).unwrap();
         reader.set_nonblocking(true).unwrap();

@@ -144,7 +144,7 @@ fn an_exported_shape_series_has_its_shape_text_and_its_start_time() {
 }
 
 #[test]
-fn after_16_kinds_of_failures_all_further_kinds_are_counted_in_one_series() {
+fn failures_beyond_16_kinds_are_counted_in_one_series() {
     let observer = observer();
     let find = doc! {"find": "orders", "$db": "shop"};
     for code in 1..=40 {

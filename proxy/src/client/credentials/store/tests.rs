@@ -43,7 +43,7 @@ fn learn(store: &mut Store, name: &str, password: &str, user_id: u8, now: Instan
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_password_change_the_user_keeps_its_identity_but_not_its_old_login() {
+async fn a_user_keeps_its_identity_but_not_its_login_after_a_password_change() {
     let (mut store, now) = (store(), Instant::now());
     let before = learn(&mut store, "u", "one", 1, now);
     let (changed, _) = credentials("u", "two", 1);
@@ -252,7 +252,7 @@ async fn a_late_reply_does_not_restore_a_dropped_user_whose_cached_keys_had_expi
 }
 
 #[tokio::test(start_paused = true)]
-async fn if_a_server_refuses_keys_that_were_already_replaced_the_user_stays_known() {
+async fn a_user_stays_known_if_a_server_refuses_keys_that_were_replaced() {
     let (mut store, now) = (store(), Instant::now());
     let known = learn(&mut store, "u", "one", 1, now);
     let before = known.identity.login_version();
@@ -336,7 +336,7 @@ async fn keys_need_no_new_request_for_a_second_and_mechanisms_are_cached_for_fiv
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_newly_requested_keys_arrive_another_login_may_claim_the_cached_keys() {
+async fn another_login_may_claim_the_cached_keys_after_new_keys_have_arrived() {
     let (mut store, now) = (store(), Instant::now());
     learn(&mut store, "u", "one", 1, now);
     let second = Duration::from_secs(1);

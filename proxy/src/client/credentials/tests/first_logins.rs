@@ -27,7 +27,7 @@ use seawall_auth::{
 
 /// After the first login, Seawall has the keys of the user, and pools the server connection.
 #[tokio::test]
-async fn after_a_server_checked_the_first_login_seawall_checks_later_logins_itself() {
+async fn seawall_itself_checks_logins_after_a_server_has_checked_the_first_one() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     assert_eq!(known.identity.status(), IdentityStatus::Good);
@@ -43,7 +43,7 @@ async fn after_a_server_checked_the_first_login_seawall_checks_later_logins_itse
 }
 
 #[tokio::test]
-async fn after_a_wrong_password_the_same_connection_serves_another_login() {
+async fn a_connection_serves_another_login_after_a_wrong_password() {
     let scene = Scene::new().await;
     assert!(refused(scene.log_in("u", "wrong").await));
     assert_eq!(scene.pool.snapshot().available, 0);
@@ -551,7 +551,7 @@ async fn only_error_13_shows_that_a_server_requires_a_login() {
 }
 
 #[tokio::test]
-async fn in_credential_mode_lookup_a_refused_anonymous_client_does_not_change_the_mode() {
+async fn a_refused_anonymous_client_does_not_change_the_credential_mode_lookup() {
     let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
     scene.credentials.anonymous_refused();
     assert_eq!(scene.credentials.mode(), CredentialMode::Lookup);

@@ -27,7 +27,7 @@ async fn unchanged_keys_from_the_server_confirm_the_cached_keys() {
 }
 
 #[tokio::test]
-async fn concurrent_readings_of_the_keys_of_a_user_send_one_users_info_to_the_server() {
+async fn concurrent_readings_of_the_keys_of_a_user_send_one_users_info() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let mut readings = Vec::new();
@@ -43,7 +43,7 @@ async fn concurrent_readings_of_the_keys_of_a_user_send_one_users_info_to_the_se
 }
 
 #[tokio::test]
-async fn after_a_password_change_the_user_keeps_its_identity_but_its_stored_login_is_cleared() {
+async fn a_reading_after_a_password_change_keeps_the_identity_and_clears_its_login() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.set_password("u", "changed");
@@ -58,7 +58,7 @@ async fn after_a_password_change_the_user_keeps_its_identity_but_its_stored_logi
 
 /// A new connection could not log in, because no client has logged in with the new password yet.
 #[tokio::test]
-async fn after_a_password_change_a_reading_of_the_keys_waits_for_a_connection_in_use() {
+async fn a_reading_after_a_password_change_waits_for_a_connection_in_use() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.set_password("u", "changed");
@@ -80,7 +80,7 @@ async fn after_a_password_change_a_reading_of_the_keys_waits_for_a_connection_in
 /// To read a user's keys again, Seawall sends `usersInfo` as this user. Every user may read its own
 /// keys. If a server replies with error 13 (Unauthorized), the user no longer exists.
 #[tokio::test]
-async fn if_a_user_was_dropped_its_identity_is_gone_and_its_connections_are_closed() {
+async fn a_dropped_user_loses_its_identity_and_its_connections() {
     for gone in [no_user(), error(13)] {
         let scene = Scene::new().await;
         let known = scene.log_in("u", "secret").await.unwrap();
@@ -93,7 +93,7 @@ async fn if_a_user_was_dropped_its_identity_is_gone_and_its_connections_are_clos
 }
 
 #[tokio::test]
-async fn if_the_server_fails_while_a_users_keys_are_read_the_cached_keys_stay_valid() {
+async fn cached_keys_stay_valid_if_the_server_fails_while_they_are_read_again() {
     // 10107 is NotWritablePrimary, 11600 InterruptedAtShutdown, 50 MaxTimeMSExpired.
     for code in [10_107, 11_600, 50] {
         let scene = Scene::new().await;
@@ -150,7 +150,7 @@ async fn clients_stay_logged_in_if_one_router_refuses_their_keys_but_another_has
 /// A mongos refuses each login while it cannot read users from the config servers. The reason may
 /// also be a new password, so a server must check the next login of the user.
 #[tokio::test]
-async fn if_the_only_router_refuses_the_keys_of_a_user_its_clients_stay_logged_in() {
+async fn clients_stay_logged_in_if_the_only_router_refuses_their_keys() {
     let scene = Scene::behind(
         CredentialMode::Own,
         Vec::new(),
@@ -186,7 +186,7 @@ async fn cached_keys_are_removed_after_a_failed_proof_if_all_routers_refuse_them
 }
 
 #[tokio::test]
-async fn if_a_client_proof_does_not_match_the_cached_keys_the_keys_are_read_again() {
+async fn keys_are_read_again_after_a_proof_that_does_not_match_the_cached_keys() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.credentials.proof_failed(&user("u"), &known.identity);
@@ -226,7 +226,7 @@ async fn one_login_of_a_user_at_a_time_may_use_keys_that_were_read_in_the_last_s
 }
 
 #[tokio::test]
-async fn while_a_login_uses_the_cached_keys_the_next_login_waits_for_newly_read_keys() {
+async fn a_login_waits_for_new_keys_while_another_login_uses_the_cached_keys() {
     let scene = Scene::new().await;
     scene.log_in("u", "secret").await.unwrap();
     let lent = scene.credentials.fresh(&user("u"), Instant::now());
