@@ -6,8 +6,8 @@
 //! `instances`, goes to all peers at the same time. All of this runs on the control plane (the
 //! threads that serve no clients), and everything has a limit: the time and the size of a peer's
 //! reply, the requests in flight per peer, the memory for all replies, and the number of merges. A
-//! peer that did not reply is not asked again for some seconds, so that it does not delay every
-//! further request.
+//! peer that did not reply gets no request for some seconds. Otherwise it would delay every further
+//! request.
 
 mod endpoints;
 mod live;

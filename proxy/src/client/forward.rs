@@ -38,9 +38,9 @@ pub(super) enum Reply {
     Forwarded(Forwarded),
 }
 
-/// Reads the awaited reply. A large reply that the server has not compressed is forwarded as it
-/// arrives, unless Seawall compresses it for the client. If the server counts as hung before
-/// Seawall has forwarded a byte of the reply, the result is [`RelayError::Server`]. Later, it is
+/// Reads the awaited reply. A large reply is forwarded as it arrives, if neither the server nor
+/// Seawall compresses it. If the server counts as hung before Seawall has forwarded a byte of the
+/// reply, the result is [`RelayError::Server`]. If the server counts as hung later, the result is
 /// [`RelayError::MidReply`]. An operation that waits for data has a `permit`, which is released for
 /// other users when the reply begins.
 pub(super) async fn relay_reply(

@@ -1,6 +1,6 @@
 //! Bounded resources that several holders share. A holder gets a further unit only while it holds
-//! fewer units than a multiple of the free units ([`is_within_share`]). So no holder can use the
-//! whole resource, unless the resource has fewer than nine units.
+//! fewer units than a multiple of the free units ([`is_within_share`]). A single holder can use all
+//! units only of a resource with fewer than nine units.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

@@ -11,8 +11,8 @@
 //!   [`Need::Slot`](super::Need::Slot). A small `max_server_connections` has no reserve.
 //!
 //! For a command of Seawall itself, a further connection is established only after the command has
-//! waited for a short time, because usually an operation of the same user ends within this time,
-//! and the command gets that operation's connection.
+//! waited for a short time. Usually an operation of the same user ends within this time, and the
+//! command gets the connection of this operation.
 //!
 //! A connection above `max_pool_size` is kept like all others: until it has been unused for
 //! `max_idle_time`, until another user needs it, or until `max_pool_size` is lowered. Otherwise

@@ -132,9 +132,9 @@ impl User {
 
     /// True if Seawall must establish a connection to reach `min_pool_size`: the user has fewer
     /// connections, `refill_after` has passed, and Seawall has what it needs to log in as the user.
-    /// A user whose last login was refused, and that has neither connections nor waiters, gets no
-    /// connection: the user may have been dropped or have a new password.
-    /// [`Limits::max_connecting`] is not checked here.
+    /// A user without connections and waiters gets no connection after a refused login, because the
+    /// user may have been dropped or may have a new password. [`Limits::max_connecting`] is not
+    /// checked here.
     pub(super) fn is_short(&self, limits: &Limits, now: Instant) -> bool {
         let is_given_up = self.is_refused && self.total() == 0 && self.waiters.is_empty();
         self.total() < limits.min_pool_size.min(limits.max_pool_size)

@@ -123,8 +123,8 @@ pub struct ServerDescription {
     /// The time at which an operation or a probe first failed at this server since its last
     /// successful probe. `None` if none has failed since then.
     pub failed_since: Option<Instant>,
-    /// The time at which the server first replied that it is no longer the primary or no longer a
-    /// secondary, while the driver's monitoring has not noticed this change yet; else `None`.
+    /// The time at which the server first replied that it is no longer the primary or a secondary.
+    /// `None` if there was no such reply, or if the driver's monitoring has noticed the change.
     pub demoted_since: Option<Instant>,
 }
 
@@ -146,8 +146,8 @@ impl ServerDescription {
         self.failed_since.is_some()
     }
 
-    /// True if the server replied that it is no longer the primary or no longer a secondary, and
-    /// the driver's monitoring has not noticed this change yet.
+    /// True if the server replied that it is no longer the primary or a secondary, and the driver's
+    /// monitoring has not noticed this change yet.
     pub(super) fn is_demoted(&self) -> bool {
         self.demoted_since.is_some()
     }

@@ -58,8 +58,8 @@ fn the_buffer_of_kept_operations_is_replaced_if_one_of_its_limits_changes() {
 #[test]
 fn an_event_begins_a_capture_after_the_capture_of_an_earlier_event_failed() {
     let folder = Folder::new("failed-begin");
-    // The capture directory is a symbolic link to a path that does not exist. So it has no
-    // captures, and no capture can begin, because the directory cannot be created.
+    // The capture directory is a symbolic link to a path that does not exist. So Seawall cannot
+    // create the directory, and no capture can begin.
     std::os::unix::fs::symlink(folder.0.with_extension("absent"), &folder.0).unwrap();
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
     captures.prepare();

@@ -11,7 +11,7 @@ use crate::{
 use seawall_stats::Phase;
 
 impl Operation<'_> {
-    /// Sends a whole reply, unless the client wants none.
+    /// Sends a whole reply if the client wants a reply.
     pub(super) async fn send(
         &self,
         reply: HeldReply,
