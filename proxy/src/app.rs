@@ -524,8 +524,8 @@ impl App {
         let closed_clients = if all_left { 0 } else { self.tracker.len() };
         let limits = &self.shared.limits;
         self.spread(|percent| limits.close_clients(percent)).await;
-        // First ask clients to close: a client with a running operation closes after its reply.
-        // Then cut the clients whose operations still run.
+        // The call above asks clients to close: a client with a running operation closes after its
+        // reply. The next call cuts the clients whose operations still run.
         self.spread(|percent| limits.cut_clients(percent)).await;
         self.tracker.wait().await;
         self.shared.routing.topology.close();

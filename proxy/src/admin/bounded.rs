@@ -289,7 +289,7 @@ impl Connection {
             _ => {}
         }
         if self.is_write_blocked && written.is_ready() {
-            // A read may wait for the end of this write.
+            // A read may wait for the end of this write, so the task is woken.
             cx.waker().wake_by_ref();
         }
         self.is_write_blocked = written.is_pending();

@@ -361,7 +361,7 @@ impl Copier<'_> {
         let mut created = 0;
         for mut index in indexes {
             let index_name = index.get_str("name").unwrap_or_default().to_owned();
-            // The clustered index was created with the collection.
+            // The index on `_id` and the clustered index were created with the collection.
             if index_name == "_id_" || index.get_bool("clustered").unwrap_or(false) {
                 continue;
             }

@@ -196,7 +196,7 @@ async fn read_more(
     length: Option<usize>,
 ) -> Result<(), RelayError> {
     match read_or_gone(client, server, interrupt, held).await {
-        // No byte of the reply has been forwarded.
+        // No byte of the reply has been forwarded, so the client can still get another reply.
         Some(Ok(0)) => Err(RelayError::Server(io::ErrorKind::UnexpectedEof.into())),
         Some(Ok(_)) if length.is_some_and(|length| held.len() > length) => {
             Err(RelayError::Foreign("bytes after the reply"))

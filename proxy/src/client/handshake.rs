@@ -139,7 +139,7 @@ impl Client {
         }
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();
-            // The client may have begun a login.
+            // If the monitor had begun a login, the deadline of the login ends with this hello.
             self.handshake = None;
             return Ok(());
         }

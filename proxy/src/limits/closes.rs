@@ -172,7 +172,7 @@ mod tests {
     async fn clients_whose_keys_were_refused_are_closed_one_after_another_within_30_s() {
         let turns = Closes::default().refused_keys;
         let began = Instant::now();
-        // All turns would take 100 s.
+        // If each close waited for its turn, all closes would take 100 s.
         let closes = (0..10_000).map(async |_| {
             assert!(turns.take(from(1), || true).await);
             began.elapsed().as_secs()

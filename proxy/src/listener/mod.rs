@@ -414,6 +414,7 @@ async fn admit_proxied(acceptor: Acceptor, mut stream: TcpStream, peer: Peer, pl
         },
         Ok(None) => peer,
         // A load balancer may check the health of Seawall with a connection that it closes at once.
+        // So such an end is counted, but it is neither logged nor a refusal.
         Err(error) if is_departure(&error) => {
             return acceptor.shared.recorder.client_left_unserved("connected");
         }

@@ -154,7 +154,7 @@ impl<'a> Observation<'a> {
             let failed = std::mem::take(&mut self.record.phases[phase]);
             self.record.phases[Phase::Checkout] += failed;
         }
-        // The client never sees the failed reply.
+        // The client never sees the failed reply, so the reply and its code do not count.
         self.record.has_reply = false;
         self.record.code = None;
         let servers = self.recorder.servers.lock();

@@ -86,7 +86,8 @@ impl ServerPool {
 
     /// Waits until the pool is not paused. Returns at once if the pool is closed. Cancel safe.
     pub(crate) async fn until_open(&self) {
-        // The sender exists as long as the pool.
+        // The wait cannot fail, because the sender exists as long as the pool. So the result is
+        // ignored.
         drop(
             self.paused
                 .subscribe()

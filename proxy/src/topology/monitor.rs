@@ -502,7 +502,7 @@ impl Source {
             }
             return;
         }
-        // The last events of a client that was given up may arrive late.
+        // Late events of a client that was given up are ignored.
         let newest = events.next.as_ref().map_or(events.selected, |(of, _)| *of);
         if number > events.selected && number >= newest {
             events.next = Some((number, description));

@@ -79,7 +79,7 @@ impl LogControl {
 
     /// Applies changed settings. The environment variable `SEAWALL_LOG` still overrides the level.
     pub(super) fn configure(&self, log: &Log) {
-        // Both calls fail only if the log no longer exists.
+        // Both calls fail only if the log no longer exists, so their results are ignored.
         drop(self.filter.reload(filter(log, self.variable.as_deref())));
         drop(self.format.reload(format(log, &self.writer)));
     }

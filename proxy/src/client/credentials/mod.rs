@@ -552,7 +552,7 @@ impl Credentials {
         if let Some(mechanisms) = valid {
             return Ok(mechanisms);
         }
-        // An empty list means that the user did not exist at that time.
+        // An empty list means that the user did not exist at that time, so the list is not used.
         let last = last.filter(|mechanisms| !mechanisms.is_empty());
         let limit = match last {
             Some(_) => KNOWN_QUESTION_LIMIT,

@@ -63,7 +63,8 @@ impl Client {
         let input = input(parsed, &sequences);
         let (shared, connected, captured) = (&self.shared, &self.connected, &mut self.captured);
         let (size, bytes) = (message.header.message_length, message.bytes.len());
-        // The recording and the observation both need a pass over the whole command.
+        // The recording and the observation each need a pass over the whole command. For a long
+        // command, the passes wait for a turn (`Heavy::walk`).
         let mut begin = || {
             let arrived = arrived(message, command, &input, now);
             let recording = record_command(&shared.captures, captured, connected, &arrived);
@@ -125,7 +126,7 @@ impl Client {
         match sent {
             Ok(()) => observation.finish(outcome, Instant::now()),
             Err(End::Closed) => observation.finish_closed(Outcome::ClientGone, Instant::now()),
-            // The observation counts the client as gone.
+            // The drop of the observation counts the client as gone.
             Err(End::Gone | End::Relayed) => {}
         }
         sent

@@ -213,7 +213,7 @@ impl Operation<'_> {
                     return Err(CheckOutFailure::NoServer);
                 }
                 if is_pinned {
-                    // The operation needs the server of this pool.
+                    // The operation needs the server of this pool, so it waits for this pool.
                     drop(timeout_at(deadline, pool.until_open()).await);
                 } else {
                     // The next snapshot of the topology shows that the pool is paused or removed,

@@ -222,7 +222,8 @@ impl Write for Bounded {
         let room = self.room();
         let fitting = bytes.get(..room.min(bytes.len())).unwrap_or_default();
         self.bytes.extend_from_slice(fitting);
-        // `write_all` fails if 0 bytes of a non-empty buffer were written.
+        // If the buffer is full, no byte is written. Then `write_all` fails, which ends the
+        // writing.
         Ok(fitting.len())
     }
 
