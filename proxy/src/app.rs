@@ -70,10 +70,12 @@ pub use self::{peers::PeersError, server_tls::DeploymentTlsError, telemetry::Tel
 /// this duration.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
 
-/// Maximum time that HTTP requests may take after the end of a drain.
+/// Maximum time that HTTP requests may take after the end of a drain. A caller that reads slowly
+/// must not prevent the end of the process.
 const ADMIN_END_LIMIT: Duration = Duration::from_secs(1);
 
-/// Maximum time that the last write of the history may take at the end of a drain.
+/// Maximum time that the last write of the history may take at the end of a drain. A disk that
+/// hangs must not prevent the end of the process.
 const HISTORY_CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Interval at which the pools, the stored credentials and the [`Pins`] (the server of each cursor

@@ -30,13 +30,14 @@ use crate::captures::{
 /// in bytes.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Maximum size of one chunk of a streamed capture, in bytes.
+/// Maximum size of one chunk of a streamed capture, in bytes. It bounds the memory of each stream.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Time between two checks for new bytes of a running capture.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Maximum time that a request for captures waits for earlier requests.
+/// Maximum time that a request for captures waits for earlier requests. If they last longer, the
+/// directory of captures probably does not respond.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs a task that uses the directory of captures. The directory may be on a file system that does

@@ -83,7 +83,7 @@ const DEFAULT_LIMIT: usize = 50;
 /// Number of slow operations in a response if the request has no `limit`.
 const DEFAULT_SLOW: usize = 100;
 
-/// Maximum number of rows in a response.
+/// Maximum number of rows in a response. It bounds the memory and the CPU time of a request.
 const MAX_LIMIT: usize = 10_000;
 
 /// The parts and the state of Seawall that HTTP requests use.

@@ -66,7 +66,8 @@ pub(crate) use self::{
     selection::MAX_NAMES,
 };
 
-/// Maximum time for which a request to stop a capture waits until the files are complete.
+/// Maximum time for which a request to stop a capture waits until the files are complete. The disk
+/// may be slow or may hang.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 /// Time between two searches for expired captures.

@@ -156,5 +156,6 @@ fn completions(shell: Shell) -> Exit {
     print(&String::from_utf8_lossy(&script))
 }
 
-/// Maximum time for which an exit waits for threads that read or write files.
+/// Maximum time for which an exit waits for threads that read or write files. Such a thread may
+/// hang.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);

@@ -39,10 +39,11 @@ const DEFAULT_LIMIT: usize = 50;
 /// Maximum number of entries that a reply lists, so that the reply fits into a message.
 const MAX_LIMIT: usize = 1_000;
 
-/// Maximum number of `seawall` commands that run at the same time.
+/// Maximum number of `seawall` commands that run at the same time. Each of them uses a server
+/// connection, to ask for rights.
 const MAX_AT_A_TIME: usize = 4;
 
-/// Maximum size of a reply, a little less than the maximum size of a document.
+/// Maximum size of a reply in bytes, a little less than the maximum size of a document.
 const MAX_REPLY_BYTES: usize = 16_000_000;
 
 /// A command about Seawall itself.

@@ -64,7 +64,7 @@ const SLOWER: f64 = 0.9;
 const FASTER: f64 = 1.15;
 
 /// If a gate has more waiters than this, each tick removes the waiters whose client has
-/// disconnected.
+/// disconnected. Otherwise they would use memory until their turn.
 const PURGE_BEYOND: usize = 8_192;
 
 /// A gate at which logins or new clients wait.

@@ -37,7 +37,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// the threads had less than about a tenth of the CPU time of a core.
 const LEAST_TURNS: u64 = 5;
 
-/// Time for which all new tasks run on the fallback threads after a task has moved to them.
+/// Time for which all new tasks run on the fallback threads after a task has moved to them. Without
+/// this rule, each task would first wait for [`PATIENCE`].
 const BUSY_TIME: Duration = Duration::from_secs(1);
 
 /// Number of tasks that a thread runs between two checks for events of sockets. The number is

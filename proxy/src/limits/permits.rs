@@ -116,7 +116,8 @@ impl Eviction {
     }
 }
 
-/// Maximum number of connections that one search for a silent connection examines.
+/// Maximum number of connections that one search for a silent connection examines. During the
+/// search, all permits are locked.
 const MAX_EXAMINED: usize = 16;
 
 /// A connection that has a permit.

@@ -12,15 +12,16 @@ use tokio::time::Instant;
 use super::recent::{RecentMap, Retired};
 use seawall_locks::Mutex;
 
-/// Maximum number of keys that are remembered. The keys with the most recent events stay.
+/// Maximum number of keys that are remembered, which bounds memory. The keys with the most recent
+/// events stay.
 const MAX_KEYS: usize = 10_000;
 
 /// Each event of a key moves the key's time `paid_until` forward. The event may happen if
 /// `paid_until` is then at most this far in the future.
 const BURST: Duration = Duration::from_secs(1);
 
-/// Longest delay of an event. Even after a large burst, later events of the same key are delayed by
-/// at most this time.
+/// Longest delay of an event. So even after a large burst, later events of the same key are delayed
+/// by at most this time.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// A rate limit for each key.

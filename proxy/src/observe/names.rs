@@ -18,7 +18,7 @@ use seawall_shape::{ChildName, LearnedNames, Prefix};
 /// Maximum number of names below one prefix; if there are more, the names are data.
 const MAX_NAMES: usize = 64;
 
-/// Maximum number of prefixes whose names are counted at the same time.
+/// Maximum number of prefixes whose names are counted at the same time. It bounds memory.
 const MAX_WATCHED: usize = 1_024;
 
 /// Maximum number of learned prefixes. Once this number is reached, no more prefixes are learned,

@@ -36,8 +36,9 @@ use super::{
 /// the text of the shape.
 pub(crate) const OTHER: &str = "other";
 
-/// Maximum number of fine rows (rows that count one shape) for shapes with the same coarse shape,
-/// that is, shapes that differ only in parts such as a projection.
+/// Maximum number of fine rows (rows that count one shape) for shapes with the same coarse shape.
+/// Such shapes differ only in parts such as a projection. Without this limit, a client that varies
+/// these parts could fill the table.
 const FINE_PER_COARSE: u32 = 64;
 
 /// Maximum length of a database name and a collection name together, in bytes. This maximum limits
@@ -47,13 +48,15 @@ const FINE_PER_COARSE: u32 = 64;
 /// Source: MongoDB's limit of 255 bytes for a namespace, with the dot.
 const MAX_NAME_BYTES: usize = 254;
 
-/// Maximum number of coarse rows (rows that count a group of similar shapes) of a namespace.
+/// Maximum number of coarse rows (rows that count a group of similar shapes) of a namespace. So one
+/// namespace alone cannot fill the table with them.
 const COARSE_PER_NAMESPACE: u32 = 512;
 
 /// At most one row in ten is coarse, because coarse rows are never evicted.
 const COARSE_SHARE: usize = 10;
 
-/// Maximum number of new shapes of one namespace that get a row within one second.
+/// Maximum number of new shapes of one namespace that get a row within one second. So shapes that
+/// occur only once do not fill the table at once.
 const ADMITTED_PER_SECOND: u32 = 20;
 
 /// Assumed average number of non-empty histogram buckets in a row, to estimate the row's memory.
@@ -64,7 +67,8 @@ const BUCKETS_OF_A_ROW: usize = 24;
 /// half in this time.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// How long a row stays reserved for a shape that does not occur again, in seconds.
+/// How long a row stays reserved for a shape that does not occur again, in seconds. After that,
+/// another shape can use the row.
 const PROMOTION_LIFE: u32 = 60;
 
 /// Maximum number of shapes that get a reserved row within one second.

@@ -24,7 +24,8 @@ use super::{
     registry::OTHER,
 };
 
-/// Maximum number of shapes with their own series. All other shapes share the series `other`.
+/// Maximum number of shapes with their own series. All other shapes share the series `other`. So a
+/// scrape stays small.
 const EXPORTED_SHAPES: usize = 200;
 
 /// A shape loses its series when its rank by weight exceeds this number. The number is larger than
@@ -38,7 +39,7 @@ const SERIES_LIFE: Duration = Duration::from_secs(600);
 /// removed.
 const REFRESH_AFTER: Duration = Duration::from_secs(60);
 
-/// Maximum length of a shape's exported text, in bytes.
+/// Maximum length of a shape's exported text, in bytes. It bounds the size of a scrape.
 const EXPORTED_TEXT_BYTES: usize = 256;
 
 /// The metric series of shapes.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use seawall_shape::ShapeId;
 
-/// Maximum number of shapes in the sketch.
+/// Maximum number of shapes in the sketch. It bounds memory.
 const ENTRIES: usize = 1_024;
 
 /// A Space-Saving sketch with weights. An entry's weight is never less than the true weight of the

@@ -23,7 +23,7 @@ use super::{
 const FOLDED_SHAPES: usize = 1_024;
 
 /// Maximum number of error codes that each metric of a namespace counts separately. Further codes
-/// are counted together as [`OTHER_CODES`].
+/// are counted together as [`OTHER_CODES`], so that the number of metric series is bounded.
 const ERROR_CODES: usize = 32;
 
 /// Maximum number of error codes counted separately per shape. Further codes are counted together

@@ -25,7 +25,7 @@ use seawall_locks::Mutex;
 /// Number of shards of a table. With 16 shards, threads rarely wait for each other.
 const SHARDS: usize = 16;
 
-/// Maximum number of sessions whose last write is remembered.
+/// Maximum number of sessions whose last write is remembered. It bounds memory.
 const REMEMBERED_WRITES: usize = 65_536;
 
 /// How long a session's last write is remembered. For a commit or abort, this time begins again at

@@ -257,8 +257,8 @@ pub struct UserSnapshot {
     pub wait_queue: usize,
 }
 
-/// Minimum time between two searches for waiters whose deadline has passed. A wait may end later
-/// than its deadline, by at most this time.
+/// Minimum time between two searches for waiters whose deadline has passed. Each search examines
+/// all waiters. A wait may end later than its deadline, by at most this time.
 const MIN_EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Maximum number of connections of one user to the server. The [`Lane`] computes its number of

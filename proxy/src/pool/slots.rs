@@ -32,6 +32,7 @@ pub(super) const WINDOW: Duration = Duration::from_millis(100);
 pub(super) const RESERVE: usize = 8;
 
 /// Minimum time between two searches for long operations that can become exempt from the limit.
+/// Each search examines all operations in progress.
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// An operation whose client has left counts as late (its reply came too late to be useful) only if

@@ -20,7 +20,7 @@ use super::{
 use crate::{pool::ServerPool, runtime::OccasionalLog};
 use seawall_transport::connection::{Connection, EstablishError, ServerAddress, reply_is_ok};
 
-/// Time between probes of a failed server.
+/// Time between probes of a failed server. So a server that has recovered is found soon.
 const FAILED_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Minimum time between the starts of two probes. This minimum limits the number of probes when

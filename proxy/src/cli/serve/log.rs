@@ -30,10 +30,12 @@ use crate::runtime::AUDIT_TARGET;
 /// Environment variable that overrides the log level, with the syntax of `tracing`'s filters.
 const LOG_VARIABLE: &str = "SEAWALL_LOG";
 
-/// Maximum number of lines that wait to be written. Further lines are dropped and counted.
+/// Maximum number of lines that wait to be written. Further lines are dropped and counted, so that
+/// the lines use little memory if the reader of standard error hangs.
 const MAX_WAITING_LINES: usize = 8_192;
 
-/// Maximum time for which Seawall waits at its exit until the queued lines are written.
+/// Maximum time for which Seawall waits at its exit until the queued lines are written. The reader
+/// of standard error may hang.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 type Filtered = Layered<reload::Layer<EnvFilter, Registry>, Registry>;

@@ -21,7 +21,8 @@ use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
 /// Minimum age of a conversation (a first login that waits for its client, see the module
-/// documentation) that Seawall ends to make room for another conversation.
+/// documentation) that Seawall ends to make room for another conversation. Most clients send their
+/// proof within this time.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Shortest time between two attempts of a waiting login to end another conversation. More frequent

@@ -22,14 +22,15 @@ use seawall_wire::Elements;
 const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
 
 /// Pause between two attempts to check out after a connection could not be opened or could not log
-/// in.
+/// in. The next attempt will probably fail too.
 pub(super) const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// While an operation waits for another router, the time between two checks of the user's identity.
 /// A check finds out whether the user has new keys, and whether the client has to log in again.
 const KEYS_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long an `abortTransaction` waits for the router of its transaction.
+/// How long an `abortTransaction` waits for the router of its transaction. The wait is short,
+/// because drivers ignore errors of this command.
 const ABORT_WAIT: Duration = Duration::from_secs(1);
 
 /// How long a `killCursors` and a `getMore` on a change stream wait for an unavailable server. The

@@ -19,10 +19,12 @@ use crate::{
 use seawall_command::Class;
 use seawall_stats::{Outcome, Phase};
 
-/// How long a server waits for data if the client sets no `maxTimeMS`.
+/// How long a server waits for data if the client sets no `maxTimeMS`. Servers have the same
+/// default.
 const DEFAULT_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a slice that has a permit waits for a connection before it gives the permit back.
+/// How long a slice that has a permit waits for a connection before it gives the permit back, so
+/// that other operations can use the permit.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A wait for data at the server that has the operation's cursor.

@@ -36,13 +36,14 @@ use seawall_transport::{MESSAGE_LIMIT, Message, MessageReader, ReadError, Sharer
 use seawall_wire::{MAX_MESSAGE_BYTES, OpCode, OpMsg};
 
 /// Largest number of requests that wait for replies. At this number, Seawall stops reading from the
-/// client.
+/// client, so that the requests in progress use little memory.
 const MAX_PENDING: usize = 256;
 
 /// Maximum number of bytes that one read from a server returns.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// How long Seawall waits for the server to end the connection after the client has left.
+/// How long Seawall waits for the server to end the connection after the client has left. A server
+/// that hangs would never end it.
 pub(super) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The two directions of a relay, and their shared state.

@@ -17,7 +17,7 @@ const KEPT_BYTES: usize = 1024 * 1024;
 /// Largest reply whose copy is not charged to the memory budget, in bytes.
 const FREE_BYTES: usize = 64 * 1024;
 
-/// Largest uncompressed size of a compressed reply that is parsed, in bytes.
+/// Largest uncompressed size of a compressed reply that is parsed, in bytes. It bounds memory.
 const INFLATED_BYTES: usize = 4 * 1024 * 1024;
 
 /// Number of bytes between the header and the document of an `OP_MSG` or `OP_REPLY`. An `OP_MSG`

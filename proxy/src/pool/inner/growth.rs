@@ -20,7 +20,8 @@ use seawall_transport::connection::{Connection, Generation};
 const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 
 /// After a connection of a user could not be established, Seawall establishes no connections for
-/// the user's `min_pool_size` for this time. Connections for waiters are still established.
+/// the user's `min_pool_size` for this time. The next attempt would probably fail too. Connections
+/// for waiters are still established.
 const REFILL_PAUSE: Duration = Duration::from_secs(30);
 
 /// Connections for `min_pool_size` are established only while fewer than this number of connections
@@ -30,6 +31,7 @@ const REFILL_PAUSE: Duration = Duration::from_secs(30);
 const MAX_PENDING_FOR_REFILL: usize = 8;
 
 /// Maximum number of users with waiters that are examined to find the user for a new connection.
+/// During the search, the pool is locked.
 const MAX_USERS_TRIED: usize = 8;
 
 impl Inner {
