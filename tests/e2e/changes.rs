@@ -17,8 +17,8 @@ use seawall_tests::{
 };
 
 use crate::scene::{
-    find, insert, log_in, logged_in, recorded, root, seawall, seawall_at, update_user,
-    with_password, writer,
+    connect, find, insert, log_in, logged_in, recorded, root, seawall, seawall_at, server,
+    update_user, with_password, writer,
 };
 
 /// Logs in five times. Returns the number of refused logins among the first four. The last login
@@ -269,6 +269,26 @@ async fn clients_of_a_dropped_user_get_code_13_and_new_logins_fail() {
     let is_refused = || async { log_in(&seawall, &user.login()).await.1.code() == Some(18) };
     eventually(LIMIT, is_refused).await.unwrap();
     assert_eq!(find(&mut clients[0], &user.name).await.code(), Some(13));
+}
+
+#[tokio::test]
+async fn a_client_whose_user_was_dropped_can_log_in_as_another_user_as_on_a_server() {
+    let seawall = seawall("").await;
+    let direct = server().await.raw_client().await.unwrap();
+    for mut client in [connect(&seawall).await, direct] {
+        let (dropped, other) = (writer().await, writer().await);
+        let outcome = client.login(&dropped.login()).await.unwrap();
+        assert!(outcome.is_authenticated(), "{outcome:?}");
+        assert!(find(&mut client, &dropped.name).await.is_ok());
+        drop_user(&root().await, &dropped).await;
+        let refused = find(&mut client, &dropped.name).await;
+        assert_eq!(refused.code(), Some(13), "{refused:?}");
+        let outcome = client.login(&other.login()).await.unwrap();
+        assert!(outcome.is_authenticated(), "{outcome:?}");
+        assert!(insert(&mut client, &other.name).await.is_ok());
+        let refused = find(&mut client, &dropped.name).await;
+        assert_eq!(refused.code(), Some(13), "{refused:?}");
+    }
 }
 
 #[tokio::test]

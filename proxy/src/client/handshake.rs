@@ -13,7 +13,7 @@ use super::{
     own_reply::{ReplyTo, requires_authentication},
 };
 use crate::captures::CapturedClient;
-use seawall_auth::Identity;
+use seawall_auth::{Identity, IdentityStatus};
 use seawall_command::{
     COMMAND_NOT_FOUND, Command, EXHAUST_HELLO_WITHOUT_MAX_AWAIT_TIME, ErrorReply, Handshake,
     INVALID_BSON, MECHANISM_UNAVAILABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR,
@@ -341,8 +341,11 @@ impl Client {
             return Err(error.into());
         };
         self.connected.reached(Stage::LoggingIn);
-        // The anonymous identity does not count as a first user, so the client may still log in.
-        let current = self.identity.clone().filter(|i| !i.is_anonymous());
+        // The anonymous identity and a user that was dropped do not count as a first user, so the
+        // client may still log in as any user.
+        let is_first_user =
+            |i: &Arc<Identity>| !i.is_anonymous() && i.status() != IdentityStatus::Gone;
+        let current = self.identity.clone().filter(is_first_user);
         let shared = Arc::clone(&self.shared);
         let mut context = self.login_context(&shared);
         let proceeding = login.proceed(&mut context, body, source, current.as_ref());
