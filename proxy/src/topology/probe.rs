@@ -252,8 +252,7 @@ impl Topology {
             return FAILED_PROBE_INTERVAL;
         };
         self.note_ignored_primary(address, &reply.hello);
-        let seen = ClusterTime::of(&reply.hello);
-        ClusterTime::advance(&mut self.state.lock().cluster_time, seen);
+        self.note_cluster_time(address, &reply.hello);
         self.update(address, |member| {
             let has_recovered = member.server.failed_since.take().is_some();
             member.server.probe.apply(&reply, has_recovered);
@@ -299,6 +298,23 @@ impl Topology {
 }
 
 impl Topology {
+    /// Remembers the cluster time in a server's reply to `hello`. Ignores the time if the driver
+    /// has not found that the server belongs to the deployment, or if the server belongs to another
+    /// replica set. The host of a former member may now be part of another cluster. The servers of
+    /// this deployment would refuse each command with a cluster time of the other cluster.
+    ///
+    /// Source: <https://jira.mongodb.org/browse/DRIVERS-2798>.
+    fn note_cluster_time(&self, address: &ServerAddress, hello: &RawDocument) {
+        let mut state = self.state.lock();
+        let member = state.members.get(address);
+        let is_member = member.is_some_and(|member| member.server.server_type.holds_data());
+        let set_name = hello.get_str("setName").ok();
+        let is_of_set = (state.set_name.as_deref()).is_none_or(|own| set_name == Some(own));
+        if is_member && is_of_set {
+            ClusterTime::advance(&mut state.cluster_time, ClusterTime::of(hello));
+        }
+    }
+
     /// Restarts the monitoring if the driver ignores the primary that replied with `hello`.
     fn note_ignored_primary(&self, address: &ServerAddress, hello: &RawDocument) {
         let state = self.state.lock();

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use bson::{RawDocument, rawdoc};
+use bson::{RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 
 use tokio::{
     sync::{Notify, Semaphore},
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Probe, ProbeOutcome, ProbeReply, keep_probing, probe};
 use crate::{
     observe::Recorder,
-    pool::{Demand, tests::limits},
+    pool::{Demand, ServerPool, tests::limits},
     runtime::OccasionalLog,
     scripted::{Response, ScriptedServer},
     topology::{Member, ServerDescription, ServerType, Snapshot, Topology},
@@ -60,6 +60,30 @@ fn replied(outcome: ProbeOutcome) -> ProbeReply {
         ProbeOutcome::Failed | ProbeOutcome::Silent | ProbeOutcome::Local => {
             panic!("the server replies")
         }
+    }
+}
+
+/// A reply to a probe, with the reply to its `hello`, which was sent at `asked_at`.
+fn reply_with(hello: RawDocumentBuf, asked_at: Instant) -> ProbeReply {
+    ProbeReply {
+        asked_at,
+        lacks_hello: false,
+        hello,
+        round_trip: Duration::ZERO,
+        build_info: None,
+    }
+}
+
+/// A member of the deployment whose server has this type.
+fn member(server_type: ServerType, pool: &Arc<ServerPool>) -> Member {
+    Member {
+        server: ServerDescription {
+            server_type,
+            ..ServerDescription::unknown(pool.address().clone())
+        },
+        pool: Arc::clone(pool),
+        wake_prober: Arc::default(),
+        removed: CancellationToken::new(),
     }
 }
 
@@ -234,28 +258,15 @@ async fn a_reply_to_a_hello_that_was_sent_before_a_demotion_does_not_end_the_dem
     let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
     let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
     let pool = Arc::clone(&topology.snapshot().pools[0]);
-    let member = Member {
-        server: ServerDescription {
-            server_type: ServerType::Primary,
-            ..ServerDescription::unknown(address.clone())
-        },
-        pool: Arc::clone(&pool),
-        wake_prober: Arc::default(),
-        removed: CancellationToken::new(),
-    };
+    let primary = member(ServerType::Primary, &pool);
     topology
         .state
         .lock()
         .members
-        .insert(address.clone(), member);
+        .insert(address.clone(), primary);
     let reply_to_hello_of = |asked_at| {
-        ProbeOutcome::Replied(ProbeReply {
-            asked_at,
-            lacks_hello: false,
-            hello: rawdoc! { "isWritablePrimary": true, "ok": 1 },
-            round_trip: Duration::ZERO,
-            build_info: None,
-        })
+        let hello = rawdoc! { "isWritablePrimary": true, "ok": 1 };
+        ProbeOutcome::Replied(reply_with(hello, asked_at))
     };
     let is_demoted = || topology.snapshot().description.servers[0].is_demoted();
     let (before, code) = (Instant::now(), INTERRUPTED_DUE_TO_REPL_STATE_CHANGE);
@@ -265,6 +276,40 @@ async fn a_reply_to_a_hello_that_was_sent_before_a_demotion_does_not_end_the_dem
     assert!(is_demoted());
     topology.apply_probe(&address, reply_to_hello_of(Instant::now()), false);
     assert!(!is_demoted());
+}
+
+/// The host of a former member of the deployment may now belong to another cluster.
+#[tokio::test]
+async fn the_cluster_time_of_a_server_that_may_belong_to_another_cluster_is_ignored() {
+    let nonces = Arc::new(NonceSource::new().unwrap());
+    let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
+    let recorder = Recorder::without_shapes();
+    let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
+    let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
+    let pool = Arc::clone(&topology.snapshot().pools[0]);
+    topology.state.lock().set_name = Some("own".to_owned());
+    for (server_type, set_name, is_accepted) in [
+        (ServerType::Unknown, "own", false),
+        (ServerType::Secondary, "other", false),
+        (ServerType::Secondary, "own", true),
+    ] {
+        let server = member(server_type, &pool);
+        topology
+            .state
+            .lock()
+            .members
+            .insert(address.clone(), server);
+        let at = Timestamp {
+            time: 5,
+            increment: 1,
+        };
+        let time = rawdoc! { "clusterTime": at, "signature": { "keyId": 7_i64 } };
+        let hello = rawdoc! { "setName": set_name, "ok": 1, "$clusterTime": time };
+        let outcome = ProbeOutcome::Replied(reply_with(hello, Instant::now()));
+        topology.apply_probe(&address, outcome, false);
+        let seen = topology.snapshot().description.cluster_time.is_some();
+        assert_eq!(seen, is_accepted, "{server_type:?} {set_name}");
+    }
 }
 
 #[test]
