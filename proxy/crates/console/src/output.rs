@@ -59,7 +59,8 @@ fn replace(target: &Path, temporary: &Path) -> io::Result<()> {
     match fs::rename(temporary, target) {
         // A file that is mounted, for example in a container, can only be written in place.
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-            fs::copy(temporary, target).map(drop)
+            let mut content = File::open(temporary)?;
+            io::copy(&mut content, &mut File::create(target)?).map(drop)
         }
         renamed => renamed,
     }
