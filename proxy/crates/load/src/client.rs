@@ -314,11 +314,15 @@ async fn seed(plan: &Plan, link: &mut Link) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
     use bson::{RawDocumentBuf, rawdoc};
     use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, encode_op_msg_like};
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         net::TcpListener,
+        task::{JoinSet, yield_now},
+        time::advance,
     };
 
     use super::*;
@@ -357,50 +361,67 @@ mod tests {
         })
     }
 
-    /// Accepts one connection, and sends `reply` to each command after `delay`.
-    async fn reply_to_all(listener: TcpListener, reply: RawDocumentBuf, delay: Duration) {
+    /// Accepts one connection, and sends `reply` to each command. Before that, advances the clock by
+    /// `delay`. Without a delay, sends nothing.
+    async fn reply_to_all(listener: TcpListener, reply: RawDocumentBuf, delay: Option<Duration>) {
         let (mut stream, _) = listener.accept().await.unwrap();
+        let Some(delay) = delay else {
+            return pending().await;
+        };
         let mut head = [0; HEADER_BYTES];
         while stream.read_exact(&mut head).await.is_ok() {
             let header = Header::parse(&head, MAX_MESSAGE_BYTES).unwrap();
             let mut rest = vec![0; header.message_length - HEADER_BYTES];
             stream.read_exact(&mut rest).await.unwrap();
-            sleep(delay).await;
+            advance(delay).await;
             let message = encode_op_msg_like(0, 1, header.request_id, reply.as_bytes());
             stream.write_all(&message).await.unwrap();
+        }
+    }
+
+    /// While this task runs, the clock advances only by calls of `advance`. Otherwise, it could also
+    /// advance while bytes are on their way from one socket to the other. The task ends, so that a
+    /// test whose server does not reply fails by its time limits.
+    async fn keep_the_clock_paused() {
+        for _ in 0..1_000_000 {
+            yield_now().await;
         }
     }
 
     /// Inserts documents with six commands into a server that replies as [`reply_to_all`].
     async fn prepare_with(
         reply: RawDocumentBuf,
-        delay: Duration,
+        delay: Option<Duration>,
     ) -> Result<(), (&'static str, Failure)> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("mongodb://{}/", listener.local_addr().unwrap());
         let mut plan = shared().await.plan.clone();
         plan.target = Target::parse(&uri).await.unwrap();
         plan.work.documents = 3000;
-        let replying = tokio::spawn(reply_to_all(listener, reply, delay));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(reply_to_all(listener, reply, delay));
+        if delay.is_some() {
+            tasks.spawn(keep_the_clock_paused());
+        }
         let nonces = NonceSource::new().unwrap();
         let prepared = prepare(&plan, &Keyring::default(), &nonces).await;
-        replying.abort();
+        drop(tasks);
         prepared
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_insertion_of_all_documents_may_take_longer_than_one_command() {
         let reply = rawdoc! { "ok": 1.0, "cursor": { "firstBatch": [] } };
-        let prepared = prepare_with(reply.clone(), PREPARE_LIMIT / 2).await;
+        let prepared = prepare_with(reply.clone(), Some(PREPARE_LIMIT / 2)).await;
         assert!(prepared.is_ok(), "{prepared:?}");
-        let prepared = prepare_with(reply, PREPARE_LIMIT * 2).await;
+        let prepared = prepare_with(reply, None).await;
         assert!(matches!(prepared, Err(("connecting", Failure::TimedOut))));
     }
 
     #[tokio::test(start_paused = true)]
     async fn documents_that_the_server_refuses_are_an_error() {
         let reply = rawdoc! { "ok": 1.0, "n": 0, "writeErrors": [{ "index": 0, "code": 121 }] };
-        let prepared = prepare_with(reply, Duration::ZERO).await;
+        let prepared = prepare_with(reply, Some(Duration::ZERO)).await;
         let step = "preparing documents";
         assert!(
             matches!(prepared, Err((at, Failure::Refused(121))) if at == step),
