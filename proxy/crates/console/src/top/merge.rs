@@ -1,6 +1,7 @@
 //! Merges the responses of several instances.
 
-use super::model::{HeatResponse, Responses};
+use super::model::{HeatResponse, Responses, covered_seconds};
+use crate::figures::float;
 use seawall_api::{Annotations, Changes, Merge, add_reply, compare_merged, with_address};
 
 /// Merges the responses of all instances, each given with its address. The error says how many
@@ -52,6 +53,13 @@ fn take(merged: &mut Responses, address: &str, responses: Responses) -> Option<S
     }
     let mut error = responses.error;
     merged.operations.extend(responses.operations);
+    if let Some(shapes) = responses.shapes.as_ref().filter(|of| of.is_mergeable()) {
+        let seconds = covered_seconds(shapes, responses.status.as_ref());
+        for shape in &shapes.shapes {
+            let rate = merged.rates.entry(shape.id.clone()).or_default();
+            *rate += float(shape.count) / seconds;
+        }
+    }
     member(&mut merged.status, address, responses.status, &mut error);
     member(&mut merged.shapes, address, responses.shapes, &mut error);
     member(&mut merged.shape, address, responses.shape, &mut error);
@@ -80,10 +88,10 @@ impl Merge for HeatResponse {
 mod tests {
     use std::time::Duration;
 
-    use seawall_api::{Bucket, Other, Span, SpanFigures, Status};
+    use seawall_api::{Bucket, Other, Shape, Shapes, Span, SpanFigures, Status};
 
     use super::*;
-    use crate::top::model::Counted;
+    use crate::top::model::{Counted, Model};
 
     fn responses(address: &str, clients: u64) -> Responses {
         let counted = Counted {
@@ -117,6 +125,39 @@ mod tests {
             "errors at 1 of 3 instances; first error: \
              http://b:1: the admin address requires a valid token"
         );
+    }
+
+    /// The figures since the start of an instance cover its own uptime.
+    #[test]
+    fn rate_of_a_shape_is_the_sum_of_the_rates_of_all_instances() {
+        let since_start = |uptime_seconds| {
+            let shape = Shape {
+                id: "s".to_owned(),
+                count: 1_000,
+                distribution: Some(Vec::new()),
+                ..Shape::default()
+            };
+            Responses {
+                status: Some(Status {
+                    uptime_seconds,
+                    ..Status::default()
+                }),
+                shapes: Some(Shapes {
+                    shapes: vec![shape],
+                    ..Shapes::default()
+                }),
+                ..Responses::default()
+            }
+        };
+        let all = vec![
+            ("http://a:1", since_start(100.0)),
+            ("http://b:1", since_start(10.0)),
+        ];
+        let mut model = Model::default();
+        model.take(merged(all));
+        assert_eq!(model.rate_of(model.rows()[0]), 110.0);
+        model.take(since_start(100.0));
+        assert_eq!(model.rate_of(model.rows()[0]), 10.0);
     }
 
     /// A baseline is the earlier period with which the current period is compared. If no instance

@@ -43,6 +43,9 @@ pub(super) struct Responses {
     pub(super) heatmap: Option<HeatResponse>,
     /// The number of operations of each instance, by the address of the instance.
     pub(super) operations: BTreeMap<String, Counted>,
+    /// Operations per second of each shape, by its id: the sum of the rates of several instances,
+    /// each for the period that its figures cover. Empty if there is one instance.
+    pub(super) rates: BTreeMap<String, f64>,
     /// The text of the first error; `None` if all requests succeeded.
     pub(super) error: Option<String>,
 }
@@ -95,6 +98,7 @@ pub(super) struct Model {
     /// True if at least one instance replied to the last status request.
     pub(super) has_figures: bool,
     pub(super) shapes: Shapes,
+    rates: BTreeMap<String, f64>,
     pub(super) shape: Option<Shape>,
     pub(super) storms: Storms,
     pub(super) stalls: Stalls,
@@ -175,6 +179,9 @@ impl Model {
                 *current = response;
             }
         }
+        if responses.shapes.is_some() {
+            self.rates = responses.rates;
+        }
         update(&mut self.shapes, responses.shapes);
         update(&mut self.storms, responses.storms);
         update(&mut self.stalls, responses.stalls);
@@ -199,13 +206,11 @@ impl Model {
         self.counted.extend(operations);
     }
 
-    /// Length of the period that the table of shapes covers, in seconds.
-    pub(super) fn covered_seconds(&self) -> f64 {
-        let uptime = self
-            .status
-            .as_ref()
-            .map_or(0.0, |status| status.uptime_seconds);
-        self.shapes.covered_seconds(uptime)
+    /// Operations per second of a shape in the period that the table of shapes covers.
+    pub(super) fn rate_of(&self, shape: &Shape) -> f64 {
+        let seconds = covered_seconds(&self.shapes, self.status.as_ref());
+        let sum = self.rates.get(&shape.id).copied();
+        sum.unwrap_or(float(shape.count) / seconds)
     }
 
     /// The shapes that match the filter, sorted by the chosen figure in descending order.
@@ -284,6 +289,12 @@ impl Model {
     pub(super) fn move_range(&mut self, by: Move) {
         self.choice.scale = Scale::Linear(Some(self.range().moved(by)));
     }
+}
+
+/// Length of the period that the shapes of an instance cover, in seconds, but at least 1 s.
+pub(super) fn covered_seconds(shapes: &Shapes, status: Option<&Status>) -> f64 {
+    let uptime = status.map_or(0.0, |status| status.uptime_seconds);
+    shapes.covered_seconds(uptime).max(1.0)
 }
 
 fn matches_filter(shape: &Shape, needle: &str) -> bool {

@@ -26,11 +26,10 @@ pub(super) const WIDTHS: [u16; 11] = [7, 7, 7, 7, 7, 6, 8, 6, 13, 24, 0];
 /// The rows of the table, one per shape.
 pub(super) fn shapes(model: &Model) -> Vec<Vec<String>> {
     let total_ms = model.shapes.load_ms();
-    let seconds = model.covered_seconds().max(1.0);
     let row = |shape: &&Shape| {
         vec![
             percent(shape.load_ms(), total_ms),
-            count(float(shape.count) / seconds),
+            count(model.rate_of(shape)),
             millis(shape.latency_ms.p50),
             millis(shape.latency_ms.p99),
             millis(shape.latency_ms.max),
