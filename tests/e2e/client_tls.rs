@@ -104,7 +104,7 @@ impl Scene {
     }
 
     /// Writes a revocation list of the clients' authority.
-    fn write_list(&self, revoked: &[&Identity]) {
+    pub(crate) fn write_list(&self, revoked: &[&Identity]) {
         let list = self.clients.revocation_list(revoked).unwrap();
         self.scratch.write("crl.pem", list).unwrap();
     }
@@ -137,7 +137,7 @@ impl Scene {
     /// if the handshake failed), and the client (`None` if it was not served). The `hello` is
     /// needed, because with TLS 1.3 the handshake of a client succeeds before the client learns
     /// that Seawall has refused its certificate.
-    async fn connect(
+    pub(crate) async fn connect(
         &self,
         config: &Arc<ClientConfig>,
     ) -> (Option<HandshakeKind>, Option<RawClient>) {

@@ -1,10 +1,17 @@
-//! Clients that connect before a reload of the TLS settings and send their first byte after it.
+//! Clients that connect before a reload of the TLS settings.
+
+use std::time::Duration;
 
 use seawall_tests::raw::RawClient;
-use tokio::net::TcpStream;
-use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{HandshakeKind, pki_types::ServerName},
+};
 
 use crate::client_tls::{REQUIRED, Scene, is_served};
+
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// Connects without sending a byte. Then connects a second client, and waits until Seawall has
 /// replied to it. Seawall accepts connections in order, so it has then accepted the silent one too.
@@ -43,4 +50,22 @@ async fn a_client_that_was_silent_during_a_reload_needs_tls_if_it_is_now_require
         let served = is_served(&mut RawClient::new(stream)).await;
         assert_eq!(served, is_accepted, "{mode}");
     }
+}
+
+/// In a resumed handshake, the client sends no certificate: Seawall knows it from the TLS session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_has_resumed_a_tls_session_is_closed_if_its_certificate_is_revoked() {
+    let toml = format!("{REQUIRED}listen.tls.close_revoked = true\n");
+    let scene = Scene::start(&toml).await;
+    let bad = scene.client("bad");
+    let config = scene.config(Some(&bad));
+    assert!(scene.connect(&config).await.1.is_some());
+    let (kind, client) = scene.connect(&config).await;
+    assert_eq!(kind, Some(HandshakeKind::Resumed));
+    let mut client = client.unwrap();
+    scene.write_list(&[&bad]);
+    scene.seawall().reload(&scene.toml(&toml)).await.unwrap();
+    // The reload closes the connection, so a command of the client fails soon.
+    let is_closed = async { while is_served(&mut client).await {} };
+    timeout(LIMIT, is_closed).await.unwrap();
 }
