@@ -46,7 +46,7 @@ impl Folder {
         let directory = Directory::new(self.0.clone());
         let id = CaptureId::parse(id).unwrap();
         let (mut records, mut part) = (Vec::new(), 0);
-        while let Ok(file) = fs::File::open(directory.part(&id, part)) {
+        while let Ok(file) = File::open(directory.part(&id, part)) {
             let mut reader = Reader::new(file).unwrap();
             assert_eq!(reader.header().part, part);
             while let Some(record) = reader.next_record().unwrap() {
@@ -704,7 +704,7 @@ fn redacted_captures_contain_pseudonyms_instead_of_values() {
     ] {
         let directory = Directory::new(folder.0.clone());
         let part = directory.part(&CaptureId::parse(id).unwrap(), 0);
-        let header = Reader::new(fs::File::open(part).unwrap()).unwrap();
+        let header = Reader::new(File::open(part).unwrap()).unwrap();
         assert_eq!(header.header().redaction(), mode);
         let (records, _) = folder.read(id);
         let written = format!("{records:?}");

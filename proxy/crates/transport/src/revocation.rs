@@ -48,7 +48,7 @@ pub fn sets_by_key(
     lists: &[CertificateRevocationListDer<'static>],
 ) -> Vec<Vec<CertificateRevocationListDer<'static>>> {
     let mut sets: Vec<Vec<_>> = vec![Vec::new()];
-    let mut keys_of_issuers: HashMap<Vec<u8>, Vec<[Option<Vec<u8>>; 2]>> = HashMap::new();
+    let mut keys_of_issuers: HashMap<Vec<u8>, Vec<SetKey>> = HashMap::new();
     for list in lists {
         let Ok((_, parsed)) = parse_x509_crl(list) else {
             // `revocation_lists` has refused malformed lists.
@@ -72,6 +72,10 @@ pub fn sets_by_key(
     }
     sets
 }
+
+/// The identifier of the key that has signed a list, and the list's partition. All lists of one
+/// issuer with the same values are in the same set.
+type SetKey = [Option<Vec<u8>>; 2];
 
 /// The identifier of the key that has signed a list.
 fn key_of_list<'a>(list: &'a CertificateRevocationList<'_>) -> Option<&'a [u8]> {
