@@ -7,6 +7,7 @@ use crate::kinds::MIN_REDACTION_KEY_BYTES;
 use crate::listeners::{Listener, Tls};
 use crate::problem::{Problem, Problems, shown_text};
 use crate::read::shown_path;
+use crate::secret::SecretFile;
 use crate::settings::{Admin, Capture, Deployment, Pool, Settings, Telemetry};
 use crate::words::{
     CaptureRedaction, ClientCertificate, Credentials, Mode, ProxyProtocol, TlsMode,
@@ -30,6 +31,7 @@ pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Probl
     users_fit(user_count, settings, problems);
     pool_sizes(&settings.pool, problems);
     token_if_public(&settings.admin, problems);
+    tokens_have_one_role(&settings.admin, problems);
     telemetry_fits(&settings.telemetry, problems);
     peers_fit(&settings.admin, problems);
     redaction_has_a_key(&settings.capture, problems);
@@ -218,6 +220,26 @@ fn token_if_public(admin: &Admin, problems: &mut Problems) {
                 "must be given unless admin.tls.client_certificate is \"required\", because \
                  admin.address is not loopback: {address}"
             ),
+        ));
+    }
+}
+
+/// Checks that no token is in the files of both keys. Otherwise, a caller with a token that is meant
+/// only for reading could also act.
+fn tokens_have_one_role(admin: &Admin, problems: &mut Problems) {
+    let is_also_for_actions = |read: &SecretFile| {
+        let mut tokens = admin.tokens.iter();
+        tokens.any(|token| token.secret.expose() == read.secret.expose())
+    };
+    if let Some(file) = admin
+        .read_tokens
+        .iter()
+        .find(|file| is_also_for_actions(file))
+    {
+        problems.add(Problem::new(
+            "admin.read_token_file",
+            &shown_path(&file.path),
+            "must not contain a token that is also in admin.token_file",
         ));
     }
 }
@@ -442,6 +464,22 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let expected = format!("capture.redact_key_file = {path:?}: must have at least 16 bytes");
         assert_eq!(problem, Some(expected));
+    }
+
+    #[test]
+    fn a_token_in_the_files_of_both_roles_is_refused() {
+        let admin = |keys: &str| {
+            let toml = format!("deployment.uri = \"mongodb://server/\"\n[admin]\n{keys}");
+            let problems = Settings::from_toml(&toml).err();
+            problems.map(|problems| problems.to_string())
+        };
+        let tokens =
+            |read: &str| format!("token_file = \"Cargo.toml\"\nread_token_file = \"{read}\"");
+        assert_eq!(admin(&tokens("src/lib.rs")), None);
+        let problem = "admin.read_token_file = \"./Cargo.toml\": \
+                       must not contain a token that is also in admin.token_file";
+        let refused = admin(&tokens("src/lib.rs,./Cargo.toml"));
+        assert_eq!(refused.as_deref(), Some(problem));
     }
 
     /// `capture.on` lists the events at which Seawall begins to record traffic, for example a storm

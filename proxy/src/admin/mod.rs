@@ -364,8 +364,8 @@ async fn metrics(State(state): State<Arc<AdminState>>, headers: HeaderMap) -> Re
     }
 }
 
-/// Updates the gauges of the pools, of the drain and of the readiness. Called for each scrape, and once a second
-/// for the export to a collector. `credentials` is the name of the credential source.
+/// Updates the gauges of the pools, of the drain and of the readiness. Called for each scrape, and
+/// once a second for the export to a collector. `credentials` is the name of the credential source.
 pub(crate) fn update_gauges(
     exporter: &Exporter,
     topology: &Topology,

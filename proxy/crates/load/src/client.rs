@@ -361,8 +361,8 @@ mod tests {
         })
     }
 
-    /// Accepts one connection, and sends `reply` to each command. Before that, advances the clock by
-    /// `delay`. Without a delay, sends nothing.
+    /// Accepts one connection, and sends `reply` to each command. Before each reply, advances the
+    /// clock by `delay`. Without a delay, sends nothing.
     async fn reply_to_all(listener: TcpListener, reply: RawDocumentBuf, delay: Option<Duration>) {
         let (mut stream, _) = listener.accept().await.unwrap();
         let Some(delay) = delay else {
@@ -379,9 +379,9 @@ mod tests {
         }
     }
 
-    /// While this task runs, the clock advances only by calls of `advance`. Otherwise, it could also
-    /// advance while bytes are on their way from one socket to the other. The task ends, so that a
-    /// test whose server does not reply fails by its time limits.
+    /// While this task runs, only calls of `advance` advance the clock. Without this task, the clock
+    /// could also advance while bytes are on their way from one socket to the other. The task ends
+    /// by itself, so that a test whose server does not reply fails by its time limits.
     async fn keep_the_clock_paused() {
         for _ in 0..1_000_000 {
             yield_now().await;
