@@ -21,6 +21,10 @@ struct LongChain(usize);
 /// chain is accepted if a verifier accepts it and no verifier knows it as revoked. `intermediates`
 /// are the certificates that the peer has sent after its own.
 ///
+/// If `without_lists` is set, this verifier without revocation lists must also accept the chain. It
+/// verifies the chain first. So a peer without a valid certificate causes one verification, and not
+/// one for each set of lists.
+///
 /// # Errors
 /// If the chain is refused, or has too many certificates. If several verifiers refuse the chain,
 /// the most useful error is returned. A verifier whose lists come from another key of the same
@@ -28,6 +32,7 @@ struct LongChain(usize);
 ///
 /// [`sets_by_key`]: crate::sets_by_key
 pub fn verify_chain<V, T>(
+    without_lists: Option<V>,
     verifiers: impl IntoIterator<Item = V>,
     intermediates: &[CertificateDer<'_>],
     verify: impl Fn(V) -> Result<T, rustls::Error>,
@@ -35,6 +40,9 @@ pub fn verify_chain<V, T>(
     if intermediates.len() > MAX_INTERMEDIATES {
         let error = OtherError(Arc::new(LongChain(intermediates.len())));
         return Err(CertificateError::Other(error).into());
+    }
+    if let Some(verifier) = without_lists {
+        verify(verifier)?;
     }
     let (mut accepted, mut refused) = (None, None);
     for verifier in verifiers {
@@ -64,6 +72,8 @@ fn concerns_other_list(error: &rustls::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use rustls::CertRevocationListError;
 
     use super::*;
@@ -71,7 +81,7 @@ mod tests {
     type Verified = Result<(), rustls::Error>;
 
     fn verified(results: &[Verified]) -> Verified {
-        verify_chain(results, &[], Clone::clone)
+        verify_chain(None, results, &[], Clone::clone)
     }
 
     #[test]
@@ -94,12 +104,26 @@ mod tests {
         assert!(verified(&[]).is_err());
     }
 
+    /// An authority can divide its revocation list into many partitions, each with a verifier.
+    #[test]
+    fn an_invalid_chain_is_verified_once_if_there_are_many_sets_of_lists() {
+        let count = Cell::new(0);
+        let expired = || Verified::Err(CertificateError::Expired.into());
+        let verify = |()| {
+            count.set(count.get() + 1);
+            expired()
+        };
+        let verified = verify_chain(Some(()), [(); 100], &[], verify);
+        assert_eq!(verified, expired());
+        assert_eq!(count.get(), 1);
+    }
+
     #[test]
     fn a_chain_with_more_than_six_intermediate_certificates_is_refused_without_verification() {
         let certificate = CertificateDer::from(Vec::new());
         for (count, is_verified) in [(6, true), (7, false), (880, false)] {
             let chain = vec![certificate.clone(); count];
-            let verified = verify_chain([()], &chain, Ok);
+            let verified = verify_chain(None, [()], &chain, Ok);
             assert_eq!(verified.is_ok(), is_verified, "{count}: {verified:?}");
         }
     }

@@ -45,7 +45,8 @@ enum ListUse {
 pub(super) struct ChainVerifier {
     /// One verifier for each set of revocation lists.
     by_lists: Vec<Arc<dyn ClientCertVerifier>>,
-    /// A verifier without revocation lists, for everything except chains.
+    /// A verifier without revocation lists: for everything except chains, and for chains before
+    /// several sets of revocation lists are used.
     without_lists: Arc<dyn ClientCertVerifier>,
 }
 
@@ -90,7 +91,8 @@ impl ChainVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        verify_chain(&self.by_lists, intermediates, |verifier| {
+        let without_lists = (self.by_lists.len() > 1).then_some(&self.without_lists);
+        verify_chain(without_lists, &self.by_lists, intermediates, |verifier| {
             verifier.verify_client_cert(end_entity, intermediates, now)
         })
     }

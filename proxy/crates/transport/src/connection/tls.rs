@@ -397,7 +397,7 @@ impl ServerCertVerifier for Verifier {
         if self.verification == Verification::Off {
             return Ok(ServerCertVerified::assertion());
         }
-        verify_chain(&self.verifiers, intermediates, |verifier| {
+        verify_chain(None, &self.verifiers, intermediates, |verifier| {
             let verified = verifier.verify_server_cert(
                 end_entity,
                 intermediates,
