@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use tokio_rustls::rustls::{
-    self, RootCertStore,
+    self, CertificateError, RootCertStore,
     pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime},
     server::{
         VerifierBuilderError, WebPkiClientVerifier,
@@ -113,11 +113,16 @@ impl ConnectedVerifier {
         let Some((certificate, intermediates)) = chain.split_first() else {
             return false;
         };
-        match self.0.verify(certificate, intermediates, since) {
-            // The list belongs to another key of the authority, or its issuer may not sign lists.
-            Ok(_) | Err(rustls::Error::InvalidCertRevocationList(_)) => false,
-            Err(_) => true,
+        let without_lists = self.0.without_lists();
+        let trusted = without_lists.verify_client_cert(certificate, intermediates, since);
+        if trusted.is_err() {
+            return true;
         }
+        // All other errors are about the lists. For example, a list may belong to another authority
+        // of the same name, or its issuer may not sign lists.
+        let verified = self.0.verify(certificate, intermediates, since);
+        let revoked = CertificateError::Revoked;
+        verified.is_err_and(|error| error == rustls::Error::InvalidCertificate(revoked))
     }
 }
 
@@ -238,7 +243,6 @@ mod tests {
         CrlIssuingDistributionPoint, DnType, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
         RevokedCertParams, SerialNumber, date_time_ymd,
     };
-    use tokio_rustls::rustls::CertificateError;
 
     use super::*;
 
@@ -393,24 +397,29 @@ mod tests {
     /// The clients connected in 2024, and their certificates have expired since.
     #[test]
     fn a_connected_client_is_refused_only_if_it_is_revoked_or_its_authority_is_not_trusted() {
-        let [authority, other] = [(), ()].map(|()| Authority::generate());
+        let [own, other] = [(), ()].map(|()| Authority::generate());
         let since = date_time_ymd(2_024, 6, 1).unix_timestamp();
         let since = Duration::from_secs(u64::try_from(since).unwrap());
         let since = UnixTime::since_unix_epoch(since);
-        let [unrevoked, revoked] = [8, 7].map(|serial| [authority.client_until(2_025, serial)]);
-        let outdated = authority.list_until(2_024, 2_023, &[7]);
+        let [unrevoked, revoked] = [8, 7].map(|serial| [own.client_until(2_025, serial)]);
+        let outdated = own.list_until(2_024, 2_023, &[7]);
         let of_other = other.list(2_025, &[8]);
+        let (outdated, of_other) = (outdated.as_str(), of_other.as_str());
         for (trusted, lists, client, is_refused) in [
-            (&authority, vec![], &revoked, false),
-            (&authority, vec![&*outdated], &unrevoked, false),
-            (&authority, vec![&*outdated], &revoked, true),
+            (vec![&own], vec![], &revoked, false),
+            (vec![&own], vec![outdated], &unrevoked, false),
+            (vec![&own], vec![outdated], &revoked, true),
             // Both authorities have one name, and the list of the client's authority is missing.
-            (&authority, vec![&*of_other], &unrevoked, false),
-            (&authority, vec![&*of_other, &*outdated], &unrevoked, false),
-            (&authority, vec![&*of_other, &*outdated], &revoked, true),
-            (&other, vec![], &unrevoked, true),
+            (vec![&own], vec![of_other], &unrevoked, false),
+            (vec![&own, &other], vec![of_other], &unrevoked, false),
+            (vec![&other, &own], vec![of_other], &unrevoked, false),
+            (vec![&own], vec![of_other, outdated], &unrevoked, false),
+            (vec![&own], vec![of_other, outdated], &revoked, true),
+            (vec![&other, &own], vec![of_other, outdated], &revoked, true),
+            (vec![&other], vec![], &unrevoked, true),
         ] {
-            let verifier = verifier(&[&trusted.pem], &lists);
+            let trusted: Vec<_> = trusted.iter().map(|of| of.pem.as_str()).collect();
+            let verifier = verifier(&trusted, &lists);
             assert!(verifier.verify(client).is_err());
             let connected = verifier.for_connected().unwrap();
             assert_eq!(connected.refuses(client, since), is_refused, "{lists:?}");
