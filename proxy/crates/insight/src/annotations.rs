@@ -11,7 +11,8 @@ use std::{
 
 use super::packed::{put, take};
 
-/// Maximum number of annotations that are kept.
+/// Maximum number of annotations that are kept. Annotations do not expire, so this number limits
+/// their memory and their part of the history file.
 const MAX_ANNOTATIONS: usize = 1_000;
 
 /// Maximum length of an annotation's text, in bytes.
@@ -107,7 +108,7 @@ impl Annotation {
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         put(&mut bytes, milliseconds(self.at));
-        // 0 stands for `None`. So an end at the time 0 is stored as 1 ms.
+        // The number 0 means `None`, so an end at the time 0 is stored as 1 ms.
         put(
             &mut bytes,
             self.end.map_or(0, |end| milliseconds(end).max(1)),
@@ -281,8 +282,8 @@ mod tests {
         let mut annotations = Annotations::default();
         annotations.add(Annotation::new(AnnotationKind::Deploy, at(1), None, "v1"));
         for second in 2..3_000 {
-            let stall = Annotation::new(AnnotationKind::Storm, at(second), None, "storm");
-            annotations.add(stall);
+            let storm = Annotation::new(AnnotationKind::Storm, at(second), None, "storm");
+            annotations.add(storm);
         }
         let texts = texts(&annotations);
         assert_eq!((texts.len(), &*texts[0]), (MAX_ANNOTATIONS, "v1"));

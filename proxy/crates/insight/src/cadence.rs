@@ -2,12 +2,13 @@
 
 use seawall_locks::Mutex;
 
-/// If the work of a period is late by more than this time, it is omitted: the next work would
-/// follow soon after it, with almost the same result.
+/// Work that is late by more than this time is omitted. Otherwise, work that is late by nearly a
+/// whole period would run just before the work of the next period, with almost the same result. In
+/// periods of at most this length, no work is omitted.
 const MAX_DELAY_SECONDS: u64 = 60;
 
-/// Divides the time into periods of one length. The caller asks about once a second, but may skip a
-/// second, for example after a pause of the machine.
+/// Divides the time into periods of one length. The caller asks about once a second, but may skip
+/// seconds, for example after a pause of the machine.
 #[derive(Debug)]
 pub(super) struct Cadence {
     /// The length of a period in seconds.
@@ -24,8 +25,9 @@ impl Cadence {
         }
     }
 
-    /// True if the work must be done at this time, in seconds since the Unix epoch. In the period
-    /// of the first call, the work is needed only in the first second.
+    /// True if the work must be done at the time `now`, in seconds since the Unix epoch. The first
+    /// call returns true only in the first second of a period. After that, the first call in each
+    /// period returns true, unless the work is late by more than [`MAX_DELAY_SECONDS`].
     pub(super) fn is_due(&self, now: u64) -> bool {
         let period = now / self.length;
         let mut last = self.last.lock();

@@ -100,15 +100,17 @@ impl ChangeKind {
     }
 }
 
-/// Minimum number of operations that a shape must have in each period to be compared. For a change
-/// of the operations per second, this number in one of the periods is enough.
+/// Minimum number of operations that a shape must have in each period to be compared, because the
+/// median of fewer durations can change much by chance. For a change of the operations per second,
+/// this number in one of the periods is enough.
 const MIN_OPERATIONS: u64 = 30;
 
 /// Minimum number of operations that a shape must have in each period to be used in [`Spreads`]:
 /// the standard deviation of the shapes' ratios (later divided by earlier median duration).
 const STEADY_OPERATIONS: u64 = 100;
 
-/// Minimum ratio of a shape's slowdown to the drift: below this, the shape is not reported.
+/// Minimum ratio of a shape's slowdown to the drift (the change that all shapes have in common). A
+/// shape with a smaller ratio is not reported.
 const MIN_RATIO: f64 = 1.5;
 
 /// Minimum drift (the change that all shapes have in common) that is reported as a change of all
@@ -159,7 +161,7 @@ const MIN_COST_PER_SECOND: Duration = Duration::from_millis(10);
 const COSTLY_SHARE: f64 = 0.1;
 
 /// A shape is reported as new or gone only if the period without this shape has at least this
-/// length.
+/// length. A rare shape may have no operation in a shorter period by chance.
 const MIN_LENGTH: Duration = Duration::from_secs(30);
 
 /// A change of the bytes or documents per operation is reported only if the later value is at least

@@ -55,8 +55,8 @@ pub use self::{
 /// Interval at which the history file is written.
 const WRITE_INTERVAL_SECONDS: u64 = 10;
 
-/// Maximum number of due writes of the history file that are skipped after failed writes. So after
-/// the disk has space again, the history is written within a minute.
+/// Maximum number of due writes of the history file that are skipped between two attempts, after
+/// failed writes. So after the disk has space again, the history is written within a minute.
 const MAX_SKIPPED_WRITES: u64 = 5;
 
 /// If the clock is set back by at most this time, the figures of the seconds that it shows again
@@ -67,13 +67,15 @@ const MAX_REPEATED_SECONDS: u64 = 2;
 /// Interval at which periods are compared to annotate changes, and the length of these periods.
 const CHANGE_INTERVAL_SECONDS: u64 = 600;
 
-/// Maximum number of changes that get an annotation in one comparison.
+/// Maximum number of changes that get an annotation in one comparison. It is small, because one
+/// deploy can change many shapes.
 const ANNOTATED_CHANGES: usize = 3;
 
-/// Interval at which the recurring stalls are counted.
+/// Interval at which the recurring stalls are counted. They are not counted every second, because
+/// the count takes some milliseconds for each server with many stalls.
 const RECURRING_INTERVAL_SECONDS: u64 = 10;
 
-/// Keeps the history, and detects reconnect storms and stalls.
+/// Keeps the history and annotations, and detects reconnect storms, stalls and changes of shapes.
 pub struct Insight {
     clock: Clock,
     history: Mutex<History>,

@@ -171,7 +171,7 @@ pub(super) fn pack_gauges(gauges: &Gauges) -> Vec<u8> {
     zstd::bulk::compress(&plain, 1).unwrap_or_default()
 }
 
-/// Limit of the unpacked bytes of gauges.
+/// Limit of the unpacked bytes of gauges: enough for more than 1,000 gauges.
 const MAX_GAUGE_BYTES: usize = 64 << 10;
 
 /// Unpacks bytes from [`pack_gauges`]. Skips gauges that only later versions of Seawall know.

@@ -1,8 +1,8 @@
 //! The history file: an embedded database that survives a crash at any moment.
 //!
-//! The file has the same frames (packed steps of the history) as the memory. It is written some
-//! seconds later, so a crash loses these seconds. If the file is damaged, or has a version that
-//! this Seawall cannot read, it is renamed, and a new file is created.
+//! The file has the same frames (packed steps of the history) as the memory. New frames are written
+//! every ten seconds, so a crash loses the frames since the last write. If the file is damaged, or
+//! has a version that this Seawall cannot read, it is renamed, and a new file is created.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -42,8 +42,9 @@ const READABLE: [u64; 2] = [1, VERSION];
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const LABELS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("labels");
+/// The frames without their gauges. The key is the tier and the start of a frame.
 const FRAMES: TableDefinition<'_, (u8, u64), &[u8]> = TableDefinition::new("frames");
-/// The packed gauges of the frames that have gauges.
+/// The packed gauges of the frames that have gauges, with the same keys as the frames.
 const GAUGES: TableDefinition<'_, (u8, u64), &[u8]> = TableDefinition::new("gauges");
 const ANNOTATIONS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("annotations");
 
@@ -112,8 +113,8 @@ pub struct Store {
     database: Option<Database>,
 }
 
-/// Size of the database's page cache. It is small, because Seawall reads the file only once, when
-/// it starts.
+/// Size of the database's page cache in bytes. It is small, because Seawall reads the whole file
+/// only when it opens the file.
 const CACHE_BYTES: usize = 4 << 20;
 
 impl Store {

@@ -366,7 +366,7 @@ fn changes_are_annotated_unless_the_last_comparison_still_runs() {
     assert_eq!(annotated(), 1);
 }
 
-/// Each attempt reads the whole file.
+/// After a failed write, each attempt to write reads the whole file.
 #[test]
 fn writes_of_the_history_file_are_attempted_less_often_after_failures_in_a_row() {
     let mut writes = Writes::default();

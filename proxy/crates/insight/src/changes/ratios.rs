@@ -1,7 +1,7 @@
 //! The ratios of all shapes, and the change that the other shapes of a shape have in common.
 //!
-//! The values are sorted once for all shapes, and not once for each shape, because a period may
-//! have ten thousand shapes.
+//! The values are sorted once for all shapes. Sorting them again for each shape would take too
+//! long, because a period may have ten thousand shapes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -72,6 +72,8 @@ impl Spreads {
                 .entry(drift.to_bits())
                 .or_insert_with(|| Sorted::of(ratios.by_shape.values().copied().map(deviation)));
             let middle = deviations.median_without(ratio.map(deviation));
+            // For normally distributed values, the standard deviation is 1.4826 times the median
+            // absolute deviation.
             middle.unwrap_or(0.0) * 1.4826
         };
         let of_all = spread(None);

@@ -107,7 +107,8 @@ const SEVERAL_OF: u64 = 50;
 const FALLEN_SHARE: f64 = 0.7;
 
 /// If the longest of at least [`SEVERAL`] slow operations of a second took more than this many
-/// times as long as the second longest, it began before the stall. An index build is an example:
+/// times as long as the second longest, it is an outlier. An outlier began before the stall, so the
+/// start of the stall is computed from the second longest operation. An index build is an example:
 /// when it ends after hours, other operations may have waited for a second.
 const OUTLIER_FACTOR: f64 = 5.0;
 
@@ -132,8 +133,9 @@ const FEW_OF: u64 = 10;
 /// stall.
 const SECONDS_AFTER_STALL: u32 = 5;
 
-/// Maximum number of seconds in which no operation ends and that do not count as seconds after the
-/// stall. So a stall after which the load ends is reported too.
+/// Seconds in which no operation ends may belong to a stop of the server. So the first such seconds
+/// of an episode, up to this number, do not count as seconds after the stall. All further ones do
+/// count, so that an episode also ends if clients send no more operations after the stall.
 const MAX_SILENT_SECONDS: u32 = 30;
 
 /// Maximum length of an episode (a detected stall), without its seconds in which no operation ended
@@ -210,7 +212,8 @@ impl StallDetector {
         let p99s: Vec<f64> = self.p99s.iter().copied().collect();
         let median = rank(&p99s, 2, 4);
         // Only the spread above the median is used. The spread below it can be much smaller,
-        // because durations have a long upper tail.
+        // because durations have a long upper tail. For normally distributed values, the standard
+        // deviation is 1.4826 times the distance from the median to the upper quartile.
         let deviation = (rank(&p99s, 3, 4) - median) * 1.4826;
         let factor = FACTOR.max((SPREADS * deviation).exp());
         let counts: Vec<f64> = self.counts.iter().map(|count| float(*count)).collect();
@@ -272,8 +275,10 @@ struct Usual {
     operations: f64,
 }
 
+/// The slow operations of one second.
 struct Slow {
     operations: u64,
+    /// Sum of the durations in seconds, estimated from the buckets.
     waited: f64,
     /// The longest duration in seconds, without an outlier (see [`OUTLIER_FACTOR`]).
     longest: f64,
@@ -311,9 +316,12 @@ impl Slow {
 /// An episode (a detected stall) that has not ended yet.
 #[derive(Clone, Debug)]
 struct OpenEpisode {
+    /// Start, in seconds since the epoch (see [`Episode::started_at`]).
     started_at: f64,
+    /// End of the last second with slow operations, in seconds since the epoch.
     ended_at: f64,
     operations: u64,
+    /// Sum of the durations of the slow operations, in seconds.
     waited: f64,
     worst: Duration,
     /// Time in each phase beyond the usual time, in seconds.

@@ -23,7 +23,7 @@ use self::{
     samples::Samples,
 };
 
-/// Maximum number of stalls kept per server.
+/// Maximum number of stalls kept per server. At this limit, a new stall replaces the oldest.
 const REMEMBERED: usize = 200;
 
 /// Maximum number of shapes listed per stall.
@@ -54,7 +54,7 @@ pub struct Stall {
     pub shapes: Vec<WaitingShape>,
     /// Counters of the server that changed significantly during the stall.
     pub moved: Vec<Moved>,
-    /// During the stall, this number of requests for the server's counters got no reply.
+    /// Number of requests for the server's counters that got no reply during the stall.
     pub unanswered: usize,
 }
 
@@ -219,8 +219,7 @@ impl Stalls {
 
     /// The number of recurring stalls that [`Self::list`] marks as current: one for each server
     /// with such stalls. If no server has such stalls, but the stalls of all servers together
-    /// recur, the number is 1. Takes some milliseconds for each server with many
-    /// stalls.
+    /// recur, the number is 1. Takes some milliseconds for each server with many stalls.
     pub(super) fn count_recurring(&self, now: SystemTime) -> usize {
         let now = float_seconds(now);
         let servers = self.servers.values();
@@ -440,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn stalls_of_a_period_are_all_stalls_that_overlap_with_it() {
+    fn all_stalls_that_overlap_with_a_period_are_listed_for_this_period() {
         let all = stalls(&[("a", &[(100.0, 3), (200.0, 3), (300.0, 3)])], &[]);
         assert_eq!(listed(&all, 310, None).len(), 3);
         for (period, starts, recurring) in [
@@ -567,7 +566,8 @@ mod tests {
         assert_eq!(listed(&stalls, 10_000, None).len(), WATCHED);
     }
 
-    /// The clock may also jump forward by more than an hour, and be set back later.
+    /// The server also seems to have no operations for an hour if the clock jumps forward by more
+    /// than an hour. Its stalls must still be kept when the clock is set back later.
     #[test]
     fn a_server_without_operations_for_an_hour_keeps_its_stalls_but_not_its_usual_values() {
         let mut stalls = Stalls::default();
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_maximum_number_of_servers_a_new_server_replaces_the_one_out_of_use_the_longest() {
+    fn at_the_maximum_number_of_servers_a_new_server_replaces_the_longest_unused_server() {
         let mut stalls = Stalls::default();
         for start in 1_000..1_100 {
             add_second(&mut stalls, start, &[format!("server{start}")]);

@@ -44,7 +44,8 @@ const MAX_DEVIATION_SECONDS: f64 = 0.8;
 /// Maximum distance of a start from its expected time, as a share of the period.
 const MAX_DEVIATION_SHARE: f64 = 1.0 / 25.0;
 
-/// Maximum distance of a start from its expected time in a chain of three episodes.
+/// Maximum distance of a start from its expected time in a chain of three episodes. The distance is
+/// smaller than in longer chains, because three starts are often evenly spaced by chance.
 const MAX_DEVIATION_OF_THREE_SECONDS: f64 = 0.7;
 
 /// For each expected episode that is missing, a [`Chain`] must have at least this number of

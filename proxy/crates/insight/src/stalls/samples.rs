@@ -13,9 +13,9 @@ use super::moved::Sample;
 /// stall.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// Maximum number of samples kept per server: ten minutes at the shortest interval. A sample is
-/// about 400 bytes. At an interval of one second, the samples of ten minutes take a quarter of a
-/// MiB.
+/// Maximum number of samples kept per server: ten minutes at the shortest interval, which is 100
+/// ms. A sample is about 400 bytes. At an interval of one second, the samples of ten minutes take a
+/// quarter of a MiB.
 const MAX_SAMPLES: usize = 6_000;
 
 /// The samples of all servers.

@@ -28,7 +28,9 @@ pub enum StormChange {
 /// Detects storms. [`Self::second`] must be called once a second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StormDetector {
+    /// The normal churn: the average number of short-lived connections per second.
     normal: f64,
+    /// Number of calls of [`Self::second`].
     seconds: u64,
     /// Number of consecutive seconds that contradict `is_storm`: high churn outside of a storm, or
     /// low churn during a storm.
@@ -36,8 +38,8 @@ pub(super) struct StormDetector {
     is_storm: bool,
 }
 
-/// Minimum churn of a storm, in short-lived connections per second. A lower churn is never a storm,
-/// even if the normal churn is far lower.
+/// Minimum churn of a storm, in short-lived connections per second. A lower churn never begins a
+/// storm, even if the normal churn is far lower, and always counts as low churn during a storm.
 const MIN_CHURN: f64 = 20.0;
 
 /// Churn is high, and may begin a storm, if it is more than this many times the normal churn.
@@ -54,7 +56,8 @@ const MEMORY: f64 = 300.0;
 /// lasts, the normal churn slowly rises to it, and the storm ends.
 const STORM_MEMORY: f64 = 1800.0;
 
-/// Number of seconds after the start in which the normal churn is still unknown.
+/// Number of seconds after the start of the detector in which the normal churn is still unknown. No
+/// storm begins in this time.
 const LEARNING: u64 = 10;
 
 impl StormDetector {

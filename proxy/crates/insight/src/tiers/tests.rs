@@ -80,8 +80,7 @@ fn operation_counts_are_exact_while_the_latest_steps_have_not_ended() {
     let all = history.period(START, START + 3_725);
     assert_eq!(whole(&all), sum(0, 3_725));
     assert_eq!(all.length, Duration::from_secs(3_725));
-    // The range begins in the middle of a step of 10 s, so the result begins with the next
-    // step.
+    // The range begins in the middle of a step of 10 s, so the result begins with the next step.
     let hour = history.period(START + 123, START + 3_725);
     assert_eq!(whole(&hour), sum(130, 3_725));
 }
@@ -93,8 +92,7 @@ fn operation_counts_are_complete_if_the_history_starts_in_the_middle_of_a_step()
     for uptime in [20, 45, 160, 300, 700, 1_300, 4_000] {
         let history = filled_from(start, uptime);
         let sum: u64 = (0..uptime).map(|at| 1 + at % 3).sum();
-        // The range is longer than the history, so the length of the result is that of the
-        // history.
+        // The range is longer than the history, so the length of the result is that of the history.
         let period = history.period(start - 300, start + uptime);
         assert_eq!(whole(&period), sum, "up for {uptime} s");
         assert_eq!(period.length, Duration::from_secs(uptime));
