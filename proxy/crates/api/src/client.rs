@@ -162,9 +162,9 @@ impl AdminClient {
         if status != StatusCode::OK {
             let body = body::to_bytes(response.into_body(), MAX_RESPONSE_BYTES).await;
             let body = body.map_err(|error| ClientError::Broken(root_cause(&error)))?;
-            // `accepted` returns the error for the status 401. It also accepts the statuses 201,
-            // 202 and 422, but the body of such a response is not a download. So these statuses are
-            // errors here.
+            // `accepted` returns the error for the status 401. It accepts the statuses 201, 202 and
+            // 422, but the body of such a response is not a download. So these statuses are errors
+            // here.
             accepted(path, status, &body)?;
             return Err(refused(path, status, &body));
         }

@@ -158,7 +158,7 @@ fn number(bucket: &Bucket) -> usize {
 }
 
 /// Returns the index that a bucket has in a [`Distribution`]. `le_seconds` is the upper bound of
-/// the bucket; this number may be rounded.
+/// the bucket, which may be rounded. A rounding error of less than 1 % does not change the result.
 pub(super) fn bucket_number(le_seconds: f64) -> usize {
     let bound = le_seconds * 0.99;
     let numbers = 0..Distribution::<8>::BUCKETS;
@@ -167,7 +167,8 @@ pub(super) fn bucket_number(le_seconds: f64) -> usize {
     numbers.next().unwrap_or(Distribution::<8>::BUCKETS - 1)
 }
 
-/// The duration of a number of milliseconds; zero if the number is negative.
+/// The duration of a number of milliseconds; zero if the number is negative, too large for a
+/// [`Duration`], or not a number.
 pub fn from_millis(ms: f64) -> Duration {
     Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()
 }

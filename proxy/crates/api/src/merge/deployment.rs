@@ -38,8 +38,8 @@ impl Merge for Status {
     }
 }
 
-/// Appends the versions in `others` that `versions` does not contain. Both are comma-separated
-/// lists.
+/// Appends the versions in `others` that `versions` does not contain. `versions` and `others` are
+/// lists with the separator `, `.
 fn merge_versions(versions: &mut String, others: &str) {
     for version in others.split(", ").filter(|version| !version.is_empty()) {
         if versions.is_empty() {

@@ -46,8 +46,8 @@ mod tests {
         assert_eq!(with_distributions("/a?b=1"), "/a?b=1&distributions=true");
     }
 
-    /// A status has no distributions, so it can always be merged. A list of query shapes needs
-    /// them.
+    /// A status has no distributions, so it can always be merged. A list of query shapes can be
+    /// merged only if it has the distributions of the durations.
     #[test]
     fn status_is_merged_and_a_list_of_shapes_without_distributions_is_refused() {
         let mut sum = Some(Status::default());

@@ -177,8 +177,8 @@ const STEP_LENGTHS: [f64; 10] = [
 ];
 
 /// The length of the steps of a merged timeline, in seconds. `requested` is the requested length,
-/// or 0 if it is not known. `longest` is the greatest number of seconds with data in a step. A step
-/// without data for all its seconds is longer than this number.
+/// or 0 if it is not known. `longest` is the greatest number of seconds with data in a step. Every
+/// step may lack data for some of its seconds, so the steps can be longer than `longest`.
 fn step_length(requested: f64, longest: f64) -> f64 {
     if longest <= requested {
         return requested;
@@ -187,9 +187,9 @@ fn step_length(requested: f64, longest: f64) -> f64 {
     lengths.find(|length| *length >= longest).unwrap_or(longest)
 }
 
-/// The seconds with data in a step of this length. A shorter step can begin in this step and end in
-/// the next step. All its seconds count in this step, so the sum of the seconds can exceed the
-/// length.
+/// Limits the seconds with data in a step to the step's length. `seconds` is the sum over the
+/// shorter steps that begin in the step. The last of them may end in the next step, so the sum can
+/// exceed the length.
 fn within_step(seconds: f64, length: f64) -> f64 {
     seconds.min(length)
 }
@@ -567,7 +567,8 @@ mod tests {
         assert!(merged.steps.iter().all(|step| step.seconds <= 10.0));
     }
 
-    /// The timeline of a shape does not contain the length of its steps.
+    /// The requested length is 0 if it is not known: the timeline of a shape does not contain the
+    /// length of its steps.
     #[test]
     fn the_length_of_steps_is_the_requested_length_or_the_next_longer_usual_length() {
         for (requested, longest, expected) in [

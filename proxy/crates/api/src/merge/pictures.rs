@@ -31,6 +31,8 @@ impl Merge for Heatmap {
         let requested = self.step_seconds.max(other.step_seconds);
         let length = step_length(requested, longest);
         self.step_seconds = length;
+        // The keys are the bits of the starts of steps. The bits of numbers that are not negative
+        // have the same order as the numbers, so the columns stay in ascending order of time.
         let mut merged: BTreeMap<u64, (f64, BTreeMap<usize, u64>)> = BTreeMap::new();
         for heatmap in [&*self, &other] {
             let mut own: BTreeMap<u64, f64> = BTreeMap::new();
@@ -112,6 +114,8 @@ impl HeatmapShapes {
 }
 
 impl Merge for GaugeTimeline {
+    /// Merges the gauges of steps that begin at the same time. If the steps of the two instances
+    /// have different lengths, the shorter steps are combined into steps of the greater length.
     fn merge(&mut self, other: Self) {
         let steps = self.steps.iter().chain(&other.steps);
         let longest = steps.map(|step| step.seconds).fold(0.0, f64::max);
