@@ -161,7 +161,7 @@ enum Failure {
     /// The output cannot be opened or written, or Ctrl-C cannot be handled.
     Io(io::Error),
     Client(ClientError),
-    /// Ctrl-C was pressed again.
+    /// Ctrl-C ended the command before its work was complete.
     Interrupted,
 }
 
@@ -315,7 +315,8 @@ async fn stop_if_running(client: &AdminClient, id: &str) -> Result<(), ClientErr
     }
 }
 
-/// Runs `work` until it ends or Ctrl-C is pressed.
+/// Runs `work` until it ends or Ctrl-C is pressed. With Ctrl-C, the result is
+/// [`Failure::Interrupted`].
 async fn until_interrupted<T, E: Into<Failure>>(
     interrupts: &mut Signal,
     work: impl Future<Output = Result<T, E>>,

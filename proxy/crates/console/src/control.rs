@@ -16,7 +16,7 @@ use seawall_api::{AdminClient, ClientError, Clients, Configuration, Pools, Reloa
 /// Time between two checks of a proxy that is starting or stopping.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The text for a key that has no value after a restart.
+/// The text for a key that has no value after a reload or a restart.
 const ABSENT: &str = "(absent)";
 
 /// The path in the admin API that starts a drain.
@@ -185,7 +185,7 @@ pub async fn shutdown(arguments: Wait) -> Exit {
         return failed(&error);
     }
     // Only a refused connection shows that the process has closed its address. Other failures also
-    // happen while it drains: for example, it may close a connection to make place for another.
+    // happen while the process drains: for example, it may close one connection to accept another.
     let has_ended = async || match client.check("/health/live").await {
         Err(ClientError::Unreachable {
             is_refused: true, ..

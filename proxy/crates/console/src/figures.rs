@@ -149,7 +149,8 @@ pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     std::iter::once(&first).chain(rows).map(line).collect()
 }
 
-/// Maximum number of steps for which [`with_gaps`] adds gaps: a week has fewer steps of a minute.
+/// Maximum number of steps for which [`with_gaps`] adds gaps. A week has fewer steps of a minute.
+/// Without this limit, two steps that are years apart would need much memory.
 const MAX_PLACES: usize = 20_000;
 
 /// The steps of a timeline in order, with `None` in place of each step that is missing between two

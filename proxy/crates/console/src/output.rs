@@ -1,5 +1,6 @@
-//! Files with the results of a command. They are written as a whole: if the disk is full or the
-//! process is killed, a file keeps its former content.
+//! Files with the results of a command. Usually a file is written as a whole: if the disk is full
+//! or the process is killed, the file keeps its former content. [`write_whole`] lists the
+//! exceptions.
 
 use std::{
     fs::{self, File, Permissions},
@@ -10,7 +11,8 @@ use std::{
 
 /// Replaces the content of a file, or creates the file. `write` gets a temporary file in the same
 /// folder, which then replaces the file. Pipes and devices are written directly, and so is a file
-/// in a folder in which this process may not create files.
+/// in a folder in which this process may not create files. A file that is mounted, for example in a
+/// container, cannot be replaced. The temporary file is then copied to this file.
 ///
 /// # Errors
 /// The error of `write`, or the error of an access to the files.

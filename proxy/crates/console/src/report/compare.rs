@@ -26,7 +26,8 @@ impl Comparison {
         let periods = (period_of(&before.1), period_of(&now.1));
         let mut changes = between(&periods.0, &periods.1, "before");
         let (before, now) = (Side::new(before), Side::new(now));
-        // All operations are those of the timeline, which may be longer than the period.
+        // The operations of a change without a shape are those of the timeline. `between` divides
+        // them by the length of the period, but the timeline may be longer than the period.
         let found = changes.changes.iter_mut();
         for change in found.filter(|change| change.shape.id().is_empty()) {
             (change.before, change.now) = (before.whole, now.whole);

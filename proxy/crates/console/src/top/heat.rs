@@ -58,7 +58,8 @@ impl Period {
 
 impl Grid {
     /// Groups whole steps into at most `columns` columns, and whole buckets into at most `rows`
-    /// rows. `None` if the heat map has no operations.
+    /// rows. Latencies below and above one second are never in the same row, so there may be two
+    /// rows even if `rows` is 1. `None` if the heat map has no operations.
     pub(super) fn new(
         heatmap: &Heatmap,
         period: Period,
@@ -81,8 +82,8 @@ impl Grid {
         let mut width = 1.0;
         while (last / width).floor() - (first / width).floor() >= most_rows {
             // Each row has `width` buckets and begins at a multiple of `width`. So latencies below
-            // and above one second are never in the same row, however wide the rows are. If there
-            // is room for only one row, the condition below ends the loop.
+            // and above one second are in two rows, however wide the rows are. If `rows` is 1, only
+            // the condition below ends the loop.
             if width > 2.0 * (last.abs() + first.abs()) {
                 break;
             }

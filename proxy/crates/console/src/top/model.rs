@@ -393,7 +393,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn operations_per_second_are_not_wrong_after_a_sleep_of_this_machine_or_a_busy_restart() {
+    fn a_sleep_of_this_machine_or_a_restart_of_a_busy_proxy_does_not_distort_the_rate() {
         let counted = |second, uptime_seconds, operations| {
             let counted = Counted {
                 at: Duration::from_secs(second),

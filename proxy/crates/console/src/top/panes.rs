@@ -95,8 +95,8 @@ pub(crate) fn names(names: &[Named]) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The state of the pulse, recurring stalls, and a table of stalls. If there is no stall, the line
-/// `no stall`, then `since`, replaces the table.
+/// The state of the pulse (the sampling of `serverStatus`), recurring stalls, and a table of
+/// stalls. If there is no stall, the line `no stall`, then `since`, replaces the table.
 pub(crate) fn stalls(stalls: &Stalls, since: &str) -> Vec<String> {
     let mut lines = vec![format!(
         "pulse (samples of serverStatus): {}",
@@ -181,7 +181,8 @@ pub(crate) fn recurrence(recurring: &Recurring) -> String {
     let why = match &recurring.counter {
         Some(counter) => format!("with {}", printable(counter)),
         None if recurring.unanswered => "no reply to the pulse".to_owned(),
-        // Counters may be unknown, for example without a pulse, so this does not deny changes.
+        // The text does not say that no counter changed: the counters may be unknown, for example
+        // if the pulse (the sampling of `serverStatus`) is off.
         None => "no counter known".to_owned(),
     };
     let instance = recurring.instance.as_deref();
@@ -549,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_limit_is_a_dash_and_a_disabled_limit_is_shown_as_off() {
+    fn a_limit_that_is_not_reported_is_shown_as_a_dash_and_a_disabled_limit_as_none() {
         let mut pools = model().pools.pools;
         pools[0].concurrency = Concurrency {
             mode: "off".to_owned(),
