@@ -7,6 +7,7 @@ use super::{
     heat_choice::HeatChoice,
     histogram::{Move, Scale},
     model::Model,
+    view,
 };
 
 /// Number of rows by which PgUp and PgDn move.
@@ -198,8 +199,11 @@ fn step(model: &mut Model, row: impl FnOnce(usize, usize) -> usize) {
     if model.choice.tab == Tab::HeatMap {
         return model.select_heat(row);
     }
-    const LAST_LINE: usize = 10_000;
-    let scrolled = row(usize::from(model.choice.scrolled), LAST_LINE).min(LAST_LINE);
+    let lines = view::pane_lines(model).unwrap_or_default();
+    let last = lines.len().saturating_sub(1);
+    // The pane may have fewer lines than at the last key press.
+    let current = usize::from(model.choice.scrolled).min(last);
+    let scrolled = row(current, last).min(last);
     model.choice.scrolled = u16::try_from(scrolled).unwrap_or(u16::MAX);
 }
 
@@ -314,5 +318,21 @@ mod tests {
         }
         typed(&mut model, "2");
         assert_eq!((model.choice.scrolled, model.choice.sideways), (0, 0));
+    }
+
+    #[test]
+    fn up_scrolls_by_one_line_from_the_last_line_of_a_pane() {
+        let mut model = model();
+        typed(&mut model, "3");
+        let last = view::pane_lines(&model).unwrap().len() - 1;
+        assert!(last > 2, "{last}");
+        press(&mut model, KeyCode::End.into());
+        press(&mut model, KeyCode::Down.into());
+        press(&mut model, KeyCode::Up.into());
+        assert_eq!(usize::from(model.choice.scrolled), last - 1);
+        // Without stalls, the pane has only two lines.
+        model.stalls = seawall_api::Stalls::default();
+        press(&mut model, KeyCode::Up.into());
+        assert_eq!(model.choice.scrolled, 0);
     }
 }
