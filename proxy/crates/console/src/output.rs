@@ -39,7 +39,8 @@ pub fn write_whole<T, E: From<io::Error>>(
         replace(&target, &temporary)?;
         Ok(written)
     });
-    // The temporary file exists only if it has not replaced the file.
+    // If the temporary file has replaced the file, it no longer exists, so the error of this call
+    // is ignored.
     drop(fs::remove_file(&temporary));
     written
 }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_that_has_ended_but_not_before_a_past_period_is_refused() {
+    fn a_baseline_that_ends_after_a_past_period_is_refused() {
         let baseline = Against::Before(at(NOW - 3_600));
         let window = BaselineWindow::AtMost(MINUTE);
         let refused = super::spans(baseline, window, at(NOW - 7_200), at(NOW)).unwrap_err();

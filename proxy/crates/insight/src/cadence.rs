@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_runs_once_in_each_period_even_if_seconds_are_skipped_or_the_clock_is_set_back() {
+    fn work_runs_at_most_once_per_period_even_if_seconds_are_skipped_or_the_clock_is_set_back() {
         for (times, due) in [
             (&[598, 599, 600, 601][..], &[600][..]),
             (&[599, 601, 602], &[601]),

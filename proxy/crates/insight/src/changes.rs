@@ -101,8 +101,8 @@ impl ChangeKind {
 }
 
 /// Minimum number of operations that a shape must have in each period to be compared, because the
-/// median of fewer durations can change much by chance. For a change of the operations per second,
-/// this number in one of the periods is enough.
+/// median of fewer durations can change much by chance. A change of the operations per second needs
+/// this number in only one of the periods.
 const MIN_OPERATIONS: u64 = 30;
 
 /// Minimum number of operations that a shape must have in each period to be used in [`Spreads`]:
@@ -440,8 +440,8 @@ impl<'a> Comparison<'a> {
     /// until the names have been learned again.
     fn is_renamed(&self, number: usize, pair: &Pair<'_>) -> bool {
         let load = self.rates.drift_without(number).unwrap_or(0.0).exp();
-        // A shape with a changed text may occur with the new text in both periods,
-        // because learning the names takes some time.
+        // The shape with the other text may occur in both periods, because learning the names takes
+        // some time. So only the counts of this shape are checked here.
         match (pair.before.count, pair.now.count) {
             (0, _) => self.renames.occurred_before(pair.label, load),
             (_, 0) => self.renames.occurs_now(pair.label, load),
@@ -515,8 +515,9 @@ impl<'a> Comparison<'a> {
 
     /// True if `z` is too far from zero to be due to chance. Without a real change, `z` has a
     /// standard normal distribution. The accepted probability ([`ALPHA`]) is divided by the number
-    /// of shapes (Bonferroni's correction). The probability of a greater `z` is not computed
-    /// exactly, but by its upper bound exp(-z²/2)/2, which is close at such small probabilities.
+    /// of shapes (Bonferroni's correction). Instead of the exact probability of a greater `z`, its
+    /// upper bound exp(-z²/2)/2 is used, which is close to the exact value at such small
+    /// probabilities.
     fn is_significant(&self, z: f64) -> bool {
         let comparisons = float(u64::try_from(self.pairs.len()).unwrap_or(u64::MAX));
         z * z >= 2.0 * (comparisons / ALPHA).ln()

@@ -5,7 +5,7 @@
 //! The crate gets a [`Second`] every second: the figures of the operations, connections and servers
 //! in that second. It knows neither the code that counts operations nor the code that samples
 //! servers. The detectors are pure: they read no clock and get the time as an argument. Everything
-//! runs on threads that handle no operations (the control plane), so it never delays an operation.
+//! runs on threads that handle no operations (the control plane), so no operation waits for it.
 //! Queries of the HTTP API run on threads that may block.
 
 mod annotations;

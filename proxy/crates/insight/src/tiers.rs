@@ -160,8 +160,8 @@ pub struct History {
 
 impl History {
     /// Creates an empty history. `max_bytes` limits its memory. `max_shapes` limits the number of
-    /// shapes that have their own figures in each second; all other shapes are counted together. A
-    /// longer step has at most four times as many.
+    /// shapes that have their own figures in each second; all other shapes are counted together. In
+    /// a longer step, at most four times as many shapes have their own figures.
     pub fn new(max_bytes: usize, max_shapes: usize) -> Self {
         Self {
             max_bytes,

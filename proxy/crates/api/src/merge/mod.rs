@@ -73,7 +73,8 @@ fn add_known<T: std::ops::Add<Output = T>>(sum: &mut Option<T>, more: Option<T>)
     combine(sum, more, std::ops::Add::add);
 }
 
-/// Merges `other` into `member`. If only one of the two is present, the result is the present one.
+/// Merges `other` into `member`. If only one of the two values is present, this value is the
+/// result.
 fn merge_known<T: Merge>(member: &mut Option<T>, other: Option<T>) {
     merge_with(member, other, Merge::merge);
 }

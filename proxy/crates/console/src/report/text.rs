@@ -217,8 +217,8 @@ fn timeline(report: &Report) -> Vec<String> {
         let figures = chunks.map(|of| figure(&of.iter().copied().flatten().collect::<Vec<_>>()));
         figures.collect::<Vec<_>>()
     };
-    // Each character of a timeline stands for `width` steps. The three timelines show the average
-    // rate of these steps, the highest of their 99th percentiles, and the sum of their errors.
+    // Each character of a timeline shows `width` steps. The three timelines show the average rate
+    // of these steps, the highest of their 99th percentiles, and the sum of their errors.
     let rate = column(|steps| {
         let count: u64 = steps.iter().map(|step| step.count).sum();
         float(count) / steps.iter().map(|step| step.seconds).sum::<f64>().max(1e-3)

@@ -351,7 +351,7 @@ mod tests {
             .find(|line| line.trim_start().starts_with("UTC"))
             .unwrap();
         let axis = &lines[lines.iter().position(|line| line == times).unwrap() - 1];
-        // The map begins 1000 s after midnight, at 00:16:40. A character stands for 5 s, so 00:17
+        // The map begins 1000 s after midnight, at 00:16:40. A character covers 5 s, so 00:17
         // is four characters later.
         assert!(
             times.contains("00:17") && times.contains("00:26"),
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_narrow_terminal_cells_cover_more_time_and_in_a_tiny_one_the_required_size_is_shown() {
+    fn cells_cover_more_time_in_a_narrow_terminal_and_a_tiny_terminal_shows_the_required_size() {
         for (width, height) in [(80, 24), (40, 14), (24, 11), (200, 60)] {
             let lines = shown(&opened(Colours::None), width, height);
             let text = lines.join("\n");

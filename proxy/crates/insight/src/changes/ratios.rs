@@ -110,7 +110,8 @@ impl Sorted {
         self.median_without(None)
     }
 
-    /// The median of all values except `one`, which must be one of the values.
+    /// The median of all values, without the value `one` if it is given. The list must contain
+    /// `one`.
     fn median_without(&self, one: Option<f64>) -> Option<f64> {
         let Self(values) = self;
         let count = values.len().checked_sub(usize::from(one.is_some()))?;

@@ -155,7 +155,7 @@ fn random_noise_is_not_reported_as_a_change() {
 }
 
 #[test]
-fn of_thirty_shapes_only_the_shape_with_a_dropped_index_is_reported() {
+fn only_the_shape_with_a_dropped_index_is_reported_among_thirty_shapes() {
     for seed in 0..SEEDS {
         let dropped = usize::try_from(seed % 12).unwrap();
         let changes = found(seed, |loads| {

@@ -133,9 +133,9 @@ const FEW_OF: u64 = 10;
 /// stall.
 const SECONDS_AFTER_STALL: u32 = 5;
 
-/// Seconds in which no operation ends may belong to a stop of the server. So the first such seconds
-/// of an episode, up to this number, do not count as seconds after the stall. All further ones do
-/// count, so that an episode also ends if clients send no more operations after the stall.
+/// Maximum number of silent seconds (seconds in which no operation ends) in an episode. They may
+/// belong to a stop of the server, so they do not count as seconds after the stall. Further silent
+/// seconds do count, so that an episode also ends if clients send no more operations.
 const MAX_SILENT_SECONDS: u32 = 30;
 
 /// Maximum length of an episode (a detected stall), without its seconds in which no operation ended
@@ -253,8 +253,9 @@ impl StallDetector {
         }
         let p99 = beat.durations.quantile(0.99).max(Duration::from_nanos(1));
         push(&mut self.p99s, p99.as_secs_f64().ln(), MEMORY);
-        // If one of several operations took most of the time, this time is not usual: after an
-        // index build of an hour, the average would be too long for minutes.
+        // If one of several operations took most of the time, the times of this second are not
+        // usual. For example, an index build of an hour would make the usual times too long for
+        // minutes.
         if count >= SEVERAL && beat.durations.max() * 2 > beat.durations.sum() {
             return;
         }

@@ -268,8 +268,8 @@ mod tests {
     #[test]
     fn no_changed_counters_are_reported_for_a_two_second_stop_without_replies() {
         // The server sends no replies from second 60.3 to second 62.3, so the samples during the
-        // stop and the one after it have unusual rates. The detector may report the start of the
-        // stop up to a second late.
+        // stop and the first sample after the stop have unusual rates. The detector may report the
+        // start of the stop up to a second late.
         let mut samples = samples(2, |_| {});
         for sample in &mut samples[60..=63] {
             sample.answered = sample.at > 62.5 || sample.at < 60.5;

@@ -156,9 +156,9 @@ impl Chain {
             let expected = self.origin + self.period * float(number);
             let later = (index + 1..episodes.len()).filter_map(|later| {
                 let distance = (start(episodes, later)? - expected).abs();
-                // If the third of three consecutive starts is not at its expected time, the next
-                // fit leaves each of the three starts at most a third of this distance from its
-                // expected time. So a distance of three tolerances becomes at most one tolerance.
+                // The next fit reduces the distance. In a chain of three starts, each start is then
+                // off by at most a third of the distance that the third start had before. So a
+                // distance of three tolerances becomes at most one tolerance.
                 (distance <= 3.0 * self.tolerance()).then_some((later, distance))
             });
             let nearest = later.min_by(|a, b| a.1.total_cmp(&b.1))?;

@@ -68,8 +68,8 @@ impl StormDetector {
     pub(super) const ENDS_AFTER: u32 = 10;
 
     /// Updates the detector with the connections of one second. The churn is limited to the number
-    /// of accepted connections, because it is no reconnect storm if clients disconnect and do not
-    /// connect again. Returns a change if a storm began or ended.
+    /// of accepted connections, because clients that disconnect and do not connect again cause no
+    /// reconnect storm. Returns a change if a storm began or ended.
     pub(super) fn second(&mut self, seen: Churn) -> Option<StormChange> {
         let churn = f64::from(
             u32::try_from(seen.short_lived.min(seen.arrivals.max(1))).unwrap_or(u32::MAX),

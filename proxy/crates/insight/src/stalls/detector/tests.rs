@@ -371,10 +371,10 @@ fn a_stall_does_not_include_the_time_by_which_the_clock_jumps_forward() {
     assert_found(&found, &stalls, 1.1);
 }
 
-/// The machine sleeps during a stall. In the first second after it, operations end that took longer
-/// than the maximum length of a stall.
+/// The machine sleeps during a stall. In the first second after the sleep, operations end that took
+/// longer than the maximum length of a stall.
 #[test]
-fn a_gap_during_a_stall_hides_no_stall_that_ends_in_the_first_second_after_the_gap() {
+fn a_gap_ends_a_stall_and_does_not_hide_the_stall_that_ends_right_after_the_gap() {
     let mut workload = Workload {
         stops: vec![(60.0, 62.0)],
         ..Workload::steady(1)
