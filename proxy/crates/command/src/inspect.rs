@@ -260,8 +260,8 @@ impl<'a> Command<'a> {
     }
 
     /// True if the command only reads and is not in a transaction. Seawall may kill such a command
-    /// at the server, if its client has disconnected. In a transaction, this would abort the
-    /// transaction.
+    /// at the server, if its client has disconnected. Seawall does not kill a command in a
+    /// transaction, because the server would then abort the transaction.
     pub fn only_reads(&self) -> bool {
         match self.class {
             Class::Read | Class::GetMore => !self.in_transaction,

@@ -58,7 +58,7 @@ impl<'a> CommandBytes<'a> {
         }
     }
 
-    /// Number of bytes of the body and the sequences.
+    /// Number of bytes of the body and of the documents in the sequences.
     pub fn bytes(&self) -> usize {
         let sequences = self.sequences.iter();
         self.body.len() + sequences.map(|s| s.documents.len()).sum::<usize>()

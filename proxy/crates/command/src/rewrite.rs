@@ -55,8 +55,8 @@ impl Concealed {
         })
     }
 
-    /// Writes a document that may report an error. `write` writes the elements that a state change
-    /// does not replace.
+    /// Writes a document that may report an error. If the error is a state change, this function
+    /// replaces `code`, `codeName` and `errmsg`. `write` writes all other elements.
     fn write_error(
         &mut self,
         error: &[u8],

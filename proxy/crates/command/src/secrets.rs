@@ -191,6 +191,7 @@ mod tests {
         }
     }
 
+    /// An exchange is a command and its reply.
     #[test]
     fn an_exchange_is_secret_if_its_command_or_its_reply_may_have_keys_or_passwords() {
         for (command, expected) in [

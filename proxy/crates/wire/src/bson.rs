@@ -10,7 +10,8 @@ use super::kind;
 /// The reason why bytes are not valid BSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BsonError {
-    /// A length exceeds the remaining bytes, or is below the minimum for its type.
+    /// A length exceeds the remaining bytes, or is below the minimum for its type. Also returned if
+    /// a string or a document does not end with NUL, or if a boolean is neither 0 nor 1.
     #[error("BSON length out of range")]
     BadLength,
     /// BSON does not define this type byte.
@@ -515,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_of_a_db_pointer_is_known_so_it_can_be_skipped() {
+    fn iteration_continues_after_a_db_pointer() {
         let pointer = [&b"\x0cp\0\x02\0\0\0x\0"[..], &[7; 12]].concat();
         assert_eq!(names(&with_null(&pointer)), [&b"p"[..], b"null"]);
     }

@@ -16,7 +16,7 @@ const MAX_IDENTIFIER_BYTES: usize = 256;
 /// Counts documents that follow one another without gaps. The input may be split at any byte.
 #[derive(Debug, Default)]
 pub struct DocumentWalk {
-    /// The bytes that have arrived of the next document's size field.
+    /// The next document's size field. Only its first `size_bytes` bytes have arrived.
     size: [u8; SIZE_BYTES],
     size_bytes: usize,
     /// Number of bytes of the current document that have not arrived.

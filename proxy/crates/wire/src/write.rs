@@ -40,7 +40,8 @@ pub fn reserve_length(output: &mut Vec<u8>) -> usize {
     start
 }
 
-/// Sets the length field at the offset `start`: to the number of bytes from `start` to the end.
+/// Sets the length field at the offset `start` to the number of bytes from `start` to the end of
+/// `output`.
 pub fn set_length(output: &mut [u8], start: usize) {
     let part = output.get_mut(start..).unwrap_or_default();
     let length = length(part.len());
@@ -49,7 +50,8 @@ pub fn set_length(output: &mut [u8], start: usize) {
     }
 }
 
-/// Encodes a length. Messages and documents are much shorter than `i32::MAX`, so it fits.
+/// Encodes a length in bytes. Messages and documents are much shorter than `i32::MAX`, so their
+/// lengths fit in an `i32`.
 fn length(bytes: usize) -> [u8; 4] {
     i32::try_from(bytes).unwrap_or(i32::MAX).to_le_bytes()
 }
