@@ -19,8 +19,10 @@
 //!   can be evicted by these rules, and the message with the reserve still has to wait. Then
 //!   Seawall evicts the waiting holder that would be the last to get the reserve.
 //!
-//! Invariant: the charged bytes are at most the budget plus the reserve, or a single message that
-//! is larger than both.
+//! Invariant: the charged bytes are at most the sum of budget and reserve, with two exceptions. A
+//! message that is larger than this sum gets memory while no other message holds memory. After
+//! [`MemoryBudget::set_bytes`] has made the budget smaller, messages keep the memory that they
+//! have.
 
 use std::{
     cmp::Reverse,

@@ -62,7 +62,7 @@ pub enum PemError {
 pub struct Pem<'a> {
     /// The path of the file. It appears in [`PemError`].
     pub path: &'a Path,
-    /// The content. It may be a private key, so it must not appear in a log.
+    /// The content of the file. It may contain a private key, so it must not appear in a log.
     pub content: &'a str,
 }
 

@@ -45,7 +45,8 @@ impl Progress {
         self.owing_since = None;
     }
 
-    /// Records that the peer has sent or read bytes.
+    /// Records that the peer has sent or read bytes, and that Seawall does not wait for the peer
+    /// now.
     pub fn record_bytes(&mut self, bytes: usize, now: Instant) {
         self.pause(now);
         self.bytes = self.bytes.saturating_add(bytes);

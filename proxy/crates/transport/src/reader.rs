@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_the_first_part_of_a_large_message_its_rest_is_read_in_pieces_or_skipped() {
+    async fn the_rest_of_a_large_message_is_read_in_pieces_or_skipped_after_its_first_part() {
         let large = request(1, 3 << 20);
         for pieces in [0, 1, 2, usize::MAX] {
             let (mut near, mut far) = tokio::io::duplex(1 << 16);

@@ -137,7 +137,7 @@ pub struct AuthorityWithoutList {
 /// A peer's own certificate is checked for revocation, but the certificates of authorities are not.
 /// So a list is needed only for an authority that issues certificates of peers. An authority that
 /// has issued the certificate of another authority in `authorities` is skipped: this function
-/// assumes that it issues certificates only for authorities.
+/// assumes that such an authority issues certificates only for authorities.
 pub fn authorities_without_list(
     authorities: &[CertificateDer<'_>],
     lists: &[CertificateRevocationListDer<'_>],

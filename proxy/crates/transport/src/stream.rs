@@ -63,7 +63,8 @@ impl Wear {
         }
     }
 
-    /// True if the connection must not be used for another message.
+    /// True if the connection must not be used for another message, because it has written almost
+    /// as many records as its keys allow.
     pub fn is_worn_out(&self) -> bool {
         let records = self.records.as_ref();
         records.is_some_and(|records| records.load(Ordering::Relaxed) >= MAX_TLS_1_2_RECORDS)
@@ -104,8 +105,8 @@ impl Stream {
         socket.local_addr().ok()
     }
 
-    /// The counter of the records that this stream has written. For a plain stream, it has no
-    /// limit.
+    /// The counter of the records that this stream has written. The counter of a plain stream has
+    /// no limit.
     pub fn wear(&self) -> Wear {
         match self {
             Self::Tls { wear, .. } => wear.clone(),
@@ -113,14 +114,14 @@ impl Stream {
         }
     }
 
-    /// True if the connection must not be used for another message: see [`Wear`].
+    /// True if the connection must not be used for another message: see [`Wear::is_worn_out`].
     pub fn is_worn_out(&self) -> bool {
         matches!(self, Self::Tls { wear, .. } if wear.is_worn_out())
     }
 
     /// True if the stream cannot be used for another command: the peer or the kernel has closed it,
-    /// or unexpected bytes have arrived. Call it only while no bytes are expected. It does not
-    /// wait, and makes no system call if nothing has arrived.
+    /// or unexpected bytes have arrived. Callers must use this function only while they expect no
+    /// bytes. It does not wait, and makes no system call if nothing has arrived.
     pub fn has_ended(&mut self) -> bool {
         let mut byte = [0];
         let read = match self {

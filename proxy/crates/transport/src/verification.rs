@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio_rustls::rustls::{self, CertificateError, OtherError, pki_types::CertificateDer};
 
 /// Maximum number of certificates that a peer may send after its own. The verifier tries to order
-/// these certificates in every possible way, also before it has verified a signature. With 880
+/// these certificates in every possible way, even before it has verified a signature. With 880
 /// small certificates, which fit into a handshake, this takes 14 s of CPU time. With 6
 /// certificates, it takes at most 6 ms.
 const MAX_INTERMEDIATES: usize = 6;
@@ -26,9 +26,9 @@ struct LongChain(usize);
 /// one for each set of lists.
 ///
 /// # Errors
-/// If the chain is refused, or has too many certificates. If several verifiers refuse the chain,
-/// the most useful error is returned. A verifier whose lists come from another key of the same
-/// authority has a less useful error, which does not describe the certificate.
+/// If the chain is refused, or has too many certificates. The error of a verifier whose lists come
+/// from another key of the same authority does not describe the certificate. So this error is
+/// returned only if no verifier has another error.
 ///
 /// [`sets_by_key`]: crate::sets_by_key
 pub fn verify_chain<V, T>(

@@ -173,7 +173,7 @@ async fn only_too_slow_messages_are_evicted_for_a_message_of_the_same_address() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn message_larger_than_the_budget_gets_memory_if_no_other_message_holds_memory() {
+async fn a_message_larger_than_the_budget_gets_memory_if_no_other_message_holds_memory() {
     let (mut inner, now) = inner();
     let large = inner.open(sharer(1), now);
     let bytes = 2 * (ALL + RESERVE);
@@ -426,7 +426,7 @@ async fn a_waiting_message_searches_for_messages_to_evict_at_most_every_50_ms() 
 /// The reserve is memory beside the budget, for one message at a time. Here, too little memory is
 /// free even for the message that may use the reserve.
 #[tokio::test(start_paused = true)]
-async fn if_no_message_can_be_completed_the_waiting_message_with_the_most_bytes_left_is_evicted() {
+async fn the_waiting_message_with_the_most_bytes_left_is_evicted_if_no_message_can_be_completed() {
     let (mut inner, now) = inner();
     let full = inner.open(sharer(1), now);
     assert_eq!(inner.grow(full, ALL, ALL, now), Grant::Granted);

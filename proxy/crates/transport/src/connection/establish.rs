@@ -112,7 +112,8 @@ impl Connector {
     }
 
     /// Changes the TLS configuration for new connections of this connector and all its clones.
-    /// Returns the version of the new configuration. Must not be called by two threads at a time.
+    /// Returns the version of the new configuration. Two threads must not call this function at the
+    /// same time, because both configurations could then get the same version.
     pub fn set_tls(&self, tls: Arc<ServerTls>) -> TlsVersion {
         let version = self.tls.load().version.next();
         let tls = Some(tls);

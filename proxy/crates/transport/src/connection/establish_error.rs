@@ -126,7 +126,7 @@ impl EstablishError {
     }
 
     /// True if the server, or the network path to it, failed before a login began. So the login
-    /// cannot be the reason.
+    /// cannot be the cause of the failure.
     pub fn blames_server_before_login(&self) -> bool {
         let may_be_login = self.failed_authentication() || matches!(self, Self::TimedOut { .. });
         self.blames_server() && !may_be_login

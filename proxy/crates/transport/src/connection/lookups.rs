@@ -22,8 +22,8 @@ type HostPort = (String, u16);
 /// The result of a lookup. All attempts that wait for the lookup get a clone.
 type Resolution = Result<Vec<SocketAddr>, Arc<io::Error>>;
 
-/// The running lookups. Each host and port has at most one. A result is not kept: an attempt that
-/// begins after the end of a lookup begins a new one.
+/// The running lookups, at most one for each host and port. Results are not kept: an attempt that
+/// begins after the end of a lookup begins another lookup.
 #[derive(Debug, Default)]
 pub(super) struct Lookups {
     running: Mutex<HashMap<HostPort, watch::Receiver<Option<Resolution>>>>,

@@ -44,8 +44,9 @@ pub use self::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(u64);
 
-/// A generation of a server's pool (CMAP). Clearing the pool starts the next generation, and
-/// connections of earlier generations are stale.
+/// A generation of a server's pool, as the connection monitoring and pooling specification (CMAP)
+/// defines it. Clearing the pool starts the next generation, and connections of earlier generations
+/// are stale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Generation(u64);
 

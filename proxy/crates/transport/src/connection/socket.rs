@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_next_address_of_a_host_is_used_if_one_refuses_or_does_not_reply() {
+    async fn connect_first_uses_the_next_address_if_an_address_refuses_or_does_not_reply() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let open = listener.local_addr().unwrap();
         let refusing = SocketAddr::from(([127, 0, 0, 1], 1));

@@ -72,7 +72,7 @@ async fn poll_grow(
 }
 
 #[tokio::test]
-async fn after_a_message_was_read_it_counts_towards_the_memory_budget_only_if_it_is_large() {
+async fn a_message_that_was_read_counts_towards_the_memory_budget_only_if_it_is_large() {
     let over = LARGE_MESSAGE_BYTES + 1;
     for (bytes, charged) in [(LARGE_MESSAGE_BYTES, 0), (over, over)] {
         let budget = budget();
@@ -107,7 +107,7 @@ async fn next_returns_a_part_of_a_message_over_1_mib_but_a_smaller_message_as_a_
 }
 
 #[tokio::test]
-async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
+async fn the_reader_yields_to_other_tasks_between_the_chunks_of_a_large_message() {
     let budget = budget();
     let (mut near, mut far) = duplex(1 << 20);
     let sent = request_of(1 << 19);
@@ -222,7 +222,7 @@ async fn a_message_is_read_if_the_free_memory_is_exactly_its_length() {
 
 /// A reader may hold 4 KiB (`FREE_BYTES`) that do not count toward the memory budget.
 #[tokio::test(start_paused = true)]
-async fn while_messages_wait_for_memory_a_reader_reads_at_most_4_kib_of_a_new_message() {
+async fn a_reader_reads_at_most_4_kib_of_a_new_message_while_other_messages_wait_for_memory() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut full = budget.open(Sharer::User(2));
     full.grow(1 << 20, 1).await.unwrap();
@@ -400,7 +400,7 @@ async fn the_arrived_part_of_a_tls_record_is_forwarded_immediately() {
 }
 
 #[tokio::test]
-async fn a_tls_record_that_ends_early_is_an_error() {
+async fn forward_record_fails_without_a_peeked_header_and_if_the_tls_record_ends_early() {
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::default();
     let mut forwarded = Vec::new();
@@ -480,7 +480,7 @@ async fn read_small(reader: &mut MessageReader, stream: &mut &[u8]) -> Polled {
 }
 
 #[tokio::test]
-async fn messages_that_arrive_whole_need_only_one_poll() {
+async fn poll_small_returns_each_message_that_has_arrived_whole() {
     let sent = [request_of(30), request_of(1000), request_of(BEFORE_BODY)];
     let bytes = sent.concat();
     let (mut reader, mut stream) = (MessageReader::default(), &bytes[..]);

@@ -27,13 +27,13 @@ pub struct Message {
     /// When the first bytes of this head arrived; `None` if this is a whole message.
     pub head_since: Option<Instant>,
     /// The compressor of the `OP_COMPRESSED` message that contained this message; `None` if this
-    /// message was not inside another one.
+    /// message did not arrive inside an `OP_COMPRESSED`.
     pub compressor: Option<Compressor>,
     /// The message's share of the memory budget; `None` if no bytes of the message are charged.
     /// Dropping the message releases the share.
     pub(super) share: Option<MemoryShare>,
-    /// True if the bytes must be zeroed when the message is dropped. It is atomic, so that it can
-    /// be set while the bytes are borrowed.
+    /// True if the bytes must be zeroed when the message is dropped. The flag is atomic, so that it
+    /// can be set while the bytes are borrowed.
     is_secret: AtomicBool,
 }
 
@@ -68,7 +68,7 @@ impl Message {
     }
 
     /// Reserves memory for the inner message of a compressed message. The memory is added to this
-    /// message's share; if it has no share, the memory is charged to `sharer`.
+    /// message's share. A message without a share first gets a share, which is charged to `sharer`.
     ///
     /// # Errors
     /// See [`InflateError`]. This function inflates nothing, so [`InflateError::Bytes`] means that

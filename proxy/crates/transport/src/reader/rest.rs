@@ -52,14 +52,14 @@ impl<'a> RestOfMessage<'a> {
     }
 
     /// Reads the next bytes of the message into `piece`. After the end of the message, `piece` is
-    /// empty. If the future is dropped, the bytes that it has read are lost, but the reader still
-    /// knows where the next message begins.
+    /// empty. If the future is dropped, `piece` keeps the bytes that were read, and later calls do
+    /// not return these bytes. The reader still knows where the next message begins.
     ///
     /// # Errors
-    /// [`ReadError::Stalled`] or [`ReadError::Evicted`] if the sender is silent, or if it is too
-    /// slow while other clients wait. [`ReadError::Stalled`] also if the message is incomplete
-    /// after its time limit. For other errors see [`ReadError`]. After an error, the caller must
-    /// close the stream.
+    /// [`ReadError::Stalled`] or [`ReadError::Evicted`] if the sender is silent, or if the sender
+    /// is too slow while other clients wait. [`ReadError::Stalled`] also if the message is
+    /// incomplete after its time limit. For other errors see [`ReadError`]. After an error, the
+    /// caller must close the stream.
     pub async fn next_piece<S: AsyncRead + Unpin>(
         &mut self,
         reader: &mut MessageReader,
