@@ -1,6 +1,6 @@
-//! Identities. Seawall's connections to servers authenticate as users. An identity is such a user.
-//! It has the user's name, source (the database that defines the user) and user id. Its [`Login`]
-//! is the way in which the connections authenticate.
+//! Identities: the users as which Seawall's connections authenticate at servers. An identity has
+//! the name, the source (the database that defines the user) and the user id of a user. Its
+//! [`Login`] is the way in which the connections authenticate.
 
 use std::{
     fmt,

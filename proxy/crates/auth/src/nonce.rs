@@ -21,7 +21,7 @@ pub struct SeedError(#[from] SysError);
 /// A cryptographically secure random number generator (ChaCha), which all SCRAM conversations
 /// share.
 ///
-/// The lock is held only while bytes are generated, which takes some nanoseconds.
+/// The lock of the generator is held only while bytes are generated, which takes some nanoseconds.
 pub struct NonceSource {
     generator: Mutex<StdRng>,
 }
@@ -46,8 +46,8 @@ impl NonceSource {
         STANDARD.encode(bytes)
     }
 
-    /// Fills `bytes` with random bytes, for example for an identifier that must be
-    /// impossible to guess.
+    /// Fills `bytes` with random bytes, for example for an identifier that must be impossible to
+    /// guess.
     pub fn fill(&self, bytes: &mut [u8]) {
         self.generator.lock().fill_bytes(bytes);
     }

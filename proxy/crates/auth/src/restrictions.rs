@@ -37,6 +37,9 @@ impl Restrictions {
     /// Parses two arrays of a `usersInfo` reply. `own` is `authenticationRestrictions`: one set of
     /// restrictions. `inherited` is `inheritedAuthenticationRestrictions`: an array with one set
     /// for each restricted role.
+    ///
+    /// # Errors
+    /// See [`RestrictionsError`]. The caller must then refuse the user's logins.
     pub fn parse(own: &RawArray, inherited: &RawArray) -> Result<Self, RestrictionsError> {
         let mut sets = vec![parse_set(own, OWN)?];
         for set in inherited {

@@ -50,7 +50,7 @@ pub struct Credentials {
     /// The addresses from which the user's clients may log in.
     pub restrictions: Restrictions,
     /// The names of the user's mechanisms in the server's order, as in `saslSupportedMechs`
-    /// ([`mechanism_names`]). Some of them can be mechanisms that are not supported here.
+    /// ([`mechanism_names`]). The list can contain mechanisms that Seawall does not support.
     pub mechanisms: Vec<String>,
 }
 
@@ -107,6 +107,9 @@ pub fn users_info_command(name: &str, source: &str) -> RawDocumentBuf {
 
 /// Parses the reply to a command that [`users_info_command`] built from the same `name` and
 /// `source`.
+///
+/// # Errors
+/// See [`UsersInfoError`].
 pub fn parse_users_info(
     reply: &RawDocument,
     name: &str,

@@ -29,6 +29,10 @@ impl CarriedConversation {
     }
 
     /// Parses the server's first message. Its nonce must begin with the client's nonce.
+    ///
+    /// # Errors
+    /// If the payload is malformed, reports an error of the server, has an iteration count outside
+    /// the accepted range, or does not belong to this conversation.
     pub fn server_first(self, payload: &[u8]) -> Result<CarriedChallenge, ScramError> {
         let server_first = ServerFirst::parse(payload, self.client_first.nonce())?;
         let Self {
@@ -55,6 +59,9 @@ pub struct CarriedChallenge {
 impl CarriedChallenge {
     /// Parses the client-final message, which contains the proof. The nonce of the message must
     /// belong to this conversation. The proof can be checked only when the keys are known.
+    ///
+    /// # Errors
+    /// If the payload is malformed or does not belong to this conversation.
     pub fn client_final(self, payload: &[u8]) -> Result<CarriedProof, ScramError> {
         let client_final = ClientFinal::parse(
             payload,
@@ -88,6 +95,10 @@ pub struct CarriedProof {
 impl CarriedProof {
     /// Parses the server-final message. If it contains a signature, the server has accepted the
     /// proof.
+    ///
+    /// # Errors
+    /// [`ScramError::ServerReportedError`] if the server refuses the proof with `e=`. Any other
+    /// error means that the payload is malformed.
     pub fn server_final(self, payload: &[u8]) -> Result<CarriedOutcome, ScramError> {
         let signature = parse_server_final(payload, self.proof.mechanism())?;
         Ok(CarriedOutcome {

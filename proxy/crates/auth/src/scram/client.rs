@@ -39,7 +39,10 @@ impl ClientConversation {
     ///
     /// # Errors
     /// [`ScramError::KeysOutdated`] if `server_first` has another salt or iteration count than
-    /// `keys`, or if `client_key` does not match `keys`.
+    /// `keys`, or if `client_key` does not match `keys`. [`ScramError::MechanismMismatch`] if the
+    /// keys belong to another mechanism than the conversation. Any other error means that
+    /// `server_first` is malformed, reports an error, has an iteration count outside the accepted
+    /// range, or does not belong to this conversation.
     pub fn respond(
         self,
         server_first: &[u8],
@@ -60,6 +63,11 @@ impl ClientConversation {
 
     /// Computes a proof from the password, with PBKDF2. Returns the payload to send and the derived
     /// keys. With these keys, the next conversation does not need PBKDF2.
+    ///
+    /// # Errors
+    /// [`ScramError::PasswordNotPreparable`] if SASLprep forbids a character of the password. Any
+    /// other error means that `server_first` is malformed, reports an error, has an iteration count
+    /// outside the accepted range, or does not belong to this conversation.
     pub fn respond_with_password(
         self,
         server_first: &[u8],
@@ -108,6 +116,11 @@ pub struct ClientProofSent {
 impl ClientProofSent {
     /// Checks the server's signature, which proves that the server knows the user's keys. Without
     /// this check, any process could act as the server and receive the user's commands.
+    ///
+    /// # Errors
+    /// [`ScramError::ServerSignatureMismatch`] if the signature is wrong, and
+    /// [`ScramError::ServerReportedError`] if the server refuses the proof with `e=`. Any other
+    /// error means that the payload is malformed.
     pub fn finish(self, server_final: &[u8]) -> Result<(), ScramError> {
         let signature = parse_server_final(server_final, self.keys.mechanism())?;
         if signature != self.keys.server_signature(&self.auth_message) {

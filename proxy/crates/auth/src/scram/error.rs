@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The reason why a SCRAM conversation failed. No variant contains a secret, or text that
-/// a peer sent.
+/// The reason why a SCRAM conversation failed. No variant contains a secret, or text that a peer
+/// sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
     /// A payload is longer than `MAX_PAYLOAD_BYTES`.

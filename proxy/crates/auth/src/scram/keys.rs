@@ -324,6 +324,11 @@ impl DerivedKeys {
 ///
 /// The function runs PBKDF2, which takes milliseconds with the usual iteration counts. So it must
 /// not run on a thread that serves clients.
+///
+/// # Errors
+/// [`ScramError::PasswordNotPreparable`] if SASLprep forbids a character of the password, and
+/// [`ScramError::IterationsOutOfRange`] if the iteration count is below [`MIN_ITERATIONS`] or above
+/// [`MAX_ITERATIONS`].
 pub fn derive_from_password(
     mechanism: Mechanism,
     user: &str,

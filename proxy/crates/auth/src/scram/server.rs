@@ -51,6 +51,10 @@ impl ServerConversation {
 
     /// Verifies the client's proof. The proof is valid if the hash of the ClientKey in the proof
     /// equals the stored key. Returns the ClientKey and the server's last payload.
+    ///
+    /// # Errors
+    /// [`ScramError::ProofMismatch`] if the proof is not valid. Any other error means that the
+    /// payload is malformed or does not belong to this conversation.
     pub fn verify(self, client_final: &[u8]) -> Result<Verified, ScramError> {
         let client_final = ClientFinal::parse(
             client_final,
