@@ -49,7 +49,10 @@ pub(super) enum Content {
     Update,
     Collation,
     Expression,
+    /// A number. The shape contains `limit:1` for 1 and -1, no clause for 0, and `limit:?` for
+    /// all other numbers.
     Limit,
+    /// A number. The shape contains the clause unless the number is 0.
     Skip,
     /// A boolean. The shape contains the clause only if the boolean is true.
     Flag,

@@ -1,4 +1,5 @@
-//! Converts messages with legacy opcodes to the commands that replaced them.
+//! Builds the shapes of messages with legacy opcodes. Such a message has the shape of the command
+//! that replaced it.
 
 use super::bson::{Document, Field, Value};
 use super::clause::{DELETE_STATEMENT, FIND, Slots, UPDATE_STATEMENT};

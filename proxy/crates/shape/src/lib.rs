@@ -13,9 +13,9 @@
 //! under their coarse shape.
 //!
 //! [`fingerprint`] hashes both shapes in one pass, without heap memory and in bounded time.
-//! [`describe`] prints them, once per new hash. Both use the same walk over the command, which
-//! builds either hashes or text (the `Form` trait). So two texts are equal if and only if their
-//! hashes are equal.
+//! [`describe`] returns both shapes as text; callers need the text only once per new hash. Both
+//! functions use the same walk over the command, which builds either hashes or text (the `Form`
+//! trait). So two texts are equal if and only if their hashes are equal.
 //!
 //! ```text
 //! bytes ─► bson ─► command ─► clause ─► filter, update, pipeline ─► Form ┬► Digest ─► Fingerprint
@@ -137,7 +137,7 @@ impl ShapeId {
         self.0
     }
 
-    /// Parses the output of `Display`: exactly 16 hexadecimal digits.
+    /// Parses the output of `Display`: exactly 16 hexadecimal digits. `None` for any other text.
     pub fn from_hex(hex: &str) -> Option<Self> {
         let is_hex = hex.len() == 16 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
         if !is_hex {
@@ -175,8 +175,8 @@ pub fn fingerprint<'a>(input: &CommandBytes<'a>) -> Fingerprint<'a> {
     Fingerprint::of(&Walk::<Digest>::new().command(body, input.sequences, b""))
 }
 
-/// Prints the fingerprint of a command. Allocates memory, so do not call it for each operation. For
-/// example, call it only if the hash of an operation has not occurred before.
+/// Prints the fingerprint of a command. This function allocates memory, so callers must not use it
+/// for each operation, but, for example, only for a hash that has not occurred before.
 pub fn describe(input: &CommandBytes<'_>) -> Description {
     let body = Document::at(input.body);
     Description::of(Walk::<Text>::new().command(body, input.sequences, b""))

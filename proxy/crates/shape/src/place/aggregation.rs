@@ -1,4 +1,5 @@
-//! How redaction treats the elements of pipelines and expressions: which ones are values of users.
+//! How redaction treats the elements of pipelines and expressions: which elements are values of
+//! users.
 
 use super::{
     Inner, Treatment, filter, flag, inside_array, inside_document, kept_number, names, numbers,

@@ -1,4 +1,4 @@
-//! How redaction treats the elements of replies: which ones are values of users.
+//! How redaction treats the elements of replies: which elements are values of users.
 
 use super::{Inner, Treatment, inside_array, inside_document, kept_unless, option};
 use crate::bson::Value;
