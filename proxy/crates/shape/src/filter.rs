@@ -218,8 +218,8 @@ pub(super) fn regex_form<F: Form>(regex: Regex<'_>) -> Node<F> {
 }
 
 /// The part of the shape for a regular expression: `/^?/` or `/?/`, and then the options. It begins
-/// with `/^?/` if the pattern has a literal prefix, and the options allow that the server uses this
-/// prefix for an index scan.
+/// with `/^?/` if the server can use a literal prefix of the pattern for an index scan: the pattern
+/// has such a prefix, and the options contain neither `i` nor `m`.
 fn pattern_form<F: Form>(pattern: &[u8], options: &[u8]) -> Node<F> {
     let narrows =
         !options.iter().any(|option| matches!(option, b'i' | b'm')) && has_literal_prefix(pattern);

@@ -489,9 +489,9 @@ impl<F: Form> ConjunctList<F> {
 }
 
 /// The fine and the coarse version of a set or filter while members are added. The coarse version
-/// is `None` while it equals the fine version. It is created, as a copy of the fine version, before
-/// the first member is added whose fine and coarse version differ. Both versions are borrowed,
-/// because moving them would copy large arrays.
+/// is `None` while it equals the fine version. It begins as a copy of the fine version when the
+/// first member arrives whose own two versions differ. Both versions are borrowed, because moving
+/// them would copy large arrays.
 struct Pair<'s, C> {
     fine: &'s mut C,
     coarse: &'s mut Option<C>,

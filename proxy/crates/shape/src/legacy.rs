@@ -59,8 +59,8 @@ pub struct Query<'a> {
     /// `numberToReturn`. A negative number or 1 limits the number of documents in the result. Any
     /// other number is only the size of a batch.
     pub number_to_return: i32,
-    /// The filter of a find, or a command. It may be wrapped: it is then in the field `$query` or
-    /// `query` of this document.
+    /// The filter of a find, or a command. Drivers may wrap the filter or command: the field
+    /// `$query` or `query` of this document then contains it.
     pub query: &'a [u8],
     /// `returnFieldsSelector`: the projection; empty if the client sent none.
     pub return_fields_selector: &'a [u8],

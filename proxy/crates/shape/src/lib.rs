@@ -175,8 +175,8 @@ pub fn fingerprint<'a>(input: &CommandBytes<'a>) -> Fingerprint<'a> {
     Fingerprint::of(&Walk::<Digest>::new().command(body, input.sequences, b""))
 }
 
-/// Prints the fingerprint of a command. This function allocates memory, so callers must not use it
-/// for each operation, but, for example, only for a hash that has not occurred before.
+/// Prints the fingerprint of a command. This function allocates memory. So callers use it only once
+/// for each new hash, and not for each operation.
 pub fn describe(input: &CommandBytes<'_>) -> Description {
     let body = Document::at(input.body);
     Description::of(Walk::<Text>::new().command(body, input.sequences, b""))
