@@ -547,6 +547,9 @@ impl MemoryShare {
     /// Grows to `bytes` bytes in total, for a message that still lacks `left` bytes. Ready when the
     /// share has grown or was evicted. Otherwise the task is woken when a retry may succeed. The
     /// task must also retry after `RETRY_AFTER`.
+    ///
+    /// # Errors
+    /// [`Evicted`] if the share was evicted because other messages needed its memory.
     pub fn poll_grow(
         &mut self,
         cx: &mut Context<'_>,

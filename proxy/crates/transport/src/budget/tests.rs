@@ -237,7 +237,7 @@ fn check(inner: &Inner) {
 
 proptest! {
     #[test]
-    fn after_random_requests_the_used_bytes_and_the_next_message_to_get_memory_are_correct(
+    fn the_used_bytes_and_the_next_message_to_get_memory_are_correct_after_random_requests(
         steps in prop::collection::vec((0_u8..4, 0_usize..8, 1_usize..400_000), 1..200),
     ) {
         let (mut inner, mut now) = (Inner::new(ALL, ALL / 2), Instant::now());

@@ -35,8 +35,8 @@ pub struct Account {
 pub enum LoginMethod {
     /// SCRAM (RFC 5802) with a password.
     Scram {
-        /// The mechanism. If it is `None`, the login uses SCRAM-SHA-256 if the server has such keys
-        /// of the user, and SCRAM-SHA-1 otherwise, as in drivers.
+        /// The mechanism. With `None`, the login uses SCRAM-SHA-256 for users that have keys for
+        /// this mechanism, and SCRAM-SHA-1 for all other users, as drivers do.
         mechanism: Option<Mechanism>,
         /// The password.
         password: Password,

@@ -482,8 +482,8 @@ async fn requires_authentication(
 }
 
 /// Like [`requires_authentication`], for a connection that relays the messages of one client. Also
-/// returns true if the server replies with another error. It is then unknown whether the server
-/// requires a login, so Seawall treats the client as one that must log in.
+/// returns true if the server replies with an error other than 13 (Unauthorized). It is then
+/// unknown whether the server requires a login, so the client must log in.
 async fn may_require_authentication(
     address: &ServerAddress,
     connection: &mut Connection,

@@ -257,7 +257,8 @@ struct CertificateRequests {
     are_optional: AtomicBool,
 }
 
-/// Continues handshakes without a client certificate, and notes that the server has asked for one.
+/// Continues handshakes without a client certificate, and notes that the server has asked for a
+/// certificate.
 #[derive(Debug)]
 struct NoCertificate(Arc<CertificateRequests>);
 
@@ -287,8 +288,8 @@ pub(super) struct WithoutCertificate {
 }
 
 impl WithoutCertificate {
-    /// Notes that the first command has succeeded: if the server has asked for a certificate, it
-    /// does not require one.
+    /// Notes that the first command has succeeded. So if the server has asked for a certificate,
+    /// the server does not require a certificate.
     pub(super) fn note_success(&self) {
         if self.was_asked {
             self.requests.are_optional.store(true, Ordering::Relaxed);
