@@ -50,7 +50,7 @@ impl From<i32> for OpCode {
 pub struct Header {
     /// Size of the message in bytes, including this header.
     pub message_length: usize,
-    /// The sender's number for this message. It can have any value, also a negative one.
+    /// The sender's number for this message. It can have any value, even a negative value.
     pub request_id: i32,
     /// The `request_id` that this message replies to; 0 in a request.
     pub response_to: i32,

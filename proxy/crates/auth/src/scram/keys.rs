@@ -19,7 +19,7 @@ use super::ScramError;
 pub enum Mechanism {
     /// `SCRAM-SHA-1`. It hashes the hex MD5 of `user:mongo:password` instead of the password.
     ScramSha1,
-    /// `SCRAM-SHA-256`. It hashes the password after SASLprep.
+    /// `SCRAM-SHA-256`. It prepares the password with SASLprep (RFC 4013), and hashes the result.
     ScramSha256,
 }
 

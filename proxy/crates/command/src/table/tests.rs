@@ -57,7 +57,7 @@ fn head_of_a_command_name_is_its_first_eight_bytes() {
 
 /// A relay is a server connection that serves only one client.
 #[test]
-fn before_a_login_a_relay_forwards_only_the_handshake_and_harmless_commands_such_as_ping() {
+fn a_relay_forwards_only_the_handshake_and_harmless_commands_such_as_ping_before_a_login() {
     let expected = [
         "buildInfo",
         "buildinfo",
