@@ -40,14 +40,15 @@ impl fmt::Display for EstablishStep {
 /// The reason why a connection could not be established.
 #[derive(Debug, thiserror::Error)]
 pub enum EstablishError {
-    /// The attempt to connect, or the TLS handshake, failed.
+    /// A step without a command failed: the name resolution, the attempt to connect, the TLS
+    /// handshake, or the derivation of keys for a login.
     #[error("{step} to {address} failed: {source}")]
     Io {
         /// The step that failed.
         step: EstablishStep,
         /// The address of the server.
         address: ServerAddress,
-        /// The error of the socket or of TLS.
+        /// The error of the resolver, of the socket, of TLS, or of the task that derives keys.
         source: io::Error,
     },
     /// The steps took longer than the limit.

@@ -303,7 +303,7 @@ async fn errors_mention_the_missing_client_certificate_if_and_only_if_it_is_the_
 /// A server may ask for a client certificate without requiring it. Later errors of such a server do
 /// not mention the missing certificate.
 #[tokio::test]
-async fn a_server_that_has_replied_although_seawall_has_no_certificate_does_not_require_one() {
+async fn later_errors_do_not_mention_the_client_certificate_if_the_server_replied_without_it() {
     let authority = Authority::generate("authority");
     for version in [&TLS12, &TLS13] {
         let connector = connector(authority.tls());
