@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inspect_reads_all_top_level_fields() {
+    fn inspect_reads_top_level_fields_and_ignores_the_fields_of_nested_documents() {
         let id = Binary {
             subtype: BinarySubtype::Uuid,
             bytes: (0..16).collect(),

@@ -80,7 +80,7 @@ fn a_relay_forwards_only_the_handshake_and_harmless_commands_such_as_ping_before
 /// The table says `Refusal` also for handshake commands such as `hello`. Their class decides their
 /// replies.
 #[test]
-fn only_the_listed_commands_have_a_reply_before_login_that_is_not_a_refusal() {
+fn only_the_listed_commands_get_a_reply_other_than_a_refusal_before_a_login() {
     let expected = [
         "buildInfo",
         "buildinfo",
