@@ -18,6 +18,7 @@ pub(super) struct Cadence {
 }
 
 impl Cadence {
+    /// Periods of `length` seconds. Each begins at a multiple of `length` since the Unix epoch.
     pub(super) fn every(length: u64) -> Self {
         Self {
             length,

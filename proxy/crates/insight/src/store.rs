@@ -40,12 +40,15 @@ const VERSION: u64 = 2;
 /// The versions that can be read.
 const READABLE: [u64; 2] = [1, VERSION];
 
+/// The version of the file's contents.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+/// The labels of series. The key is the number that identifies the label in frames.
 const LABELS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("labels");
 /// The frames without their gauges. The key is the tier and the start of a frame.
 const FRAMES: TableDefinition<'_, (u8, u64), &[u8]> = TableDefinition::new("frames");
 /// The packed gauges of the frames that have gauges, with the same keys as the frames.
 const GAUGES: TableDefinition<'_, (u8, u64), &[u8]> = TableDefinition::new("gauges");
+/// The annotations. The key is the number of an annotation.
 const ANNOTATIONS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("annotations");
 
 /// The history file cannot be read or written.

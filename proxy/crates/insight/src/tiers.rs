@@ -121,9 +121,12 @@ impl Delta {
     }
 }
 
+/// One of the four resolutions of the history.
 #[derive(Debug, Default)]
 struct Tier {
+    /// The steps that have ended, the earliest first.
     frames: VecDeque<Arc<Frame>>,
+    /// Memory of `frames` in bytes.
     bytes: usize,
     /// The step that has not ended yet: its start, and its figures and gauges until now.
     open: Option<(u64, Sums)>,

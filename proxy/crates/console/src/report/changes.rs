@@ -13,6 +13,7 @@ use crate::{
 };
 use seawall_api::{Change, Rates, totals};
 
+/// Formats the comparison of two reports as text.
 pub(super) fn text(comparison: &Comparison) -> String {
     let mut lines = vec!["Seawall comparison".to_owned()];
     for (name, side) in sides(comparison) {
@@ -128,6 +129,7 @@ impl<'a> Document<'a> {
     }
 }
 
+/// Formats the comparison of two reports as JSON.
 pub(super) fn json(comparison: &Comparison) -> serde_json::Result<String> {
     pretty(&Document::of(comparison))
 }

@@ -42,6 +42,7 @@ struct ReportPage<'a> {
     warnings: Vec<String>,
 }
 
+/// Formats a report as an HTML page.
 pub(super) fn report(report: &Report) -> serde_json::Result<String> {
     let all = all_operations(report);
     let (from, until) = text::ends(report);
@@ -72,12 +73,14 @@ struct ComparisonPage<'a> {
     shapes: ChangedShapes<'a>,
 }
 
+/// The shapes in each of the two reports that have at least one change.
 #[derive(Serialize)]
 struct ChangedShapes<'a> {
     baseline: Vec<&'a Shape>,
     now: Vec<&'a Shape>,
 }
 
+/// Formats the comparison of two reports as an HTML page.
 pub(super) fn comparison(comparison: &Comparison) -> serde_json::Result<String> {
     let changes = comparison.changes.changes.iter();
     let changed: BTreeSet<_> = changes.map(|change| change.shape.id()).collect();

@@ -15,6 +15,7 @@ use seawall_api::{
 /// Maximum width of a timeline in characters.
 const TIMELINE_CHARACTERS: usize = 72;
 
+/// Formats a report as text.
 pub(super) fn report(report: &Report) -> String {
     let mut lines = vec!["Seawall report".to_owned(), period(report)];
     lines.extend(about(report));

@@ -92,10 +92,12 @@ pub(super) struct Histogram {
 }
 
 impl Histogram {
+    /// The highest count of a bin.
     pub(super) fn most(&self) -> f64 {
         self.bins.iter().map(|bin| bin.count).fold(0.0, f64::max)
     }
 
+    /// The sum of all counts, also of those outside the bins.
     pub(super) fn total(&self) -> f64 {
         self.below + self.above + self.bins.iter().map(|bin| bin.count).sum::<f64>()
     }

@@ -70,6 +70,7 @@ pub(super) enum Outcome {
     Interrupted,
 }
 
+/// Applies the effect of a key to the model.
 pub(super) fn press(model: &mut Model, key: KeyEvent) -> Outcome {
     if key.kind == KeyEventKind::Release {
         return Outcome::Shown;

@@ -117,6 +117,7 @@ impl Model {
         }
     }
 
+    /// The requests that the current view needs.
     pub(super) fn wanted(&self) -> Wanted {
         let choice = &self.choice;
         let since = match self.has_history() {
@@ -244,6 +245,7 @@ impl Model {
         place.unwrap_or(0)
     }
 
+    /// The shape at the cursor; `None` if the table has no rows.
     pub(super) fn selected(&self) -> Option<&Shape> {
         let rows = self.rows();
         rows.get(self.cursor(&rows)).copied()
@@ -286,6 +288,7 @@ impl Model {
         }
     }
 
+    /// Moves one end of the range of the linear histogram. Also switches to the linear histogram.
     pub(super) fn move_range(&mut self, by: Move) {
         self.choice.scale = Scale::Linear(Some(self.range().moved(by)));
     }

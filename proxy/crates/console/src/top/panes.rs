@@ -88,6 +88,7 @@ fn shown<'a>(headings: &'a [&'a str], rows: &[Vec<String>]) -> &'a [&'a str] {
     headings.get(..columns).unwrap_or(headings)
 }
 
+/// The first names with their counts, at most [`SHOWN_NAMES`].
 pub(crate) fn names(names: &[Named]) -> String {
     let names = names.iter().take(SHOWN_NAMES);
     let names =
@@ -198,6 +199,8 @@ pub(crate) fn recurrence(recurring: &Recurring) -> String {
     )
 }
 
+/// The address of a stalled server. Without an address, the stall affected the whole deployment, or
+/// operations for which no server had been selected yet.
 pub(crate) fn server(address: Option<&str>) -> String {
     address.map_or("all servers".to_owned(), printable)
 }
@@ -238,6 +241,8 @@ pub(crate) fn affected_shapes(episode: &Episode) -> String {
     shapes.collect::<Vec<_>>().join(", ")
 }
 
+/// The compared periods, and a table of the changes. `against` is the name of the baseline. If the
+/// periods were not compared, the reason replaces the table.
 pub(crate) fn changes(changes: &Changes, against: &str) -> Vec<String> {
     let against = printable(&against.replace('_', " "));
     let mut lines = vec![format!("now compared with {against}")];
@@ -309,6 +314,7 @@ pub(crate) fn before_and_now(change: &Change) -> [String; 2] {
     })
 }
 
+/// A table of the pools and their users, then a table of the concurrency limits, if reported.
 pub(crate) fn pools(pools: &[Pool]) -> Vec<String> {
     let mut rows = Vec::new();
     for pool in pools {

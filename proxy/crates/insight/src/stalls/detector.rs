@@ -411,6 +411,8 @@ pub(super) fn rank(values: &[f64], numerator: usize, denominator: usize) -> f64 
     *values.select_nth_unstable_by(index, f64::total_cmp).1
 }
 
+/// The duration of a number of seconds; zero if the number is negative, too large for a
+/// [`Duration`], or not a number.
 pub(super) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }

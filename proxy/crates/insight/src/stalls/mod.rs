@@ -77,9 +77,11 @@ pub struct RecurringStall {
 /// values are then forgotten. Its stalls are kept.
 const UNUSED_AFTER: u64 = 3_600;
 
+/// The stalls of one server, or of all operations together.
 #[derive(Default)]
 struct Watched {
     detector: StallDetector,
+    /// The kept stalls, the earliest first.
     stalls: VecDeque<Stall>,
     /// Start of the last second in which an operation on the server ended, in seconds since the
     /// epoch.
