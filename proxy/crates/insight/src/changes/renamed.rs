@@ -69,19 +69,18 @@ impl<'a> Renames<'a> {
         }
     }
 
-    /// True if `shape`, a shape of the later period, had another text in the earlier period: it had
-    /// the same id, or the two texts differ only in names that one of them replaces by `*`, and the
-    /// operations have moved to the later text. `load` is the load of the later period, divided by
-    /// that of the earlier period.
+    /// True if `shape`, a shape of the later period, had another text in the earlier period. There
+    /// are two cases. Either the earlier period has a shape with the same id. Or it has a shape
+    /// whose text differs only in names that one of the two texts replaces by `*`, and operations
+    /// have moved to the later text. `load` is the load of the later period, divided by the load of
+    /// the earlier period.
     pub(super) fn occurred_before(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(other, shape, load);
         self.before.has(shape) || self.has_alike(&self.before, shape, have_moved)
     }
 
-    /// True if `shape`, a shape of the earlier period, has another text in the later period: it has
-    /// the same id, or the two texts differ only in names that one of them replaces by `*`, and the
-    /// operations have moved to the later text. `load` is the load of the later period, divided by
-    /// that of the earlier period.
+    /// True if `shape`, a shape of the earlier period, has another text in the later period. The
+    /// cases and `load` are those of [`Self::occurred_before`].
     pub(super) fn occurs_now(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(shape, other, load);
         self.now.has(shape) || self.has_alike(&self.now, shape, have_moved)
@@ -89,8 +88,9 @@ impl<'a> Renames<'a> {
 
     /// True if operations may have moved from the shape `from` to the shape `to`. Then `from` has
     /// lost, and `to` has gained, at least half of the operations per second that can have moved.
-    /// Names such as years count as data immediately, so two different shapes can occur in both
-    /// periods, for example with the fields `a.*` (for `a.2026`) and `a.total`.
+    /// Without this check, two different shapes could look like one shape with a changed text, for
+    /// example with the fields `a.*` (for `a.2026`) and `a.total`. Names such as years count as data
+    /// immediately, so `a.*` can occur in both periods.
     fn have_moved(&self, from: &Label, to: &Label, load: f64) -> bool {
         let [before, now] = self.periods;
         let rates = |shape| [per_second(before, shape) * load, per_second(now, shape)];
