@@ -89,8 +89,8 @@ impl<'a> Renames<'a> {
     /// True if operations may have moved from the shape `from` to the shape `to`. Then `from` has
     /// lost, and `to` has gained, at least half of the operations per second that can have moved.
     /// Without this check, two different shapes could look like one shape with a changed text, for
-    /// example with the fields `a.*` (for `a.2026`) and `a.total`. Names such as years count as data
-    /// immediately, so `a.*` can occur in both periods.
+    /// example with the fields `a.*` (for `a.2026`) and `a.total`. Names such as years count as
+    /// data immediately, so `a.*` can occur in both periods.
     fn have_moved(&self, from: &Label, to: &Label, load: f64) -> bool {
         let [before, now] = self.periods;
         let rates = |shape| [per_second(before, shape) * load, per_second(now, shape)];
