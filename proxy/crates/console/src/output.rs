@@ -3,16 +3,18 @@
 //! exceptions.
 
 use std::{
-    fs::{self, File, Permissions},
+    fs::{self, File, Metadata},
     hash::{BuildHasher as _, RandomState},
     io,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown},
     path::Path,
 };
 
 /// Replaces the content of a file, or creates the file. `write` gets a temporary file in the same
-/// folder, which then replaces the file. Pipes and devices are written directly, and so is a file
-/// in a folder in which this process may not create files. A file that is mounted, for example in a
-/// container, cannot be replaced. The temporary file is then copied to this file.
+/// folder, which then replaces the file. In these cases, `write` gets the file itself: it is a pipe
+/// or a device, it has several names (hard links), this process may not create files in the folder,
+/// or it may not give the temporary file to the owner of the file. A file that is mounted, for
+/// example in a container, cannot be replaced. The temporary file is then copied to this file.
 ///
 /// # Errors
 /// The error of `write`, or the error of an access to the files.
@@ -22,20 +24,24 @@ pub fn write_whole<T, E: From<io::Error>>(
 ) -> Result<T, E> {
     // If the path is a symbolic link, the file is replaced, and not the link.
     let existing = fs::canonicalize(path).and_then(|target| Ok((fs::metadata(&target)?, target)));
-    let (target, permissions) = match existing {
-        Ok((found, target)) if found.is_file() => (target, Some(found.permissions())),
+    let (target, existing) = match existing {
+        Ok((found, target)) if found.is_file() && found.nlink() == 1 => (target, Some(found)),
         Err(_) if fs::symlink_metadata(path).is_err() => (path.to_owned(), None),
         _ => return write(&File::create(path)?),
     };
+    if existing.is_some() {
+        // A file is not replaced if this process may not write it.
+        drop(File::options().write(true).open(&target)?);
+    }
     let number = RandomState::new().hash_one(());
     let temporary = target.with_file_name(format!(".seawall-{number:016x}.tmp"));
-    let file = match File::create_new(&temporary) {
-        Err(error) if permissions.is_some() && error.kind() == io::ErrorKind::PermissionDenied => {
+    let file = match create_like(existing.as_ref(), &temporary) {
+        Err(error) if existing.is_some() && is_not_allowed(error.kind()) => {
             return write(&File::create(&target)?);
         }
         created => created?,
     };
-    let written = write_synced(&file, permissions, write).and_then(|written| {
+    let written = write_synced(&file, write).and_then(|written| {
         replace(&target, &temporary)?;
         Ok(written)
     });
@@ -45,14 +51,43 @@ pub fn write_whole<T, E: From<io::Error>>(
     written
 }
 
+/// True if this process may not create a file in the folder, or may not give it to another owner.
+fn is_not_allowed(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(kind, PermissionDenied | ReadOnlyFilesystem)
+}
+
+/// Creates a file. If it will replace an existing file, it gets the owner and the permissions of
+/// that file.
+fn create_like(existing: Option<&Metadata>, path: &Path) -> io::Result<File> {
+    let Some(existing) = existing else {
+        return File::create_new(path);
+    };
+    // The existing file may be secret. So other users cannot open the new file before it has its
+    // permissions.
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(0o600);
+    let file = options.open(path)?;
+    if let Err(error) = set_owner_and_permissions(&file, existing) {
+        drop(fs::remove_file(path));
+        return Err(error);
+    }
+    Ok(file)
+}
+
+fn set_owner_and_permissions(file: &File, existing: &Metadata) -> io::Result<()> {
+    let created = file.metadata()?;
+    let (uid, gid) = (existing.uid(), existing.gid());
+    if (created.uid(), created.gid()) != (uid, gid) {
+        fchown(file, Some(uid), Some(gid))?;
+    }
+    file.set_permissions(existing.permissions())
+}
+
 fn write_synced<T, E: From<io::Error>>(
     file: &File,
-    permissions: Option<Permissions>,
     write: impl FnOnce(&File) -> Result<T, E>,
 ) -> Result<T, E> {
-    if let Some(permissions) = permissions {
-        file.set_permissions(permissions)?;
-    }
     let written = write(file)?;
     file.sync_all()?;
     Ok(written)
@@ -73,8 +108,9 @@ fn replace(target: &Path, temporary: &Path) -> io::Result<()> {
 mod tests {
     use std::{
         env,
+        fs::Permissions,
         io::Write as _,
-        os::unix::fs::{PermissionsExt as _, symlink},
+        os::unix::fs::{PermissionsExt as _, chown, symlink},
         path::PathBuf,
         process,
     };
@@ -131,5 +167,45 @@ mod tests {
         assert_eq!(mode & 0o777, 0o640);
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(folder.files(), 2);
+    }
+
+    #[test]
+    fn a_replaced_file_keeps_its_owner() {
+        let folder = Folder::create("owner");
+        let path = folder.0.join("report.html");
+        fs::write(&path, "old").unwrap();
+        // Only root may give a file to another user.
+        chown(&path, Some(1), Some(1)).ok();
+        let owner = || {
+            let file = fs::metadata(&path).unwrap();
+            (file.uid(), file.gid())
+        };
+        let before = owner();
+        write_whole(&path, |mut file| file.write_all(b"new")).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(owner(), before);
+        assert_eq!(folder.files(), 1);
+    }
+
+    #[test]
+    fn all_names_of_a_file_have_its_new_content() {
+        let folder = Folder::create("names");
+        let [path, other] = ["report.html", "other.html"].map(|name| folder.0.join(name));
+        fs::write(&path, "old").unwrap();
+        fs::hard_link(&path, &other).unwrap();
+        write_whole(&path, |mut file| file.write_all(b"new")).unwrap();
+        for name in [&path, &other] {
+            assert_eq!(fs::read_to_string(name).unwrap(), "new", "{name:?}");
+        }
+    }
+
+    /// In a container, a file may be mounted into a folder of a read-only file system.
+    #[test]
+    fn a_file_is_written_in_place_if_its_file_system_or_its_folder_is_read_only() {
+        let (read_only, denied, full) = (30, 13, 28);
+        for (code, is_in_place) in [(read_only, true), (denied, true), (full, false)] {
+            let error = io::Error::from_raw_os_error(code);
+            assert_eq!(is_not_allowed(error.kind()), is_in_place, "{error}");
+        }
     }
 }
