@@ -26,7 +26,7 @@ pub(super) const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
 
 /// Maximum number of sessions. The start of a further session ends the oldest session of the token
 /// with the most sessions. So the holder of one token, who may have only the right to read, cannot
-/// end the sessions of another token.
+/// end the sessions of a token that has no more sessions than the own one.
 pub(super) const MAX_SESSIONS: usize = 64;
 
 /// The sessions of browsers.
