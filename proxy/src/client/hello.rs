@@ -300,19 +300,21 @@ fn check_metadata(metadata: &RawDocument, is_first: bool) -> Result<RawDocumentB
 }
 
 /// Returns a part of the client metadata, such as `driver`; `None` if the metadata has no such
-/// part.
+/// part. A server also accepts an array: some languages cannot distinguish an empty document from an
+/// empty array.
 ///
 /// # Errors
-/// The part is not a document.
+/// The part is neither a document nor an array.
 fn metadata_part<'a>(metadata: &'a [u8], part: &str) -> Result<Option<&'a [u8]>, ErrorReply> {
-    let Some(element) = Elements::find(metadata, part) else {
-        return Ok(None);
-    };
-    let document = element.value.as_document().ok_or_else(|| {
-        let message = format!("The '{part}' field of the client metadata must be a BSON document");
-        ErrorReply::new(TYPE_MISMATCH, message)
-    });
-    document.map(Some)
+    match Elements::find(metadata, part).map(|element| element.value) {
+        Some(ElementKind::Document(bytes) | ElementKind::Array(bytes)) => Ok(Some(bytes)),
+        None => Ok(None),
+        Some(_) => {
+            let message =
+                format!("The '{part}' field of the client metadata must be a BSON document");
+            Err(ErrorReply::new(TYPE_MISMATCH, message))
+        }
+    }
 }
 
 /// Returns the bytes of a text in a part of the client metadata; `None` if `document` has no such
@@ -555,6 +557,7 @@ mod tests {
             (with("driver", doc! {"name": "d", "version": 1}.into()), 14),
             (with("os", doc! {"type": true}.into()), 14),
             (doc! {"hello": 1, "client": true}, 14),
+            (with("driver", Vec::<bson::Bson>::new().into()), 183),
             (with("driver", doc! {"name": "d"}.into()), 183),
             (with("os", doc! {"name": "x"}.into()), 183),
             (without("driver"), 183),
@@ -563,6 +566,8 @@ mod tests {
         for (body, code) in cases {
             assert_eq!(parse(body.clone()).map(|_| ()), Err(code), "{body}");
         }
+        let array = with("application", Vec::<bson::Bson>::new().into());
+        assert_eq!(parse(array).map(|_| ()), Ok(()));
         let again = RawDocumentBuf::try_from(&doc! {"hello": 1, "client": metadata()}).unwrap();
         assert_eq!(Hello::parse(&again, false, false).unwrap_err().code, 186);
     }

@@ -276,6 +276,8 @@ async fn an_invalid_hello_gets_the_same_error_code_as_on_a_server() {
             client("application", Some(doc! {"name": true}.into())),
             Some(14),
         ),
+        (client("application", Some(Bson::Array(Vec::new()))), None),
+        (client("driver", Some(Bson::Array(Vec::new()))), Some(183)),
         (client("driver", Some(true.into())), Some(14)),
         (client("driver", Some(doc! {"name": "d"}.into())), Some(183)),
         (client("os", Some(doc! {"type": true}.into())), Some(14)),
