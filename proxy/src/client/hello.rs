@@ -300,8 +300,8 @@ fn check_metadata(metadata: &RawDocument, is_first: bool) -> Result<RawDocumentB
 }
 
 /// Returns a part of the client metadata, such as `driver`; `None` if the metadata has no such
-/// part. A server also accepts an array: some languages cannot distinguish an empty document from an
-/// empty array.
+/// part. A server also accepts an array: some languages cannot distinguish an empty document from
+/// an empty array.
 ///
 /// # Errors
 /// The part is neither a document nor an array.
