@@ -287,28 +287,39 @@ async fn the_cluster_time_of_a_server_that_may_belong_to_another_cluster_is_igno
     let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
     let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
     let pool = Arc::clone(&topology.snapshot().pools[0]);
-    topology.state.lock().set_name = Some("own".to_owned());
-    for (server_type, set_name, is_accepted) in [
-        (ServerType::Unknown, "own", false),
-        (ServerType::Secondary, "other", false),
-        (ServerType::Secondary, "own", true),
+    let own = Some("own");
+    for (own_name, server_type, set_name, is_accepted) in [
+        (own, ServerType::Unknown, own, false),
+        (own, ServerType::Secondary, Some("other"), false),
+        (own, ServerType::Secondary, None, false),
+        (own, ServerType::Secondary, own, true),
+        // The name of the deployment is unknown in front of routers and of a single server.
+        (None, ServerType::Unknown, None, false),
+        (None, ServerType::Router, None, true),
+        (None, ServerType::Primary, Some("any"), true),
     ] {
         let server = member(server_type, &pool);
-        topology
-            .state
-            .lock()
-            .members
-            .insert(address.clone(), server);
+        let mut state = topology.state.lock();
+        state.set_name = own_name.map(str::to_owned);
+        state.cluster_time = None;
+        state.members.insert(address.clone(), server);
+        drop(state);
         let at = Timestamp {
             time: 5,
             increment: 1,
         };
         let time = rawdoc! { "clusterTime": at, "signature": { "keyId": 7_i64 } };
-        let hello = rawdoc! { "setName": set_name, "ok": 1, "$clusterTime": time };
+        let hello = match set_name {
+            Some(name) => rawdoc! { "setName": name, "ok": 1, "$clusterTime": time },
+            None => rawdoc! { "ok": 1, "$clusterTime": time },
+        };
         let outcome = ProbeOutcome::Replied(reply_with(hello, Instant::now()));
         topology.apply_probe(&address, outcome, false);
         let seen = topology.snapshot().description.cluster_time.is_some();
-        assert_eq!(seen, is_accepted, "{server_type:?} {set_name}");
+        assert_eq!(
+            seen, is_accepted,
+            "{own_name:?} {server_type:?} {set_name:?}"
+        );
     }
 }
 
