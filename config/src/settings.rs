@@ -275,9 +275,9 @@ section! {
     max_pool_size: NonZeroUsize = key("pool.max_pool_size",
         CONNECTIONS, Live, default 100, unit "connections");
     // The limit protects the server, which needs a thread and about 1 MiB for each connection.
-    /// Maximum number of connections of all users to one server; an eighth of them, at most 8, are
-    /// reserved for commits and other commands that operations may wait for; a maximum below 8 has
-    /// no reserve.
+    /// Maximum number of connections of all users to one server. An eighth of them, at most 8, are
+    /// reserved for commits and other commands that operations may wait for. If the maximum is
+    /// below 8, no connections are reserved.
     max_server_connections: NonZeroUsize = key("pool.max_server_connections",
         CONNECTIONS, Live, default 500, unit "connections");
     /// Number of connections of one user to one server that are kept even if they are idle.
@@ -567,10 +567,10 @@ section! {
     /// Maximum memory of the operations before an event; the oldest are dropped first.
     lead_bytes: usize = key("capture.lead_bytes",
         KeyKind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live, default 33554432, unit "bytes");
-    /// Whether pseudonyms replace the values of users in every capture, and which relations of the
-    /// values the pseudonyms keep. `ordered` needs `redact_key_file`. A request that begins a
-    /// capture may choose a stronger mode; from weak to strong, the modes are `none`, `ordered` and
-    /// `equality`.
+    /// How values of users are replaced in every capture. With `none`, they stay unchanged. With
+    /// `equality`, equal values get equal pseudonyms. With `ordered`, the pseudonyms also keep the
+    /// order of values, and `redact_key_file` is required. A request that begins a capture may
+    /// choose a stronger mode; from weak to strong, the modes are `none`, `ordered` and `equality`.
     redaction: CaptureRedaction = key("capture.redact",
         CaptureRedaction::KIND, Live, default "none");
     /// File with the key of the pseudonyms, at least 16 bytes; without it, each capture with
