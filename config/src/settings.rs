@@ -568,9 +568,10 @@ section! {
     lead_bytes: usize = key("capture.lead_bytes",
         KeyKind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live, default 33554432, unit "bytes");
     /// How values of users are replaced in every capture. With `none`, they stay unchanged. With
-    /// `equality`, equal values get equal pseudonyms. With `ordered`, the pseudonyms also keep the
-    /// order of values, and `redact_key_file` is required. A request that begins a capture may
-    /// choose a stronger mode; from weak to strong, the modes are `none`, `ordered` and `equality`.
+    /// `equality`, equal values get equal pseudonyms. With `ordered`, pseudonyms also keep the
+    /// order of numbers and dates, and equal prefixes of strings; this mode needs
+    /// `redact_key_file`. A request that begins a capture may choose a stronger mode; from weak to
+    /// strong, the modes are `none`, `ordered` and `equality`.
     redaction: CaptureRedaction = key("capture.redact",
         CaptureRedaction::KIND, Live, default "none");
     /// File with the key of the pseudonyms, at least 16 bytes; without it, each capture with
