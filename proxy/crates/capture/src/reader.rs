@@ -15,7 +15,8 @@ use crate::{
 const MAX_HEADER_BYTES: usize = 1 << 20;
 
 /// The maximum number of servers, namespaces, users and applications in a header, all together. A
-/// program may look up the address of each server.
+/// program that reads the capture may look up the address of each server, so this maximum also
+/// limits the number of these lookups.
 const MAX_HEADER_ENTRIES: usize = 10_000;
 
 /// The reason why a part cannot be read to its end.

@@ -78,9 +78,10 @@ impl Drop for NextOperation {
     }
 }
 
-/// The operation of a client that connects, runs this one operation, and disconnects, or of a load
-/// without a rate. This value is dropped when the operation ends, or when the load ends. If the
-/// load ends first, the drop records the operation.
+/// One operation of a client that connects for this operation only, or of a client that sends an
+/// operation as soon as the previous reply has arrived. This value is dropped when the operation
+/// ends, or when the load ends. If the load ends first, the drop records the operation, unless the
+/// operation has been due only for a short time.
 struct Arrival {
     shared: Arc<Shared>,
     due: Instant,

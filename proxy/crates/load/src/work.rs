@@ -158,8 +158,8 @@ const SEEDED_AT_A_TIME: u32 = 500;
 const SEEDED_BYTES: usize = 15 << 20;
 
 /// Checks that a reply matches `ask`. If a find returns a document with another `_id`, the reply
-/// may belong to the command of another client. A write that was refused, or that a failover may
-/// undo, is no wrong reply.
+/// may belong to the command of another client. If the server refused a write, or a failover may
+/// undo it, the result is [`Failure::Refused`] and not [`Failure::Wrong`].
 pub(super) fn check(ask: Ask, reply: &RawDocument) -> Result<(), Failure> {
     if let Some(code) = write_error(reply) {
         return Err(Failure::Refused(code));

@@ -454,8 +454,8 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Ignore an error. The shell of the supervisor has usually removed the directory of a
-        // mongod before. The next download removes the directory of this download
+        // An error is ignored. The supervisor's shell has usually removed the directory of a mongod
+        // already. If the directory of a download remains, a later download removes it
         // (`remove_abandoned`).
         drop(fs::remove_dir_all(&self.path));
     }

@@ -139,8 +139,9 @@ async fn send(
         job.reply_form,
         until_s,
     );
-    // The client of an unacknowledged write got no reply, so the reply is not counted. Like
-    // Seawall, the replay waits for it, so that the client's next operation runs after the write.
+    // The client of an unacknowledged write got no reply, so the reply that the replay gets is not
+    // counted. The replay waits for this reply, as Seawall does, so that the client's next
+    // operation runs after the write.
     Ok(Some(received.await?).filter(|_| job.wants_reply))
 }
 

@@ -286,7 +286,8 @@ impl Planner {
             .filter_map(|element| element.value.as_i64());
         let mut ids: Vec<i64> = ids.take(MAX_KILLED).collect();
         ids.retain(|id| self.cursors.remove(id).is_some());
-        // Up to a million planned commands wait for their captured reply.
+        // A report without a replay (`survey`) keeps up to a million planned commands in memory, so
+        // unused capacity would add up.
         ids.shrink_to_fit();
         match ids.is_empty() {
             true => Err(SkipReason::CursorUnknown),

@@ -77,7 +77,8 @@ pub struct Replay {
     pub reply_limit: Duration,
     /// True if the results have digests of the returned documents.
     pub digest: bool,
-    /// The replay stops if the share of operations that fail unexpectedly exceeds this (0 to 1).
+    /// The replay stops if the share of operations that fail unexpectedly exceeds this limit (a
+    /// number from 0 to 1).
     pub max_error_share: f64,
     /// True if writes may be sent to a server without a process id. Such a server, for example a
     /// proxy, may belong to the captured deployment.

@@ -119,8 +119,8 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         }
         for (octave, sum) in self.octaves.iter().zip(&self.sums_ns) {
             let of_part = at(&part.octaves, &part.sums_ns, octave);
-            // A saturated sum no longer rises. If the sum of a part were subtracted, the result
-            // would fall, and a receiver would take it for a restart.
+            // A saturated sum no longer rises, but the sum of `part` does. So a subtraction would
+            // make the result fall, and a receiver of this counter would assume a restart.
             let left = match *sum {
                 u64::MAX => u64::MAX,
                 sum => sum.saturating_sub(of_part),

@@ -206,9 +206,10 @@ impl Import {
         sessions.map(|session| session.pending.len()).sum()
     }
 
-    /// True if a packet without a message is the first one of its session, and not the last one. In
-    /// the layout [`Layout::Sessions`], such a packet does not say which. Servers give sessions
-    /// ascending numbers, so a lower number belongs to a session that is not remembered any more or
+    /// True if a packet without a message begins its session; false if it ends its session. In the
+    /// layout [`Layout::Sessions`], the packet itself does not contain this information, so the
+    /// session's number decides. Servers give sessions ascending numbers. So a number that is not
+    /// above all earlier numbers belongs to a session that is not remembered any more, or that
     /// began before the recording.
     fn begins(&self, session: u64) -> bool {
         let is_explicit = self.layout != Layout::Sessions;
