@@ -192,8 +192,9 @@ impl Crowd {
         }
     }
 
-    /// Ends yielding (lowering the limit of a crowded server), and forgets the rate and that the
-    /// server was crowded, because the load has ended. Returns true if it ended yielding.
+    /// Forgets the smoothed rate and that the server was crowded, and ends yielding (lowering the
+    /// limit of a crowded server). The controller calls this function when the load has ended.
+    /// Returns true if the controller was yielding.
     pub(crate) fn end_load(&mut self) -> bool {
         self.rate = 0.0;
         self.crowded_since = None;

@@ -12,7 +12,7 @@ const PROGRAM: &str = concat!("seawall ", env!("CARGO_PKG_VERSION"), ", from a r
 
 /// Converts a file of mongod's traffic recorder to the records of a capture while reading it.
 /// The converter keeps in memory only one packet, and the sessions and commands that [`Import`]
-/// remembers. Their number is limited.
+/// remembers. The numbers of these sessions and commands are limited.
 #[derive(Debug)]
 pub struct Recording<R> {
     reader: RecorderReader<R>,

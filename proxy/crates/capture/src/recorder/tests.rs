@@ -518,7 +518,7 @@ fn end_of_an_unknown_session_ends_no_other_session_while_50_000_sessions_are_ope
     assert!(import.convert(ended).is_empty());
 }
 
-/// Generates scripts. Each entry of a script stands for one command, with or without a reply. The
+/// Generates scripts. Each entry of a script describes one command, with or without a reply. The
 /// entry has the number of the command's session, and the kind of the command (see [`messages`]).
 fn scripts() -> impl Strategy<Value = Vec<(u64, u8)>> {
     proptest::collection::vec((1_u64..5, 0_u8..4), 1..40)
