@@ -224,8 +224,8 @@ fn token_if_public(admin: &Admin, problems: &mut Problems) {
     }
 }
 
-/// Checks that no token is in the files of both keys. Otherwise, a caller with a token that is meant
-/// only for reading could also act.
+/// Checks that no token is in the files of both keys. Otherwise, a caller with a token that is
+/// meant only for reading could also act.
 fn tokens_have_one_role(admin: &Admin, problems: &mut Problems) {
     let is_also_for_actions = |read: &SecretFile| {
         let mut tokens = admin.tokens.iter();

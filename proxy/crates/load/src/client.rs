@@ -380,9 +380,9 @@ mod tests {
         }
     }
 
-    /// While this task runs, only calls of `advance` advance the clock. Without this task, the clock
-    /// could also advance while bytes are on their way from one socket to the other. The task ends
-    /// by itself, so that a test whose server does not reply fails by its time limits.
+    /// While this task runs, only calls of `advance` advance the clock. Without this task, the
+    /// clock could also advance while bytes are on their way from one socket to the other. The task
+    /// ends by itself, so that a test whose server does not reply fails by its time limits.
     async fn keep_the_clock_paused() {
         for _ in 0..1_000_000 {
             yield_now().await;

@@ -7,7 +7,7 @@ use super::{
     heat_choice::HeatChoice,
     histogram::{Move, Scale},
     model::Model,
-    view,
+    panes,
 };
 
 /// Number of rows by which PgUp and PgDn move.
@@ -200,7 +200,7 @@ fn step(model: &mut Model, row: impl FnOnce(usize, usize) -> usize) {
     if model.choice.tab == Tab::HeatMap {
         return model.select_heat(row);
     }
-    let lines = view::pane_lines(model).unwrap_or_default();
+    let lines = panes::lines(model).unwrap_or_default();
     let last = lines.len().saturating_sub(1);
     // The pane may have fewer lines than at the last key press.
     let current = usize::from(model.choice.scrolled).min(last);
@@ -325,7 +325,7 @@ mod tests {
     fn up_scrolls_by_one_line_from_the_last_line_of_a_pane() {
         let mut model = model();
         typed(&mut model, "3");
-        let last = view::pane_lines(&model).unwrap().len() - 1;
+        let last = panes::lines(&model).unwrap().len() - 1;
         assert!(last > 2, "{last}");
         press(&mut model, KeyCode::End.into());
         press(&mut model, KeyCode::Down.into());

@@ -1,6 +1,7 @@
 //! Lines of text for the terminal and for the text report: reconnect storms, stalls of servers,
 //! changes of shapes since an earlier period, and connection pools.
 
+use super::{choice::Tab, model::Model};
 use crate::figures::{
     bytes, count, float, millis, moment, namespace, percent, printable, ratio, seconds, table,
 };
@@ -16,6 +17,21 @@ const SHOWN_NAMES: usize = 3;
 /// The text after `no storm` and `no stall` in the live view. Seawall forgets storms and stalls
 /// when it restarts.
 pub(crate) const SINCE_START: &str = " since the start";
+
+/// The lines of the current pane; `None` if this pane is a heat map or shows shapes.
+pub(super) fn lines(model: &Model) -> Option<Vec<String>> {
+    let lines = match model.choice.tab {
+        Tab::Storms => storms(&model.storms, SINCE_START),
+        Tab::Stalls | Tab::Changes | Tab::HeatMap if !model.has_history() => {
+            vec!["the history is off: set history.enabled = true".to_owned()]
+        }
+        Tab::Stalls => stalls(&model.stalls, SINCE_START),
+        Tab::Changes => changes(&model.changes, model.choice.against.as_str()),
+        Tab::Servers => pools(&model.pools.pools),
+        Tab::Shapes | Tab::HeatMap => return None,
+    };
+    Some(lines)
+}
 
 /// A table of storms. If there is no storm, one line: `no storm`, then `since`, then a note if the
 /// usual rate is not known yet.

@@ -27,7 +27,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     ]);
     let [head, pane, foot] = areas.areas(frame.area());
     frame.render_widget(Paragraph::new(header(model)), head);
-    if let Some(lines) = pane_lines(model) {
+    if let Some(lines) = panes::lines(model) {
         draw_lines(frame, pane, model, lines);
     } else if model.choice.tab == Tab::HeatMap {
         heat_view::draw(frame, pane, model);
@@ -40,21 +40,6 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     if model.choice.is_help {
         draw_help(frame);
     }
-}
-
-/// The lines of a pane of text; `None` if the current pane is a heat map or shows shapes.
-pub(super) fn pane_lines(model: &Model) -> Option<Vec<String>> {
-    let lines = match model.choice.tab {
-        Tab::Storms => panes::storms(&model.storms, panes::SINCE_START),
-        Tab::Stalls | Tab::Changes | Tab::HeatMap if !model.has_history() => {
-            vec!["the history is off: set history.enabled = true".to_owned()]
-        }
-        Tab::Stalls => panes::stalls(&model.stalls, panes::SINCE_START),
-        Tab::Changes => panes::changes(&model.changes, model.choice.against.as_str()),
-        Tab::Servers => panes::pools(&model.pools.pools),
-        Tab::Shapes | Tab::HeatMap => return None,
-    };
-    Some(lines)
 }
 
 /// The lines of the header.
