@@ -506,7 +506,7 @@ section! {
     /// File to which the lines are appended; without it, they are written to standard error.
     file: Option<PathBuf> = key("slow_log.file",
         KeyKind::Path, Live, example "/var/log/seawall/slow.jsonl");
-    // In a stall, every operation is slow. The limit keeps the log from filling the disk.
+    // In a stall, every operation is slow. Without a limit, the log could then fill the disk.
     /// Maximum number of lines per second; further lines are dropped, and the next line contains
     /// their number; 0 for no limit.
     max_lines_per_second: Option<NonZeroU32> = key("slow_log.max_lines_per_second",

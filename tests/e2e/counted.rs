@@ -455,8 +455,9 @@ async fn relayed_operations_are_counted_per_server_and_logged_with_their_client_
                 .is_ok()
         );
     }
-    // Like a driver's monitor, this client sends a `hello` that waits on the server. Seawall does
-    // not add this `hello` to the 20 operations that it counts for the server.
+    // Like the `hello` of a driver's monitor, this `hello` waits at the server. Seawall counts it
+    // in the row of the command `hello`, but not in the row of the server, which contains only the
+    // 20 `find`s.
     let watch = doc! { "topologyVersion": version, "maxAwaitTimeMS": 50 };
     assert!(client.hello(watch).await.unwrap().is_ok());
     let row = scene.row("hello", 2).await;

@@ -476,7 +476,8 @@ async fn a_relayed_client_that_a_drain_closes_during_a_hello_is_counted_as_close
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
     let (seawall, [mut monitor, mut busy]) = relay_with_two_clients(&uri).await;
-    // The drain does not end while a client is sending a request.
+    // The client `busy` sends only half of a command. The drain does not end while a client is
+    // sending a command.
     let ping = OpMsg::new(doc! {"ping": 1, "$db": "admin"}).to_bytes();
     let (begun, _) = ping.split_at(ping.len() / 2);
     busy.send_bytes(begun).await.unwrap();

@@ -55,8 +55,8 @@ impl Machine {
     pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/stat").expect("/proc is readable");
         let fields = stat.lines().next().unwrap_or_default().split_whitespace();
-        // User, nice, system, idle, I/O wait, interrupts, soft interrupts, and time taken by other
-        // virtual machines.
+        // The first eight fields are user, nice, system, idle, iowait, irq, softirq and steal. The
+        // guest times after them are already part of user and nice.
         let ticks: Vec<u64> = fields.skip(1).take(8).flat_map(str::parse).collect();
         let all = ticks.iter().sum();
         let idle: u64 = ticks.iter().skip(3).take(2).sum();

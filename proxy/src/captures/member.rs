@@ -274,7 +274,7 @@ pub struct Ended<'a> {
 /// The message of a reply.
 #[derive(Debug)]
 pub enum ReplyMessage<'a> {
-    /// There is no message.
+    /// There was no reply, or the capture does not record the reply's message.
     Absent,
     /// The whole reply is in memory.
     Held(&'a [u8]),

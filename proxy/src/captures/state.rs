@@ -37,7 +37,7 @@ pub struct CaptureState {
     /// Number of omitted operations and omitted messages of replies, by the reason for the
     /// omission.
     pub omitted: BTreeMap<String, u64>,
-    /// True if replies are recorded whole.
+    /// True if replies are recorded whole; false if only facts about them are recorded.
     pub has_whole_replies: bool,
     /// The mode of redaction; `None` if it is not known.
     pub redaction: Option<String>,

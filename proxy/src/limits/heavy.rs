@@ -95,8 +95,9 @@ impl Wake for Wakeup {
 }
 
 impl HeavyWork {
-    /// Allows `workers / 2` jobs on messages at a time, and as many handshakes, but at least one of
-    /// each. `workers` is the number of threads that serve clients.
+    /// Allows `workers / 2` jobs on messages at a time. Handshakes get the same number of
+    /// low-priority threads, and the same number of fallback threads. The number is at least 1.
+    /// `workers` is the number of threads that serve clients.
     pub(super) fn new(workers: usize) -> Self {
         let count = (workers / 2).max(1);
         Self {

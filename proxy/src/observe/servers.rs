@@ -199,8 +199,8 @@ impl ServerMetrics {
         shard.tally.add_checkout(self.index, time);
     }
 
-    /// Counts a relayed client (see `CloseReason::RelayEnded`) until the returned guard is
-    /// dropped.
+    /// Counts the server connection of a relayed client (see `CloseReason::RelayEnded`) until the
+    /// returned guard is dropped.
     pub(crate) fn relayed(self) -> Relayed {
         self.connection_created();
         self.relayed.increment(1.0);

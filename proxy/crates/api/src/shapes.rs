@@ -112,9 +112,9 @@ pub struct Shape {
     pub outcomes: Option<BTreeMap<String, u64>>,
     /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of the replies, `getMore`s included.
+    /// Total size of the replies in bytes, `getMore`s included.
     pub reply_bytes: u64,
-    /// Bytes of the requests, `getMore`s included.
+    /// Total size of the commands in bytes, `getMore`s included.
     pub request_bytes: u64,
     /// The shape's text, without values.
     pub shape: String,
@@ -200,9 +200,9 @@ pub struct SinceStart {
     pub outcomes: BTreeMap<String, u64>,
     /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of the replies, `getMore`s included.
+    /// Total size of the replies in bytes, `getMore`s included.
     pub reply_bytes: u64,
-    /// Bytes of the requests, `getMore`s included.
+    /// Total size of the commands in bytes, `getMore`s included.
     pub request_bytes: u64,
     /// Number of statements in the write commands. Each document to insert, each update and each
     /// delete is one statement.
@@ -249,9 +249,9 @@ pub struct Other {
     pub more: More,
     /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of the replies.
+    /// Total size of the replies in bytes.
     pub reply_bytes: u64,
-    /// Bytes of the requests.
+    /// Total size of the commands in bytes.
     pub request_bytes: u64,
     /// The operations' time, without `getMore`s.
     pub total_time_ms: f64,

@@ -46,7 +46,7 @@ pub struct SlowOperation {
     pub outcome: String,
     /// The time in each phase.
     pub phases_ms: Phases,
-    /// Bytes of the replies.
+    /// Total size of the replies in bytes.
     pub reply_bytes: u64,
     /// The server that replied.
     pub server: Option<String>,

@@ -63,9 +63,9 @@ pub struct Namespace {
     pub outcomes: Option<BTreeMap<String, u64>>,
     /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of the replies.
+    /// Total size of the replies in bytes.
     pub reply_bytes: u64,
-    /// Bytes of the requests.
+    /// Total size of the commands in bytes.
     pub request_bytes: u64,
     /// Retries: writes that the driver had already sent before. Present only in the figures since
     /// Seawall started.
@@ -127,9 +127,9 @@ pub struct Server {
     pub latency_ms: Latency,
     /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of the replies.
+    /// Total size of the replies in bytes.
     pub reply_bytes: u64,
-    /// Bytes of the requests.
+    /// Total size of the commands in bytes.
     pub request_bytes: u64,
     /// The operations' total time.
     pub total_time_ms: f64,

@@ -52,9 +52,9 @@ pub struct TimelineStep {
     pub p99_ms: f64,
     /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of the replies.
+    /// Total size of the replies in bytes.
     pub reply_bytes: u64,
-    /// Bytes of the requests.
+    /// Total size of the commands in bytes.
     pub request_bytes: u64,
     /// Number of seconds in the step that have data.
     #[serde(serialize_with = "as_integer")]

@@ -424,8 +424,8 @@ mod tests {
     /// may wait until such work ends, for example until a transaction releases its locks.
     #[test]
     fn a_command_that_ends_work_or_continues_a_transaction_may_unblock_other_operations() {
-        // The commands that end work have no `autocommit` here. A command with `autocommit` is a
-        // statement of a transaction, and each such statement may unblock others.
+        // The commands that end work have no `autocommit` here. With `autocommit: false`, they
+        // would continue a transaction, and the cases would not test that they end work.
         let cases = [
             (doc! {"commitTransaction": 1}, true),
             (doc! {"abortTransaction": 1}, true),

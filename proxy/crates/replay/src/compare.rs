@@ -79,7 +79,7 @@ pub struct Names {
 pub struct Change {
     /// The kind of the change, such as slower or faster.
     pub kind: ChangeKind,
-    /// The names of the shape.
+    /// The shape: its id, its names and its text.
     pub shape: Names,
     /// One text for each value that changed, such as `errors: 0 → 3`. The texts contain no values
     /// from commands.
@@ -98,7 +98,7 @@ pub struct Change {
 /// A shape that exceeds the maximum slowdown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Missed {
-    /// The names of the shape.
+    /// The shape: its id, its names and its text.
     pub shape: Names,
     /// The median duration in the later report, divided by the median duration in the earlier
     /// report.

@@ -56,10 +56,10 @@ const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// statistics.
 const OPERATIONS: u8 = 40;
 
-/// Checks that no request causes an internal error, that each response fits its content type, and
-/// that requests without access are refused. If a token is required, requests without the token
-/// have no access. Otherwise, requests from another site or to an unknown host have no access.
-/// Health checks need no access.
+/// Checks that no request causes an internal error, that a JSON body is an object or empty, and
+/// that no forbidden request succeeds. If a token is required, a request without the token is
+/// forbidden. Otherwise, a request from another site or to an unknown host is forbidden. Health
+/// checks are never forbidden.
 pub fn admin(data: &[u8]) {
     let mut choices = Choices::new(data);
     let needs_token = choices.bool();

@@ -95,7 +95,8 @@ impl Parameters {
         Ok((range.from, range.to))
     }
 
-    /// The length of the steps of a period.
+    /// The requested length of a step, or the default for this period. Refuses the request if the
+    /// period would have more than [`MAX_STEPS`] steps.
     pub(super) fn step_of(&self, range: Range) -> Result<Duration, Refused> {
         let step = time(self.step.as_deref())?.unwrap_or(step_for(range.length()));
         match range.length().as_secs() / step.as_secs() > MAX_STEPS {

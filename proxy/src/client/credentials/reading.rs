@@ -312,7 +312,8 @@ impl AskError {
 /// The result of a reading through the service account that returned no keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NoKeys {
-    /// No server replied, or the server refused the command.
+    /// The read failed and shows nothing about the user. For example, no server was available, the
+    /// service account could not log in, or the server returned an error.
     Unavailable,
     NoSuchUser,
     /// The user exists, but its keys or restrictions cannot be used.

@@ -43,9 +43,9 @@ fn named(file: &File) -> [&'static str; 2] {
     [file.name, file.content]
 }
 
-/// A value as JSON that is safe in a script element. There, only `<` is unsafe, because it could
-/// end the element or begin a comment. The other escaped characters would be unsafe elsewhere in a
-/// page or in a script.
+/// A value as JSON that is safe inside a script element. Only `<` must be escaped there, because
+/// it could end the element or begin a comment. Other characters that are unsafe elsewhere in a
+/// page or in a script are escaped as a precaution.
 fn embedded(value: &impl Serialize) -> serde_json::Result<String> {
     let json = serde_json::to_string(value)?;
     let mut text = String::with_capacity(json.len());
