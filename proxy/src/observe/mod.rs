@@ -84,7 +84,9 @@ pub struct ObserverSettings {
     /// Key for hashing the field names in shapes; `None` shows the names.
     pub name_key: Option<NameKey>,
     /// Maximum number of namespace rows. The `other` row of each command, which counts the
-    /// namespaces without a row of their own, is not included in this number.
+    /// namespaces without a row of their own, is not included in this number. The rows of commands
+    /// without a collection on the databases `admin` and `other` are not included either, because
+    /// they also count commands of clients that have not logged in.
     pub max_namespaces: usize,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     pub keeps_seconds: bool,

@@ -486,4 +486,32 @@ mod tests {
             .collect();
         assert_eq!(rows, [(OTHER, "", 1_000), ("shop", "orders", 1)]);
     }
+
+    #[test]
+    fn commands_before_a_login_take_no_row_from_the_namespace_of_an_operation() {
+        let settings = ObserverSettings {
+            counts_shapes: false,
+            max_shapes: 1,
+            name_key: None,
+            max_namespaces: 1,
+            keeps_seconds: false,
+        };
+        let observer = Observer::new(settings, None).unwrap();
+        let now = Instant::now();
+        for command in ["hello", "ping", "find"] {
+            for db in ["admin", "shop"] {
+                let body = doc! {command: "c", "$db": db}.to_vec().unwrap();
+                let input = CommandBytes::of_body(&body);
+                observer.recorder.local(&input, 100, 100, None, now);
+            }
+        }
+        let body = doc! {"find": "orders", "$db": "shop"}.to_vec().unwrap();
+        let input = CommandBytes::of_body(&body);
+        let observation = observer.recorder.begin(&input, 100, now);
+        observation.finish(Outcome::Ok, now);
+        let rows = observer.exporter.namespaces();
+        assert_eq!(rows.len(), 7);
+        let (last, _) = rows.last().unwrap();
+        assert_eq!((&*last.db, &*last.collection), ("shop", "orders"));
+    }
 }

@@ -85,6 +85,16 @@ pub struct Namespace {
     pub collection: Arc<str>,
 }
 
+impl Namespace {
+    /// True if commands of the handshake may be counted in the row of this namespace: it has no
+    /// collection, and its database is `admin` or `other`. Each command has at most two such rows.
+    /// They count towards no limit. Otherwise clients that have not logged in could use up the rows
+    /// of all other namespaces.
+    fn may_count_handshakes(&self) -> bool {
+        self.collection.is_empty() && matches!(&*self.db, "admin" | OTHER)
+    }
+}
+
 /// A shape, or a group of shapes that share a row.
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -136,6 +146,8 @@ pub(super) struct Registry {
     max_namespaces: usize,
     namespaces: Vec<(Namespace, NamespaceRow)>,
     namespace_rows: HashMap<Namespace, usize>,
+    /// Number of namespace rows that count towards `max_namespaces`.
+    limited_namespaces: usize,
     rows: BTreeMap<u32, Row>,
     by_id: HashMap<ShapeId, u32>,
     next_serial: u32,
@@ -155,13 +167,15 @@ pub(super) struct Registry {
 
 impl Registry {
     /// Creates a registry with a maximum number of shape rows and of namespace rows. The `other`
-    /// rows do not count towards these limits.
+    /// rows do not count towards these limits. The rows that may count commands of the handshake do
+    /// not count towards the limit of namespace rows.
     pub(super) fn new(max_shapes: usize, max_namespaces: usize) -> Self {
         Self {
             max_shapes,
             max_namespaces,
             namespaces: Vec::new(),
             namespace_rows: HashMap::new(),
+            limited_namespaces: 0,
             rows: BTreeMap::new(),
             by_id: HashMap::new(),
             next_serial: 0,
@@ -225,7 +239,11 @@ impl Registry {
             if let Some(index) = self.namespace_rows.get(&wanted) {
                 return *index;
             }
-            if self.namespaces.len() < self.max_namespaces {
+            if wanted.may_count_handshakes() {
+                return self.add_namespace(wanted);
+            }
+            if self.limited_namespaces < self.max_namespaces {
+                self.limited_namespaces += 1;
                 return self.add_namespace(wanted);
             }
         }

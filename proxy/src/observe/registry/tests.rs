@@ -258,3 +258,20 @@ fn collections_with_too_long_names_are_counted_in_the_row_named_other() {
         assert_eq!(&*namespace.collection == OTHER, is_other, "{bytes} bytes");
     }
 }
+
+/// Collections with too long names are counted in the row `other`.
+#[test]
+fn a_row_named_other_takes_no_row_from_a_collection() {
+    let mut table = Table::new(100);
+    table.run(&find(&"c".repeat(251), 1, 0), MS);
+    for n in 0..10 {
+        table.run(&find(&format!("c{}", name(n)), 1, 0), MS);
+    }
+    let names = table.registry.namespaces();
+    let others = names.filter(|name| &*name.collection == OTHER);
+    assert_eq!((others.count(), table.registry.namespaces().len()), (1, 11));
+    // The limit is reached now, so a further collection has no row of its own.
+    let rows = table.rows_of(&find("further", 1, 0));
+    let namespace = table.registry.namespaces().nth(rows.namespace.0).unwrap();
+    assert_eq!(&*namespace.collection, OTHER);
+}
