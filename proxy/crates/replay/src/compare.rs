@@ -266,14 +266,14 @@ fn failures(a: &ShapeResult, b: &ShapeResult, kind_before: ResultKind) -> (Vec<S
         facts.push(format!("failed writes: {x} → {y}"));
         cost += float(y - x);
     }
-    // Failed connections in a capture are those of the captured deployment. They are not subtracted
-    // from the failures of the replay.
+    // Operations without a reply in a capture show nothing about the target, so they are not
+    // subtracted from those of the replay.
     let x = match kind_before {
         ResultKind::Replay => a.failures,
         ResultKind::Capture | ResultKind::DryRun => 0,
     };
     if b.failures > x {
-        facts.push(format!("failed connections: {x} → {}", b.failures));
+        facts.push(format!("operations without a reply: {x} → {}", b.failures));
         cost += float(b.failures - x);
     }
     (facts, cost)
@@ -305,7 +305,7 @@ fn differences(a: &ShapeResult, b: &ShapeResult, before: &Report, now: &Report) 
         }
     };
     // A capture lacks the results of operations that got no reply. If a shape has such operations,
-    // its results cannot be compared.
+    // only its number of operations is compared.
     let lost = match before.kind {
         ResultKind::Replay => 0,
         ResultKind::Capture | ResultKind::DryRun => a.failures,
