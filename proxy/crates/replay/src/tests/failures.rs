@@ -156,10 +156,14 @@ async fn operations_without_a_reply_fail_at_their_time_limit() {
         reply_limit: Duration::from_millis(10),
         ..plan(&stub).await
     };
-    let report = replay(plan, capture.finish()).await;
+    let capture = capture.finish();
+    let captured = captured_results(source(capture.clone()), &plan.choice, false);
+    let report = replay(plan, capture).await;
     assert_eq!(counts(&report), (3, 3));
     assert_eq!((report.sent, report.unexpected_errors), (3, 3));
-    assert_eq!((report.stopped, report.not_sent), (None, 0));
+    assert_eq!((&report.stopped, report.not_sent), (&None, 0));
+    let changes = Comparison::new(captured, report, None).changes;
+    assert_eq!(changes[0].facts, ["operations without a reply: 0 → 3"]);
 }
 
 #[tokio::test]
