@@ -24,13 +24,14 @@ const KEPT_BYTES: usize = 4096;
 /// The reason why a step of a client failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The step did not end within the client's timeout, for example because no reply arrived.
-    #[error("no reply within the client's timeout")]
+    /// The step did not end within its time limit, for example because no reply arrived.
+    #[error("the time limit was reached")]
     TimedOut,
     /// The connection was refused, closed or reset.
     #[error("{0}")]
     Closed(#[from] io::Error),
-    /// The reply was an error with this code.
+    /// The reply was an error, or contained the error of a write. The number is the code of this
+    /// error; 0 if it has none.
     #[error("the reply has error code {0}")]
     Refused(i32),
     /// The reply does not match the command.
@@ -123,7 +124,7 @@ impl Link {
             None => {
                 let answered = conversation.respond_with_password(&challenge, &user.password);
                 let (proof_sent, last, derived) =
-                    answered.map_err(|_| Failure::Wrong("SCRAM challenge"))?;
+                    answered.map_err(|_| Failure::Wrong("unexpected SCRAM challenge"))?;
                 keyring.put(derived.client_key, derived.keys);
                 (proof_sent, last)
             }
@@ -136,7 +137,7 @@ impl Link {
         let signature = payload(ended)?;
         proof_sent
             .finish(signature)
-            .map_err(|_| Failure::Wrong("SCRAM signature"))?;
+            .map_err(|_| Failure::Wrong("invalid SCRAM signature"))?;
         if !is_done {
             // Servers before 4.4 do not know `skipEmptyExchange` and expect an empty last message.
             let empty = rawdoc! {
@@ -180,8 +181,8 @@ impl Link {
         Ok(self.stream.flush().await?)
     }
 
-    /// Waits for the beginning of the reply to `request_id`. Returns the size of the whole reply in
-    /// bytes.
+    /// Waits for the beginning of the reply to the message that has this `request_id`. Returns the
+    /// size of the whole reply in bytes.
     ///
     /// # Errors
     /// If the connection fails, the header is invalid, or the reply belongs to another request.
@@ -190,8 +191,8 @@ impl Link {
         self.buffer.shrink_to(KEPT_BYTES);
         loop {
             if let Some(head) = self.buffer.first_chunk::<HEADER_BYTES>() {
-                let header =
-                    Header::parse(head, MAX_MESSAGE_BYTES).map_err(|_| Failure::Wrong("header"))?;
+                let header = Header::parse(head, MAX_MESSAGE_BYTES)
+                    .map_err(|_| Failure::Wrong("invalid message header"))?;
                 if header.response_to != request_id {
                     return Err(Failure::Wrong("a reply to another request"));
                 }
@@ -229,7 +230,7 @@ fn clear_outdated_keys(keyring: &Keyring, error: ScramError) -> Failure {
     if error == ScramError::KeysOutdated {
         keyring.clear();
     }
-    Failure::Wrong("SCRAM challenge")
+    Failure::Wrong("unexpected SCRAM challenge")
 }
 
 fn binary(bytes: &[u8]) -> Binary {
