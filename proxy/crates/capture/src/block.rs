@@ -13,7 +13,8 @@ pub(crate) const HEAD_BYTES: usize = 12;
 /// record that contains the largest possible message.
 pub const MAX_BLOCK_BYTES: usize = 50_000_000;
 
-/// Size in bytes, before compression, at which a writer closes a block.
+/// If the next record would make a block larger than this size (in bytes, before compression), the
+/// writer closes the block first.
 pub(crate) const BLOCK_BYTES: usize = 256 * 1024;
 
 const _: () = assert!(MAX_BLOCK_BYTES > seawall_wire::MAX_MESSAGE_BYTES + 64 * 1024);

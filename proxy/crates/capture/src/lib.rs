@@ -1,9 +1,10 @@
 //! The file format of captured traffic: its records, a writer and a reader. The module [`recorder`]
 //! reads and writes the files of mongod's own traffic recorder.
 //!
-//! A capture holds all commands of the captured clients, and the servers' replies. It is a sequence
-//! of files, called *parts*. This crate reads and writes bytes through `std::io`. It opens no files
-//! and does not depend on the proxy.
+//! A capture holds the commands of the captured clients, and the servers' replies or only facts
+//! about these replies. An [`Omitted`](record::Omitted) record counts what was not recorded. A
+//! capture is a sequence of files, called *parts*. This crate reads and writes bytes through
+//! `std::io`. It opens no files and does not depend on the proxy.
 //!
 //! ```text
 //! part   = magic(8) version(4) block*

@@ -310,8 +310,8 @@ pub struct Event {
     /// capture have the time 0.
     #[prost(uint64, tag = "1")]
     pub at_us: u64,
-    /// The kind of the event: `storm`, `stall`, `change` or `quiet`. An event of one of the first
-    /// three kinds is the reason why Seawall began this capture, without an operator. `storm`: very
+    /// The kind of the event: `storm`, `stall`, `change` or `quiet`. If an event has one of the
+    /// first three kinds, Seawall began this capture by itself because of this event. `storm`: very
     /// many clients connected. `stall`: operations took far longer than usual for some seconds.
     /// `change`: operations became slower or faster, or new kinds of operations appeared. The kind
     /// `quiet` is not such a reason: it means that no records arrived for some time.

@@ -9,7 +9,8 @@ use crate::{
     record::{Content, End, Header, Record},
 };
 
-/// Compression level of zstd: fast, because the writer shares the machine with the proxy.
+/// Compression level of zstd. Level 1 is the fastest regular level. The writer must use little CPU
+/// time, because it shares the machine with the proxy.
 const LEVEL: i32 = 1;
 
 /// The reason why a record was not written.

@@ -77,8 +77,9 @@ const LOAD_END: Duration = Duration::from_secs(10);
 const RECOVERY: Duration = Duration::from_secs(1);
 
 /// Late replies ([`Sample::late`]) and timely replies are counted for at least this time, and until
-/// the number of replies is at least the limit. If at least nine of ten replies were late, the
-/// limit is then halved. In all cases, the count begins again at 0.
+/// the number of replies is at least the base limit (the best limit found so far). Then the base
+/// limit is halved if at least nine of ten replies were late. In both cases, the counts then begin
+/// again at 0.
 const LATE: Duration = Duration::from_millis(500);
 const MOST: u64 = 9;
 

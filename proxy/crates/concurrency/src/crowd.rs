@@ -120,7 +120,8 @@ pub(crate) enum Action {
 /// The highest limit that may be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Highest {
-    /// Yielding (lowering the limit of a crowded server) has set no highest limit.
+    /// Yielding (lowering the limit of a crowded server) has set no highest limit, or the time of
+    /// this highest limit is over.
     Any,
     /// The highest limit after yielding.
     Cap(u32),
@@ -128,6 +129,7 @@ pub(crate) enum Highest {
     RaisedCap(u32),
 }
 
+/// Measures how crowded the server is, and decides when the controller yields.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Crowd {
     /// The slowdown of recent operations.
@@ -178,7 +180,7 @@ impl Crowd {
         self.crowded_since.is_some()
     }
 
-    /// True if operations take several times as long as on the unloaded server.
+    /// True if operations take at least [`ROOMY`] times as long as on the unloaded server.
     pub(crate) fn is_slow(&self) -> bool {
         self.crowding() >= ROOMY
     }

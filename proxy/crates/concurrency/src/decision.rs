@@ -55,9 +55,11 @@ pub enum Reason {
     /// the stall to compare limits.
     Recovering,
     /// Almost every reply arrives too late (the operation has exceeded its time limit, or its
-    /// client has left), so the limit is lowered.
+    /// client has left). The trial of another limit ends, and the limit is halved when enough
+    /// replies were counted.
     NothingInTime,
-    /// Operations take many times as long as on the unloaded server, so the limit is lowered.
+    /// Operations take many times as long as on the unloaded server, so the limit is lowered step
+    /// by step.
     Crowded,
     /// Lowering the limit of a crowded server cost throughput, so the earlier limit is used again.
     NotCrowded,

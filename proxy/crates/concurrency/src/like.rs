@@ -142,6 +142,7 @@ impl Slowdown {
     }
 }
 
+/// The usual server times and the server times without load, of all groups at one server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Like {
     groups: [Group; GROUPS],

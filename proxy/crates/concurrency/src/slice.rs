@@ -1,5 +1,5 @@
-//! A slice: consecutive windows at one limit. The sums over these windows give one value of a
-//! trial.
+//! A slice: consecutive windows at one limit. The sums over these windows give one measured value
+//! for a trial.
 
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ const MAX_LENGTH: Duration = Duration::from_secs(1);
 /// the time.
 const ALL_THE_TIME: f64 = 0.9;
 
+/// The sums over consecutive windows at one limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slice {
     length: Duration,

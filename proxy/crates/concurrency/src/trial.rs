@@ -73,8 +73,8 @@ pub(crate) enum Gain {
     /// The gain is at least the share [`STEEP`] of the change of the limit. The best limit is
     /// probably some steps away.
     Steep,
-    /// The gain was certainly at least half of the change of the limit, so the best limit must be
-    /// far away.
+    /// Even after the subtraction of [`STANDARD_ERRORS`] standard errors, the gain is at least half
+    /// of the change of the limit. So the best limit must be far away.
     Obvious,
 }
 

@@ -18,15 +18,16 @@ use seawall_auth::NonceSource;
 /// reconnecting.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 
-/// In a load without a rate, the wait for a reply that has not arrived at the end of the load is
-/// recorded if it is longer than this.
+/// If a load has no rate, and a reply has not arrived when the load ends, the wait for this reply
+/// is recorded only if it is longer than this time.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// Maximum time between two operations of a client, in seconds: a year. No load takes so long, and
 /// a point in time can be this far in the future.
 pub(super) const MAX_INTERVAL_S: f64 = 31_536_000.0;
 
-/// Time limit for the connection that prepares the load, and for each of its commands.
+/// Time limit for connecting and logging in before the load, and for each command that prepares the
+/// documents.
 const PREPARE_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) struct Client {

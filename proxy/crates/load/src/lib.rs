@@ -146,7 +146,8 @@ pub async fn run(plan: Plan, progress: impl Fn(&str)) -> Result<Report, PrepareE
     // operations have waited for their reply is recorded, if it is long.
     clients.abort_all();
     while clients.join_next().await.is_some() {}
-    // No task starts clients any more. Each client that this call aborts records its operation.
+    // No task starts further clients now. A client that is aborted here records its operation, if
+    // the operation has waited long.
     let mut arrived = std::mem::take(&mut *arrived.lock());
     arrived.shutdown().await;
     watch.abort();

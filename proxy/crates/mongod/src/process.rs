@@ -179,8 +179,8 @@ impl Mongod {
     }
 
     /// Creates a client of the driver. The client connects only to this mongod, even if mongod is a
-    /// member of a set. The driver refuses servers before 4.4. The client works only until its
-    /// runtime ends: the runtime on which the client was created.
+    /// member of a set. The driver refuses servers before 4.4. The client uses the runtime that
+    /// called this function, and stops working when this runtime ends.
     pub fn direct_client(&self, credential: Option<Credential>) -> Result<Client, Error> {
         let address = self.address();
         let mut options = ClientOptions::default();
@@ -313,8 +313,8 @@ impl Mongod {
         log.is_ok_and(|log| log.contains(LISTENING))
     }
 
-    /// The last lines of one text: the log of this run, followed by the standard output and error
-    /// of all runs.
+    /// Appends the standard output and error of all runs to the log of this run, and returns the
+    /// last lines of the whole text.
     fn last_log_lines(&self) -> String {
         let mut text = read_from(&self.log_path(), self.log_start_bytes).unwrap_or_default();
         let output = read_from(&self.data_dir().join("output"), 0).unwrap_or_default();
@@ -461,8 +461,8 @@ impl Drop for Directory {
     }
 }
 
-/// The text that mongod logs when it accepts connections. The first letter is omitted, because it
-/// is lower case before 4.4 and upper case since 4.4.
+/// A part of the text that mongod logs when it accepts connections. The first letter is omitted,
+/// because it is lower case before 4.4 and upper case since 4.4.
 const LISTENING: &str = "aiting for connections";
 const DIAGNOSTICS: &str = "diagnosticDataCollectionEnabled";
 /// mongod's exit code if it cannot bind its port.

@@ -2,8 +2,8 @@
 //!
 //! A value becomes a pseudonym that depends on a key. Field names, operators, options and limits
 //! stay unchanged, so a redacted command has the same fingerprint, with the exception in
-//! `docs/capture-format.md`. [`seawall_shape::Place`] decides which elements are values; an element
-//! that it does not know is a value. This crate does no I/O.
+//! `docs/capture-format.md`. [`seawall_shape::Place`] decides which elements are values: every
+//! element that it does not know counts as a value. This crate does no I/O.
 //!
 //! | module | purpose |
 //! |---|---|

@@ -13,7 +13,7 @@ use crate::{Mode, Redactor};
 
 /// Maximum number of operations whose command has been read, but whose reply has not. Their reply
 /// forms (the fields in which a reply contains the results) are kept in memory. A recording may
-/// lack replies, so one more command makes room: the operation with the lowest number is forgotten,
+/// lack replies. So if one more command is read, the operation with the lowest number is forgotten,
 /// and its reply gives no record.
 const MAX_PENDING: usize = 100_000;
 
@@ -26,9 +26,9 @@ pub struct Records {
     /// For each operation whose reply has not been read: the fields in which this reply contains
     /// the results.
     forms: BTreeMap<u64, ReplyForm>,
-    /// Number of omitted operations.
+    /// Number of operations that this redaction omitted.
     operations: u64,
-    /// Number of omitted operations and of omitted messages of replies.
+    /// Number of operations, and of messages of replies, that this redaction omitted.
     omitted: u64,
 }
 

@@ -9,7 +9,8 @@ use seawall_wire::{
 
 use crate::{Mode, RedactError, Redactor, number, text};
 
-/// Largest depth of documents. Servers allow 180 for a stored document, and more in commands.
+/// Maximum nesting depth of documents. Servers allow 180 for a stored document, and more in
+/// commands.
 const MAX_DEPTH: u32 = 255;
 
 pub(crate) fn command(redactor: &Redactor, message: &[u8]) -> Result<Vec<u8>, RedactError> {
@@ -74,7 +75,7 @@ fn rewrite(
     Ok(bytes)
 }
 
-/// The redacted bytes of a message or a document.
+/// The redacted bytes of a message or a document, and the redactor that creates them.
 struct Output<'a> {
     redactor: &'a Redactor,
     bytes: Vec<u8>,

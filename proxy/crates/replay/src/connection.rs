@@ -51,7 +51,7 @@ pub(crate) struct CatchUp {
     pub reply_limit: Duration,
 }
 
-/// The result of a command that was sent or could not be sent.
+/// The result of a command, even if the command could not be sent.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub operation: OperationId,
@@ -60,7 +60,8 @@ pub(crate) struct Done {
     /// The time from `sent_at` to the end of the reply.
     pub duration: Duration,
     pub request_bytes: usize,
-    /// The reply; `None` if the command wants no reply.
+    /// The needed parts of the reply; `None` if the command wants no reply; an error if the command
+    /// failed or could not be sent.
     pub result: Result<Option<Received>, Failure>,
     /// For each cursor whose events were fetched before the command: its captured id, and the
     /// number of fetched events.

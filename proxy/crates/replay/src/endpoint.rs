@@ -21,12 +21,13 @@ const REPLIES_KIB: usize = 48 * 1024;
 /// The reason why the target cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// The target does not accept the replay's connection or login.
+    /// The replay cannot connect to the target, cannot log in, or gets an error for a first command
+    /// such as `buildInfo`.
     #[error("cannot connect to {address}: {failure}")]
     Unreachable {
         /// The address of the target.
         address: String,
-        /// The reason why the connection or the login failed.
+        /// The reason why the connection, the login or the command failed.
         failure: Failure,
     },
     /// The target is the captured deployment.

@@ -1,9 +1,9 @@
 //! Replays captured traffic as load.
 //!
-//! A capture holds all commands of the captured clients, with their times. A replay sends them
-//! again to another deployment (the target): another version, other indexes, another machine. It is
-//! an open loop: each command starts when it is due, even if earlier ones have not ended, unless it
-//! must follow one of them.
+//! A capture holds the commands of the captured clients, with their times. A replay sends these
+//! commands again to another deployment (the target), for example with another server version,
+//! other indexes or other machines. The replay is an open loop: each command starts when it is due,
+//! even if earlier commands have not ended, unless the command must follow one of them.
 //!
 //! ```text
 //! source ─► plan ─► rewrite ─► schedule ─► connection ─► results

@@ -116,7 +116,7 @@ pub(crate) struct Planned {
     pub session: Option<[u8; 16]>,
     /// The cursors that the command uses.
     pub cursors: CursorUse,
-    /// True if the server sends no reply.
+    /// True if the captured client requested no reply (`moreToCome`).
     pub is_unacknowledged: bool,
     /// The fields of the reply that contain the results.
     pub reply_form: ReplyForm,

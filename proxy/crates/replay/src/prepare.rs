@@ -31,7 +31,7 @@ pub(crate) enum Prepared {
     Skipped { at_us: u64, reason: SkipReason },
     /// An operation ended in the capture.
     CapturedEnd(CapturedEnd),
-    /// This number of operations are missing in the capture.
+    /// The capture lacks this number of operations at this point.
     Omitted(u64),
 }
 

@@ -56,10 +56,11 @@ impl Shares {
     }
 }
 
-/// The last [`Item`] of the channel. It says how the capture ended.
+/// The last [`Item`] of the channel. It says if the capture was read to its end.
 #[derive(Debug)]
 pub(crate) struct Last {
-    /// The error that prevented reading the rest of the capture.
+    /// The error that prevented reading the rest of the capture; `None` if the capture was read to
+    /// its end.
     pub error: Option<SourceError>,
 }
 

@@ -50,7 +50,8 @@ pub struct Report {
     /// Number of operations that are missing in the capture.
     pub omitted: u64,
     /// Number of captured clients whose commands were sent on a connection that other clients
-    /// already used.
+    /// already used. With more than a million clients at a time, a client may be counted several
+    /// times.
     pub shared_connections: u64,
     /// Number of operations that got no reply, or that got an error code that they had not got in
     /// the capture.
@@ -117,15 +118,17 @@ pub struct ShapeResult {
     pub collection: String,
     /// The shape as readable text.
     pub text: String,
-    /// Number of operations sent.
+    /// Number of operations that were sent; without a replay, the number that a replay would send.
+    /// A `getMore` on an awaiting cursor does not count.
     pub count: u64,
     /// Number of replies that were errors, by code.
     pub errors: BTreeMap<i32, u64>,
     /// Number of failed writes and of write concern errors, by code. Replies with such errors
     /// usually have `ok: 1`.
     pub write_errors: BTreeMap<i32, u64>,
-    /// Number of operations without a reply, because their connection failed, their time limit was
-    /// reached, or the capture ended before them.
+    /// Number of operations without a reply from a server. In a replay, the connection failed, the
+    /// time limit was reached, or the reply was invalid. In a capture, also: Seawall refused the
+    /// operation, the client disconnected, or the capture ended first.
     pub failures: u64,
     /// Number of documents that the operations returned, wrote or counted.
     pub documents: u64,

@@ -45,7 +45,8 @@ const HORIZON: Duration = Duration::from_secs(1);
 /// this time.
 const LEAD: Duration = Duration::from_millis(200);
 
-/// Maximum number of operations that ended in the replay and whose captured reply was not read yet.
+/// Maximum number of operations that ended in the replay, but whose captured reply was not read
+/// yet. If there are more, the oldest one is forgotten.
 const MAX_UNMATCHED: usize = 65_536;
 
 /// The map `cursors` remembers at most twice this number of cursors (see [`Recent`]).
@@ -351,7 +352,8 @@ impl Conductor {
 
     fn accept(&mut self, read: Read) {
         match read.record {
-            // The client's first command gets a slot and a connection: many clients send none.
+            // A client gets a slot and a connection only at its first command, because many clients
+            // send no command.
             Prepared::ClientBegan { at_us } => {
                 self.note_time(at_us);
             }

@@ -29,7 +29,7 @@ pub(crate) struct Slots {
     /// Maximum number of clients whose slots are remembered.
     max_clients: usize,
     /// Number of clients that got a slot that other clients already used. A client that cannot be
-    /// remembered is counted when it connects, and again at each operation.
+    /// remembered is counted at each of its operations.
     pub shared: u64,
 }
 

@@ -40,8 +40,9 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
-    /// The request for the missing events; `None` if the target's cursor has ended. The time limit
-    /// of the reply is the sum of `reply_limit` and `max_time`.
+    /// Builds the `getMore` that fetches the missing events; `None` if the target's cursor has
+    /// ended, or if the captured `getMore` is not valid. The time limit of the reply is the sum of
+    /// `reply_limit` and `max_time`.
     pub(crate) fn request(
         &self,
         rewriter: &Rewriter,

@@ -12,8 +12,8 @@ pub struct CaptureCounts {
     pub omitted: Vec<(&'static str, u64)>,
     /// Captures that have ended, by reason.
     pub ended: Vec<(&'static str, u64)>,
-    /// Bytes written to captures, after compression.
+    /// Number of bytes written to captures, after compression.
     pub written_bytes: u64,
-    /// Bytes of all captures on disk.
+    /// Total size of all captures on disk, in bytes.
     pub kept_bytes: u64,
 }

@@ -1,11 +1,12 @@
-//! A base-2 exponential histogram of durations. Empty buckets take no memory.
+//! Base-2 exponential histograms of durations. [`Distribution`] is sparse: empty buckets take no
+//! memory. [`DenseDistribution`] has a counter for each bucket, and records faster.
 //!
 //! An octave is the range from one power of two to the next, in seconds. The upper bound of a
-//! bucket is inclusive. With 8 buckets per octave, the bounds are 2^(i/8) seconds, and a quantile
-//! is within 4.4 % of the recorded value. This is scale 3 of Prometheus' native histograms and of
-//! OpenTelemetry's exponential histograms. With 32 buckets per octave (scale 5), a quantile is
-//! within 1.1 %. A bucket of scale 3 covers exactly four buckets of scale 5. Sums are exact and
-//! kept per octave, so the classic histogram of octaves can be exported with exact sums.
+//! bucket is inclusive. With 8 buckets per octave, the bounds are 2^(i/8) seconds for whole numbers
+//! i, and a quantile is within 4.4 % of the recorded value. This is scale 3 of Prometheus' native
+//! histograms and of OpenTelemetry's exponential histograms. With 32 buckets per octave (scale 5),
+//! a quantile is within 1.1 %. A bucket of scale 3 covers exactly four buckets of scale 5. Sums are
+//! exact and kept per octave, so the classic histogram of octaves can be exported with exact sums.
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otel/metrics/data-model/#exponentialhistogram>.
 
@@ -186,8 +187,9 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
     }
 
     /// The quantile `q` (0 to 1) of the recorded durations, by nearest rank; zero if nothing was
-    /// recorded. The result is the geometric middle of a bucket, so its error is at most half a
-    /// bucket. The last bucket has no end, so its result is the maximum.
+    /// recorded. The result is the geometric middle of the bucket that contains this rank, but at
+    /// most the maximum. So its error is at most half a bucket, except in the first bucket, which
+    /// also counts all shorter durations. The last bucket has no end, so its result is the maximum.
     #[expect(
         clippy::as_conversions,
         reason = "ranks are below 2^53, and the definition rounds them up"
@@ -241,7 +243,8 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
             + (self.counts.capacity() + self.sums_ns.capacity()) * size_of::<u64>()
     }
 
-    /// The bounds of a bucket in seconds: the lower is exclusive, the upper inclusive.
+    /// The bounds of a bucket in seconds: the lower is exclusive, the upper inclusive. The first
+    /// bucket also counts durations of zero, and the last bucket also counts all longer durations.
     pub fn bounds_seconds(bucket: usize) -> (f64, f64) {
         let at = |bucket: usize| exponent::<PER_OCTAVE>(bucket, 0.0).exp2();
         let lower = if bucket == 0 { 0.0 } else { at(bucket) };
@@ -303,8 +306,8 @@ struct Scale {
     /// Upper bounds in whole nanoseconds, rounded down. Bounds are inclusive, so an integer is
     /// within the exact bound if and only if it is within the rounded bound.
     bounds_ns: [u64; OCTAVES * FINEST],
-    /// Element i is the number of buckets that are between `p` and `p * (1 + i/64)` nanoseconds,
-    /// rounded down. The number is the same for every power of two `p`.
+    /// Element i is the number of buckets, rounded down, that fit between p and (1 + i/64) · p.
+    /// Here p is any power of two: the number is the same for all of them.
     steps: [usize; 64],
 }
 

@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use super::{Distribution, Label, PhaseTimes};
 
 /// Sums over the operations of one series (see [`Label`]). There is no mean and no percentile, so
-/// that the figures of two periods can be added.
+/// that the figures of two periods can be added. In the series of a shape, a `getMore` counts for
+/// the shape whose operation opened its cursor: in `errors`, in the sizes, in `documents`, and in
+/// the fields for `getMore`s, but not in `count`, `durations` and `phases`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Operations that ended.
@@ -16,9 +18,9 @@ pub struct Figures {
     pub durations: Distribution,
     /// The operations' total time in each phase.
     pub phases: PhaseTimes,
-    /// Bytes of the commands.
+    /// Total size of the commands in bytes.
     pub request_bytes: u64,
-    /// Bytes of the replies.
+    /// Total size of the replies in bytes.
     pub reply_bytes: u64,
     /// Documents that the operations returned, wrote or counted.
     pub documents: u64,

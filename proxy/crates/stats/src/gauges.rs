@@ -76,7 +76,7 @@ gauges! {
     OpenDescriptors = "open_descriptors";
 }
 
-/// The values of one gauge over a period: their number, sum, minimum and maximum.
+/// The number, the sum, the minimum and the maximum of one gauge's values in a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GaugeSpan {
     /// Number of measured values; at least 1.

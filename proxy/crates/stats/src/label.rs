@@ -7,7 +7,8 @@ use super::Phase;
 /// Identifies a series.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label {
-    /// All operations.
+    /// All operations, except those that wait for an event (such as a `getMore` on a change
+    /// stream), and those to which Seawall itself replied.
     Whole,
     /// The operations that one row of the shape table (the counters of all shapes) counts.
     Shape {
@@ -36,7 +37,8 @@ pub enum Label {
         /// The collection.
         collection: Box<str>,
     },
-    /// The operations on one server. The value is the server's address.
+    /// The operations on one server, except those that wait for an event. The value is the server's
+    /// address.
     Server(Box<str>),
     /// The time that operations spent in one phase.
     Phase {

@@ -1,6 +1,6 @@
-//! How operations end.
+//! The possible outcomes of an operation.
 
-/// Number of outcomes.
+/// Number of different outcomes: the length of [`Outcome::ALL`].
 pub const OUTCOMES: usize = 7;
 
 /// How an operation ended.

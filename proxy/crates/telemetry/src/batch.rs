@@ -52,7 +52,8 @@ pub enum PointKind {
 pub struct Instrument<'a> {
     /// The metric's name.
     pub name: &'a str,
-    /// The unit, as UCUM writes it: `s`, `By`, `{connection}`; empty if there is none.
+    /// The unit in the notation of UCUM (Unified Code for Units of Measure), such as `s`, `By` or
+    /// `{connection}`; empty if there is none.
     pub unit: &'a str,
     /// The metric's help text.
     pub description: &'a str,
@@ -94,7 +95,8 @@ impl Batch {
     }
 
     /// Adds one point to a metric whose points are single numbers. `value` is the current value of
-    /// the series that has these attributes.
+    /// the series that has these attributes. The value of a counter or of an up-down counter must
+    /// be a whole number below 2^53.
     pub fn add_number(
         &mut self,
         of: Instrument<'_>,
@@ -242,10 +244,10 @@ impl Batch {
 }
 
 /// Converts the buckets of a distribution to the buckets of an OTLP exponential histogram. The OTLP
-/// bucket with the number `index` has the bounds (base^index, base^(index + 1)]. The OTLP message
-/// has a count for each bucket, from the first bucket that is not empty to the last bucket that is
-/// not empty. Returns `None` if all buckets are empty. The first bucket of a distribution also
-/// counts all shorter durations.
+/// bucket with the number `index` has the bounds (base^index, base^(index + 1)], where base is
+/// 2^(1/`PER_OCTAVE`). The OTLP message has a count for each bucket, from the first bucket that is
+/// not empty to the last bucket that is not empty. Returns `None` if all buckets are empty. The
+/// first bucket of a distribution also counts all shorter durations.
 fn buckets<const PER_OCTAVE: usize>(
     distribution: &Distribution<PER_OCTAVE>,
 ) -> Option<exponential_histogram_data_point::Buckets> {

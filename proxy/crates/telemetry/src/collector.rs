@@ -34,7 +34,7 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Texts from the collector are cut to this number of characters before they are logged.
 const SHOWN_CHARACTERS: usize = 200;
 
-/// How long an unused connection is kept.
+/// An unused connection is closed after this time.
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
 
 /// The URL to which exports are sent.
@@ -42,7 +42,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(90);
 pub enum Address {
     /// The base of the URL, to which `/v1/metrics` is appended.
     Base(String),
-    /// The whole URL.
+    /// The whole URL, which is used unchanged.
     Exact(String),
 }
 

@@ -35,8 +35,9 @@ const MAX_SESSIONS: usize = 50_000;
 /// commands count as unmatched.
 const MAX_PENDING: usize = 100_000;
 
-/// Maximum length in bytes of the name of an application, or of a driver with its version. A client
-/// that has not logged in chooses them, and they are kept for each session.
+/// Maximum length in bytes of the name of an application, or of a driver with its version. The
+/// limit bounds memory: these names are kept for each session, and a client can choose them before
+/// it has logged in.
 const MAX_NAME_BYTES: usize = 512;
 
 /// Maximum size in bytes of a `getMore` that is kept. If the cursor is an exhaust cursor and the

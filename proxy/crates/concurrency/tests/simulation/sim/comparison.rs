@@ -13,8 +13,11 @@ const FIXED: [u32; 7] = [4, 8, 16, 32, 64, 128, 256];
 /// The result of the comparison in one scenario.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
+    /// The best fixed limit, and its result.
     pub(crate) best: (u32, f64),
+    /// The result of the controller.
     pub(crate) auto: f64,
+    /// The quality of the controller compared with the best fixed limit (see [`compare`]).
     pub(crate) ratio: f64,
     /// The longest settling time of all limiters, in seconds; infinite if a limit never settled.
     /// The settling time of a limiter is the time after which its limit stays near its median. Each
@@ -23,6 +26,7 @@ pub(crate) struct Row {
     /// The largest swing of all limiters. The swing of a limiter is the largest relative difference
     /// between its limit and the median of its limits, after the time that it gets to settle.
     pub(crate) swing: f64,
+    /// The controller's last limits, of at most six limiters.
     pub(crate) limit: String,
 }
 

@@ -341,8 +341,8 @@ fn several() -> Vec<Scenario> {
                 (3.0, Change::Clients(2_000)),
             ],
             steady_at: 3.0,
-            // The limits are 1 to 5, so a trial of two more slots is a swing of 50 %. With some
-            // seeds, the last such trial of any proxy ends after 10 s.
+            // The limits are 1 to 5, so a trial of a limit that is higher by 2 is a swing of about
+            // 50 %. With some seeds, the last such trial of any proxy ends after 10 s.
             each: Least {
                 swing: 0.55,
                 settling_s: 11.0,
