@@ -64,8 +64,8 @@ const IN_EFFECT: f64 = 0.9;
 /// takes some milliseconds.
 const MAX_GROWTH_TIME: Duration = Duration::from_secs(3);
 
-/// The server has stalled if no operation completes for this time, and for `STALL_MEANS` times the
-/// mean time of an operation in progress.
+/// The server has stalled if no operation has completed for at least this time, and for at least
+/// `STALL_MEANS` times the mean time of an operation in progress.
 const STALL: Duration = Duration::from_millis(300);
 const STALL_MEANS: f64 = 5.0;
 

@@ -53,7 +53,8 @@ pub use self::{
 /// How clients connect, and when they send operations.
 #[derive(Clone, Copy, Debug)]
 pub enum Behaviour {
-    /// Connect, `hello`, log in, run one operation, close; then connect again immediately.
+    /// Connect, send `hello`, log in, run one operation and close the connection; then connect
+    /// again immediately or, after a refusal, 10 ms later.
     Short,
     /// Like [`Behaviour::Short`], but connections start at this average rate per second, even if
     /// earlier connections are still open. At most [`Plan::clients`] connections are open at the
@@ -71,11 +72,12 @@ pub enum Behaviour {
 pub struct Plan {
     /// The endpoint under load.
     pub target: Target,
-    /// The number of clients.
+    /// Number of simulated clients. With [`Behaviour::ShortAt`], it is the maximum number of
+    /// connections that are open at the same time.
     pub clients: usize,
     /// How clients connect, and when they send operations.
     pub behaviour: Behaviour,
-    /// The duration of the load.
+    /// How long the load lasts. The preparation before it is not included.
     pub duration: Duration,
     /// The shortest and the longest timeout of one step of a client. Each client has its own
     /// timeout, and the timeouts of all clients are spread evenly over this range.

@@ -432,7 +432,7 @@ pub(super) fn random_name(prefix: &str) -> Result<String, Error> {
     Ok(name)
 }
 
-/// A private temporary directory.
+/// A private temporary directory. It is removed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) path: PathBuf,

@@ -185,7 +185,8 @@ fn of_decimal(bits: u128) -> Option<Number> {
 /// [`of_decimal`] reads at most this number of digits after the decimal point of a Decimal128.
 const MAX_DIGITS: u32 = 37;
 
-/// The number `dividend / divisor`. The divisor is below 2^124.
+/// The number `dividend / divisor`. The divisor is below 2^124, so twice the remainder fits into
+/// 128 bits.
 fn of_quotient(is_negative: bool, dividend: u128, divisor: u128) -> Number {
     let (whole, mut rest) = (dividend / divisor, dividend % divisor);
     let mut next_bit = || {

@@ -1,4 +1,4 @@
-//! Times as callers of the API write them: the length of a period, and the baseline of a
+//! Parses the times in requests to the API: the length of a period, and the baseline of a
 //! comparison.
 
 use std::{

@@ -1,4 +1,4 @@
-//! The header `Retry-After` of a response.
+//! Parses the header `Retry-After` of a response.
 //!
 //! Source: RFC 9110, section 10.2.3.
 
