@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::find::PYTHON;
+
 /// The reason why there is no mongod, or why it is not in the requested state.
 ///
 /// Each of these errors is caused by the operator or by the machine, never by a client of mongod.
@@ -36,7 +38,7 @@ pub enum Error {
     CacheUnknown,
     /// A required program could not be started: Python, which downloads mongod, or the shell that
     /// supervises mongod.
-    #[error("{program} cannot be started; set SEAWALL_MONGOD to the path of a mongod instead")]
+    #[error("{program} cannot be started{}", advice(program))]
     ProgramMissing {
         /// The program's name.
         program: &'static str,
@@ -181,9 +183,28 @@ fn shown_status(status: Option<i32>) -> String {
     )
 }
 
+/// The advice at the end of [`Error::ProgramMissing`]. A mongod that the user names needs no Python,
+/// but it needs the shell.
+fn advice(program: &str) -> &'static str {
+    match program {
+        PYTHON => "; set SEAWALL_MONGOD to the path of a mongod instead",
+        _ => "",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_error_about_python_advises_to_name_a_mongod() {
+        let message = |program| {
+            let source = io::ErrorKind::NotFound.into();
+            Error::ProgramMissing { program, source }.to_string()
+        };
+        assert_eq!(message("sh"), "sh cannot be started");
+        assert!(message(PYTHON).contains("set SEAWALL_MONGOD"));
+    }
 
     #[test]
     fn error_messages_show_durations_and_optional_values_as_plain_text() {
