@@ -220,11 +220,12 @@ pub(super) struct Connection {
     place: ConnectionPermits,
     /// True if the last write must wait until the caller reads.
     is_write_blocked: bool,
-    /// Size of the reply that is being written.
+    /// Size in bytes of the reply that is being written; 0 if no reply is being written.
     reply_bytes: usize,
     /// True if the reply that is being written had to wait until the caller reads.
     is_held: bool,
-    /// The permits for this reply. `None` if another connection was closed instead.
+    /// The permits for the bytes of the held reply. `None` if no reply is held, or if there were
+    /// too few permits and another connection was closed instead.
     unread: Option<OwnedSemaphorePermit>,
 }
 
@@ -246,7 +247,7 @@ impl Connection {
         matches!(self.stream, Stream::Tls { .. })
     }
 
-    /// Fails if this connection was evicted: its permit was given to another connection.
+    /// Fails if this connection was evicted (see [`ConnectionPermits`]).
     fn check_permit(&self, cx: &Context<'_>) -> io::Result<()> {
         match self.place.eviction.poll(cx) {
             Poll::Ready(_) => Err(io::ErrorKind::ConnectionAborted.into()),

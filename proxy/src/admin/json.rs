@@ -134,8 +134,8 @@ pub(super) fn past_namespace(
     })
 }
 
-/// The figures of a server, without `answer_ms`. The distribution of the durations is added if
-/// `is_full` is true.
+/// The figures of a server, without `answer_ms` (the time until the server's reply begins). The
+/// distribution of the durations is added if `is_full` is true.
 pub(super) fn server(address: &str, figures: &Figures, is_full: bool) -> seawall_api::Server {
     seawall_api::Server {
         address: address.to_owned(),

@@ -25,8 +25,8 @@ pub(super) const COOKIE: &str = "seawall_session";
 pub(super) const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
 
 /// Maximum number of sessions. The start of a further session ends the oldest session of the token
-/// with the most sessions. So the holder of one token, who may have only the right to read, cannot
-/// end the sessions of a token that has no more sessions than the own one.
+/// with the most sessions. So a caller who begins many sessions with one token ends sessions of
+/// this token, and not the sessions of a token with fewer sessions.
 pub(super) const MAX_SESSIONS: usize = 64;
 
 /// The sessions of browsers.

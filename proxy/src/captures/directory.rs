@@ -76,7 +76,8 @@ impl CaptureId {
     }
 }
 
-/// Description of a capture. The counts are 0 while the capture runs.
+/// Description of a capture. The counts are 0 while the capture runs, and stay 0 if the process
+/// ends before the capture.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Summary {
@@ -96,7 +97,7 @@ pub(super) struct Summary {
     /// For each reason, the number of omitted operations plus the number of omitted reply messages.
     /// A reply can be recorded without its message.
     pub(super) omitted: BTreeMap<String, u64>,
-    /// True if replies are recorded whole.
+    /// True if replies are recorded whole; false if only facts about them are recorded.
     pub(super) whole_replies: bool,
     /// The mode of redaction (the replacement of values). `None` if an earlier version of Seawall
     /// wrote the summary: that version had no redaction and recorded all values unchanged.

@@ -26,16 +26,16 @@ pub struct CaptureState {
     /// The reason for the start of the capture: `operator` if an operator requested it, otherwise
     /// the kind of the event that began the capture.
     pub trigger: String,
-    /// Size of the capture's files in bytes.
+    /// Size of all parts (the files with records) together, in bytes.
     pub bytes: u64,
-    /// Number of the capture's files.
+    /// Number of parts.
     pub parts: u64,
-    /// Number of captured clients.
+    /// Number of captured clients; 0 if `end` is `incomplete`.
     pub clients: u64,
-    /// Number of recorded operations.
+    /// Number of recorded operations; 0 if `end` is `incomplete`.
     pub operations: u64,
     /// Number of omitted operations and omitted messages of replies, by the reason for the
-    /// omission.
+    /// omission; empty if `end` is `incomplete`.
     pub omitted: BTreeMap<String, u64>,
     /// True if replies are recorded whole; false if only facts about them are recorded.
     pub has_whole_replies: bool,

@@ -21,7 +21,8 @@ pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// server connection is closed.
 const DRAIN_BYTES: usize = 16 << 20;
 
-/// A read operation that still runs this long after its client has left is killed at the server.
+/// Maximum time for which a read operation may still run after its client has left. After this
+/// time, Seawall kills the operation at the server if [`Abandoned::may_be_ended`] is true.
 const READ_GRACE: Duration = Duration::from_millis(500);
 
 /// An operation whose client has left.

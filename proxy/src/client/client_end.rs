@@ -30,8 +30,8 @@ pub(super) struct ClientEnd<'c> {
     /// unless it only reads. Many clients leave right after an unacknowledged write. Without
     /// Seawall, the server would run this write, so Seawall still forwards the write.
     pub(super) ends_if_gone: bool,
-    /// True if Seawall gave up on the client, for example because the client read too slowly. False
-    /// if the client has left.
+    /// True if Seawall has given up on the client, for example because the client reads too slowly.
+    /// If bytes could not be sent although this is false, the client has left.
     pub(super) gave_up: bool,
 }
 

@@ -59,7 +59,7 @@ impl Fault {
                 .is_none_or(|namespace| is_in(command, namespace))
     }
 
-    /// The fault's label in metrics.
+    /// The value of the label `kind` of `seawall_faults_injected_total`.
     pub(super) fn kind(&self) -> &'static str {
         match self.end {
             FaultEnd::Continue => "delay",

@@ -31,7 +31,7 @@ const MAX_METADATA_BYTES: usize = 512;
 /// Longest `application.name`, in bytes.
 const MAX_APPLICATION_NAME_BYTES: usize = 128;
 
-/// The parts that client metadata must have, and the texts that each part must have.
+/// The parts that client metadata must have, each with the string fields that it must have.
 const REQUIRED_METADATA: [(&str, &[&str]); 2] =
     [("driver", &["name", "version"]), ("os", &["type"])];
 
@@ -317,8 +317,8 @@ fn metadata_part<'a>(metadata: &'a [u8], part: &str) -> Result<Option<&'a [u8]>,
     }
 }
 
-/// Returns the bytes of a text in a part of the client metadata; `None` if `document` has no such
-/// field.
+/// Returns the bytes of a string field. `document` is the part of the client metadata with the name
+/// `part`. `None` if `document` has no such field.
 ///
 /// # Errors
 /// The field is not a string.

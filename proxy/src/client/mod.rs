@@ -92,7 +92,7 @@ pub struct ClientSettings {
     /// How long an operation waits for its permit (`limits.max_in_flight_operations`), or for a
     /// pooled connection to the selected server.
     pub wait_queue_timeout: Duration,
-    /// How long a client may stall while reading a reply.
+    /// Maximum time for which a client may read nothing while Seawall sends a reply to it.
     pub client_write_idle_timeout: Duration,
     /// True if Seawall adds `$client` to commands, so that servers' logs name the applications.
     pub name_applications: bool,

@@ -63,7 +63,7 @@ pub struct Reporter {
     report: Box<Report>,
     /// Limits how many `seawall` commands run at a time. Each command asks a server for its user's
     /// privileges, and these requests do not count towards the concurrency limit of the server.
-    /// Waiting users are served round-robin, and so are the groups of clients of each user.
+    /// Waiting users are served round-robin, and so are the [`Sharer`]s of each user's clients.
     turns: Turns<(u64, Sharer)>,
     /// Counts refused actions. At most one a minute is logged.
     refused_actions: OccasionalLog,

@@ -77,7 +77,8 @@ pub(super) struct Awaited<'a> {
     pub(super) sharer: Sharer,
     /// Raised if the server counts as hung. It ends each wait for the server's next bytes.
     pub(super) interrupt: &'a Interrupt,
-    /// Returns true if other operations wait for the server connection.
+    /// Returns true if other operations wait for a connection to the server, or for the permit
+    /// that this operation holds while it waits for data.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
     /// Set if the operation is recorded in a capture (a recording of some clients' messages).
     pub(super) recording: Option<&'a Recording>,

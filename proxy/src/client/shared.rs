@@ -92,15 +92,18 @@ pub struct Routing {
     pub relay_pins: Pins<()>,
     /// The fault to inject, if any.
     pub fault: ArcSwapOption<Fault>,
-    /// Logs operations on cursors that this instance does not know.
+    /// Counts operations on cursors that this instance does not know. At most one a minute is
+    /// logged.
     pub(crate) foreign_cursors: OccasionalLog,
-    /// Logs operations in transactions that this instance does not know.
+    /// Counts operations in transactions that this instance does not know. At most one a minute is
+    /// logged.
     pub(crate) foreign_transactions: OccasionalLog,
-    /// Logs failed logins of Seawall to servers, unless a server refused the user's keys.
+    /// Counts failed logins of Seawall at servers, unless a server refused the user's keys. At most
+    /// one a minute is logged.
     pub(crate) failed_logins: OccasionalLog,
     /// Counts connections that Seawall's own host could not open. At most one a minute is logged.
     pub(crate) local_failures: OccasionalLog,
-    /// Logs replies that could not be forwarded.
+    /// Counts replies that could not be forwarded. At most one a minute is logged.
     pub(crate) unforwarded_replies: OccasionalLog,
 }
 

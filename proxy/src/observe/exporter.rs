@@ -596,10 +596,10 @@ impl Exporter {
         wanted.take(limit).cloned().collect()
     }
 
-    /// Returns two values: the threshold of slow operations, and the number of slow operations that
-    /// are missing from the list of slow operations. The number is counted since Seawall started.
-    /// The operations are missing because too many operations of all users, or of one user, were
-    /// slow in one second.
+    /// Returns two values: the threshold of slow operations, and the number of slow operations
+    /// since Seawall started that were not added to the list of slow operations. An operation is
+    /// not added if too many operations, or too many operations of its user, were slow in that
+    /// second.
     pub(crate) fn slow_limits(&self) -> (Duration, u64) {
         let left_out = self.recorder.slow_notes.left_out();
         (self.recorder.slow_threshold(), left_out)

@@ -80,8 +80,10 @@ metrics! {
     /// Operations by command, namespace and `outcome`.
     OperationsTotal: Counter = "seawall_operations_total", "Operations by command, namespace and outcome.";
     /// Time from reading the last byte of a command to writing the last byte of its reply.
+    /// Operations that wait for an event are not included.
     OperationDurationSeconds: Histogram = "seawall_operation_duration_seconds", "Time from reading the last byte of a command to writing the last byte of its reply.";
-    /// Time of an operation, by `phase`.
+    /// Time of an operation, by `phase`. Operations that wait for an event are not included, and
+    /// neither are operations to which Seawall itself replied.
     OperationPhaseSeconds: Histogram = "seawall_operation_phase_seconds", "Time of an operation by phase.";
     /// Bytes of commands.
     OperationRequestBytesTotal: Counter = "seawall_operation_request_bytes_total", "Bytes of commands.";
@@ -96,7 +98,8 @@ metrics! {
     ShapeOperationsTotal: Counter = "seawall_shape_operations_total", "Operations of a shape.";
     /// Durations of a shape's operations.
     ShapeDurationSeconds: Histogram = "seawall_shape_duration_seconds", "Durations of a shape's operations.";
-    /// Time of the `getMore`s on cursors that a shape opened.
+    /// Time of the `getMore`s on cursors that the operations of a shape opened. `getMore`s that wait
+    /// for an event are not included.
     ShapeGetmoreSecondsTotal: Counter = "seawall_shape_getmore_seconds_total", "Time of the getMores on cursors that a shape opened.";
     /// Description of a shape; the value is always 1.
     ShapeInfo: Gauge = "seawall_shape_info", "Description of a shape: command, namespace and text; always 1.";
@@ -120,7 +123,8 @@ metrics! {
     OperationsShedTotal: Counter = "seawall_operations_shed_total", "Operations refused by Seawall.";
     /// Clients that left during an operation or a handshake, by `stage`.
     ClientsGoneTotal: Counter = "seawall_clients_gone_total", "Clients that left during an operation or a handshake.";
-    /// Replies that Seawall read after the client had left, by `result`.
+    /// Replies whose client left before it had the whole reply, by `result`: `kept` if Seawall read
+    /// the reply to its end and kept the server connection, else `closed`.
     AbandonedRepliesTotal: Counter = "seawall_abandoned_replies_total", "Replies that Seawall read after the client had left.";
     /// Reads that Seawall killed at a server because the client had left.
     ServerOperationsEndedTotal: Counter = "seawall_server_operations_ended_total", "Reads that Seawall killed at a server because the client had left.";

@@ -242,7 +242,8 @@ impl<'a> Observation<'a> {
         self.record.code = Some(code);
     }
 
-    /// Adds bytes and documents that were sent to the client.
+    /// Adds the bytes that were sent to the client, and the documents of the server's reply. The
+    /// documents count even if the client wants no reply and no bytes were sent.
     pub(crate) fn add_reply(&mut self, bytes: usize, documents: u64) {
         self.record.reply_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
         self.record.documents += documents;

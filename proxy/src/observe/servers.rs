@@ -20,25 +20,25 @@ use seawall_stats::float;
 pub(crate) enum CloseReason {
     /// The connection was unused for too long.
     Idle,
-    /// The connection exceeded its maximum age, or the TLS configuration has changed since it was
-    /// established.
+    /// The connection exceeded its maximum age, the TLS configuration has changed since it was
+    /// established, or it has sent almost as many records as the keys of TLS 1.2 allow.
     Expired,
     /// The pool was cleared after Seawall had begun to establish the connection.
     Stale,
-    /// The pool had reached a limit, so Seawall closed the connection. Either another user needed a
-    /// connection, or the connection was established outside the pool and could not be added to it.
+    /// Another user needed a connection, or the pool could not keep this connection, for example
+    /// because a limit of the pool was lowered.
     GaveWay,
     /// The server or the kernel closed the connection while it was unused in the pool.
     Ended,
     /// The connection failed, or its last operation left unread bytes.
     Broken,
-    /// The server no longer knows the connection's user.
+    /// The user of the connection no longer exists, or a server refused the user's keys.
     Unauthorized,
     /// The pool was closed, or Seawall stopped.
     PoolClosed,
     /// The connection belonged to a relayed client (a client whose bytes Seawall forwards to a
-    /// server connection that no other client uses). The client disconnected, or Seawall closed the
-    /// client's connection.
+    /// server connection that no other client uses). The client or the server ended its connection,
+    /// or Seawall ended the relay.
     RelayEnded,
 }
 
@@ -270,8 +270,8 @@ impl ServerMetrics {
         );
     }
 
-    /// Sets the gauges of awaiting operations, which wait on the server for an event: how many run,
-    /// and how many wait for a connection.
+    /// Sets the gauges of awaiting operations, which wait at the server for an event: how many have
+    /// a permit or a connection for this wait, and how many wait for a permit.
     pub(crate) fn show_lane(&self, running: usize, queued: usize) {
         self.awaiting.set(count(running));
         self.lane_queue.set(count(queued));

@@ -109,7 +109,7 @@ pub(super) struct Record {
     pub(super) has_reply: bool,
     /// True if the operation is awaiting: its client asked the server to wait for an event.
     pub(super) is_awaiting: bool,
-    /// True if the client had sent the same write before.
+    /// True if the client had sent the same write, commit or abort before.
     pub(super) is_retry: bool,
     /// How long the operation's cursor had been open when the operation exhausted it; `None` if the
     /// operation did not exhaust a cursor.
@@ -172,7 +172,8 @@ pub struct NamespaceSums {
     pub write_error_codes: HashMap<i32, u64>,
     /// Write concern errors by code.
     pub write_concern_codes: HashMap<i32, u64>,
-    /// Number of writes that the client had sent before with the same session and `txnNumber`.
+    /// Number of writes, commits and aborts that the client had sent before with the same session
+    /// and `txnNumber`.
     pub retries: u64,
     /// The durations of the operations that failed, by the kind of the failure. `durations` and
     /// `awaited` include these operations too.

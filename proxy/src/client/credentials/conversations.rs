@@ -227,7 +227,8 @@ mod tests {
         conversation
     }
 
-    /// A *conversation* is a login at a server that still waits for the proof of the client.
+    /// A *conversation* is a first login (a login that a server checks) that waits for the proof of
+    /// its client.
     #[tokio::test(start_paused = true)]
     async fn a_new_address_ends_the_oldest_conversation_of_the_address_with_most_conversations() {
         let conversations = Conversations::new(4);
@@ -243,7 +244,8 @@ mod tests {
         assert_eq!(newest.take(), Some("e"));
     }
 
-    /// A *conversation* is a login at a server that still waits for the proof of the client.
+    /// A *conversation* is a first login (a login that a server checks) that waits for the proof of
+    /// its client.
     #[tokio::test(start_paused = true)]
     async fn a_login_waits_while_its_address_has_all_conversations() {
         let conversations = Conversations::new(2);
@@ -258,7 +260,8 @@ mod tests {
         assert_eq!(second.take(), Some("b"));
     }
 
-    /// A *conversation* is a login at a server that still waits for the proof of the client.
+    /// A *conversation* is a first login (a login that a server checks) that waits for the proof of
+    /// its client.
     #[tokio::test(start_paused = true)]
     async fn the_login_of_an_address_waits_if_another_address_has_only_one_conversation_more() {
         let conversations = Conversations::new(3);
@@ -271,7 +274,8 @@ mod tests {
         assert_eq!((held[0].take(), third.take()), (None, Some("d")));
     }
 
-    /// A *conversation* is a login at a server that still waits for the proof of the client.
+    /// A *conversation* is a first login (a login that a server checks) that waits for the proof of
+    /// its client.
     #[tokio::test(start_paused = true)]
     async fn the_end_of_a_conversation_wakes_only_one_waiting_login() {
         const LOGINS: usize = 100;
@@ -300,7 +304,8 @@ mod tests {
         }
     }
 
-    /// A *conversation* is a login at a server that still waits for the proof of the client.
+    /// A *conversation* is a first login (a login that a server checks) that waits for the proof of
+    /// its client.
     #[tokio::test(start_paused = true)]
     async fn the_next_login_may_begin_if_a_login_that_may_begin_is_cancelled() {
         let conversations = Conversations::new(1);

@@ -207,7 +207,8 @@ impl Credentials {
         CredentialError::Unavailable
     }
 
-    /// Logs that Seawall has refused a first login that a server has accepted.
+    /// Counts a first login that a server has accepted and Seawall has refused. Logs at most one a
+    /// minute.
     fn log_refused_first_login(&self, user: &UserName, reason: &'static str) {
         if let Some(logins) = self.refused_first_logins.count(Instant::now()) {
             tracing::warn!(user = %user.name, source = %user.source, reason, logins, "first login refused");
@@ -434,9 +435,9 @@ impl Carried {
         self.first_login.deadline
     }
 
-    /// Sends the client's proof to the server. On success, Seawall knows the user's keys, the
-    /// server connection of this login is in the user's pool, and the result contains the server's
-    /// signature for the client.
+    /// Sends the client's proof to the server. On success, Seawall knows the user's keys, and the
+    /// result contains the server's signature for the client. The server connection of this login
+    /// joins the pool if the pool has room, and is closed otherwise.
     pub(in crate::client) async fn finish(
         self,
         client_final: &[u8],

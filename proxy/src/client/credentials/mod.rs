@@ -139,14 +139,14 @@ pub struct Credentials {
     /// The users whose keys are being read from a server again (a reading). The value of the
     /// receiver becomes true when the reading of the user's keys has ended.
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
-    /// Limits the number of exchanges with servers that run at the same time: each exchange takes
-    /// one of these turns. The first logins of all users and all lookups (readings of keys through
-    /// the service account) share this limit. The addresses of waiting clients are served
-    /// round-robin. A first login holds no turn while it waits for its client.
+    /// Limits the number of concurrent exchanges with servers (a request and its reply): each
+    /// exchange takes one of these turns. The first logins of all users and all lookups (readings
+    /// of keys through the service account) share this limit. The addresses of waiting clients are
+    /// served round-robin. A first login holds no turn while it waits for its client.
     exchanges: Turns,
-    /// Limits the number of queries about users' mechanisms that run at the same time: each query
-    /// takes one of these turns. The addresses of waiting clients are served round-robin, because a
-    /// client needs no login for such a query.
+    /// Limits the number of concurrent queries about users' mechanisms: each query takes one of
+    /// these turns. The addresses of waiting clients are served round-robin. Otherwise one address
+    /// could delay all others, because a client needs no login for such a query.
     questions: Turns,
     /// First logins that wait for their client.
     conversations: Arc<Conversations<Connection>>,
@@ -155,9 +155,10 @@ pub struct Credentials {
     /// Counts readings of keys through the service account that failed for a reason that does not
     /// concern the user. At most one a minute is logged.
     failed_lookups: OccasionalLog,
-    /// Logs users that could not read their own keys.
+    /// Counts readings in which a user could not read its own keys. At most one a minute is logged.
     failed_readings: OccasionalLog,
-    /// Logs first logins that a server accepted and Seawall refused.
+    /// Counts first logins that a server accepted and Seawall refused. At most one a minute is
+    /// logged.
     refused_first_logins: OccasionalLog,
     runtime: Handle,
 }

@@ -105,9 +105,9 @@ pub struct CredentialSettings {
     pub max_stale: Duration,
     /// Maximum number of users whose keys are cached.
     pub max_users: usize,
-    /// Maximum number of exchanges with servers that run at the same time, for first logins and
-    /// lookups (readings of keys through the service account). Queries about users' mechanisms have
-    /// a separate limit of the same size.
+    /// Maximum number of concurrent exchanges with servers (a request and its reply), for first
+    /// logins and lookups (readings of keys through the service account). Queries about users'
+    /// mechanisms have a separate limit of the same size.
     pub first_logins: usize,
     /// Maximum number of first logins that wait for their client at the same time.
     pub conversations: usize,

@@ -81,7 +81,8 @@ impl Credentials {
         }
     }
 
-    /// Logs that a user could not read its own keys. `error` is the error of [`ask_own_keys`].
+    /// Counts a reading in which a user could not read its own keys, and logs at most one a minute.
+    /// `error` is the error of [`ask_own_keys`].
     pub(super) fn log_failed_reading(&self, user: &UserName, error: Option<&UsersInfoError>) {
         if let Some(attempts) = self.failed_readings.count(Instant::now()) {
             let error = shown_error(error);

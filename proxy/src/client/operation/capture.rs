@@ -14,8 +14,8 @@ use seawall_command::{Command, CommandBytes, ReplyFacts};
 use seawall_stats::Outcome;
 use seawall_transport::Message;
 
-/// Records the command of an operation, if the running capture includes the client. The search for
-/// secrets may read the whole command.
+/// Records the command of an operation, if the running capture includes the client. May read the
+/// whole command, because a command that may contain secrets is not recorded.
 pub(super) fn record_command(
     captures: &Captures,
     captured: &mut CapturedClient,
@@ -98,7 +98,7 @@ impl Operation<'_> {
         recording.end(ended, now);
     }
 
-    /// The outcome that a capture records for an operation if a server has replied.
+    /// The outcome that a capture records for an operation that ended with a server's reply.
     fn outcome_of_reply(&self) -> record::Outcome {
         match self.reply_to.is_unwanted() {
             true => record::Outcome::Unacknowledged,
@@ -107,7 +107,8 @@ impl Operation<'_> {
     }
 }
 
-/// The outcome that a capture records for an operation if no server has replied.
+/// The outcome that a capture records for an operation that ended without a server's reply.
+/// `outcome` is the outcome in the statistics.
 fn outcome_without_server(outcome: Outcome) -> record::Outcome {
     match outcome {
         Outcome::Refused | Outcome::Local => record::Outcome::Refused,

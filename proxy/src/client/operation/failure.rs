@@ -155,7 +155,8 @@ fn host_unreachable(command: &FailedCommand<'_>, message: &str) -> ErrorReply {
     ErrorReply::new(HOST_UNREACHABLE, message).with_labels(labels)
 }
 
-/// The error for a `getMore` whose server did not recover in time.
+/// The error for a `getMore` for which no suitable server was available in time. The driver then
+/// treats the cursor as lost.
 fn cursor_lost(cursor: i64, command: &FailedCommand<'_>) -> ErrorReply {
     let labels: &[_] = match (command.in_transaction, command.is_resumable) {
         (true, _) => &[TRANSIENT_TRANSACTION_ERROR],

@@ -192,8 +192,8 @@ fn by_server(cursors: impl Iterator<Item = (i64, Option<Arc<ServerPool>>)>) -> O
     (parts.len() > 1).then_some(parts)
 }
 
-/// Sends one server its part and returns the reply; `None` if there is no part, the exchange failed
-/// or the server hangs.
+/// Sends one server its part and returns the reply. `None` if `part` is `None` (the client's
+/// command is malformed), if the exchange failed, or if the server hangs.
 async fn kill(mut checkout: Checkout, part: Option<RawDocumentBuf>) -> Option<RawDocumentBuf> {
     let part = part?;
     let reply = {

@@ -237,7 +237,7 @@ impl Operation<'_> {
     }
 }
 
-/// The end of an operation that is not repeated again.
+/// The end of an operation after its last attempt.
 fn end_of_attempt(last: Attempt) -> AttemptEnd {
     match last {
         Attempt::Ended(ended) => ended,

@@ -48,9 +48,9 @@ impl Operation<'_> {
         );
     }
 
-    /// Remembers a commit or abort that has ended. The wait for its router may have been so long
-    /// that Seawall has forgotten the command. A driver that retries the command does so only after
-    /// its end.
+    /// Remembers a commit or abort again when it has ended, so that Seawall recognises a retry of
+    /// the command. A driver sends a retry only after the end of the command. If the command waited
+    /// long for its router, Seawall may have forgotten the command before its end.
     pub(super) fn note_end_of_transaction(&self) {
         if self.command.class == Class::EndTransaction
             && let Some((key, number)) = self.transaction()

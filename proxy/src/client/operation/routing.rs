@@ -21,8 +21,8 @@ use seawall_wire::Elements;
 /// Pause between two attempts to check out from a paused pool.
 const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
 
-/// Pause between two attempts to check out after a connection could not be opened or could not log
-/// in. The next attempt will probably fail too.
+/// Pause between two attempts to check out after Seawall's host could not open a connection, or
+/// after a login failed. The next attempt will probably fail too.
 pub(super) const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// While an operation waits for another router, the time between two checks of the user's identity.
@@ -261,9 +261,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Handles the case that a connection could not be opened, or that a login failed although the
-    /// server did not refuse the user's keys. Logs the failure. Then waits before the next attempt,
-    /// because it will probably fail in the same way.
+    /// Handles two kinds of failures: Seawall's host could not open a connection, or a login failed
+    /// although the server did not refuse the user's keys. Logs at most one failure of each kind a
+    /// minute. Then waits, because the next attempt will probably fail in the same way.
     async fn pause_after_failure(&self, error: &EstablishError, deadline: Instant) {
         let (now, routing) = (Instant::now(), &self.shared.routing);
         if error.is_local() {

@@ -61,8 +61,11 @@ pub(super) use self::{
     target::{Target, connect_with_hello},
 };
 
-/// The content types of the TLS records that a server may send as its first reply.
+/// The content type of a TLS record with a part of a handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
+
+/// The content type of a TLS record with an alert. The first TLS record that a server sends has
+/// either this type or [`TLS_HANDSHAKE`].
 const TLS_ALERT: u8 = 0x15;
 
 /// The first bytes of a TLS record with a handshake: the record type and the major version.

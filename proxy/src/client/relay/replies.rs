@@ -20,9 +20,11 @@ const FREE_BYTES: usize = 64 * 1024;
 /// Largest uncompressed size of a compressed reply that is parsed, in bytes. It bounds memory.
 const INFLATED_BYTES: usize = 4 * 1024 * 1024;
 
-/// Number of bytes between the header and the document of an `OP_MSG` or `OP_REPLY`. An `OP_MSG`
-/// has its flags and the kind of its section there. An `OP_REPLY` has its fixed fields there.
+/// Number of bytes between the header and the document of an `OP_MSG`: its flags, and the kind of
+/// its first section.
 const MSG_HEAD_BYTES: usize = 5;
+
+/// Number of bytes between the header and the document of an `OP_REPLY`: its fixed fields.
 const REPLY_HEAD_BYTES: usize = 20;
 
 /// A reply that has arrived completely.

@@ -405,7 +405,8 @@ impl<'a> Watch<'a> {
         });
     }
 
-    /// True if the client has not logged in on this database. A server ignores such a `logout`.
+    /// True if the client has logged in or has begun a login, but not on this database. A server
+    /// ignores a `logout` on this database.
     fn is_logout_elsewhere(&self, db: &str) -> bool {
         let begun = self.begun_logins().map(|login| login.source.as_str());
         let mut sources = self.source.as_deref().into_iter().chain(begun).peekable();

@@ -206,9 +206,9 @@ fn address(last: u8) -> Sharer {
     Sharer::at(Some([192, 0, 2, last].into()))
 }
 
-/// Takes both `turns`, lets all of `crowd` and then `other` wait for a turn, and releases both
-/// turns. Returns the result of `other` if one of these turns is all that `other` needed. Drops
-/// `crowd` at the end.
+/// Takes both turns of `turns`, so that all futures of `crowd` and then `other` wait for a turn.
+/// Then releases both turns. Returns the output of `other` if `other` got one of them and completed
+/// at once, else `None`. Drops `crowd` at the end.
 fn served_after_crowd<T>(
     turns: &Turns,
     crowd: impl Iterator<Item = impl Future>,

@@ -30,7 +30,7 @@ pub(super) fn stored_keys(name: &str, password: &str) -> ScramKeys {
     keys_of(Mechanism::ScramSha256, name, password).keys
 }
 
-/// Users and behavior of the server. A test may change them at any time.
+/// The users and the behaviour of the server. A test may change them at any time.
 pub(super) struct Behaviour {
     pub(super) users: HashMap<String, ScramKeys>,
     pub(super) requires_login: bool,
