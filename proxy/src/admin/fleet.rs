@@ -238,8 +238,8 @@ impl Fleet {
 /// The query parameters of a request, as pairs of a name and a value.
 type Parameters = Vec<(String, String)>;
 
-/// Middleware that replies to requests with `instances=all`. Requests without `instances` pass
-/// unchanged.
+/// Middleware that replies to requests with `instances=all`, and refuses requests that this
+/// instance has sent to itself. All other requests without `instances` pass unchanged.
 pub(super) async fn respond(
     State(state): State<Arc<AdminState>>,
     request: Request,

@@ -123,7 +123,7 @@ impl ClientDirectory {
         }
     }
 
-    /// The connected clients in the order in which they connected, at most `limit`.
+    /// The connected clients, sorted by their ids, at most `limit`.
     pub fn list(&self, limit: usize) -> Vec<ClientRow> {
         let mut rows: Vec<_> = self.rows.lock().values().cloned().collect();
         rows.sort_by_key(|row| row.id);
@@ -262,7 +262,8 @@ impl ConnectedClient {
         self.how.get_or_insert(how);
     }
 
-    /// Counts a client that disconnected before its command was processed.
+    /// Counts a client that disconnected before Seawall served its message, or before Seawall read a
+    /// message from it.
     pub(crate) fn record_left_unserved(&self) {
         let labels = [("stage", self.stage.as_str())];
         let metrics = &self.directory.metrics;

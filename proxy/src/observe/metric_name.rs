@@ -67,7 +67,7 @@ metrics! {
     ClientAuthenticationsTotal: Counter = "seawall_client_authentications_total", "Logins of clients.";
     /// Time from `saslStart` to the end of a login.
     ClientAuthenticationSeconds: Histogram = "seawall_client_authentication_seconds", "Time of a client's login, including the time for which Seawall waits for the client.";
-    /// Connections to a server, by `state`.
+    /// Pooled connections to a server, by `state`.
     ServerConnections: Gauge = "seawall_server_connections", "Connections to a server by state.";
     /// Connections established to a server.
     ServerConnectionsCreatedTotal: Counter = "seawall_server_connections_created_total", "Connections established to a server.";
@@ -98,8 +98,8 @@ metrics! {
     ShapeOperationsTotal: Counter = "seawall_shape_operations_total", "Operations of a shape.";
     /// Durations of a shape's operations.
     ShapeDurationSeconds: Histogram = "seawall_shape_duration_seconds", "Durations of a shape's operations.";
-    /// Time of the `getMore`s on cursors that the operations of a shape opened. `getMore`s that wait
-    /// for an event are not included.
+    /// Time of the `getMore`s on cursors that the operations of a shape opened, without `getMore`s
+    /// that wait for an event.
     ShapeGetmoreSecondsTotal: Counter = "seawall_shape_getmore_seconds_total", "Time of the getMores on cursors that a shape opened.";
     /// Description of a shape; the value is always 1.
     ShapeInfo: Gauge = "seawall_shape_info", "Description of a shape: command, namespace and text; always 1.";

@@ -108,16 +108,17 @@ pub struct Shape {
     pub level: Level,
 }
 
-/// A shape and the sums of its operations since Seawall started, such as their number.
+/// The row of a shape or of a group of shapes, with the sums of the operations that the row counts.
 #[derive(Clone, Debug)]
 pub struct ShapeRow {
-    /// The shape.
+    /// The shape, or the group of shapes.
     pub shape: Shape,
-    /// When the shape was first seen.
+    /// When the first operation that the row counts was seen.
     pub first_seen: SystemTime,
-    /// When the shape was last seen, to the second.
+    /// When the last operation that the row counts was seen, to the second.
     pub last_seen: SystemTime,
-    /// The sums of the shape's operations since Seawall started.
+    /// The sums of the operations that the row counts. They include the sums of evicted rows that
+    /// were added to this row.
     pub sums: ShapeSums,
 }
 

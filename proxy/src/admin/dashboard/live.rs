@@ -64,8 +64,8 @@ pub(in crate::admin) fn interval() -> Interval {
     interval
 }
 
-/// Computes the live updates of dashboards until `stop` is cancelled. Then the streams of all
-/// dashboards end.
+/// Computes the live updates of this instance until `stop` is cancelled. Then all streams of these
+/// updates end.
 pub(in crate::admin) async fn run(state: Arc<AdminState>, stop: CancellationToken) {
     let mut interval = interval();
     while stop.run_until_cancelled(interval.tick()).await.is_some() {
@@ -171,7 +171,8 @@ struct Subscription {
 }
 
 impl Subscription {
-    /// The next update. `None` if the updates have ended, or the caller is no longer admitted.
+    /// The next update. `None` if the updates have ended, the dashboard was switched off, or the
+    /// caller is no longer admitted.
     async fn next(mut self) -> Option<(Result<Bytes, std::convert::Infallible>, Self)> {
         self.updates.changed().await.ok()?;
         let event = self.updates.borrow_and_update().clone()?;

@@ -82,7 +82,8 @@ impl AsyncRead for FromClient<'_> {
 
 /// The reason why one direction of a relay ended.
 enum Ended {
-    /// The side that Seawall reads from has closed its connection.
+    /// The side that Seawall reads from has closed its connection. A failed read from the server
+    /// counts too.
     Peer,
     /// The server accepts no more bytes, but may still reply to earlier requests.
     Server,
