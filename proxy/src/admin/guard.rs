@@ -141,8 +141,9 @@ pub(super) async fn check_page(
     }
 }
 
-/// Like [`check`], for actions: they need [`Role::Act`], and are written to the log, even if the
-/// caller disconnects before the action ends.
+/// Like [`check`], for actions: if tokens are required, they need [`Role::Act`]. Each admitted
+/// action is written to the log, even if the caller disconnects before the action ends. Refused
+/// actions are counted, and at most one a minute is logged.
 pub(super) async fn check_action(
     State(state): State<Arc<AdminState>>,
     request: Request,

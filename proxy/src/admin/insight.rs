@@ -70,7 +70,7 @@ pub(super) fn annotations_of(
 }
 
 /// Start of the text of a response with the status 404 if the requested shape or namespace has no
-/// operations. Other texts with this status say that the history is off.
+/// operations. Other texts with this status say that a feature is off, for example the history.
 pub(super) const NO_SUCH: &str = "no such ";
 
 fn not_found(what: &str) -> Refused {

@@ -611,7 +611,8 @@ pub(crate) const CANNOT_RELOAD: &str = "Seawall is draining, or earlier reloads 
 /// minute if file systems, DNS and servers do not respond.
 const RELOAD_WAIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// Reads the configuration again. `None` if no reload is possible now.
+/// Requests a reload and returns its result. With `is_dry_run`, the changes are only reported.
+/// `None` if no reload is possible now, or if a drain begins before the reload has ended.
 pub(crate) async fn request_reload(
     state: &AdminState,
     is_dry_run: bool,

@@ -141,7 +141,8 @@ pub(super) struct Batch {
 #[derive(Debug)]
 pub(super) struct Queue {
     limits: QueueLimits,
-    /// Memory of the records that are queued or that the writer is processing.
+    /// Reserved memory in bytes: for the queued records, for the records that the writer is
+    /// processing, and for replies that are being copied.
     used_bytes: AtomicUsize,
     /// True while the queue keeps only the latest records, because no writer takes them.
     is_ring: AtomicBool,
@@ -511,7 +512,8 @@ impl Queue {
         self.state.lock().counts
     }
 
-    /// Waits at most `limit` for records or for the end of the capture, and takes all records.
+    /// Waits until [`WAKE_BYTES`] are queued or the capture ends, but at most for `limit`. Then
+    /// takes all records.
     pub(super) fn take(&self, limit: Duration) -> Batch {
         let mut state = self.state.lock();
         if state.end.is_none() && state.bytes < WAKE_BYTES {
@@ -530,7 +532,7 @@ impl Queue {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Memory of the records that are queued or that the writer is processing, in bytes.
+    /// Reserved memory in bytes.
     #[cfg(test)]
     pub(super) fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::Relaxed)

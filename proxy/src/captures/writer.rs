@@ -1,8 +1,8 @@
 //! The thread that redacts, compresses and writes the records of a capture, and ends the capture.
 //!
-//! A capture ends when its duration is over, when it is stopped, when the limit of bytes on disk is
-//! reached, or when a write fails. This thread never delays an operation: if the thread is too
-//! slow, the queue omits records.
+//! A capture ends when its duration is over, when it is stopped, when the process ends, when the
+//! limit of bytes on disk is reached, or when a write fails. This thread never delays an operation:
+//! if the thread is too slow, the queue omits records.
 
 use std::{
     collections::VecDeque,

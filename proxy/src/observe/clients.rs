@@ -262,8 +262,8 @@ impl ConnectedClient {
         self.how.get_or_insert(how);
     }
 
-    /// Counts a client that disconnected before Seawall served its message, or before Seawall read a
-    /// message from it.
+    /// Counts a client that disconnected before Seawall served its message, or before Seawall had
+    /// read a message from this client.
     pub(crate) fn record_left_unserved(&self) {
         let labels = [("stage", self.stage.as_str())];
         let metrics = &self.directory.metrics;

@@ -56,7 +56,7 @@ impl Operation<'_> {
         observation: &mut Observation<'_>,
     ) -> AttemptEnd {
         let mut merged: Option<RawDocumentBuf> = None;
-        // The outcome if no server replies.
+        // The outcome if no connection can be checked out.
         let mut outcome = Outcome::Refused;
         let deadline = Instant::now() + self.shared.settings().server_selection_timeout;
         for (pool, cursors) in parts {

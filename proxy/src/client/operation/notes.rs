@@ -95,10 +95,10 @@ impl Operation<'_> {
         }
     }
 
-    /// Counts and logs an operation on a cursor or transaction that this instance does not know.
-    /// This happens if a load balancer spreads the connections of one client over several
-    /// instances, which do not share their pins. Such an operation may reach a server that does not
-    /// have the cursor or transaction.
+    /// Counts an operation on a cursor or transaction that this instance does not know, and logs at
+    /// most one of each kind a minute. This happens, for example, if a load balancer spreads the
+    /// connections of one client over several instances, which do not share their pins. Such an
+    /// operation may reach a server that does not have the cursor or transaction.
     fn note_foreign(&self, kind: Foreign, now: Instant) {
         let routing = &self.shared.routing;
         self.shared.recorder.foreign_operation(kind.as_str());
