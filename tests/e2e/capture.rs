@@ -720,7 +720,7 @@ async fn if_seawall_ends_during_a_capture_the_files_of_the_capture_are_complete(
     assert_eq!(inserts.count(), 1);
 }
 
-/// The field `ReplyDetail` of the header says whether the capture contains whole replies.
+/// The field `reply_detail` of the header says if the capture contains whole replies.
 #[tokio::test]
 async fn the_file_header_of_a_capture_describes_its_settings_and_servers() {
     let scratch = Scratch::create().unwrap();

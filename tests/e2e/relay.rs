@@ -603,7 +603,8 @@ async fn settings_can_allow_relayed_logins_with_a_mechanism_that_seawall_does_no
     create_user(&server.client().unwrap(), &user).await.unwrap();
     let behind = Plain::start(server.address(), user.login()).await;
     let uri = format!("mongodb://{}/?directConnection=true", behind.address);
-    // The setting for operations in pools does not change the metadata of relayed clients.
+    // `name_applications` applies only to pooled operations. So even with `false`, the server gets
+    // the metadata of a relayed client.
     let toml = "auth.other_mechanisms = \"relay\"\nlimits.relayed_connections = 1\n\
         deployment.name_applications = false\n";
     let seawall = Seawall::start_configured(&uri, toml).await;

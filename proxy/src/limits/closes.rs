@@ -76,8 +76,9 @@ impl CloseTurns {
         }
     }
 
-    /// Waits for the turn to close a client. Returns true if the caller closes the client now, and
-    /// false if `is_due` is false when the turn comes. After half of the maximum wait or later,
+    /// Waits for the turn to close a client. Returns true if the caller must close the client now,
+    /// and false if `is_due` is false when the turn comes. If there is a maximum wait, each client
+    /// has its own limit, from half of the maximum to the maximum. When this limit is reached,
     /// returns true without a turn. Cancel safe: a caller that is dropped, or whose client is not
     /// closed, delays no further close.
     pub(crate) async fn take(&self, sharer: Sharer, is_due: impl Fn() -> bool) -> bool {

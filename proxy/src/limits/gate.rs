@@ -87,7 +87,7 @@ struct GateState {
     passed: u32,
     /// Moving average of the number of logins or clients that pass per second.
     average_rate: f64,
-    /// The time for which all ticks have reported waits that exceed the target.
+    /// How long the waits have exceeded the target without interruption, as reported by the ticks.
     missed_for: Duration,
 }
 

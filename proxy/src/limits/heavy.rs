@@ -1,7 +1,7 @@
-//! Runs heavy work on other threads, because heavy work would keep a thread from serving clients.
-//! Heavy work is the compression and decompression of large messages, passes over all bytes of a
-//! large message, and TLS handshakes. Handshakes have a lower priority than everything else,
-//! because clients that have not logged in may begin thousands of handshakes at the same time.
+//! Runs heavy work so that the other clients of the same thread do not wait for it. Heavy work is
+//! the compression and decompression of large messages, passes over all bytes of a large message,
+//! and TLS handshakes. Handshakes have a lower priority than everything else, because clients that
+//! have not logged in may begin thousands of handshakes at the same time.
 
 use std::{
     pin::pin,
@@ -24,13 +24,14 @@ use seawall_transport::Sharer;
 /// Compression or decompression of more bytes than this runs on another thread.
 const HEAVY_BYTES: usize = 128 * 1024;
 
-/// A pass over more bytes than this does not run on a thread that serves clients. A pass over fewer
-/// bytes takes at most a few milliseconds, even if each BSON element has only three bytes.
+/// During a pass over more bytes than this, another thread takes over the other tasks of the
+/// thread. A pass over fewer bytes takes at most a few milliseconds, even if each BSON element has
+/// only three bytes.
 const LONG_WALK_BYTES: usize = 1024 * 1024;
 
-/// Runs heavy work on threads that serve no clients. Work on messages uses at most half as many
-/// threads as serve clients, but at least one. Handshakes have threads of their own. Waiting
-/// sharers (addresses or users) are served round-robin.
+/// Runs heavy work. Work on messages uses at most half as many threads as serve clients, but at
+/// least one. Handshakes have threads of their own. Waiting sharers (addresses or users) are served
+/// round-robin.
 #[derive(Clone, Debug)]
 pub(crate) struct HeavyWork {
     messages: Turns,

@@ -30,7 +30,8 @@ pub struct OperationPermits {
 struct SharedPermits {
     all: AtomicUsize,
     /// True for [`OperationPermits::common`]: each user gets at most its share, and each permit is
-    /// counted in [`Operator::in_flight`].
+    /// counted in [`Operator::in_flight`]. False for the reserve: an operation may get any free
+    /// permit, and the permits are not counted there.
     has_shares: bool,
     /// Number of permits that are taken. May exceed `all` after `all` was reduced.
     taken: AtomicUsize,
@@ -49,7 +50,7 @@ struct Waiter {
 pub(crate) struct Operator<'a> {
     /// The number that identifies the user.
     pub user: u64,
-    /// The client's address. If several users share this address: the user of the client.
+    /// The group of clients to which the client belongs, for example all clients of one address.
     pub sharer: Sharer,
     /// Number of the user's operations in flight, without operations that hold a permit of the
     /// reserve (`RESERVE`). Only [`OperationPermits`] changes this number.
@@ -159,8 +160,8 @@ impl SharedPermits {
             };
             {
                 let mut waiters = self.waiters.lock();
-                // Waiters whose operation was dropped are removed once they are more than half of
-                // all waiters.
+                // Waiters whose operation was dropped are removed when there are over 16 more of
+                // them than of other waiters.
                 if waiters.len() > 2 * self.waiting.load(Ordering::Relaxed) + 16 {
                     waiters.retain(|waiter| !waiter.permit.is_closed());
                 }

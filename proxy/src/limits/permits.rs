@@ -41,7 +41,7 @@ pub(crate) enum EvictionReason {
     /// Seawall drains: it closes a share of the connections, or all of them. If a message of the
     /// connection is being served, the connection is closed after it, unless
     /// [`EvictablePermits::cut`] was called. A relay counts as serving only while it forwards a
-    /// request.
+    /// message of its client.
     Closing,
 }
 

@@ -1,6 +1,6 @@
 //! Bounded resources that several holders share. A holder gets a further unit only while it holds
-//! fewer units than a multiple of the free units ([`is_within_share`]). A single holder can use all
-//! units only of a resource with fewer than nine units.
+//! fewer units than a multiple of the free units ([`is_within_share`]). So if a resource has nine
+//! units or more, a single holder cannot get all of them.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

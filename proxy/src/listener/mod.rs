@@ -317,9 +317,8 @@ impl std::fmt::Debug for Acceptor {
     }
 }
 
-/// Accepts clients until [`Acceptor::stop`] is cancelled.
-///
-/// Tries again after an error.
+/// Accepts clients until [`Acceptor::stop`] is cancelled. After an error, pauses for a
+/// short time and tries again.
 pub async fn accept(listener: Listener, acceptor: Acceptor) {
     let failures = OccasionalLog::default();
     loop {
@@ -339,8 +338,8 @@ pub async fn accept(listener: Listener, acceptor: Acceptor) {
     }
 }
 
-/// Returns the permits for a client that has just connected to a listener. `None` if a limit
-/// refuses the client.
+/// Counts the arrival of a client that has just connected to a listener, and returns the permits for
+/// the client. `None` if a limit refuses the client; the refusal is counted too.
 pub fn newcomer(
     shared: &Shared,
     peer: &Peer,

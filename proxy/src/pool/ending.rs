@@ -166,7 +166,8 @@ impl EndQueue {
         !std::mem::replace(&mut state.is_running, true)
     }
 
-    /// Removes the next batch: the batch of user `first` if there is one, else the oldest one.
+    /// Removes and returns the next batch: the batch of user `first` if there is one, otherwise the
+    /// oldest batch. `None` if there is no batch.
     fn next(&self, first: Option<IdentityId>) -> Option<Batch> {
         let batches = &mut self.state.lock().batches;
         let oldest = batches.iter().min_by_key(|(_, batch)| batch.since);

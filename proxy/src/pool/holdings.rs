@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 
 use seawall_auth::IdentityId;
 
-/// The number of slots and waiters of one user.
+/// The slots of one user, and its operations that wait for a slot, as numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Holding {
     slots: usize,

@@ -107,9 +107,10 @@ pub(super) struct Inner {
     /// [`Self::maintain`], in the order in which connections are established for them. A user that
     /// no longer needs a connection may still be in the list.
     short: VecDeque<IdentityId>,
-    /// For each need: the users in the order in which they get slots. A user is added if it has
-    /// waiters with this need, and also has available connections. A user whose waiters were served
-    /// or have left may still be in the list: such a user gets no slot.
+    /// For each need, a list of users in the order in which they get slots. A user is added if it
+    /// has waiters with this need, and also has available connections. A user whose waiters were
+    /// served or have left may still be in the list: such a user gets no slot. The lists of needs
+    /// without a slot are always empty.
     ready: [VecDeque<IdentityId>; Need::ALL.len()],
     /// True if the last slot went to an operation that other operations may wait for.
     was_urgent: bool,
@@ -404,9 +405,9 @@ impl Inner {
         (self.expires_at, todo)
     }
 
-    /// Updates the concurrency limit. Returns `None` if there is no limit, or if nothing has
-    /// happened since the last update. In both cases, no update is needed until
-    /// [`Todo::must_wake_ticks`] is true.
+    /// Updates the concurrency limit. Then gives free slots to waiters, and establishes connections
+    /// for waiters. Returns `None` if there is no limit, or if nothing has happened since the last
+    /// update. In both cases, no update is needed until [`Todo::must_wake_ticks`] is true.
     pub(super) fn tick(&mut self, now: Instant) -> Option<(Update, Todo)> {
         if self.slots.is_idle() {
             self.slots.sleep();

@@ -46,7 +46,7 @@ const SHORT_SLICE: Duration = Duration::from_millis(100);
 const SHORTEST_SLICE: Duration = Duration::from_millis(25);
 
 /// If the reply has not begun after twice the length of the slice plus this time, the turn of the
-/// server may end.
+/// server may end. If the turn must continue, Seawall checks again each time this time has passed.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Users without permits and without waiting operations are removed only if at least this number of
@@ -114,8 +114,8 @@ pub(crate) struct HeldPermit<'a> {
 
 impl HeldPermit<'_> {
     /// Runs `wait`, the wait for the server. Releases the permit for other users if the wait lasts
-    /// clearly longer than the slice. But the permit is kept while waits for data could otherwise
-    /// use more than half of the connections to the server.
+    /// longer than twice the slice plus [`GRACE`]. But the permit is kept while waits for data could
+    /// otherwise use more than half of the connections to the server.
     pub(crate) async fn hold_during<T>(&mut self, wait: impl Future<Output = T>) -> T {
         let mut wait = pin!(wait);
         let mut limit = self.permit.slice * 2 + GRACE;
@@ -131,8 +131,8 @@ impl HeldPermit<'_> {
         wait.await
     }
 
-    /// Ends this wait for data, so that another operation can wait. To be called when the reply
-    /// begins.
+    /// Releases the permit for other users. The caller calls this when the reply begins, because the
+    /// wait for data has then ended.
     pub(crate) fn release(self) {
         self.permit.release();
     }

@@ -691,7 +691,8 @@ impl ServerPool {
         );
     }
 
-    /// Updates the concurrency limit. Returns false if no update is needed for now.
+    /// Updates the concurrency limit, and then serves waiters. Returns false if no update is needed
+    /// for now.
     fn tick(&self) -> bool {
         let update = self.inner.lock().tick(Instant::now());
         let Some((update, todo)) = update else {

@@ -61,9 +61,11 @@ pub(super) struct User {
     /// True if a command of Seawall itself has waited for at least [`LATE`].
     has_late_command: bool,
     /// Set when a connection could not be established. Until this time, Seawall establishes
-    /// connections only for waiters, and none for `min_pool_size`.
+    /// connections only for waiters, and none for `min_pool_size`. `None` if the last attempt
+    /// succeeded, or if there was none.
     pub(super) refill_after: Option<Instant>,
-    /// True if the server has refused the last login of the user.
+    /// True if no connection could be established at the last attempt, because the server refused
+    /// the user's keys, or requires a login and the user is the anonymous one.
     pub(super) is_refused: bool,
 }
 

@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = WalkStep> {
 }
 
 /// The state of a random walk: the pool, the connections that are checked out, the connections that
-/// the pool asked to establish, and the requests that wait for a connection.
+/// the pool asked to establish, and the operations that wait for a connection.
 struct Walk {
     inner: Inner,
     users: Vec<Arc<Identity>>,

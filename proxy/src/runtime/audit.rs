@@ -12,11 +12,11 @@ pub(crate) struct Action {
     /// the caller sent an unknown token.
     caller: Option<String>,
     peer: Option<String>,
-    /// The subject of the caller's certificate.
+    /// The subject of the caller's certificate; `None` if the caller presented none.
     certificate: Option<String>,
-    /// The HTTP status of the response.
+    /// The HTTP status of the response; `None` if the action has none.
     status: Option<u16>,
-    /// The outcome of an action without an HTTP status.
+    /// The outcome of an action without an HTTP status; `None` if the action has a status.
     outcome: Option<String>,
     /// Number of refused requests that the line reports; `None` if the request was not refused.
     refused: Option<u64>,
@@ -91,8 +91,9 @@ impl Action {
     }
 }
 
-/// An action that was admitted. It is logged when it is dropped. If the caller disconnects during
-/// the action, the future that handles it is dropped, but the action may still run to its end.
+/// An action that was admitted. The action is logged when this value is dropped. If the caller
+/// disconnects during the action, the future that handles the action is dropped, but the action may
+/// still run to its end.
 #[must_use]
 pub(crate) struct RunningAction(Action);
 

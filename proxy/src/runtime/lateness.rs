@@ -24,7 +24,8 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Creates a lateness without a measurement.
+    /// Creates the lateness of a runtime that has not been measured yet. It is 0 until the first
+    /// measurement.
     pub fn new(now: Instant) -> Self {
         Self {
             base: now,

@@ -5,7 +5,8 @@
 #[cfg(target_os = "linux")]
 pub(crate) const NICE: i32 = 10;
 
-/// Lets this thread run only while a core has nothing else to do.
+/// Lets this thread run only while a core has nothing else to do. If the system refuses this,
+/// lowers the priority of the thread, as [`become_nice`] does.
 #[cfg(target_os = "linux")]
 pub(crate) fn become_idle() {
     use thread_priority::{

@@ -5,7 +5,6 @@
 //! the opposite order. If a primary is lost before it has replicated a new configuration, the
 //! driver considers each later primary outdated. A new client of the driver accepts the later
 //! primary.
-//! driver accepts it.
 
 use std::time::Duration;
 
@@ -20,7 +19,8 @@ const IGNORED_FOR: Duration = Duration::from_secs(20);
 /// Minimum time between two restarts of the monitoring because of an ignored primary.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// The primary that the driver ignores, and the time since which the driver ignores it.
+/// The primary that probes have found while the driver knows none, and the last restart of the
+/// monitoring.
 #[derive(Debug, Default)]
 pub(super) struct IgnoredPrimary {
     found: Option<(ServerAddress, Instant)>,

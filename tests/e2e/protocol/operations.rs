@@ -1,4 +1,4 @@
-//! Tests of operations: unacknowledged writes, pipelined requests, the largest messages, cursors,
+//! Tests of operations: unacknowledged writes, pipelined commands, the largest messages, cursors,
 //! and the name of the application.
 
 use super::*;

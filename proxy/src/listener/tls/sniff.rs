@@ -22,7 +22,7 @@ pub(crate) async fn begins_with_tls(stream: &TcpStream) -> io::Result<bool> {
 /// True if the bytes are the beginning of a TLS record with a `ClientHello` (RFC 8446, sections 4
 /// and 5.1). Such a record has content type 22, major version 3 and handshake type 1. Its
 /// `ClientHello` begins with a second version, whose major version is 3, too. In a MongoDB message,
-/// the byte at the place of this second version belongs to `responseTo`, which is 0 in a request.
+/// the byte at this position belongs to `responseTo`, which is 0 in a client's message.
 /// `None` if more bytes are needed.
 fn is_tls(seen: &[u8]) -> Option<bool> {
     let expected = [(0, 22), (1, 3), (5, 1), (9, 3)];

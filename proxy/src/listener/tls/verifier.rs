@@ -45,8 +45,9 @@ enum ListUse {
 pub(super) struct ChainVerifier {
     /// One verifier for each set of revocation lists.
     by_lists: Vec<Arc<dyn ClientCertVerifier>>,
-    /// A verifier without revocation lists: for everything except chains, and for chains before
-    /// several sets of revocation lists are used.
+    /// A verifier without revocation lists. It returns the names of authorities and verifies
+    /// signatures, which need no lists. If there are several sets of lists, it also verifies each
+    /// chain first (see [`verify_chain`]).
     without_lists: Arc<dyn ClientCertVerifier>,
 }
 
@@ -79,7 +80,7 @@ impl ChainVerifier {
         })
     }
 
-    /// The verifier for everything except chains: names of authorities, and signatures.
+    /// The verifier without revocation lists, for the names of authorities and for signatures.
     pub(super) fn without_lists(&self) -> &dyn ClientCertVerifier {
         &*self.without_lists
     }
