@@ -249,7 +249,8 @@ pub(super) fn pulse_settings(settings: &config::Pulse) -> pulse::PulseSettings {
 }
 
 /// Passes the measurements of each second to the [`Insight`], [`AFTER_THE_SECOND`] after the end of
-/// the second.
+/// the second. Also tells the pulse which servers to sample, and starts comparisons and writes of
+/// the history when they are due. Never returns.
 pub(super) async fn push_seconds(feed: Arc<Feed>, topology: Arc<Topology>) {
     let insight = Arc::clone(&feed.insight);
     let mut primary = PrimaryWatch::default();

@@ -169,7 +169,7 @@ impl Destination {
 }
 
 /// Counts an export, and logs its outcome if it differs from `last`, the outcome of the previous
-/// export.
+/// export. Logs a repeated failure only at the level `debug`. Stores the new outcome in `last`.
 fn note(exporter: &Exporter, exported: &Exported, last: &mut Outcome) {
     let Exported {
         outcome,

@@ -338,8 +338,8 @@ pub async fn accept(listener: Listener, acceptor: Acceptor) {
     }
 }
 
-/// Counts the arrival of a client that has just connected to a listener, and returns the permits for
-/// the client. `None` if a limit refuses the client; the refusal is counted too.
+/// Counts the arrival of a client that has just connected to a listener, and returns the client's
+/// permits. `None` if a limit refuses the client; the refusal is counted too.
 pub fn newcomer(
     shared: &Shared,
     peer: &Peer,

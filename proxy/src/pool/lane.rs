@@ -114,8 +114,8 @@ pub(crate) struct HeldPermit<'a> {
 
 impl HeldPermit<'_> {
     /// Runs `wait`, the wait for the server. Releases the permit for other users if the wait lasts
-    /// longer than twice the slice plus [`GRACE`]. But the permit is kept while waits for data could
-    /// otherwise use more than half of the connections to the server.
+    /// longer than twice the slice plus [`GRACE`]. But the permit is kept while waits for data
+    /// could otherwise use more than half of the connections to the server.
     pub(crate) async fn hold_during<T>(&mut self, wait: impl Future<Output = T>) -> T {
         let mut wait = pin!(wait);
         let mut limit = self.permit.slice * 2 + GRACE;
@@ -131,8 +131,8 @@ impl HeldPermit<'_> {
         wait.await
     }
 
-    /// Releases the permit for other users. The caller calls this when the reply begins, because the
-    /// wait for data has then ended.
+    /// Releases the permit for other users. Must be called when the reply begins, because the wait
+    /// for data has then ended.
     pub(crate) fn release(self) {
         self.permit.release();
     }

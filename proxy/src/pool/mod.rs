@@ -559,8 +559,8 @@ impl ServerPool {
     }
 
     /// Closes available connections that must not be used any more, for example because they are
-    /// too old or have ended. Establishes connections for waiters, and the connections
-    /// that users lack to reach [`Limits::min_pool_size`]. Called once a second.
+    /// too old, have been unused for too long or have ended. Establishes connections for waiters,
+    /// and for users that have fewer than [`Limits::min_pool_size`]. Called once a second.
     pub(crate) fn maintain(&self) {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let todo = self.inner.lock().maintain(Instant::now(), has_ended);

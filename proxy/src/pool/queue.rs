@@ -82,7 +82,7 @@ impl WaitQueue {
         self.queue(need).map_or(0, |queue| queue.len_of(from))
     }
 
-    /// Removes a waiter of another group of clients to make room for a waiter of the group `from`.
+    /// Removes and returns a waiter of another group of clients, to make room for the group `from`.
     /// A waiter may be removed from a queue only if its group has at least two waiters more in this
     /// queue than `from` has in all queues together. Returns `None` if no waiter may be removed. A
     /// waiter with [`Need::SlotOrReserve`], such as a commit, is removed only if no waiter of the
@@ -93,20 +93,21 @@ impl WaitQueue {
         queues.find(|queue| queue.longest() > own + 1)?.shed()
     }
 
-    /// Removes a waiter with this need: the newest waiter of the group of clients that has the most
-    /// waiters with this need.
+    /// Removes and returns a waiter with this need: the newest waiter of the group of clients that
+    /// has the most waiters with this need. `None` if there is no such waiter.
     pub(super) fn shed_of(&mut self, need: Need) -> Option<Waiter> {
         self.queue_mut(need)?.shed()
     }
 
-    /// Removes the newest waiter with this need that belongs to the group of clients `from`.
+    /// Removes and returns the newest waiter with this need that belongs to the group of clients
+    /// `from`. `None` if there is no such waiter.
     pub(super) fn shed_from(&mut self, from: Sharer, need: Need) -> Option<Waiter> {
         self.queue_mut(need)?.shed_from(from)
     }
 
-    /// Removes a waiter: the newest waiter of the group of clients that has the most waiters with
-    /// one need. A waiter with [`Need::SlotOrReserve`] is removed only if all waiters of clients
-    /// have this need.
+    /// Removes and returns a waiter: the newest waiter of the group of clients that has the most
+    /// waiters with one need. A waiter with [`Need::SlotOrReserve`] is removed only if all waiters
+    /// of clients have this need. `None` if no client's operation waits.
     pub(super) fn shed(&mut self) -> Option<Waiter> {
         self.queues_to_shed().into_iter().find_map(TurnQueue::shed)
     }

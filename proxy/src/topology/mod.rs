@@ -142,7 +142,7 @@ pub struct Topology {
     rotation: AtomicUsize,
     /// The official driver's client that monitors the deployment.
     monitoring_client: Mutex<Option<mongodb::Client>>,
-    /// `None` if the connection string has no user.
+    /// The service account; `None` if the connection string has no user.
     service_account: Option<Arc<ServiceAccount>>,
     /// The TLS options of the official driver. Each new value makes the driver connect again, even
     /// if it equals the earlier value, because the contents of the files may have changed.
@@ -621,9 +621,9 @@ impl Topology {
         self.published.replace(Snapshot { description, pools });
     }
 
-    /// Maintains all pools: closes expired connections, and establishes new connections in pools
-    /// that have fewer than their minimum. Reports a server as failed if its pool has waited at
-    /// least [`SUSPICION_LIMIT`] for the reply to a probe. Called once a second.
+    /// Maintains all pools (see [`ServerPool::maintain`]), and closes outdated connections of the
+    /// service account. Reports a server as failed if its pool has waited at least
+    /// [`SUSPICION_LIMIT`] for the reply to a probe. Called once a second.
     pub(crate) fn maintain_pools(&self) {
         let now = Instant::now();
         for pool in &self.snapshot().pools {

@@ -96,11 +96,11 @@ async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
     }
 }
 
-/// Makes the driver check its servers now and every half second, until the future is dropped.
-/// Without these checks, the driver would notice the recovery of a server only at its next
-/// heartbeat. A driver that polls would also notice a demotion only then. The driver checks its
-/// servers while an operation waits in server selection. So this function runs an operation for
-/// which no server is suitable. No command is ever sent.
+/// Makes the driver check its servers now and every half second, until the future is dropped or the
+/// driver's server selection times out. Without these checks, the driver would notice the recovery
+/// of a server only at its next heartbeat. A driver that polls would also notice a demotion only
+/// then. The driver checks its servers while an operation waits in server selection. So this
+/// function runs an operation for which no server is suitable. No command is ever sent.
 async fn check_servers(driver: mongodb::Client) {
     let none = SelectionCriteria::Predicate(Arc::new(|_| false));
     let ping = doc! { "ping": 1 };
