@@ -154,8 +154,9 @@ impl ServerTlsFiles {
     /// The directory of authorities that `SSL_CERT_DIR` or the operating system names. Seawall does
     /// not read this directory, and verifies servers with other authorities. `None` if there is no
     /// such directory, if the configuration names a file of authorities, or if servers are not
-    /// verified. This method may block, because it lists the file names in the directory of the
-    /// operating system.
+    /// verified. Also `None` if `SSL_CERT_DIR` names no directory and the operating system has a
+    /// file of authorities. This method may block, because it lists the file names in the directory
+    /// of the operating system.
     pub(crate) fn unread_directory(&self) -> Option<UnreadDirectory> {
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let named = match variable(ENV_CERT_FILE) {
@@ -165,9 +166,9 @@ impl ServerTlsFiles {
         self.unread_directory_of(&openssl_probe::probe(), named.as_deref())
     }
 
-    /// Like [`Self::unread_directory`]. `system` contains the authorities of the operating system.
-    /// `named` is the value of `SSL_CERT_DIR`; `None` if this variable is not set, or if
-    /// `SSL_CERT_FILE` is set too.
+    /// Like [`Self::unread_directory`]. `system` has the file and the directory in which the
+    /// operating system keeps authorities. `named` is the value of `SSL_CERT_DIR`; `None` if this
+    /// variable is not set, or if `SSL_CERT_FILE` is set too.
     fn unread_directory_of(
         &self,
         system: &ProbeResult,

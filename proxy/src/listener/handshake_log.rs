@@ -35,7 +35,8 @@ enum Cause {
 
 impl HandshakeLog {
     /// Logs a failed handshake with a client: as a warning if this cause was not logged as a
-    /// warning within the last minute, otherwise only at the level `debug`.
+    /// warning within the last minute, otherwise only at the level `debug`. A failure without a
+    /// [`Cause`] is also logged only at the level `debug`.
     pub(super) fn record(&self, error: &io::Error, peer: &Peer) {
         let peer = &peer.text;
         if let Some((cause, failures)) = self.due(error, Instant::now()) {

@@ -52,9 +52,9 @@ impl Reading {
         Counters::new(&NAMES, figures.collect())
     }
 
-    /// True if `before` is from an earlier reply of the same server process: the process id is the
-    /// same, and neither the uptime nor a total is lower now. False if the uptime shows that far
-    /// more time than `elapsed` has passed.
+    /// True if rates can be computed from `before` and this reply. Both replies must come from the
+    /// same server process: the process id is the same, and neither the uptime nor a total has
+    /// fallen. Also, the uptime must not have risen by far more than `elapsed`.
     fn follows(&self, before: &Self, elapsed: Duration) -> bool {
         let counters = COUNTERS.iter().zip(self.raw.iter().zip(&before.raw));
         let mut totals = counters.filter(|(counter, _)| matches!(counter.kind, CounterKind::Total));

@@ -57,14 +57,15 @@ pub struct Cost {
     pub answered: u64,
     /// Number of samples without a reply.
     pub unanswered: u64,
-    /// Number of commands that a server refused, for example because the service account lacks a
-    /// privilege.
+    /// Number of commands and logins that a server refused, for example because the service account
+    /// lacks a privilege.
     pub refused: u64,
     /// Sum of the round-trip times of the commands that got a reply with counters.
     pub total_time: Duration,
     /// The longest round-trip time of a command that got a reply with counters.
     pub longest: Duration,
-    /// The error of each server whose last reply was a refusal, by server address.
+    /// The last refusal of each server that has not returned counters since then, by server
+    /// address.
     pub refusals: BTreeMap<String, String>,
 }
 
@@ -188,7 +189,8 @@ struct Server {
 struct Sampled {
     account: Arc<ServiceAccount>,
     address: ServerAddress,
-    /// The connection; `None` before the first sample, and after a command got no reply.
+    /// The connection; `None` if the next command needs a new one, for example because the last
+    /// command got no reply.
     connection: Option<ServiceConnection>,
 }
 
@@ -349,7 +351,8 @@ impl PartExclusion {
         }
     }
 
-    /// Counts a refusal. Returns false if the excluded parts cannot be the cause.
+    /// Counts a refusal and returns true, if the excluded parts may be its cause. Otherwise counts
+    /// nothing and returns false.
     fn count_refusal(&mut self, code: i32) -> bool {
         let is_possible_cause =
             self.is_on() && code != UNAUTHORIZED && !SHUTDOWN_CODES.contains(&code);
