@@ -26,11 +26,12 @@ const TIMING_NOISE: f64 = 0.05;
 pub struct Case {
     /// The part of the bench, for `--only`.
     pub part: &'static str,
-    /// The operations.
+    /// The operations that the load runs.
     pub work: Work,
-    /// Number of connections.
+    /// Number of connections of the load.
     pub connections: usize,
-    /// Operations per second; `None` for a closed loop.
+    /// Operations per second of all connections together. `None` for a closed loop: each connection
+    /// sends an operation as soon as the previous one has ended.
     pub rate: Option<f64>,
 }
 
@@ -39,7 +40,7 @@ pub struct Case {
 pub struct Row {
     /// The target's name.
     pub target: String,
-    /// The operations and their latencies.
+    /// The number of operations, and their latencies.
     pub outcome: Outcome,
     /// User time of the proxy; zero for direct connections.
     pub user: Duration,
@@ -122,15 +123,15 @@ pub struct Idle {
 /// Numbers of system calls per operation. Each value is measured once.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct OperationCalls {
-    /// Calls that read from a socket.
+    /// Number of calls that read from a socket.
     pub reads: f64,
-    /// Calls that write to a socket.
+    /// Number of calls that write to a socket.
     pub writes: f64,
-    /// Calls that wait for sockets.
+    /// Number of calls that wait for sockets.
     pub waits: f64,
-    /// Calls that let a thread wait, or wake a thread.
+    /// Number of calls that let a thread wait, or wake a thread.
     pub wake_ups: f64,
-    /// All system calls.
+    /// Number of all system calls.
     pub all: f64,
 }
 

@@ -357,7 +357,7 @@ struct HandshakesState {
 /// Numbers of handshakes since [`Handshakes::start`], by result.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandshakeCounts {
-    /// Number of full handshakes.
+    /// Number of handshakes that succeeded without the resumption of a TLS session.
     pub full: u64,
     /// Number of handshakes that resumed a TLS session.
     pub resumed: u64,

@@ -167,7 +167,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Operations per second.
+    /// The average number of operations per second.
     pub fn rate(&self) -> f64 {
         f64::from(u32::try_from(self.operations).unwrap_or(u32::MAX)) / self.elapsed.as_secs_f64()
     }
@@ -182,12 +182,12 @@ impl Outcome {
 /// A load: its operations, its rate and its duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// The operations.
+    /// The operations that the load runs.
     pub work: Work,
     /// Operations per second of all connections together. `None` for a closed loop: each connection
     /// sends an operation as soon as the previous one has ended.
     pub rate: Option<f64>,
-    /// How long the load sends operations.
+    /// The time for which the load sends operations.
     pub time: Duration,
 }
 

@@ -61,7 +61,7 @@ pub struct Target {
 pub struct Instance {
     /// The name in the table of results.
     pub name: String,
-    /// The binary `seawall`.
+    /// The path of the binary `seawall`.
     pub binary: PathBuf,
     /// Environment variables that set keys of Seawall's configuration, such as
     /// `SEAWALL_POOL__MAX_POOL_SIZE`.

@@ -1,4 +1,4 @@
-//! End-to-end tests against real servers: one binary, one module per theme.
+//! End-to-end tests against real servers. Each theme has a module.
 
 #![allow(
     clippy::unwrap_used,

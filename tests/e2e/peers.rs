@@ -63,7 +63,7 @@ async fn finds(seawall: &Seawall, user: &str, field: &str, count: usize) -> RawC
     client
 }
 
-/// A path with `instances=all`.
+/// Adds the parameter `instances=all` to a path.
 fn all(path: &str) -> String {
     let separator = if path.contains('?') { '&' } else { '?' };
     format!("{path}{separator}instances=all")

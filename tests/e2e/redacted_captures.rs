@@ -30,7 +30,7 @@ type Value = (String, Vec<u8>);
 /// Values that no capture with redaction may contain.
 #[derive(Default)]
 struct Secrets {
-    /// Values in commands.
+    /// Values that the test sends in commands.
     values: Vec<Value>,
     /// The values as text. A server may write such a text into error messages and the output of
     /// `explain`.

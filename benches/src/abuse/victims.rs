@@ -76,9 +76,9 @@ pub struct Phase {
     pub logins: Durations,
     /// Times from connecting to the end of the login, for users that are unknown to Seawall.
     pub first_logins: Durations,
-    /// The reasons why operations failed.
+    /// For each failed operation, the reason why it failed.
     pub failed: Vec<String>,
-    /// The reasons why logins were refused.
+    /// For each login that failed, the reason why it failed.
     pub refused: Vec<String>,
 }
 

@@ -22,7 +22,7 @@ const END_LIMIT: Duration = Duration::from_secs(120);
 /// The figures of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// Operations per second.
+    /// The average number of operations per second, over all clients.
     pub throughput: f64,
     /// The median latency in milliseconds.
     pub p50_ms: f64,

@@ -90,7 +90,7 @@ impl Seawall {
         self.admin
     }
 
-    /// Returns the process id.
+    /// The id of the Seawall process.
     pub fn process_id(&self) -> u32 {
         self.process.id()
     }

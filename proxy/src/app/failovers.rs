@@ -5,7 +5,7 @@ use std::time::SystemTime;
 /// Tracks which server is the primary of the deployment.
 #[derive(Debug, Default)]
 pub(super) struct PrimaryWatch {
-    /// The last known primary.
+    /// The address of the last known primary; `None` before the first primary.
     known: Option<String>,
     /// When the last known primary was lost; `None` while there is a primary.
     lost_at: Option<SystemTime>,
@@ -16,9 +16,9 @@ pub(super) struct PrimaryWatch {
 pub(super) struct Failover {
     /// When the former primary was lost.
     pub(super) lost_at: SystemTime,
-    /// The former primary.
+    /// The address of the former primary.
     pub(super) from: String,
-    /// The new primary.
+    /// The address of the new primary.
     pub(super) to: String,
 }
 

@@ -32,13 +32,13 @@ use seawall_shape::NameKey;
 /// operations that ended in that second have been counted.
 const AFTER_THE_SECOND: Duration = Duration::from_millis(10);
 
-/// Creates the observer.
+/// Creates the observer of operations, and opens its slow log if the configuration has one.
 pub(super) fn observer(settings: &config::Settings) -> Result<Observer, StartError> {
     let slow_log = slow_log(settings)?;
     Ok(Observer::new(observe_settings(settings), slow_log)?)
 }
 
-/// Creates an observer that exports no statistics and writes no slow log.
+/// Creates an observer without a slow log, for a caller that exports no statistics.
 pub(super) fn unexported_observer(settings: &config::Settings) -> Result<Observer, StartError> {
     Ok(Observer::new(observe_settings(settings), None)?)
 }

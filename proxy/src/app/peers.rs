@@ -21,9 +21,9 @@ pub enum PeersError {
     /// The file with the certificate authorities of the operating system cannot be read.
     #[error("admin.peers: {path}: {source}")]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The reason why the file cannot be read.
         source: io::Error,
     },
     /// The TLS files are unusable.

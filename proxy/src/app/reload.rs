@@ -252,7 +252,7 @@ impl App {
         prepared.collect()
     }
 
-    /// Applies the new settings.
+    /// Hands the new settings, and the values that were built from them, to the running parts.
     fn apply(
         &self,
         settings: &config::Settings,

@@ -43,9 +43,9 @@ pub enum DeploymentTlsError {
     /// A file cannot be read.
     #[error("TLS to servers: {path}: {source}")]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The reason why the file cannot be read.
         source: io::Error,
     },
     /// The TLS files are unusable.

@@ -39,7 +39,7 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
         self.max_younger = (max_entries / 2).max(1);
     }
 
-    /// The value of a key.
+    /// The value of a key; `None` if the map has no entry for the key.
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
         self.younger.get(key).or_else(|| self.older.get(key))
     }
@@ -61,7 +61,7 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
         })
     }
 
-    /// Removes an entry.
+    /// Removes the entry of a key, and returns its value. `None` if there is no entry.
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let older = self.older.remove(key);
         self.younger.remove(key).or(older)

@@ -301,7 +301,7 @@ pub struct Acceptor {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Limits the clients of the listener; `None` if only the limit of all clients applies.
     pub permits: Option<ListenerPermits>,
-    /// Compressors that clients may use.
+    /// The compressors that the clients of the listener may use.
     pub compressors: Arc<[Compressor]>,
     /// Cancelling this token stops the accept loops.
     pub stop: CancellationToken,

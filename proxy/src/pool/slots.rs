@@ -55,7 +55,7 @@ pub enum Concurrency {
 /// The concurrency limit of one server, and the number of this server's operations in each state.
 #[derive(Clone, Copy, Debug)]
 pub struct ConcurrencySnapshot {
-    /// `auto`, `fixed` or `off`.
+    /// How the limit is determined (see [`Concurrency`]): `auto`, `fixed` or `off`.
     pub mode: &'static str,
     /// Maximum number of operations in progress; `None` if there is no limit.
     pub limit: Option<u32>,

@@ -24,8 +24,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Creates the lateness of a runtime that has not been measured yet. It is 0 until the first
-    /// measurement.
+    /// Creates the lateness of a runtime that has not been measured yet.
     pub fn new(now: Instant) -> Self {
         Self {
             base: now,

@@ -11,7 +11,7 @@ use seawall_transport::connection::ServerAddress;
 /// The topology type (Server Discovery and Monitoring specification).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopologyType {
-    /// No server discovered yet.
+    /// The driver has not discovered a server yet.
     #[default]
     Unknown,
     /// One server of any type.
@@ -118,7 +118,7 @@ pub struct ServerDescription {
     pub server_type: ServerType,
     /// The replica set tags of the server.
     pub tags: Vec<(String, String)>,
-    /// Results of the last probe.
+    /// Results of Seawall's own probes.
     pub probe: Probe,
     /// The time at which an operation or a probe first failed at this server since its last
     /// successful probe. `None` if none has failed since then.

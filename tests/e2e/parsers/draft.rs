@@ -59,7 +59,7 @@ pub(super) struct Draft {
     pub(super) before: Body,
     /// Fields after the command's first field.
     pub(super) behind: Body,
-    /// Wrapping documents, the innermost first.
+    /// The documents that wrap the command, the innermost first.
     pub(super) wraps: Vec<Wrap>,
     pub(super) damage: Option<Damage>,
     pub(super) database_place: DatabasePlace,
