@@ -89,8 +89,8 @@ fn run_all(scenarios: &[&Scenario], seeds: usize) -> Vec<Vec<Row>> {
     by_scenario
 }
 
-/// With an even number of limits, returns the lower of the two middle limits, because no limit
-/// between them was simulated.
+/// The median of the limits. With an even number of limits, it is the lower of the two middle
+/// limits, because no limit between them was simulated.
 fn median_limit(limits: impl Iterator<Item = u32>) -> u32 {
     let mut limits: Vec<_> = limits.collect();
     limits.sort_unstable();

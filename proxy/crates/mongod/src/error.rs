@@ -183,8 +183,8 @@ fn shown_status(status: Option<i32>) -> String {
     )
 }
 
-/// The advice at the end of [`Error::ProgramMissing`]. A mongod that the user names needs no Python,
-/// but it needs the shell.
+/// The advice at the end of [`Error::ProgramMissing`]. A mongod that the user names needs no
+/// Python, but it needs the shell, too.
 fn advice(program: &str) -> &'static str {
     match program {
         PYTHON => "; set SEAWALL_MONGOD to the path of a mongod instead",

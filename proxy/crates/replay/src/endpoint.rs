@@ -23,7 +23,7 @@ const REPLIES_KIB: usize = 48 * 1024;
 pub enum EndpointError {
     /// The replay cannot connect to the target, cannot log in, or gets an error for a first command
     /// such as `buildInfo`.
-    #[error("cannot connect to {address}: {failure}")]
+    #[error("cannot use the target {address}: {failure}")]
     Unreachable {
         /// The address of the target.
         address: String,

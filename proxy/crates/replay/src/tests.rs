@@ -490,7 +490,7 @@ async fn clients_over_the_connection_limit_share_connections() {
     assert_eq!(stub.received.lock().connections, 2);
 }
 
-/// For example, clients that only write, if writes are not sent.
+/// For example, a client that only writes has no commands to send in a replay without writes.
 #[tokio::test]
 async fn clients_without_commands_to_send_get_no_connection() {
     let stub = Stub::start(Conduct::Serve).await;

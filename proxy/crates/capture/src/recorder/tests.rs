@@ -239,7 +239,8 @@ fn a_message_of_48_mb_is_read() {
     assert!(read == packets);
 }
 
-/// mongod's traffic recorder gives each client connection a number (the first number here).
+/// mongod's traffic recorder gives each client connection a number. In this test, it is the first
+/// value of each pair.
 #[test]
 fn import_finds_the_command_of_a_reply_by_connection_number_and_response_to_field() {
     let (records, counts) = import([
