@@ -65,7 +65,7 @@ pub struct Header {
     /// The position of this part in the capture, from 0.
     #[prost(uint32, tag = "2")]
     pub part: u32,
-    /// When the capture began, in microseconds since 1970.
+    /// The time at which the capture began, in microseconds since 1970.
     #[prost(uint64, tag = "3")]
     pub began_at_us: u64,
     /// The program that wrote the capture, with its version.
@@ -185,7 +185,7 @@ pub struct Command {
     /// The operation's number in this capture. Numbers are unique and increase.
     #[prost(uint64, tag = "2")]
     pub operation: u64,
-    /// When the command's last byte arrived, in microseconds since the capture began.
+    /// The time at which the command's last byte arrived, in microseconds since the capture began.
     #[prost(uint64, tag = "3")]
     pub at_us: u64,
     /// The whole `OP_MSG` with its header, not compressed.
@@ -199,7 +199,7 @@ pub struct Reply {
     /// The operation's number, from its [`Command`].
     #[prost(uint64, tag = "1")]
     pub operation: u64,
-    /// When the operation ended, in microseconds since the capture began.
+    /// The time at which the operation ended, in microseconds since the capture began.
     #[prost(uint64, tag = "2")]
     pub at_us: u64,
     /// How the operation ended.

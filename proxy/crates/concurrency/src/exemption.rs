@@ -26,8 +26,8 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// Number of buckets for server times: four per octave (factor of two), from 1 µs to 18 minutes.
 const BUCKETS: usize = 120;
 
-/// When this number of server times has been counted, all counts are halved, so that old times lose
-/// weight.
+/// Maximum number of counted server times. When it is reached, the counts of all buckets are
+/// halved, so that old times lose weight.
 const MAX_COUNT: u64 = 1 << 14;
 
 /// The recent server times of one server. Recording a time costs a few instructions and no memory.

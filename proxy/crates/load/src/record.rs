@@ -66,7 +66,7 @@ pub(super) struct Second {
     /// Number of operations that were due but not sent, because their client had no connection or
     /// waited for a reply, or because no client was free for them.
     pub(super) missed: u64,
-    /// How late timers of the harness woke up.
+    /// The lateness of the harness's timers: the time from their due time until they woke up.
     pub(super) lateness: Distribution,
 }
 

@@ -121,10 +121,10 @@ impl Work {
         command
     }
 
-    /// Returns a command that inserts at most [`SEEDED_AT_A_TIME`] documents with at most about
-    /// [`SEEDED_BYTES`] of text, but at least one document, beginning with the `_id` `first`.
-    /// Documents that already exist stay unchanged. Also returns the first `_id` of the next
-    /// command.
+    /// Returns a command that inserts documents, beginning with the `_id` `first`, and the first
+    /// `_id` of the next command. The command has at most [`SEEDED_AT_A_TIME`] documents and at
+    /// most [`SEEDED_BYTES`] of text, but at least one document. Documents that already exist stay
+    /// unchanged.
     pub(super) fn seed(&self, first: u32) -> (RawDocumentBuf, u32) {
         let fitting = SEEDED_BYTES / self.payload_bytes.max(1);
         let count = u32::try_from(fitting).unwrap_or(u32::MAX);
@@ -152,9 +152,10 @@ impl Work {
 
 const SEEDED_AT_A_TIME: u32 = 500;
 
-/// Bytes of text in one command. A command is one document, and each update in it has at most 78
-/// bytes besides its text. So the document does not exceed the largest one that a server accepts
-/// ([`seawall_wire::MAX_WIRE_DOCUMENT_BYTES`]).
+/// Maximum size in bytes of the text in one command of [`Work::seed`], unless the text of one
+/// document alone is larger. The command is itself a document, and each of its updates has at most
+/// 78 bytes besides its text. So with this maximum, the command does not exceed the largest
+/// document that a server accepts ([`seawall_wire::MAX_WIRE_DOCUMENT_BYTES`]).
 const SEEDED_BYTES: usize = 15 << 20;
 
 /// Checks that a reply matches `ask`. If a find returns a document with another `_id`, the reply

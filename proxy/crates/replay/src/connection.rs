@@ -55,7 +55,7 @@ pub(crate) struct CatchUp {
 #[derive(Debug)]
 pub(crate) struct Done {
     pub operation: OperationId,
-    /// When the sending of the command began.
+    /// The time at which the sending of the command began.
     pub sent_at: Instant,
     /// The time from `sent_at` to the end of the reply.
     pub duration: Duration,

@@ -33,11 +33,11 @@ pub struct Report {
     pub kind: ResultKind,
     /// The id of the capture; in hexadecimal if the id is not text.
     pub capture: String,
-    /// When the capture began, in seconds since 1970.
+    /// The time at which the capture began, in seconds since 1970.
     pub captured_at_s: u64,
     /// The target's address and server version, as one text; empty without a replay.
     pub target: String,
-    /// How the replay was run.
+    /// The settings of the replay; without a replay, the settings of this report.
     pub settings: ReplaySettings,
     /// The time from the first command to the last reply, in seconds.
     pub seconds: f64,
@@ -87,7 +87,7 @@ pub enum ResultKind {
     DryRun,
 }
 
-/// How a replay was run.
+/// The settings of a replay, or of a report on a capture without a replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReplaySettings {
     /// The pace, such as `speed 1`.

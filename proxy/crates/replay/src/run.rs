@@ -66,7 +66,7 @@ pub struct Replay {
     pub target: Target,
     /// The commands to send.
     pub choice: Choice,
-    /// How fast commands are sent.
+    /// The pace: how fast commands are sent.
     pub pace: Pace,
     /// True if a command waits for all operations that had ended in the capture before the command
     /// began.

@@ -20,7 +20,7 @@ use crate::plan::CapturedSession;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct OperationId(pub u64);
 
-/// How fast commands are sent.
+/// The pace of a replay: how fast commands are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
     /// Commands are sent at the captured times, divided by this factor.
@@ -32,8 +32,9 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// When a command is due. `offset` is the command's time since the first record of the capture,
-    /// and `number` is the number of commands sent before it.
+    /// The due time of a command, measured from the due time of the first record. `offset` is the
+    /// command's time since the first record of the capture, and `number` is the number of commands
+    /// sent before it.
     pub(crate) fn due(self, offset: Duration, number: u64) -> Duration {
         let seconds = match self {
             Self::Speed(factor) => offset.as_secs_f64() / factor,
@@ -189,13 +190,13 @@ impl Schedule {
         self.ready.pop_front()
     }
 
-    /// When the earliest operation that is not due yet becomes due; `None` if all operations are
-    /// due.
+    /// The time at which the next operation becomes due; `None` if all operations are due.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         self.later.front().map(|(due, _)| *due)
     }
 
-    /// When the last added operation becomes due; `None` if all operations are due already.
+    /// The time at which the last added operation becomes due; `None` if all operations are due
+    /// already.
     pub(crate) fn last_due(&self) -> Option<Duration> {
         self.later.back().map(|(due, _)| *due)
     }

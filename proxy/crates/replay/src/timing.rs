@@ -6,7 +6,7 @@ use std::time::Duration;
 use seawall_stats::Distribution;
 use tokio::time::Instant;
 
-/// When a command was due, and when it was sent.
+/// The times at which a command was due, and at which it was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub due: Instant,

@@ -154,7 +154,7 @@ impl Departure {
 /// A client connection that has just ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaving<'a> {
-    /// How long the connection was open: from `accept` to its end.
+    /// The time for which the connection was open: from `accept` to its end.
     pub age: Duration,
     /// The client's address; `None` on a Unix socket.
     pub ip: Option<IpAddr>,
