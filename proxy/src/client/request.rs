@@ -1,7 +1,7 @@
 //! A request as it is sent to a server: the client's bytes with these edits.
 //!
 //! - `moreToCome` and `exhaustAllowed` are cleared, so that each request has one reply.
-//! - `$client` is added, if the message has room for it.
+//! - `$client` is added, if the command and the message have room for it.
 //! - `maxTimeMS` is set to the remaining time of the operation. Seawall splits a wait for data into
 //!   slices. In the request for one slice, `maxTimeMS` is set to the length of the slice.
 //! - If the request has a checksum, the checksum is recomputed.
@@ -53,7 +53,8 @@ pub(super) struct Outgoing<'m> {
     may_be_compressed: bool,
     /// False for commands that carry credentials, so that no copy of them stays in freed memory.
     may_be_copied: bool,
-    /// True if `$client` was omitted, because it would have made the message too long for a server.
+    /// True if `$client` was omitted, because the command or the whole message would have exceeded
+    /// its maximum size.
     omits_client: bool,
     layout: Layout<'m>,
 }
@@ -91,9 +92,9 @@ struct Layout<'m> {
 
 impl<'m> Outgoing<'m> {
     /// Prepares a request. `client` is the element `$client`. It is added if the command has no
-    /// `$client` and the message has room for it. `max_time_ms` is the new value of `maxTimeMS`. If
-    /// the command has no `maxTimeMS`, the element is added. If `max_time_ms` is `None`,
-    /// `maxTimeMS` does not change.
+    /// `$client`, and the command and the message have room for it. `max_time_ms` is the new value
+    /// of `maxTimeMS`. If the command has no `maxTimeMS`, the element is added. If `max_time_ms` is
+    /// `None`, `maxTimeMS` does not change.
     pub(super) fn new(
         message: &'m Message,
         parsed: &OpMsg<'m>,
@@ -105,8 +106,9 @@ impl<'m> Outgoing<'m> {
         let added =
             |client: &[u8]| client.len() + max_time_ms.map_or(0, |_| MAX_TIME_ELEMENT_BYTES);
         let message_bytes = message.header.message_length;
-        // `$client` is omitted if it makes the message too long. A server would close the
-        // connection, which would look like a failure of the server.
+        // `$client` is omitted if the command or the whole message would exceed its maximum size.
+        // After a message that is too long, a server closes the connection, which would look like a
+        // failure of the server.
         let fits = |c: &&[u8]| {
             command.has_room_for(c.len()) && message_bytes + added(c) <= MAX_MESSAGE_BYTES
         };
@@ -198,7 +200,8 @@ impl<'m> Outgoing<'m> {
         bytes
     }
 
-    /// True if `$client` was omitted, because it would have made the message too long for a server.
+    /// True if `$client` was omitted, because the command or the whole message would have exceeded
+    /// its maximum size.
     pub(super) fn omits_client(&self) -> bool {
         self.omits_client
     }

@@ -59,7 +59,7 @@ pub(super) enum StreamError {
 
 /// Forwards the rest of a request whose head has been written, and checks its sections. Returns the
 /// number of statements in the request's document sequence, including the statements in the head.
-/// `is_wanted` returns true if other operations wait for the server connection.
+/// `is_wanted` returns true if other operations wait for a connection to the server.
 pub(super) async fn forward_rest(
     reader: &mut MessageReader,
     client: &mut (impl AsyncRead + Unpin),
