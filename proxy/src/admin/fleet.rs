@@ -91,7 +91,8 @@ struct Peer {
 struct PeerState {
     /// True if the peer turned out to be this instance.
     is_own: bool,
-    /// After an error of the peer: when the peer may be asked again, and the error.
+    /// After an error of the peer: when the peer may be asked again, and the error. `None` if the
+    /// last request had no such error.
     pause: Option<(Instant, String)>,
 }
 

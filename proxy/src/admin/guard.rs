@@ -191,7 +191,8 @@ pub(super) fn action_of(action: String, caller: Option<String>, extensions: &Ext
 pub(super) struct Presented<'r> {
     uri: &'r Uri,
     headers: &'r HeaderMap,
-    /// The client certificate with which the connection was established.
+    /// The client certificate with which the connection was established; `None` if the caller sent
+    /// none.
     certificate: Option<&'r Certificate>,
 }
 

@@ -265,7 +265,7 @@ pub struct Ended<'a> {
     /// The values that Seawall has read from the reply, for example `ok` and the cursor id; `None`
     /// if there is no reply.
     pub facts: Option<&'a ReplyFacts>,
-    /// The size of the reply's message, not compressed; 0 if there is no reply.
+    /// The size of the reply's message in bytes, not compressed; 0 if there is no reply.
     pub bytes: usize,
     /// The reply's message, not compressed.
     pub message: ReplyMessage<'a>,

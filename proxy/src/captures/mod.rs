@@ -165,7 +165,7 @@ pub enum CaptureError {
     Full {
         /// Size of all captures together, in bytes.
         bytes: u64,
-        /// The limit.
+        /// The limit in bytes (`capture.max_bytes`).
         max_bytes: u64,
     },
     /// There is no such capture.

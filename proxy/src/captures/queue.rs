@@ -130,7 +130,7 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) records: VecDeque<Content>,
-    /// Memory of the records. After writing them, the writer returns this memory with
+    /// Memory of the records in bytes. After writing them, the writer returns this memory with
     /// [`Queue::release`].
     pub(super) bytes: usize,
     /// Set if the capture was asked to end. No record follows this batch.
@@ -153,7 +153,7 @@ pub(super) struct Queue {
 #[derive(Debug)]
 struct QueueState {
     records: VecDeque<Content>,
-    /// Memory of `records`.
+    /// Memory of `records` in bytes.
     bytes: usize,
     counts: Counts,
     /// The last numbers that were given to a client and to an operation.

@@ -309,7 +309,7 @@ pub(super) struct Forwarded {
     /// Number of bytes of the whole reply.
     pub(super) bytes: usize,
     pub(super) backlog: Backlog,
-    /// A copy of the reply, if a capture records it whole.
+    /// A copy of the reply, if a capture records the reply whole; else `None`.
     pub(super) copy: Option<ReplyCopy>,
 }
 

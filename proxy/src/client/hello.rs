@@ -41,7 +41,7 @@ pub(super) struct Hello {
     pub(super) is_legacy: bool,
     pub(super) hello_ok: bool,
     pub(super) announces_backpressure: bool,
-    /// The user whose mechanisms the client asks for, as `db.user`.
+    /// The user whose mechanisms the client asks for, as `db.user`; `None` if it does not ask.
     pub(super) sasl_supported_mechs: Option<String>,
     pub(super) speculative: Option<RawDocumentBuf>,
     pub(super) metadata: Option<RawDocumentBuf>,

@@ -188,7 +188,7 @@ struct Client {
     /// or if the element would be too large.
     client_element: Option<Box<[u8]>>,
     identity: Option<Arc<Identity>>,
-    /// The login in progress.
+    /// The login in progress; `None` if there is none.
     login: Option<Box<Login>>,
     /// The deadline for the login; `None` if the client has logged in or need not log in. A
     /// driver's monitor, for example, never logs in. The box saves memory after the login.

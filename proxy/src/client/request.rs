@@ -28,8 +28,8 @@ use seawall_wire::{
 /// Largest number of pieces in which an edited request is written.
 const MAX_PIECES: usize = 10;
 
-/// A request of at most this length is copied into the scratch buffer. Writing one buffer costs the
-/// kernel less time than writing several pieces.
+/// A request of at most this length is copied into the scratch buffer, unless its command carries
+/// credentials. Writing one buffer costs the kernel less time than writing several pieces.
 const COPIED_BYTES: usize = 4 * 1024;
 
 /// Size of an element `maxTimeMS` of type int32: type, name, value.
@@ -80,7 +80,7 @@ struct Layout<'m> {
     before_body: &'m [u8],
     /// The body after its length, up to the value of `maxTimeMS` or to the closing NUL.
     body_front: &'m [u8],
-    /// Size of the value of `maxTimeMS` that is replaced; 0 if none is replaced.
+    /// Size in bytes of the value of `maxTimeMS` that is replaced; 0 if none is replaced.
     max_time_bytes: usize,
     /// The body between the replaced value and the closing NUL.
     body_back: &'m [u8],

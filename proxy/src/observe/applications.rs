@@ -12,11 +12,11 @@ const APPLICATIONS: usize = 8;
 /// The number of operations of a shape by application.
 #[derive(Clone, Debug, Default)]
 pub struct ApplicationCounts {
-    /// The applications that are counted separately, at most [`APPLICATIONS`].
+    /// The applications that are counted separately, with their counts; at most [`APPLICATIONS`].
     named: Vec<(Arc<str>, u64)>,
-    /// Operations of clients without an application name.
+    /// Number of operations of clients without an application name.
     unnamed: u64,
-    /// Operations of all other applications.
+    /// Number of operations of all other applications.
     other: u64,
 }
 

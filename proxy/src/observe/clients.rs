@@ -148,9 +148,10 @@ pub struct ClientRow {
     pub connected_at: SystemTime,
     /// The client's user as `source.name`; `None` if the client has not logged in.
     pub user: Option<Arc<str>>,
-    /// The application name in the client metadata.
+    /// The application name in the client metadata; `None` if the client has sent none.
     pub application: Option<Arc<str>>,
-    /// The driver's name and version in the client metadata.
+    /// The driver's name and version in the client metadata; `None` if the client has sent no
+    /// `driver`.
     pub driver: Option<Arc<str>>,
 }
 

@@ -19,7 +19,8 @@ const EVICTED: &str = "evicted";
 /// operation is counted.
 pub(super) struct LoggedOperation {
     pub(super) namespace: Namespace,
-    /// For a `getMore`: the command that opened its cursor.
+    /// For a `getMore`: the command that opened its cursor. `None` for other commands, and if the
+    /// cursor is unknown.
     pub(super) opened_by: Option<&'static str>,
     /// The shape that `text` describes.
     pub(super) shape: ShapeId,

@@ -21,9 +21,10 @@ pub(crate) struct Memory {
 /// figures of a second or of a longer interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HistoryLosses {
-    /// Steps that were dropped before the end of their retention, because of the memory limit.
+    /// Number of steps that were dropped before the end of their retention, because of the memory
+    /// limit.
     pub dropped_early: u64,
-    /// Failed writes of the history file.
+    /// Number of failed writes of the history file.
     pub failed_writes: u64,
 }
 

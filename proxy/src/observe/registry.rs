@@ -126,7 +126,8 @@ struct Row {
     row: ShapeRow,
     label: Arc<Label>,
     coarse: ShapeId,
-    /// The text of the coarse shape (see the [module](self)), if it differs from the shape's text.
+    /// The text of the coarse shape (see the [module](self)); `None` if the shape is its own coarse
+    /// shape, or if the row counts a group of shapes.
     coarse_text: Option<Arc<str>>,
     /// Total time of the shape's operations in seconds. The older an operation is, the less of its
     /// time counts.

@@ -41,7 +41,7 @@ impl Entry {
 pub(super) struct Candidate {
     pub(super) id: ShapeId,
     pub(super) coarse: ShapeId,
-    /// A lower bound of the shape's true weight.
+    /// A lower bound of the shape's true weight, in seconds.
     pub(super) least: f64,
 }
 

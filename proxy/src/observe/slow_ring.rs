@@ -46,24 +46,24 @@ pub(super) const DEFAULT_THRESHOLD: Duration = Duration::from_millis(100);
 pub struct SlowOperation {
     /// When the operation ended.
     pub at: SystemTime,
-    /// The client's application.
+    /// The client's application; `None` if it is not known.
     pub application: Option<Arc<str>>,
-    /// The client's address.
+    /// The client's address; `None` if it is not known.
     pub client: Option<Arc<str>>,
-    /// The client's user, as `source.name`.
+    /// The client's user, as `source.name`; `None` if the client has not logged in or is not known.
     pub user: Option<Arc<str>>,
     /// The command and its namespace.
     pub namespace: Namespace,
     /// The shape, or group of shapes, that `text` describes.
     pub shape: ShapeId,
-    /// The operation's own shape, if it differs from `shape`.
+    /// The operation's own shape, if it differs from `shape`; else `None`.
     pub fine_shape: Option<ShapeId>,
     /// The text of the shape, without values; empty if the statistics row of the shape was evicted,
     /// or if shapes are not counted.
     pub text: Arc<str>,
     /// How the operation ended.
     pub outcome: Outcome,
-    /// The error code, from the server or from Seawall.
+    /// The error code, from the server or from Seawall; `None` if there is none.
     pub code: Option<i32>,
     /// The time in each phase.
     pub phases: PhaseTimes,

@@ -65,7 +65,8 @@ pub(crate) struct RowIndexes {
     pub(super) shape: Option<ShapeIndex>,
     /// The id of the operation's shape.
     pub(super) id: ShapeId,
-    /// The coarse shape (see [`super::registry`]), if the operation's shape has no row of its own.
+    /// The coarse shape (see [`super::registry`]), if the operation's shape has no row of its own;
+    /// else `None`.
     pub(super) folded: Option<ShapeId>,
 }
 
@@ -80,7 +81,8 @@ pub(super) struct Folded {
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) rows: RowIndexes,
-    /// For a `getMore`: the row that counts the operation that opened the cursor.
+    /// For a `getMore`: the row that counts the operation that opened the cursor. `None` for other
+    /// commands, and if this operation is unknown.
     pub(super) origin: Option<ShapeIndex>,
     /// For a `getMore`: the id of the shape of the operation that opened the cursor. The row
     /// `origin` may count other shapes too.
@@ -88,10 +90,10 @@ pub(super) struct Record {
     /// For a `getMore`, if the shape `origin_id` has no row of its own: the id of this shape, and
     /// the id of its coarse shape (see [`super::registry`]).
     pub(super) origin_folded: Option<(ShapeId, ShapeId)>,
-    /// The server to which the operation was sent last.
+    /// The server to which the operation was sent last; `None` if it was sent to no server.
     pub(super) server: Option<ServerIndex>,
     pub(super) outcome: Outcome,
-    /// The code of the error reply.
+    /// The code of the error reply; `None` if there is no error reply, or if it has no code.
     pub(super) code: Option<i32>,
     pub(super) write_errors: u64,
     /// The codes of the write errors in the reply, and the number of errors with each code.

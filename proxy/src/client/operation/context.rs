@@ -31,7 +31,8 @@ pub(super) struct Operation<'a> {
     pub(super) message: &'a Message,
     pub(super) parsed: &'a OpMsg<'a>,
     pub(super) command: &'a Command<'a>,
-    /// The element `$client` of the client. It is sent to servers if `name_applications` is true.
+    /// The element `$client` of the client; `None` if the client has none. It is sent to servers if
+    /// `name_applications` is true.
     pub(super) client_element: Option<&'a [u8]>,
     pub(super) announces_backpressure: bool,
     /// The IP address of the client; `None` for a client on a Unix domain socket.

@@ -34,7 +34,7 @@ pub(super) struct Passed {
     pub(super) facts: ReplyFacts,
     /// True if another reply to the same request follows.
     pub(super) more_to_come: bool,
-    /// The reply's document, if it was copied.
+    /// The reply's document; `None` if the reply was not copied or cannot be parsed.
     pub(super) document: Option<RawDocumentBuf>,
 }
 

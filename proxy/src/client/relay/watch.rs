@@ -110,11 +110,11 @@ pub(super) struct Watch<'a> {
     /// Operations whose replies are complete. These operations end when the replies have been
     /// forwarded.
     sending: Vec<(Observation<'a>, Outcome)>,
-    /// The login in progress at the server. A login that waits for its first reply is in
-    /// [`Pending::login`].
+    /// The login in progress at the server; `None` if there is none. A login that waits for its
+    /// first reply is in [`Pending::login`].
     login: Option<Login>,
     is_authenticated: bool,
-    /// The database of the last completed login.
+    /// The database of the last login that succeeded; `None` if no login has succeeded.
     source: Option<String>,
     /// True if the server has replied to a request.
     has_replied: bool,

@@ -29,12 +29,12 @@ pub struct Entry<'a> {
     /// `rest` row counts a group of shapes. The value is `evicted` if the row was removed while the
     /// operation ran, and `None` if shapes are not counted.
     pub level: Option<&'static str>,
-    /// The id of the operation's own shape, if it differs from [`Entry::shape`].
+    /// The id of the operation's own shape, if it differs from [`Entry::shape`]; else `None`.
     pub fine_shape: Option<u64>,
     /// The command's name.
     pub command: &'a str,
     /// For a `getMore`: the command that opened its cursor. `shape` and `text` then describe that
-    /// command.
+    /// command. `None` for other commands, and if the cursor is unknown.
     pub opened_by: Option<&'a str>,
     /// The database.
     pub db: &'a str,
@@ -44,7 +44,7 @@ pub struct Entry<'a> {
     pub text: &'a str,
     /// How the operation ended.
     pub outcome: &'static str,
-    /// The error code, from the server or from Seawall.
+    /// The error code, from the server or from Seawall; `None` if there is none.
     pub error_code: Option<i32>,
     /// Time from the last byte of the command to the last byte of the reply. For a streamed
     /// command, the time starts at the command's first byte.
@@ -57,13 +57,13 @@ pub struct Entry<'a> {
     pub reply_bytes: u64,
     /// Number of documents in the replies.
     pub documents: u64,
-    /// The server that replied.
+    /// The server to which the operation was sent last; `None` if it was sent to no server.
     pub server: Option<&'a str>,
-    /// The client's number.
+    /// The client's number; 0 if the client is not known.
     pub client: i32,
-    /// The client's user, as `source.name`.
+    /// The client's user, as `source.name`; `None` if the client has not logged in or is not known.
     pub user: Option<&'a str>,
-    /// The client's application.
+    /// The client's application; `None` if it is not known.
     pub application: Option<&'a str>,
     /// The command with its values; `None` if the line must have no values. The line contains the
     /// values only if the setting `redact` is off and the command has no secrets.
