@@ -1,5 +1,5 @@
-//! TLS and client certificates on the admin address: commands such as `seawall status`, direct HTTP
-//! requests, and the rotation and revocation of certificates.
+//! Tests of TLS and client certificates on the admin address, with commands such as
+//! `seawall status` and with HTTP requests. Also tests the rotation and revocation of certificates.
 
 use std::{process::Output, sync::Arc, time::Duration};
 

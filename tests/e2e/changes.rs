@@ -1,5 +1,5 @@
-//! Users that change while their clients are connected: new passwords, new roles, dropped users and
-//! recreated users.
+//! Tests of users that change while their clients are connected: new passwords, new roles, dropped
+//! users and recreated users.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! TLS for clients: several certificates, certificates of clients, revocation, resumption, reloads.
+//! Tests of TLS for clients: several certificates, certificates of clients, revocation, resumption,
+//! and reloads.
 
 use std::{
     io,

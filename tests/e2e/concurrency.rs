@@ -1,6 +1,6 @@
-//! The limit of concurrent operations (`pool.concurrency`) in front of a real server. Operations
-//! may wait for another client's commit or `fsyncUnlock`. So these commands must run even if such
-//! operations have reached all limits.
+//! Tests of the limit of concurrent operations (`pool.concurrency`) in front of a real server.
+//! Operations may wait for another client's commit or `fsyncUnlock`. So these commands must run
+//! even if such operations have reached all limits.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Clients that disconnect during an operation: Seawall ends their reads at the server, and keeps
-//! the server connections in the pool.
+//! Tests of clients that disconnect during an operation: Seawall ends their reads at the server,
+//! and keeps the server connections in the pool.
 
 use std::time::Duration;
 

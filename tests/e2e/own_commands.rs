@@ -1,4 +1,5 @@
-//! The command `seawall`: clients ask Seawall about itself, with the rights of their users.
+//! Tests of the command `seawall`, with which clients ask Seawall about itself. The rights of their
+//! users decide what they may do.
 
 use mongodb::bson::{Document, doc};
 use rustix::process::Signal;

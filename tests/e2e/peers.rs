@@ -1,4 +1,4 @@
-//! `admin.peers`: one instance merges the replies of all instances.
+//! Tests of `admin.peers`: one instance merges the replies of all instances.
 
 use std::{
     sync::{

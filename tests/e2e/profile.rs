@@ -1,4 +1,4 @@
-//! The CPU profile of Seawall's own process, requested over HTTP.
+//! Tests of the CPU profile of Seawall's own process, which is requested over HTTP.
 
 use bson::doc;
 use seawall_tests::{mongod::shared_standalone, raw::RawClient, seawall::Seawall};

@@ -1,4 +1,4 @@
-//! Files of mongod's own traffic recorder: conversion to captures and back.
+//! Tests of files of mongod's own traffic recorder: Seawall converts them to captures, and back.
 
 use std::{
     collections::BTreeMap,

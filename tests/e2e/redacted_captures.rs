@@ -1,4 +1,4 @@
-//! Captures with redaction: no value of a client reaches the disk.
+//! Tests of captures with redaction: no value of a client reaches the disk.
 
 use std::{collections::HashMap, time::Duration};
 

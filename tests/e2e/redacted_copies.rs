@@ -1,4 +1,4 @@
-//! `seawall load copy`, and redacted commands on copied data.
+//! Tests of `seawall load copy`, and of redacted commands on copied data.
 
 use std::{path::Path, process::Output};
 

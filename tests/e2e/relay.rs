@@ -1,5 +1,5 @@
-//! Relay mode: each client has its own server connection, bytes are unchanged, and operations are
-//! counted.
+//! Tests of relay mode: each client has its own server connection, Seawall forwards the bytes
+//! unchanged, and it counts the operations.
 
 mod plain;
 

@@ -1,4 +1,4 @@
-//! Relay mode: clients that have not logged in.
+//! Tests of relay mode with clients that have not logged in.
 
 use bson::doc;
 use seawall_tests::{

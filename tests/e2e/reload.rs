@@ -1,4 +1,5 @@
-//! Reloads of the configuration: what changes for connected clients, and what does not.
+//! Tests of reloads of the configuration: which changes connected clients notice, and which they do
+//! not notice.
 
 use std::{
     cell::Cell,

@@ -1,5 +1,5 @@
-//! Exhausted resources: addresses in use, no free file descriptors, a disk that refuses writes.
-//! Seawall still serves clients, and its log names the problem.
+//! Tests of exhausted resources: addresses in use, no free file descriptors, a disk that refuses
+//! writes. Seawall still serves clients, and its log names the problem.
 
 use std::{path::PathBuf, time::Duration};
 

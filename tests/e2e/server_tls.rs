@@ -1,5 +1,5 @@
-//! TLS connections to servers: verification of certificates, revocation lists, and replacement of
-//! TLS files.
+//! Tests of TLS connections to servers: verification of certificates, revocation lists, and
+//! replacement of TLS files.
 
 use std::{fs, sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Seawall as a service: notifications to the service manager, the watchdog of the service manager,
-//! and the sockets that the service manager passes to Seawall.
+//! Tests of Seawall as a service: notifications to the service manager, the watchdog of the service
+//! manager, and the sockets that the service manager passes to Seawall.
 
 use std::{
     sync::{

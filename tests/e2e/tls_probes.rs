@@ -1,4 +1,4 @@
-//! The results of `openssl s_client` against Seawall: TLS versions, cipher suites, renegotiation
+//! Tests of TLS with `openssl s_client` as the client: TLS versions, cipher suites, renegotiation
 //! and resumption. The tests fail if `openssl` is not installed.
 
 use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};

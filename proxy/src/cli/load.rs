@@ -1,4 +1,4 @@
-//! `seawall load`: the load harness on the command line.
+//! `seawall load`: runs the load harness, and passes the other subcommands to their modules.
 
 use std::{ops::RangeInclusive, time::Duration};
 

@@ -1,4 +1,5 @@
-//! The command line: one file per subcommand, and the exit codes.
+//! The command line. Subcommands that only call the API of a running proxy, and `seawall report`,
+//! are in the crate `seawall-console`. All others are in this folder.
 
 mod check;
 mod config;

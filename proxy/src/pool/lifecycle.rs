@@ -1,4 +1,5 @@
-//! The states of a pool over time: paused, ready, suspect and closed.
+//! Changes the state of a pool (paused, ready, suspect or closed) and carries out the consequences.
+//! Also lets tasks wait until the pool is paused, or is no longer paused.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -78,7 +79,7 @@ impl ServerPool {
     }
 
     /// Publishes whether the pool is paused. Keeps the lock until the state is published, so that
-    /// the state after the last change is published last.
+    /// the state after the last of several concurrent changes is published last.
     fn note_state(&self, inner: MutexGuard<'_, Inner>) {
         let is_paused = inner.is_paused();
         (self.paused).send_if_modified(|paused| std::mem::replace(paused, is_paused) != is_paused);

@@ -1,4 +1,4 @@
-//! Messages before the first operation: legacy queries, `hello` and client metadata.
+//! Tests of messages before the first operation: legacy queries, `hello` and client metadata.
 
 use super::*;
 

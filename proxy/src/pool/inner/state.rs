@@ -1,4 +1,5 @@
-//! The pool's states: paused, ready, suspect and closed.
+//! Decides when a pool is paused, ready, suspect or closed, and which of its connections and waiters
+//! a change of this state ends.
 
 use std::{collections::VecDeque, time::Duration};
 
