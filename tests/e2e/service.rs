@@ -44,7 +44,8 @@ impl ServiceManager {
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     }
 
-    /// Waits for a notification that contains `state`, and returns it.
+    /// Waits for a notification that contains the line `state`, and returns it. Until then, only
+    /// notifications for the watchdog may arrive.
     async fn expect(&self, state: &str) -> String {
         loop {
             let notification = self.next().await;

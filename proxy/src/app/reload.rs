@@ -395,7 +395,7 @@ impl App {
         self.running.lock().settings.reload.watch
     }
 
-    /// Refuses all requests for a reload from now on.
+    /// Refuses the requests for a reload that wait, and all later ones.
     pub(super) async fn end_reloads(&self) {
         let mut requests = self.reload_requests.lock().await;
         requests.close();

@@ -245,7 +245,7 @@ impl<'a> Output<'a> {
     fn replace(&mut self, content: &str) -> io::Result<()> {
         match self.file.metadata()?.is_file() {
             true => write_whole(self.path, |mut file| file.write_all(content.as_bytes())),
-            // The results may go to a pipe, whose reader waits since the start of the replay.
+            // The results may go to a pipe, whose reader has waited since the start of the replay.
             false => self.file.write_all(content.as_bytes()),
         }
     }

@@ -182,7 +182,7 @@ async fn start_seawall(deployment: &Deployment) -> Result<App, Failure> {
     Ok(app)
 }
 
-/// The address for clients. The demonstration has only this address, on a free loopback port.
+/// The address for clients. The demonstration has only one such address, on a free loopback port.
 fn address_of(app: &App) -> &str {
     app.client_addresses()
         .first()

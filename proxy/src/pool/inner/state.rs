@@ -1,5 +1,5 @@
-//! Decides when a pool is paused, ready, suspect or closed, and which of its connections and waiters
-//! a change of this state ends.
+//! Decides when a pool is paused, ready, suspect or closed, and which connections and waiters end
+//! when this state changes.
 
 use std::{collections::VecDeque, time::Duration};
 
