@@ -90,7 +90,7 @@ struct Values {
     throughput: Value,
     /// Time that the target adds to the median latency, in microseconds.
     added_p50: Value,
-    /// Time that the target adds to the p99, in microseconds.
+    /// Time that the target adds to the 99th percentile of the latency, in microseconds.
     added_p99: Value,
     /// CPU time of the proxy per operation, in microseconds.
     cpu: Value,

@@ -29,15 +29,15 @@ const WAIT_STEPS: u32 = 1_500;
 /// closes for another reason.
 #[derive(Debug)]
 pub(crate) struct Closes {
-    /// A server refused the keys of the client's user. Because the client waits for a reply, its
-    /// wait for a turn is bounded ([`MAX_WAIT_FOR_REPLY`]). For the other reasons, the connection
-    /// serves the client until its turn.
+    /// Turns to close clients because a server refused the keys of their user. Such a client waits
+    /// for a reply, so its wait for a turn is bounded ([`MAX_WAIT_FOR_REPLY`]). A client that is
+    /// closed for another reason is served until its turn.
     pub(crate) refused_keys: CloseTurns,
-    /// A new configuration refuses the client's certificate.
+    /// Turns to close clients because a new configuration refuses their certificate.
     pub(crate) refused_certificates: CloseTurns,
-    /// A relayed client must leave its server.
+    /// Turns to close relayed clients because they must leave their server.
     pub(crate) changed_servers: CloseTurns,
-    /// A relayed client is idle while Seawall drains.
+    /// Turns to close relayed clients because they are idle while Seawall drains.
     pub(crate) drain: CloseTurns,
 }
 

@@ -24,9 +24,9 @@ use seawall_transport::Sharer;
 /// Compression or decompression of more bytes than this runs on another thread.
 const HEAVY_BYTES: usize = 128 * 1024;
 
-/// During a pass over more bytes than this, another thread takes over the other tasks of the
-/// thread. A pass over fewer bytes takes at most a few milliseconds, even if each BSON element has
-/// only three bytes.
+/// Before a pass over more bytes than this, the thread gives its other tasks to another thread. A
+/// pass over fewer bytes takes at most a few milliseconds, even if each BSON element has only three
+/// bytes.
 const LONG_WALK_BYTES: usize = 1024 * 1024;
 
 /// Runs heavy work. Work on messages uses at most half as many threads as serve clients, but at

@@ -44,7 +44,7 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
         self.younger.get(key).or_else(|| self.older.get(key))
     }
 
-    /// The value of a key, mutable. A change does not count as a write.
+    /// Like [`Self::get`], but the caller can change the value. A change does not count as a write.
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let older = &mut self.older;
         self.younger.get_mut(key).or_else(|| older.get_mut(key))
@@ -67,7 +67,7 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
         self.younger.remove(key).or(older)
     }
 
-    /// All values, mutable. A change does not count as a write.
+    /// All values, which the caller can change. A change does not count as a write.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.younger.values_mut().chain(self.older.values_mut())
     }

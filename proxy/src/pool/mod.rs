@@ -97,7 +97,7 @@ pub struct Limits {
     /// Maximum number of new connections to one server per second, for all users together; `None`
     /// for no limit.
     pub connections_per_second: Option<NonZeroU32>,
-    /// Maximum number of operations that run on one server at a time.
+    /// How the maximum number of operations that run on one server at a time is determined.
     pub concurrency: Concurrency,
     /// Maximum number of long operations per server that do not count towards `concurrency`; `None`
     /// if the maximum equals the current limit of `concurrency`.

@@ -260,7 +260,7 @@ impl TopologyDescription {
         self.servers.iter().any(ServerDescription::is_usable)
     }
 
-    /// The `buildInfo` reply of any server; `None` if no server has replied yet.
+    /// The `buildInfo` reply of any server; `None` if no server has replied to `buildInfo` yet.
     pub(crate) fn build_info(&self) -> Option<&RawDocumentBuf> {
         self.servers
             .iter()

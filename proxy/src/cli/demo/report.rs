@@ -180,7 +180,8 @@ pub(super) fn comparison(figures: &Figures) -> Vec<String> {
     lines
 }
 
-/// Tells the user which addresses of Seawall to open while the demonstration runs.
+/// Returns lines that list the addresses of Seawall to open while the demonstration runs, and the
+/// password.
 pub(super) fn where_to_look(app: &App, deployment: &Deployment) -> Vec<String> {
     let admin = app.admin_address().unwrap_or("off");
     vec![

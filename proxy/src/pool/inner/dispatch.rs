@@ -170,7 +170,8 @@ impl Inner {
         has_room.then_some(Need::SlotOrReserve)
     }
 
-    /// Serves the user at this position of the list in `ready` for a need.
+    /// Removes the user at this position from the list in `ready` for a need, and serves this user.
+    /// Adds the user to the list again if another of its waiters can be served.
     fn serve_ready(&mut self, need: Need, position: usize, now: Instant, todo: &mut Todo) {
         let index = need.index();
         let list = self.ready.get_mut(index);

@@ -24,7 +24,7 @@ pub struct Waits {
 }
 
 impl Inner {
-    /// Number of operations that use a connection or wait for one.
+    /// Number of operations that use a connection, or that wait for a connection or a slot.
     pub(in super::super) fn load(&self) -> usize {
         self.waiting + self.in_use
     }
