@@ -48,7 +48,7 @@ pub struct SlowOperation {
     pub phases_ms: Phases,
     /// Total size of the replies in bytes.
     pub reply_bytes: u64,
-    /// The server that replied.
+    /// The server to which the operation was sent last. `None` if it was sent to no server.
     pub server: Option<String>,
     /// The shape's text, without values. Empty if Seawall has already removed the shape's counters,
     /// and the text with them.
