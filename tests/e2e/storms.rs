@@ -113,8 +113,8 @@ async fn reconnecting_clients_of_a_suspended_server_cause_few_server_connections
     scene.assert_withstood(storm).await;
 }
 
-/// Each reply takes 600 ms. The clients wait at most 40 to 500 ms, so they give up before the reply
-/// arrives.
+/// Each reply takes 600 ms. The clients have timeouts from 40 to 500 ms, so they give up before the
+/// reply arrives.
 #[tokio::test]
 async fn reconnecting_clients_of_a_slow_server_cause_few_server_connections_and_logins() {
     let scene = Scene::start().await;

@@ -53,7 +53,7 @@ async fn a_refused_login_pauses_connections_for_min_pool_size_for_30_seconds() {
     inner.check_invariants();
 }
 
-/// For example, the user has logged in with its new password.
+/// The pool adopts a connection, for example, after the user has logged in with its new password.
 #[tokio::test(start_paused = true)]
 async fn after_a_refused_login_a_user_with_an_adopted_connection_gets_its_min_pool_size() {
     let (mut inner, user, now) = (inner(with_minimum(1)), identity("u"), Instant::now());

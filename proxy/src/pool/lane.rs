@@ -324,7 +324,7 @@ mod tests {
         );
     }
 
-    /// For example, the server searches a long time for data, or the client reads slowly.
+    /// A wait can be long because the server searches for a long time, or the client reads slowly.
     #[tokio::test(start_paused = true)]
     async fn a_user_with_long_waits_gets_no_further_permits_but_other_users_get_permits() {
         let lane = Lane::new(8);

@@ -149,7 +149,7 @@ async fn gauges_of_a_removed_server_become_zero() {
     assert_eq!(gauges.iter().find(|line| !line.ends_with(" 0")), None);
 }
 
-/// For example, a cursor of the server keeps its pool.
+/// A pool can exist longer than its server, for example because a cursor of the server keeps it.
 #[tokio::test]
 async fn gauges_of_a_removed_server_become_zero_although_its_pool_is_kept() {
     let observer = Observer::without_shapes();

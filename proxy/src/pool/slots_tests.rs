@@ -368,7 +368,7 @@ async fn a_new_server_role_or_a_clear_of_the_pool_resets_the_concurrency_limit()
     inner.check_invariants();
 }
 
-/// Only commits and similar commands may use the reserved connections: an eighth of all.
+/// An eighth of the connections is reserved for commits and similar commands.
 #[tokio::test(start_paused = true)]
 async fn the_concurrency_limit_is_at_most_the_number_of_connections_that_are_not_reserved() {
     for (max_server_connections, limit) in [(4, 4), (8, 7), (16, 14), (32, 28), (100, 32)] {
