@@ -5,8 +5,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::find::PYTHON;
-
 /// The reason why there is no mongod, or why it is not in the requested state.
 ///
 /// Each of these errors is caused by the operator or by the machine, never by a client of mongod.
@@ -182,6 +180,9 @@ fn shown_status(status: Option<i32>) -> String {
         |status| format!("status {status}"),
     )
 }
+
+/// The program that downloads and unpacks mongod.
+pub(crate) const PYTHON: &str = "python3";
 
 /// The advice at the end of [`Error::ProgramMissing`]. A mongod that the user names needs no
 /// Python, but it needs the shell, too.

