@@ -635,7 +635,7 @@ pub(crate) async fn request_reload(
         }
     };
     // There is no time limit here: a reload limits its own steps, and a caller must not be refused
-    // while its reload may still take effect. A drain drops the requests that still wait.
+    // while its reload may still take effect. A drain aborts the reload, which ends this wait.
     replied.await.ok()
 }
 

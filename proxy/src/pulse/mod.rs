@@ -351,8 +351,7 @@ impl PartExclusion {
         }
     }
 
-    /// Counts a refusal and returns true, if the excluded parts may be its cause. Otherwise counts
-    /// nothing and returns false.
+    /// Counts the refusal if the excluded parts may be its cause. Returns true if it was counted.
     fn count_refusal(&mut self, code: i32) -> bool {
         let is_possible_cause =
             self.is_on() && code != UNAUTHORIZED && !SHUTDOWN_CODES.contains(&code);

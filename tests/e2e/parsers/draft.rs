@@ -55,9 +55,9 @@ pub(super) struct Draft {
     pub(super) name: Vec<u8>,
     pub(super) target_kind: u8,
     pub(super) target: Vec<u8>,
-    /// Fields before the command's first field.
+    /// Fields before the field with the command's name.
     pub(super) before: Body,
-    /// Fields after the command's first field.
+    /// Fields after the field with the command's name.
     pub(super) behind: Body,
     /// The documents that wrap the command, the innermost first.
     pub(super) wraps: Vec<Wrap>,

@@ -36,8 +36,8 @@ pub struct Storm {
     pub drivers: Vec<Named>,
     /// The end of the storm; `None` while it lasts.
     pub ended_at: Option<f64>,
-    /// For each stage of a connection, such as `logging_in`: the number of short-lived connections
-    /// that the client closed in this stage, while it waited for a reply.
+    /// For each stage of a connection except `ready`, for example `logging_in`: the number of
+    /// short-lived connections that the client closed in this stage.
     pub gave_up_in: BTreeMap<String, u64>,
     /// The admin address of the instance that reported this entry. Present only if the replies of
     /// several instances were merged.

@@ -43,8 +43,9 @@ pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
         // A `getMore` names its collection in another field: its first field is the cursor's id.
         Syntax::GetMore | Syntax::Aggregate | Syntax::Explain => true,
         _ if spec.is_secret => return false,
-        // The other commands need no call of `command_may_be_shown`: if that function returns false
-        // for such a command, this function also returns false.
+        // The other commands need no call of `command_may_be_shown`. It returns false only if
+        // `is_secret` is true, or if the command is on `admin` and may name a collection. In both
+        // cases, the result here is also false.
         _ => may_name_collection(target),
     };
     !reads_documents || !is_on(command.body, &[USERS_DATABASE, OPLOG_DATABASE])

@@ -20,7 +20,7 @@ pub struct Traffic {
     pub arrivals: u64,
     /// Short-lived client connections by how they ended, in the order of [`Departure::ALL`].
     pub departures: [u64; Departure::ALL.len()],
-    /// Short-lived connections that the client closed while it waited for a reply, by [`Stage`].
+    /// Short-lived connections that ended as [`Departure::GaveUp`], by [`Stage`].
     pub gave_up_in: HashMap<&'static str, u64>,
     /// Source networks of short-lived client connections: /24 for IPv4, /64 for IPv6.
     pub networks: Names,
@@ -125,10 +125,11 @@ impl Stage {
 /// How a client connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// The client closed the connection while it was not waiting for a reply.
+    /// The client closed the connection while it was ready for operations, and none was in
+    /// progress.
     Clean,
-    /// The client closed the connection while it was waiting for a reply, for example after its own
-    /// timeout.
+    /// The client closed the connection before it was ready for operations, or during an operation,
+    /// for example after its own timeout.
     GaveUp,
     /// The client, or the network, reset the connection.
     Reset,

@@ -24,8 +24,9 @@ use crate::{
 /// seconds.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Time after which a valid configuration that was refused is loaded again (`reload.watch`). The
-/// reason for the refusal may no longer exist: for example, no server had replied in time.
+/// Time after which Seawall loads a refused configuration again (`reload.watch`). Only a valid
+/// configuration is loaded again: the refusal may have had a temporary cause, for example servers
+/// that did not reply in time.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Reloads the configuration of a running proxy.

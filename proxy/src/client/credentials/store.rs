@@ -254,8 +254,9 @@ impl Store {
     }
 
     /// The identities in use whose keys no server has confirmed for half of `max_stale`, the oldest
-    /// first, at most `count`. If they are confirmed now, clients can still log in if the servers
-    /// stop replying. Each identity is returned at most every [`CONFIRMATION_PAUSE`].
+    /// first, at most `count`. After a confirmation, clients can log in with these keys for
+    /// `max_stale`, even if the servers stop replying. Each identity is returned at most once per
+    /// [`CONFIRMATION_PAUSE`].
     pub(super) fn due_for_confirmation(
         &mut self,
         count: usize,

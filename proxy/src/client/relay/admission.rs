@@ -140,10 +140,9 @@ impl<'a> Admission<'a> {
     }
 
     /// Records a hello of a client that has not logged in. If it is the first hello of the
-    /// connection and looks like the hello of a monitor, the client counts as a monitor from now
-    /// on, and loses its deadline. But if the limit of monitors is reached, the client keeps its
-    /// deadline. A client that counts as a monitor may still log in: clients with a mechanism other
-    /// than SCRAM send the same hello as monitors do.
+    /// connection and looks like the hello of a monitor, and a permit for a monitor is available,
+    /// the client counts as a monitor from now on, and loses its deadline. Such a client may still
+    /// log in: clients with a mechanism other than SCRAM send the same hello as monitors do.
     pub(super) fn note_hello(&mut self, is_from_monitor: bool) {
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();

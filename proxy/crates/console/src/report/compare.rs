@@ -145,7 +145,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rates_in_a_change_of_all_operations_are_the_rates_of_the_whole_timelines() {
+    fn a_change_without_a_shape_has_the_rates_of_the_whole_timelines() {
         let mut busier = report();
         busier.shapes.iter_mut().for_each(|shape| shape.count *= 4);
         // The first step begins 20 s before the period.

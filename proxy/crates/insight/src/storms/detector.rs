@@ -38,8 +38,9 @@ pub(super) struct StormDetector {
     is_storm: bool,
 }
 
-/// Minimum churn of a storm, in short-lived connections per second. A lower churn never begins a
-/// storm, even if the normal churn is far lower, and always counts as low churn during a storm.
+/// Minimum churn of a storm, in short-lived connections per second. With less churn, no storm
+/// begins, even if the churn is many times the normal churn. During a storm, less churn always
+/// counts as low.
 const MIN_CHURN: f64 = 20.0;
 
 /// Churn is high, and may begin a storm, if it is more than this many times the normal churn.

@@ -278,9 +278,9 @@ impl<'a> Dice<'a> {
                     dice.shuffled(pushed)
                 }
                 1 => dice.operators(),
-                // The argument of `$pull` is a filter, and a shape shows the names in a filter. In
-                // a document that `value` returns, the field name is a value. So the argument must
-                // be a scalar.
+                // The argument of `$pull` is a filter, and a shape shows the field names of a
+                // filter. `value` may return a document whose field name contains `PLANTED`, which
+                // no shape may show. So the argument is a scalar.
                 _ if modifier == "$pull" => return (name, dice.scalar()),
                 _ => return (name, dice.value()),
             };

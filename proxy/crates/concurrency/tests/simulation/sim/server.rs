@@ -50,9 +50,9 @@ pub(crate) enum Contention {
     /// The CPU time of an operation depends on the number of runnable operations. The dependence
     /// was measured with mongod ([`COST_US`]).
     Mongod,
-    /// A lock convoy: the cost of an operation grows with the square of the number `n` of runnable
-    /// operations. Each of the `n - 1` other operations adds `n / 8` times this share of the best
-    /// cost.
+    /// A lock convoy: the CPU time of an operation grows with the square of the number `n` of
+    /// runnable operations. It is `1 + share * (n - 1) * n / 8` times the lowest CPU time. The
+    /// value of this variant is `share`.
     Convoy(f64),
 }
 

@@ -341,7 +341,7 @@ impl World {
         };
         let proxy = number as usize % self.proxies;
         let user = number as usize / self.proxies % self.load.users;
-        // Two users have different mixes if the scenario has two mixes.
+        // If the scenario has two users and two mixes, each user has a mix of its own.
         let mix = (self.mix + user) % self.load.mixes.len();
         let mut fraction = self.dice.fraction();
         let kinds = &self.load.mixes[mix];
