@@ -336,6 +336,13 @@ mod tests {
         Settings::default_for("mongodb://server/").unwrap()
     }
 
+    /// The problems of a configuration with these keys in a section; `None` if there is none.
+    fn problem_in(section: &str, keys: &str) -> Option<String> {
+        let toml = format!("deployment.uri = \"mongodb://server/\"\n[{section}]\n{keys}");
+        let problems = Settings::from_toml(&toml).err();
+        problems.map(|problems| problems.to_string())
+    }
+
     #[test]
     fn defaults_of_related_settings_do_not_contradict_each_other() {
         let Settings {
@@ -446,11 +453,7 @@ mod tests {
     /// key.
     #[test]
     fn capture_with_redact_ordered_needs_a_redact_key_file_of_at_least_16_bytes() {
-        let capture = |keys: &str| {
-            let toml = format!("deployment.uri = \"mongodb://server/\"\n[capture]\n{keys}");
-            let problems = Settings::from_toml(&toml).err();
-            problems.map(|problems| problems.to_string())
-        };
+        let capture = |keys: &str| problem_in("capture", keys);
         let key = "redact_key_file = \"Cargo.toml\"\n";
         let ordered = "redact = \"ordered\"\n";
         for allowed in ["redact = \"equality\"", key, &[key, ordered].concat()] {
@@ -468,11 +471,7 @@ mod tests {
 
     #[test]
     fn a_token_in_the_files_of_both_roles_is_refused() {
-        let admin = |keys: &str| {
-            let toml = format!("deployment.uri = \"mongodb://server/\"\n[admin]\n{keys}");
-            let problems = Settings::from_toml(&toml).err();
-            problems.map(|problems| problems.to_string())
-        };
+        let admin = |keys: &str| problem_in("admin", keys);
         let tokens =
             |read: &str| format!("token_file = \"Cargo.toml\"\nread_token_file = \"{read}\"");
         assert_eq!(admin(&tokens("src/lib.rs")), None);
