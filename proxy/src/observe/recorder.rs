@@ -489,14 +489,7 @@ mod tests {
 
     #[test]
     fn commands_before_a_login_take_no_row_from_the_namespace_of_an_operation() {
-        let settings = ObserverSettings {
-            counts_shapes: false,
-            max_shapes: 1,
-            name_key: None,
-            max_namespaces: 1,
-            keeps_seconds: false,
-        };
-        let observer = Observer::new(settings, None).unwrap();
+        let observer = Observer::without_shapes();
         let now = Instant::now();
         for command in ["hello", "ping", "find"] {
             for db in ["admin", "shop"] {
