@@ -121,9 +121,12 @@ impl ConnectedVerifier {
         }
         // All other errors are about the lists. For example, a list may belong to another authority
         // of the same name, or its issuer may not sign lists.
-        let verified = self.0.verify(certificate, intermediates, since);
-        let revoked = CertificateError::Revoked;
-        verified.is_err_and(|error| error == rustls::Error::InvalidCertificate(revoked))
+        let revoked = rustls::Error::InvalidCertificate(CertificateError::Revoked);
+        let mut with_lists = self.0.by_lists.iter();
+        with_lists.any(|verifier| {
+            let verified = verifier.verify_client_cert(certificate, intermediates, since);
+            verified.is_err_and(|error| error == revoked)
+        })
     }
 }
 
@@ -237,15 +240,66 @@ impl Verifier {
 
 #[cfg(test)]
 mod tests {
-    use std::{path::Path, time::Duration};
+    use std::{
+        iter::repeat_n,
+        path::Path,
+        sync::atomic::{AtomicUsize, Ordering},
+        time::Duration,
+    };
 
     use rcgen::{
         BasicConstraints, CertificateParams, CertificateRevocationListParams, CrlDistributionPoint,
         CrlIssuingDistributionPoint, DnType, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
         RevokedCertParams, SerialNumber, date_time_ymd,
     };
+    use tokio_rustls::rustls::{
+        DigitallySignedStruct, DistinguishedName, SignatureScheme,
+        client::danger::HandshakeSignatureValid,
+    };
 
     use super::*;
+
+    /// Accepts every certificate, and counts the verifications.
+    #[derive(Debug, Default)]
+    struct CountingVerifier(AtomicUsize);
+
+    impl ClientCertVerifier for CountingVerifier {
+        fn root_hint_subjects(&self) -> &[DistinguishedName] {
+            &[]
+        }
+
+        fn verify_client_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: UnixTime,
+        ) -> Result<ClientCertVerified, rustls::Error> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(ClientCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            Vec::new()
+        }
+    }
 
     /// An authority with the subject `CN=clients`.
     struct Authority {
@@ -425,6 +479,19 @@ mod tests {
             let connected = verifier.for_connected().unwrap();
             assert_eq!(connected.refuses(client, since), is_refused, "{lists:?}");
         }
+    }
+
+    #[test]
+    fn the_chain_of_a_connected_client_is_verified_once_without_lists_and_once_for_each_set() {
+        let counting = Arc::new(CountingVerifier::default());
+        let without_lists: Arc<dyn ClientCertVerifier> = counting.clone();
+        let connected = ConnectedVerifier(ChainVerifier {
+            by_lists: repeat_n(Arc::clone(&without_lists), 3).collect(),
+            without_lists,
+        });
+        let chain = [CertificateDer::from(Vec::new())];
+        assert!(!connected.refuses(&chain, UnixTime::now()));
+        assert_eq!(counting.0.load(Ordering::Relaxed), 4);
     }
 
     /// The verifier of rustls accepts such a chain, but can need 14 s for it.
