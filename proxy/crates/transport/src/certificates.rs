@@ -4,6 +4,7 @@
 use std::{
     collections::HashSet,
     fmt,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
 };
 
@@ -225,11 +226,18 @@ pub fn authorities(
     Ok((roots, all))
 }
 
+/// Returns the first and the last second in which a certificate is valid, in seconds since the Unix
+/// epoch; `None` if the certificate is malformed.
+pub fn validity(certificate: &CertificateDer<'_>) -> Option<RangeInclusive<i64>> {
+    let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+    let validity = certificate.validity();
+    Some(validity.not_before.timestamp()..=validity.not_after.timestamp())
+}
+
 /// Returns the end of the validity of a certificate, in seconds since the Unix epoch; `None` if the
 /// certificate is malformed.
 pub fn not_after(certificate: &CertificateDer<'_>) -> Option<i64> {
-    let (_, certificate) = parse_x509_certificate(certificate).ok()?;
-    Some(certificate.validity().not_after.timestamp())
+    validity(certificate).map(|validity| *validity.end())
 }
 
 /// Returns the subject of a certificate, such as `CN=monitoring, O=Example`; `None` if the

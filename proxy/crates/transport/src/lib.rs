@@ -19,7 +19,7 @@ mod verification;
 pub use self::{
     budget::{Evicted, MemoryBudget, MemoryShare},
     certificates::{
-        CertificateExpiry, ExpiryKind, Pem, PemError, authorities, not_after, subject,
+        CertificateExpiry, ExpiryKind, Pem, PemError, authorities, not_after, subject, validity,
         without_repetitions,
     },
     keep_alive::keep_clients_alive,

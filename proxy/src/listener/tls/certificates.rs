@@ -1,10 +1,10 @@
 //! Reads Seawall's certificates, and chooses one of them for each client.
 
-use std::sync::Arc;
+use std::{iter, ops::RangeInclusive, sync::Arc};
 
-use seawall_transport::{CertificateExpiry, Pem, PemError};
+use seawall_transport::{CertificateExpiry, Pem, PemError, validity};
 use tokio_rustls::rustls::{
-    self,
+    self, SignatureScheme,
     client::verify_server_name,
     pki_types::ServerName,
     server::{ClientHello, ParsedCertificate, ResolvesServerCert, VerifierBuilderError},
@@ -36,39 +36,148 @@ pub(super) fn load(
     for (certificate, key) in files {
         let (chain, of_chain) = certificate.certificates()?;
         expiries.extend(of_chain);
+        let validity = chain.first().and_then(validity);
+        let validity = validity.ok_or_else(|| PemError::Malformed {
+            path: certificate.path.to_owned(),
+        })?;
         let certified = CertifiedKey::from_der(chain, key.private_key()?, &super::provider());
         let certified = certified.map_err(|source| certificate.refused(source))?;
-        certificates.push(Arc::new(certified));
+        certificates.push(OwnCertificate {
+            certified: Arc::new(certified),
+            validity,
+        });
     }
     Ok((Certificates(certificates), expiries))
 }
 
-/// Chooses the certificate for a client: the first one that is valid for the requested host name
-/// and whose key the client supports. If there is none, or the client requests no host name, the
-/// first one whose key the client supports is chosen. If the client supports none of the keys, the
-/// first certificate is chosen: rustls then refuses the client with the alert `handshake_failure`.
-/// If Seawall chose no certificate, rustls would send the alert `access_denied`.
+/// Seawall's certificates. Each client gets one that is valid for the requested host name and whose
+/// key the client supports. If there is none, or the client requests no host name, the client gets
+/// one whose key it supports. In both cases, the client gets the first such certificate that is
+/// valid now, or else the first one. If the client supports none of the keys, the first certificate
+/// is chosen: rustls then refuses the client with the alert `handshake_failure`. If Seawall chose no
+/// certificate, rustls would send the alert `access_denied`.
 #[derive(Debug)]
-pub(super) struct Certificates(Vec<Arc<CertifiedKey>>);
+pub(super) struct Certificates(Vec<OwnCertificate>);
 
-impl ResolvesServerCert for Certificates {
-    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let schemes = hello.signature_schemes();
-        let is_supported = |certified: &&Arc<CertifiedKey>| {
-            let key = &certified.key;
+/// One of Seawall's certificates, with its chain and its key.
+#[derive(Debug)]
+struct OwnCertificate {
+    certified: Arc<CertifiedKey>,
+    /// The first and the last second in which the certificate is valid, in seconds since the Unix
+    /// epoch. The chain is not included: many clients accept a chain although it contains an
+    /// expired certificate of an authority, because they know a newer one.
+    validity: RangeInclusive<i64>,
+}
+
+impl Certificates {
+    /// Chooses the certificate for a client. `schemes` are the signatures that the client supports,
+    /// and `name` is the host name that it requests. `now` is in seconds since the Unix epoch.
+    fn choose(
+        &self,
+        schemes: &[SignatureScheme],
+        name: Option<&str>,
+        now: i64,
+    ) -> Option<&OwnCertificate> {
+        let is_supported = |own: &&OwnCertificate| {
+            let key = &own.certified.key;
             key.choose_scheme(schemes).is_some()
         };
         let supported = || self.0.iter().filter(is_supported);
-        let name = hello.server_name();
         let name = name.and_then(|name| ServerName::try_from(name).ok());
-        let named = name.and_then(|name| supported().find(|of| is_valid_for(of, &name)));
-        let chosen = named.or_else(|| supported().next());
-        chosen.or_else(|| self.0.first()).cloned()
+        let named = name.and_then(|name| {
+            let named = supported().filter(|own| is_valid_for(&own.certified, &name));
+            first_valid_or_first(named, now)
+        });
+        let chosen = named.or_else(|| first_valid_or_first(supported(), now));
+        chosen.or_else(|| self.0.first())
     }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let chosen = self.choose(hello.signature_schemes(), hello.server_name(), super::now());
+        chosen.map(|own| Arc::clone(&own.certified))
+    }
+}
+
+/// The first certificate that is valid at the time `now`. If there is none, the first certificate.
+fn first_valid_or_first<'a>(
+    mut certificates: impl Iterator<Item = &'a OwnCertificate>,
+    now: i64,
+) -> Option<&'a OwnCertificate> {
+    let first = certificates.next()?;
+    let mut all = iter::once(first).chain(certificates);
+    all.find(|own| own.validity.contains(&now)).or(Some(first))
 }
 
 fn is_valid_for(certified: &CertifiedKey, name: &ServerName<'_>) -> bool {
     let parsed = certified.end_entity_cert();
     let parsed = parsed.and_then(ParsedCertificate::try_from);
     parsed.is_ok_and(|certificate| verify_server_name(&certificate, name).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{path::Path, ptr};
+
+    use rcgen::{
+        CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, SignatureAlgorithm,
+        date_time_ymd,
+    };
+    use tokio_rustls::rustls::SignatureScheme::{ECDSA_NISTP256_SHA256, ED25519, RSA_PKCS1_SHA256};
+
+    use super::*;
+
+    /// The contents of the files of a certificate and its key. The certificate is valid from the
+    /// beginning of the first year to the beginning of the second year.
+    fn issue(
+        name: &str,
+        algorithm: &'static SignatureAlgorithm,
+        years: [i32; 2],
+    ) -> (String, String) {
+        let key = KeyPair::generate_for(algorithm).unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let [not_before, not_after] = years.map(|year| date_time_ymd(year, 1, 1));
+        params.not_before = not_before;
+        params.not_after = not_after;
+        let certificate = params.self_signed(&key).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    #[test]
+    fn a_client_gets_a_certificate_that_is_not_valid_now_only_if_no_other_one_fits() {
+        let files = [
+            issue("a.example", &PKCS_ECDSA_P256_SHA256, [2_020, 2_024]),
+            issue("a.example", &PKCS_ED25519, [2_020, 2_030]),
+            issue("a.example", &PKCS_ECDSA_P256_SHA256, [2_020, 2_030]),
+            issue("a.example", &PKCS_ECDSA_P256_SHA256, [2_028, 2_040]),
+            issue("b.example", &PKCS_ECDSA_P256_SHA256, [2_020, 2_040]),
+        ];
+        let path = Path::new("file");
+        let pems = files.each_ref().map(|(certificate, key)| {
+            let [certificate, key] = [certificate, key].map(|content| Pem { path, content });
+            (certificate, key)
+        });
+        let (certificates, _) = load(&pems).unwrap();
+        let both = [ED25519, ECDSA_NISTP256_SHA256];
+        let ecdsa = [ECDSA_NISTP256_SHA256];
+        let (a, b) = (Some("a.example"), Some("b.example"));
+        for (name, schemes, year, expected) in [
+            (a, &ecdsa[..], 2_022, 0),
+            (a, &ecdsa[..], 2_026, 2),
+            (a, &both[..], 2_026, 1),
+            (a, &ecdsa[..], 2_032, 3),
+            (a, &both[..], 2_050, 0),
+            (b, &ecdsa[..], 2_050, 4),
+            (None, &ecdsa[..], 2_026, 2),
+            (Some("c.example"), &ecdsa[..], 2_032, 3),
+            (None, &ecdsa[..], 2_050, 0),
+            (a, &[RSA_PKCS1_SHA256][..], 2_026, 0),
+        ] {
+            let now = date_time_ymd(year, 6, 1).unix_timestamp();
+            let chosen = certificates.choose(schemes, name, now).unwrap();
+            let place = certificates.0.iter().position(|own| ptr::eq(own, chosen));
+            assert_eq!(place, Some(expected), "{name:?}, {schemes:?}, {year}");
+        }
+    }
 }

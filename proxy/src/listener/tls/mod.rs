@@ -85,6 +85,11 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
+/// The current time, in seconds since the Unix epoch.
+fn now() -> i64 {
+    i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
+}
+
 impl ClientTls {
     /// Creates the TLS configuration. Clients can resume TLS sessions of `earlier` if `earlier`
     /// verifies clients in the same way.

@@ -22,7 +22,7 @@ use tokio_rustls::rustls::{
     },
 };
 
-use super::verifier::ChainVerifier;
+use super::{now, verifier::ChainVerifier};
 
 /// Maximum number of sessions that are kept for clients without support for tickets (TLS 1.2 with
 /// session ids).
@@ -93,10 +93,6 @@ impl ExpiringSessions {
         sealed.drain(..size_of::<i64>());
         Some(sealed)
     }
-}
-
-fn now() -> i64 {
-    i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
 }
 
 impl ProducesTickets for ExpiringSessions {

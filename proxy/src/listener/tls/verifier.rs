@@ -219,8 +219,7 @@ impl Verifier {
     /// these authorities. Empty if no revocation list is configured, because revocation is then not
     /// checked.
     pub(super) fn authorities_without_list(&self) -> Vec<AuthorityWithoutList> {
-        let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
-        authorities_without_list(&self.authorities, &self.revocation_lists, now)
+        authorities_without_list(&self.authorities, &self.revocation_lists, super::now())
     }
 
     /// Verifies a certificate chain at the current time. An empty chain is valid if certificates
