@@ -54,8 +54,8 @@ pub(super) fn load(
 /// key the client supports. If there is none, or the client requests no host name, the client gets
 /// one whose key it supports. In both cases, the client gets the first such certificate that is
 /// valid now, or else the first one. If the client supports none of the keys, the first certificate
-/// is chosen: rustls then refuses the client with the alert `handshake_failure`. If Seawall chose no
-/// certificate, rustls would send the alert `access_denied`.
+/// is chosen: rustls then refuses the client with the alert `handshake_failure`. If Seawall chose
+/// no certificate, rustls would send the alert `access_denied`.
 #[derive(Debug)]
 pub(super) struct Certificates(Vec<OwnCertificate>);
 
