@@ -395,8 +395,8 @@ fn exposition(state: &AdminState, is_protobuf: bool) -> Response {
     (content_type, state.exporter.render()).into_response()
 }
 
-async fn status(State(state): State<Arc<AdminState>>) -> Json<seawall_api::Status> {
-    Json(status_of(&state))
+async fn status(State(state): State<Arc<AdminState>>) -> Result<Response, Refused> {
+    reply(&state, |state| Ok(status_of(state))).await
 }
 
 fn status_of(state: &AdminState) -> seawall_api::Status {

@@ -18,9 +18,10 @@ use tokio_rustls::rustls::{
 use x509_parser::{parse_x509_certificate, parse_x509_crl};
 
 /// Maximum number of certificates per file whose expiry is reported, and maximum number of
-/// revocation lists per file whose expiry is reported. A file may contain hundreds of authorities,
-/// and each reported expiry is a series of a metric and may be a line of the log.
-const MAX_EXPIRIES: usize = 64;
+/// revocation lists per file whose expiry is reported. The bundles of authorities that operating
+/// systems have are several times smaller, so all their certificates are reported. The number is
+/// limited because each reported expiry is a series of a metric and a line of the log.
+const MAX_EXPIRIES: usize = 1_024;
 
 /// The reason why the content of a PEM file is unusable.
 #[derive(Debug, thiserror::Error)]
@@ -367,14 +368,15 @@ mod tests {
         assert_eq!(kept, [expiry("1", 2_031), expiry("1", 2_032)]);
     }
 
+    /// The bundle of authorities of an operating system has about 150 certificates.
     #[test]
-    fn only_the_earliest_expiries_of_a_file_with_many_certificates_are_returned() {
-        let expiries = (1..=300_i32)
-            .rev()
-            .map(|n| expiry(&n.to_string(), 2_000 + n));
-        let kept = pem("").earliest(Some(expiries.collect())).unwrap();
-        let kept: Vec<_> = kept.into_iter().map(|of| of.serial).collect();
-        let expected: Vec<_> = (1..=MAX_EXPIRIES).map(|n| n.to_string()).collect();
-        assert_eq!(kept, expected);
+    fn all_expiries_of_a_file_are_returned_or_the_earliest_1_024_if_there_are_more() {
+        for (count, expected) in [(150_i32, 150_i32), (1_024, 1_024), (1_025, 1_024)] {
+            let expiries = (1..=count).rev().map(|n| expiry(&n.to_string(), 2_000 + n));
+            let kept = pem("").earliest(Some(expiries.collect())).unwrap();
+            let kept: Vec<_> = kept.into_iter().map(|of| of.serial).collect();
+            let expected: Vec<_> = (1..=expected).map(|n| n.to_string()).collect();
+            assert_eq!(kept, expected);
+        }
     }
 }
