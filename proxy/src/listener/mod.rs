@@ -207,11 +207,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                let peer = Peer {
-                    ip: Some(address.ip().to_canonical()),
-                    text: address.to_string().into(),
-                };
-                Ok((Accepted::Tcp(stream), peer))
+                Ok((Accepted::Tcp(stream), Peer::at(address)))
             }
             Self::Unix(listener, _) | Self::InheritedUnix(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -407,10 +403,7 @@ async fn admit_proxied(acceptor: Acceptor, mut stream: TcpStream, peer: Peer, pl
     };
     drop(place);
     let peer = match header {
-        Ok(Some(address)) => Peer {
-            ip: Some(address.ip().to_canonical()),
-            text: address.to_string().into(),
-        },
+        Ok(Some(address)) => Peer::at(address),
         Ok(None) => peer,
         // A load balancer may check the health of Seawall with a connection that it closes at once.
         // So such an end is counted, but it is neither logged nor a refusal.

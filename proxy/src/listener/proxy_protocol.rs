@@ -182,6 +182,7 @@ pub fn parse(seen: &[u8]) -> Option<io::Result<(Option<SocketAddr>, usize)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Peer;
 
     fn client(header: &[u8]) -> Option<SocketAddr> {
         let (client, bytes) = parse(header).unwrap().unwrap();
@@ -215,6 +216,25 @@ mod tests {
         drop(taken);
         assert_eq!(places.0.lock().all, 0);
         assert!(places.0.lock().by_address.is_empty());
+    }
+
+    /// A listener for IPv6 and IPv4 gets IPv4 addresses in IPv6 form.
+    #[test]
+    fn an_ipv4_address_in_ipv6_form_is_shown_as_ipv4_and_belongs_to_its_ipv4_network() {
+        let networks =
+            ["10.0.0.0/8", "2001:db8::/32"].map(|network| network.parse::<IpNet>().unwrap());
+        let proxies = ProxyProtocol::new(&networks, &WaitingPlaces::default());
+        for (address, text, is_admitted) in [
+            ("[::ffff:10.0.0.1]:4711", "10.0.0.1:4711", true),
+            ("[::ffff:192.0.2.1]:4711", "192.0.2.1:4711", false),
+            ("10.0.0.1:4711", "10.0.0.1:4711", true),
+            ("[2001:db8::7]:4711", "[2001:db8::7]:4711", true),
+        ] {
+            let peer = Peer::at(address.parse().unwrap());
+            assert_eq!(&*peer.text, text);
+            let admitted = peer.ip.map(|ip| proxies.admit(ip).is_ok());
+            assert_eq!(admitted, Some(is_admitted), "{address}");
+        }
     }
 
     #[test]
