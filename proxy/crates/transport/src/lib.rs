@@ -28,8 +28,10 @@ pub use self::{
         Inflating, LARGE_MESSAGE_BYTES, Message, MessageReader, Polled, ReadError, RestOfMessage,
         STREAMED_MESSAGE_BYTES, with_scratch,
     },
-    revocation::{AuthorityWithoutList, authorities_without_list, revocation_lists, sets_by_key},
+    revocation::{
+        AuthorityWithoutList, ListSet, authorities_without_list, revocation_lists, sets_by_key,
+    },
     sharer::{Sharer, is_within_share},
     stream::{Stream, Wear, peer_has_left},
-    verification::verify_chain,
+    verification::{SetVerifier, verify_chain},
 };

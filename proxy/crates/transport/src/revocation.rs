@@ -37,25 +37,34 @@ fn age_order(list: &CertificateRevocationListDer<'_>) -> impl Ord + use<> {
     Some((list.last_update().timestamp(), list.crl_number().cloned()))
 }
 
+/// Revocation lists that have only lists of one key and one partition for each issuer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListSet {
+    /// The lists, the newest ones first.
+    pub lists: Vec<CertificateRevocationListDer<'static>>,
+    /// True if each list is a partition of its issuer's list. False if no list is a partition.
+    pub are_partitions: bool,
+}
+
 /// Divides revocation lists into sets that have only lists of one key and one partition for each
 /// issuer. `lists` has the newest lists first. After an authority has a new key, there are two
 /// authorities of one name, each with its list. An authority can also divide its list into
 /// partitions. rustls chooses a list by the name of the issuer, and by the partition only if the
 /// certificate names it. So rustls needs one verifier for each set.
 ///
-/// The result has at least one set. The keys are compared by their identifiers.
-pub fn sets_by_key(
-    lists: &[CertificateRevocationListDer<'static>],
-) -> Vec<Vec<CertificateRevocationListDer<'static>>> {
-    let mut sets: Vec<Vec<_>> = vec![Vec::new()];
-    let mut keys_of_issuers: HashMap<Vec<u8>, Vec<SetKey>> = HashMap::new();
+/// The result has at least one set. Only a single set may be empty, because a verifier without
+/// lists does not check revocation. The keys are compared by their identifiers.
+pub fn sets_by_key(lists: &[CertificateRevocationListDer<'static>]) -> Vec<ListSet> {
+    let [mut whole, mut partitions] = [(); 2].map(|()| Vec::<ListSet>::new());
+    let mut keys_of_issuers: HashMap<(Vec<u8>, bool), Vec<SetKey>> = HashMap::new();
     for list in lists {
         let Ok((_, parsed)) = parse_x509_crl(list) else {
             // `revocation_lists` has refused malformed lists.
             continue;
         };
+        let are_partitions = partition_of_list(&parsed).is_some();
         let issuer = parsed.issuer().as_raw().to_vec();
-        let keys = keys_of_issuers.entry(issuer).or_default();
+        let keys = keys_of_issuers.entry((issuer, are_partitions)).or_default();
         let key = [key_of_list(&parsed), partition_of_list(&parsed)];
         let key = key.map(|part| part.map(<[u8]>::to_vec));
         let place = keys.iter().position(|known| *known == key);
@@ -63,14 +72,25 @@ pub fn sets_by_key(
             keys.push(key);
             keys.len() - 1
         });
+        let sets = match are_partitions {
+            true => &mut partitions,
+            false => &mut whole,
+        };
         if place == sets.len() {
-            sets.push(Vec::new());
+            sets.push(ListSet {
+                lists: Vec::new(),
+                are_partitions,
+            });
         }
         if let Some(set) = sets.get_mut(place) {
-            set.push(list.clone());
+            set.lists.push(list.clone());
         }
     }
-    sets
+    whole.append(&mut partitions);
+    match whole.is_empty() {
+        true => vec![ListSet::default()],
+        false => whole,
+    }
 }
 
 /// The identifier of the key that has signed a list, and the list's partition. All lists of one
@@ -293,8 +313,12 @@ pub(crate) mod tests {
         ];
         let [of_new, of_old, of_other, earlier_of_old] = lists.clone();
         let expected = [vec![of_new, of_other], vec![of_old, earlier_of_old]];
+        let expected = expected.map(|lists| ListSet {
+            lists,
+            are_partitions: false,
+        });
         assert_eq!(sets_by_key(&lists), expected);
-        assert_eq!(sets_by_key(&[]), [Vec::new()]);
+        assert_eq!(sets_by_key(&[]), [ListSet::default()]);
     }
 
     #[test]

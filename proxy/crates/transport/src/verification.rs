@@ -17,9 +17,19 @@ const MAX_INTERMEDIATES: usize = 6;
 )]
 struct LongChain(usize);
 
+/// A verifier with the revocation lists of one set.
+#[derive(Clone, Debug)]
+pub struct SetVerifier<V> {
+    /// The verifier.
+    pub verifier: V,
+    /// True if each list is a partition of its issuer's list.
+    pub are_partitions: bool,
+}
+
 /// Verifies a chain with several verifiers. Their revocation lists come from [`sets_by_key`]. The
-/// chain is accepted if a verifier accepts it and no verifier knows it as revoked. `intermediates`
-/// are the certificates that the peer has sent after its own.
+/// chain is accepted if a verifier accepts it, no verifier knows it as revoked, and no partition
+/// that may contain its certificate is outdated. `intermediates` are the certificates that the peer
+/// has sent after its own.
 ///
 /// If `without_lists` is set, this verifier without revocation lists must also accept the chain. It
 /// verifies the chain first. So a peer without a valid certificate causes one verification, and not
@@ -31,11 +41,11 @@ struct LongChain(usize);
 /// returned only if no verifier has another error.
 ///
 /// [`sets_by_key`]: crate::sets_by_key
-pub fn verify_chain<V, T>(
-    without_lists: Option<V>,
-    verifiers: impl IntoIterator<Item = V>,
+pub fn verify_chain<'v, V: 'v, T>(
+    without_lists: Option<&'v V>,
+    verifiers: impl IntoIterator<Item = &'v SetVerifier<V>>,
     intermediates: &[CertificateDer<'_>],
-    verify: impl Fn(V) -> Result<T, rustls::Error>,
+    verify: impl Fn(&'v V) -> Result<T, rustls::Error>,
 ) -> Result<T, rustls::Error> {
     if intermediates.len() > MAX_INTERMEDIATES {
         let error = OtherError(Arc::new(LongChain(intermediates.len())));
@@ -44,19 +54,36 @@ pub fn verify_chain<V, T>(
     if let Some(verifier) = without_lists {
         verify(verifier)?;
     }
-    let (mut accepted, mut refused) = (None, None);
-    for verifier in verifiers {
-        match verify(verifier) {
+    let (mut accepted, mut outdated, mut refused) = (None, None, None);
+    for set in verifiers {
+        match verify(&set.verifier) {
             Ok(verified) => accepted = Some(verified),
             Err(error @ rustls::Error::InvalidCertificate(CertificateError::Revoked)) => {
                 return Err(error);
             }
+            // The other partitions do not show if this partition contains the certificate.
+            Err(error) if set.are_partitions && is_outdated_list(&error) => outdated = Some(error),
             Err(error) if refused.as_ref().is_none_or(concerns_other_list) => refused = Some(error),
             Err(_) => {}
         }
     }
+    if let Some(outdated) = outdated {
+        return Err(outdated);
+    }
     let refused = refused.unwrap_or_else(|| rustls::Error::General("no verifier".to_owned()));
     accepted.ok_or(refused)
+}
+
+/// True if the revocation list is outdated. Its signature has been verified before, so the list
+/// comes from the authority of the certificate.
+fn is_outdated_list(error: &rustls::Error) -> bool {
+    matches!(
+        error,
+        rustls::Error::InvalidCertificate(
+            CertificateError::ExpiredRevocationList
+                | CertificateError::ExpiredRevocationListContext { .. }
+        )
+    )
 }
 
 /// True if a revocation list of another key of the authority can cause this error.
@@ -80,8 +107,14 @@ mod tests {
 
     type Verified = Result<(), rustls::Error>;
 
-    fn verified(results: &[Verified]) -> Verified {
-        verify_chain(None, results, &[], Clone::clone)
+    /// Verifies a chain with verifiers that have these results.
+    fn verified(results: &[Verified], are_partitions: bool) -> Verified {
+        let sets = results.iter().cloned().map(|verifier| SetVerifier {
+            verifier,
+            are_partitions,
+        });
+        let sets: Vec<_> = sets.collect();
+        verify_chain(None, &sets, &[], Clone::clone)
     }
 
     #[test]
@@ -99,9 +132,27 @@ mod tests {
             (vec![expired(), other()], expired()),
             (vec![other()], other()),
         ] {
-            assert_eq!(verified(&results), expected, "{results:?}");
+            assert_eq!(verified(&results, false), expected, "{results:?}");
+            assert_eq!(verified(&results, true), expected, "{results:?}");
         }
-        assert!(verified(&[]).is_err());
+        assert!(verified(&[], false).is_err());
+    }
+
+    /// An authority may begin to write the identifier of its key into its lists. A whole list
+    /// without the identifier is then in another set than the newer list.
+    #[test]
+    fn only_an_outdated_partition_refuses_a_chain_that_another_verifier_accepts() {
+        let outdated = || Err(rustls::Error::from(CertificateError::ExpiredRevocationList));
+        let revoked = || Err(rustls::Error::from(CertificateError::Revoked));
+        for (results, of_partitions, of_whole) in [
+            (vec![Ok(()), outdated()], outdated(), Ok(())),
+            (vec![outdated(), Ok(())], outdated(), Ok(())),
+            (vec![outdated(), revoked()], revoked(), revoked()),
+            (vec![outdated()], outdated(), outdated()),
+        ] {
+            assert_eq!(verified(&results, true), of_partitions, "{results:?}");
+            assert_eq!(verified(&results, false), of_whole, "{results:?}");
+        }
     }
 
     /// An authority can divide its revocation list into many partitions, each with a verifier.
@@ -109,11 +160,16 @@ mod tests {
     fn an_invalid_chain_is_verified_once_if_there_are_many_sets_of_lists() {
         let count = Cell::new(0);
         let expired = || Verified::Err(CertificateError::Expired.into());
-        let verify = |()| {
+        let verify = |&()| {
             count.set(count.get() + 1);
             expired()
         };
-        let verified = verify_chain(Some(()), [(); 100], &[], verify);
+        let set = SetVerifier {
+            verifier: (),
+            are_partitions: true,
+        };
+        let sets = vec![set; 100];
+        let verified = verify_chain(Some(&()), &sets, &[], verify);
         assert_eq!(verified, expired());
         assert_eq!(count.get(), 1);
     }
@@ -123,7 +179,11 @@ mod tests {
         let certificate = CertificateDer::from(Vec::new());
         for (count, is_verified) in [(6, true), (7, false), (880, false)] {
             let chain = vec![certificate.clone(); count];
-            let verified = verify_chain(None, [()], &chain, Ok);
+            let set = SetVerifier {
+                verifier: (),
+                are_partitions: false,
+            };
+            let verified = verify_chain(None, [&set], &chain, Ok);
             assert_eq!(verified.is_ok(), is_verified, "{count}: {verified:?}");
         }
     }

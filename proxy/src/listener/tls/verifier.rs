@@ -12,8 +12,8 @@ use tokio_rustls::rustls::{
 };
 
 use seawall_transport::{
-    AuthorityWithoutList, CertificateExpiry, Pem, authorities, authorities_without_list,
-    revocation_lists, sets_by_key, verify_chain,
+    AuthorityWithoutList, CertificateExpiry, ListSet, Pem, SetVerifier, authorities,
+    authorities_without_list, revocation_lists, sets_by_key, verify_chain,
 };
 
 use super::certificates::ServerTlsError;
@@ -44,7 +44,7 @@ enum ListUse {
 #[derive(Debug)]
 pub(super) struct ChainVerifier {
     /// One verifier for each set of revocation lists.
-    by_lists: Vec<Arc<dyn ClientCertVerifier>>,
+    by_lists: Vec<SetVerifier<Arc<dyn ClientCertVerifier>>>,
     /// A verifier without revocation lists. It returns the names of authorities and verifies
     /// signatures, which need no lists. If there are several sets of lists, it also verifies each
     /// chain first (see [`verify_chain`]).
@@ -73,7 +73,16 @@ impl ChainVerifier {
                 false => builder.allow_unauthenticated().build(),
             }
         };
-        let by_lists = sets_by_key(lists).into_iter().map(verifier);
+        let by_lists = sets_by_key(lists).into_iter().map(|set| {
+            let ListSet {
+                lists,
+                are_partitions,
+            } = set;
+            verifier(lists).map(|verifier| SetVerifier {
+                verifier,
+                are_partitions,
+            })
+        });
         Ok(Self {
             by_lists: by_lists.collect::<Result<_, _>>()?,
             without_lists: verifier(Vec::new())?,
@@ -123,7 +132,7 @@ impl ConnectedVerifier {
         // of the same name, or its issuer may not sign lists.
         let revoked = rustls::Error::InvalidCertificate(CertificateError::Revoked);
         let mut with_lists = self.0.by_lists.iter();
-        with_lists.any(|verifier| {
+        with_lists.any(|SetVerifier { verifier, .. }| {
             let verified = verifier.verify_client_cert(certificate, intermediates, since);
             verified.is_err_and(|error| error == revoked)
         })
@@ -448,6 +457,23 @@ mod tests {
         }
     }
 
+    /// The certificates do not name their partitions, so the outdated partition may be the one that
+    /// contains their revocation.
+    #[test]
+    fn a_client_is_refused_if_a_partition_of_the_revocation_list_is_outdated() {
+        let authority = Authority::generate();
+        let outdated = authority.list_with(Some("http://a/"), 2_024, 2_023, &[1]);
+        let current = authority.partition("http://b/", 2_025, &[2]);
+        for lists in [[&*outdated, &*current], [&*current, &*outdated]] {
+            let verifier = verifier(&[&authority.pem], &lists);
+            for (serial, is_revoked) in [(1, false), (2, true), (3, false)] {
+                let refused = verifier.verify(&[authority.client(serial)]);
+                assert_eq!(refused == revoked(), is_revoked, "{serial}: {refused:?}");
+                assert!(refused.is_err(), "{serial}");
+            }
+        }
+    }
+
     /// The clients connected in 2024, and their certificates have expired since.
     #[test]
     fn a_connected_client_is_refused_only_if_it_is_revoked_or_its_authority_is_not_trusted() {
@@ -484,8 +510,12 @@ mod tests {
     fn the_chain_of_a_connected_client_is_verified_once_without_lists_and_once_for_each_set() {
         let counting = Arc::new(CountingVerifier::default());
         let without_lists: Arc<dyn ClientCertVerifier> = counting.clone();
+        let set = SetVerifier {
+            verifier: Arc::clone(&without_lists),
+            are_partitions: false,
+        };
         let connected = ConnectedVerifier(ChainVerifier {
-            by_lists: repeat_n(Arc::clone(&without_lists), 3).collect(),
+            by_lists: repeat_n(set, 3).collect(),
             without_lists,
         });
         let chain = [CertificateDer::from(Vec::new())];

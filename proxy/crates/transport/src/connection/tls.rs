@@ -27,8 +27,8 @@ use tokio_rustls::{
 };
 
 use crate::{
-    CertificateExpiry, Pem, PemError, Stream, authorities, revocation_lists, sets_by_key,
-    verify_chain,
+    CertificateExpiry, ListSet, Pem, PemError, SetVerifier, Stream, authorities, revocation_lists,
+    sets_by_key, verify_chain,
 };
 
 /// The reason why TLS towards servers cannot be set up.
@@ -343,7 +343,11 @@ fn verifier(
     if settings.verification != Verification::Off {
         let roots = Arc::new(roots(settings.authorities, expiries)?);
         let lists = revocation_lists(&settings.revocation_lists, expiries)?;
-        for lists in sets_by_key(&lists) {
+        for ListSet {
+            lists,
+            are_partitions,
+        } in sets_by_key(&lists)
+        {
             let (roots, provider) = (Arc::clone(&roots), Arc::clone(provider));
             let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider)
                 .with_crls(lists)
@@ -352,7 +356,10 @@ fn verifier(
                 .only_check_end_entity_revocation()
                 .enforce_revocation_expiration()
                 .build()?;
-            verifiers.push(verifier);
+            verifiers.push(SetVerifier {
+                verifier,
+                are_partitions,
+            });
         }
     }
     Ok(Verifier {
@@ -381,7 +388,7 @@ struct Verifier {
     /// One verifier for each set of revocation lists. Unused with [`Verification::Off`]: Seawall
     /// then accepts any certificate. Users request this with `tlsAllowInvalidCertificates`, usually
     /// for tests.
-    verifiers: Vec<Arc<WebPkiServerVerifier>>,
+    verifiers: Vec<SetVerifier<Arc<WebPkiServerVerifier>>>,
     verification: Verification,
     provider: Arc<CryptoProvider>,
 }
