@@ -202,8 +202,8 @@ mod tests {
     use super::*;
     use crate::{
         Certificate, GaugeStep, GaugeTimeline, GaugeValues, Heatmap, HeatmapColumn, Namespace,
-        Namespaces, Pool, Pools, Report, Shape, Shapes, Status, Storm, Storms, Tick, Timeline,
-        TimelineStep,
+        Namespaces, Pool, Pools, Report, Shape, Shapes, Sparklines, Status, Storm, Storms, Tick,
+        Timeline, TimelineStep,
     };
     use seawall_stats::Distribution;
 
@@ -465,6 +465,31 @@ mod tests {
         let steps = merged.steps.iter();
         let steps: Vec<_> = steps.map(|s| (s.at, s.seconds, s.count)).collect();
         assert_eq!(steps, [(20.0, 10.0, 2_000), (30.0, 2.0, 200)]);
+    }
+
+    /// The loads of one shape, in steps of `step_seconds` seconds from `from` on.
+    fn sparklines(from: f64, step_seconds: f64, loads: &[f64]) -> Sparklines {
+        Sparklines {
+            from,
+            shapes: [("a".to_owned(), loads.to_vec())].into(),
+            step_seconds,
+        }
+    }
+
+    #[test]
+    fn sparklines_with_steps_of_different_lengths_are_combined_into_the_longer_steps() {
+        let short = sparklines(
+            1_010.0,
+            10.0,
+            &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0],
+        );
+        let long = sparklines(960.0, 60.0, &[1_000.0, 2_000.0]);
+        for (mut merged, other) in [(short.clone(), long.clone()), (long, short)] {
+            merged.merge(other);
+            assert_eq!((merged.from, merged.step_seconds), (960.0, 60.0));
+            // The first short step begins in the first long step, and the last in the third.
+            assert_eq!(merged.shapes["a"], [1_001.0, 2_126.0, 128.0]);
+        }
     }
 
     #[test]

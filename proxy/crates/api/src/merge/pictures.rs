@@ -203,24 +203,24 @@ fn combined(steps: Vec<GaugeStep>, seconds: f64) -> Vec<GaugeStep> {
 const MAX_STEPS: usize = 10_000;
 
 impl Merge for Sparklines {
-    /// Adds the loads of steps that begin at the same time. If the steps of `other` have another
-    /// length, `other` is ignored, because its steps cannot be added.
+    /// Adds the loads of steps that begin at the same time. If the steps of the two instances have
+    /// different lengths, the shorter steps are combined into steps of the greater length.
     fn merge(&mut self, other: Self) {
         if self.shapes.is_empty() {
             *self = other;
             return;
         }
-        if other.shapes.is_empty() || other.step_seconds != self.step_seconds {
+        if other.shapes.is_empty() {
             return;
         }
-        let from = self.from.min(other.from);
-        let step_seconds = self.step_seconds;
+        let step_seconds = self.step_seconds.max(other.step_seconds).max(1.0);
+        let from = start_of_step(self.from.min(other.from), step_seconds);
         let mut shapes: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for lines in [std::mem::take(self), other] {
-            let offset = whole_steps((lines.from - from) / step_seconds.max(1.0));
+            let indexes = lines.indexes(from, step_seconds);
             for (id, loads) in lines.shapes {
                 let sums = shapes.entry(id).or_default();
-                for (at, load) in (offset..MAX_STEPS).zip(loads) {
+                for (at, load) in indexes.iter().copied().zip(loads) {
                     if sums.len() <= at {
                         sums.resize(at + 1, 0.0);
                     }
@@ -237,6 +237,28 @@ impl Merge for Sparklines {
             shapes,
             step_seconds,
         };
+    }
+}
+
+impl Sparklines {
+    /// For each step, the index of the longer step in which it begins. The longer steps have a
+    /// length of `seconds`, and the first of them begins at `from`. Steps that would begin in the
+    /// longer step [`MAX_STEPS`] or after it are omitted.
+    fn indexes(&self, from: f64, seconds: f64) -> Vec<usize> {
+        let steps = self.shapes.values().map(Vec::len).max().unwrap_or_default();
+        let first = start_of_step(self.from, seconds);
+        let mut index = whole_steps((first - from) / seconds);
+        let (mut at, mut end) = (self.from, first + seconds);
+        let mut indexes = Vec::new();
+        while indexes.len() < steps && index < MAX_STEPS {
+            indexes.push(index);
+            at += self.step_seconds.max(1.0);
+            if at >= end {
+                index += 1;
+                end += seconds;
+            }
+        }
+        indexes
     }
 }
 
