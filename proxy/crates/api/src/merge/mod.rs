@@ -493,6 +493,14 @@ mod tests {
     }
 
     #[test]
+    fn an_instance_whose_clock_is_years_behind_does_not_remove_the_sparklines_of_others() {
+        let own = sparklines(1_795_200_000.0, 10.0, &[1.0, 2.0]);
+        let mut merged = own.clone();
+        merged.merge(sparklines(0.0, 10.0, &[4.0]));
+        assert_eq!((merged.from, merged.shapes), (own.from, own.shapes));
+    }
+
+    #[test]
     fn a_merged_step_that_has_not_ended_on_any_instance_keeps_its_start() {
         let step = |seconds: f64| TimelineStep {
             at: 1_200.0,

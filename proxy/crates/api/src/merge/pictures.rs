@@ -202,18 +202,25 @@ fn combined(steps: Vec<GaugeStep>, seconds: f64) -> Vec<GaugeStep> {
 /// other instances. Without the limit, the merged sparklines would then have millions of steps.
 const MAX_STEPS: usize = 10_000;
 
+/// If the sparklines of two instances begin at least this number of steps apart, the clock of one
+/// instance is wrong. The number is half of [`MAX_STEPS`], so that merged sparklines have room for
+/// the steps of both instances if their clocks are right.
+const FAR_STEPS: usize = MAX_STEPS / 2;
+
 impl Merge for Sparklines {
     /// Adds the loads of steps that begin at the same time. If the steps of the two instances have
-    /// different lengths, the shorter steps are combined into steps of the greater length.
+    /// different lengths, the shorter steps are combined into steps of the greater length. If
+    /// `other` begins at least [`FAR_STEPS`] steps before or after `self`, `other` is ignored.
     fn merge(&mut self, other: Self) {
         if self.shapes.is_empty() {
             *self = other;
             return;
         }
-        if other.shapes.is_empty() {
+        let step_seconds = self.step_seconds.max(other.step_seconds).max(1.0);
+        let distance = (other.from - self.from).abs() / step_seconds;
+        if other.shapes.is_empty() || whole_steps(distance) >= FAR_STEPS {
             return;
         }
-        let step_seconds = self.step_seconds.max(other.step_seconds).max(1.0);
         let from = start_of_step(self.from.min(other.from), step_seconds);
         let mut shapes: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for lines in [std::mem::take(self), other] {
