@@ -171,8 +171,8 @@ pub struct Leaving<'a> {
     pub how: Departure,
 }
 
-/// Counts by name. The first 64 names are counted separately. All further names are counted
-/// together as `other`.
+/// Counts by name. At most 64 names are counted separately. All further names are counted together
+/// as `other`.
 #[derive(Clone, Debug, Default)]
 pub struct Names(HashMap<Box<str>, u64>);
 
@@ -186,17 +186,38 @@ impl Names {
         *self.0.entry(name.into()).or_default() += more;
     }
 
-    /// Adds the counts of a later period. Frequent names are added first: once the limit is
-    /// reached, the remaining names are counted as `other`.
+    /// Adds the counts of a later period. Frequent names are added first. Once the limit is
+    /// reached, a new name replaces the name with the lowest count, but only if the count of the
+    /// new name is higher. So names with few counts do not displace all later names.
     fn merge(&mut self, later: &Self) {
         let ranked = later.ranked();
         // `add` counts a new name separately only while there are fewer than `NAMES` entries. So
         // the count of `other` is added last: if it were added earlier, its entry would take the
         // place of a name.
         let (others, named): (Vec<_>, Vec<_>) = ranked.into_iter().partition(|of| of.0 == OTHERS);
-        for (name, count) in named.into_iter().chain(others) {
+        for (name, count) in named {
+            let is_full = self.0.len() >= NAMES && !self.0.contains_key(name);
+            let lightest = is_full.then(|| self.lightest()).flatten();
+            match lightest.filter(|(_, least)| *least < count) {
+                Some((lightest, least)) => {
+                    self.0.remove(&lightest);
+                    self.0.insert(name.into(), count);
+                    self.add(OTHERS, least);
+                }
+                None => self.add(name, count),
+            }
+        }
+        for (name, count) in others {
             self.add(name, count);
         }
+    }
+
+    /// The name with the lowest count, except `other`, and its count. Of several such names, the
+    /// last in alphabetical order.
+    fn lightest(&self) -> Option<(Box<str>, u64)> {
+        let mut ranked = self.ranked().into_iter().rev();
+        let lightest = ranked.find(|(name, _)| *name != OTHERS);
+        lightest.map(|(name, count)| (name.into(), count))
     }
 
     /// The names and their counts, the most frequent first.
@@ -251,12 +272,32 @@ mod tests {
         later.add("b", 9);
         later.add("c", 2);
         all.merge(&later);
-        assert_eq!(all.ranked()[..2], [("b", 9), (OTHERS, 3)]);
+        assert_eq!(all.ranked()[..3], [("b", 9), ("c", 2), (OTHERS, 2)]);
         assert_eq!(all.ranked().len(), NAMES + 1);
         // `merge` adds `other` last, so that its entry does not take the place of a name.
         let mut again = Names::default();
         again.merge(&all);
         assert_eq!(again.ranked(), all.ranked());
+    }
+
+    /// Clients choose the names of their applications. So a client can send many names before
+    /// another application connects.
+    #[test]
+    fn invented_names_do_not_keep_a_more_frequent_later_name_from_being_counted_separately() {
+        let mut all = Names::default();
+        for second in 0..3 {
+            let mut later = Names::default();
+            if second > 0 {
+                later.add("shop", 50);
+            }
+            (0..NAMES).for_each(|n| later.add(&format!("invented {second} {n}"), 1));
+            all.merge(&later);
+        }
+        let ranked = all.ranked();
+        assert!(ranked.contains(&("shop", 100)), "{ranked:?}");
+        assert_eq!(ranked.len(), NAMES + 1);
+        let sum: u64 = ranked.iter().map(|(_, count)| count).sum();
+        assert_eq!(sum, 3 * u64::try_from(NAMES).unwrap() + 100);
     }
 
     #[test]
