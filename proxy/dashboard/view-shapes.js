@@ -9,7 +9,11 @@ import { address, opened, range } from "./state.js";
 
 /** @typedef {import("./types.js").Page} Page */
 /** @typedef {import("./types.js").Shape} Shape */
-/** @typedef {{seconds: number, load: number}} Totals */
+/**
+ * The time and the server load that the figures cover. `seconds` is `null` if the time is not the
+ * same for all instances: a sum of their figures then has no rate.
+ * @typedef {{seconds: number | null, load: number}} Totals
+ */
 
 /** Maximum number of rows. The API does not return more shapes. */
 const MAX_ROWS = 10_000;
@@ -25,6 +29,15 @@ const SPARE_ROWS = 6;
  * @property {(shape: Shape, totals: Totals) => import("./dom.js").Child} show
  */
 
+/**
+ * @param {number} value
+ * @param {Totals} totals
+ * @param {(rate: number) => string} format
+ */
+function perSecond(value, { seconds }, format) {
+  return seconds === null ? "–" : format(value / seconds);
+}
+
 /** @type {Column[]} */
 export const COLUMNS = [
   {
@@ -37,7 +50,8 @@ export const COLUMNS = [
     key: "load",
     title: "Load",
     value: (s) => s.load_ms,
-    show: (s, t) => `${number(s.load_ms / t.seconds)} ms/s`,
+    show: (s, t) =>
+      t.seconds === null ? duration(s.load_ms) : `${number(s.load_ms / t.seconds)} ms/s`,
   },
   {
     key: "share",
@@ -50,7 +64,7 @@ export const COLUMNS = [
     key: "count",
     title: "Count/s",
     value: (s) => s.count,
-    show: (s, t) => number(s.count / t.seconds),
+    show: (s, t) => perSecond(s.count, t, number),
   },
   { key: "errors", title: "Errors", value: (s) => s.errors, show: (s) => integer(s.errors) },
   {
@@ -69,13 +83,13 @@ export const COLUMNS = [
     key: "bytes",
     title: "Bytes/s",
     value: (s) => s.request_bytes + s.reply_bytes,
-    show: (s, t) => bytes((s.request_bytes + s.reply_bytes) / t.seconds),
+    show: (s, t) => perSecond(s.request_bytes + s.reply_bytes, t, bytes),
   },
   {
     key: "documents",
     title: "Docs/s",
     value: (s) => s.documents,
-    show: (s, t) => number(s.documents / t.seconds),
+    show: (s, t) => perSecond(s.documents, t, number),
   },
   { key: "trend", title: "Load over time", value: (s) => s.load_ms, show: () => "" },
 ];
@@ -106,6 +120,7 @@ class Rows {
     this.page = page;
     /** @type {Shape[]} */
     this.shapes = [];
+    /** @type {Totals} */
     this.totals = { seconds: 1, load: 1 };
     /** @type {Record<string, number[]>} */
     this.trends = {};
@@ -281,17 +296,18 @@ export function shapesView(page) {
         ),
         /** @type {Promise<import("./types.js").Status>} */ (get("status", signal)),
       ]);
-      rows.totals.seconds = status.uptime_seconds || 1;
+      rows.totals.seconds = secondsSinceStart(status);
       return all;
     },
     (result) => {
       reply = result;
       const isSinceStart = result.since_seconds === undefined;
+      const covered =
+        rows.totals.seconds === null
+          ? "the figures of each instance cover the time since its start, so there are no rates"
+          : "the figures cover the time since the start";
       // Replaces also the message about an earlier request that failed.
-      fill(
-        why,
-        isSinceStart && note("The history is off: the figures cover the time since the start."),
-      );
+      fill(why, isSinceStart && note(`The history is off: ${covered}.`));
       const load =
         result.shapes.reduce((sum, shape) => sum + shape.load_ms, result.other.load_ms) || 1;
       rows.totals = { seconds: result.since_seconds || rows.totals.seconds, load };
@@ -308,6 +324,15 @@ export function shapesView(page) {
     },
     { seconds: 60 },
   );
+}
+
+/**
+ * The number of seconds that figures since the start cover. `null` for the merged status of several
+ * instances, which has only the longest time since a start.
+ * @param {import("./types.js").Status} status
+ */
+export function secondsSinceStart({ uptime_seconds, instances }) {
+  return instances ? null : uptime_seconds || 1;
 }
 
 /**

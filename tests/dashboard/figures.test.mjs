@@ -5,7 +5,9 @@ import { after, before, test } from "node:test";
 import { pauseAfter } from "../../proxy/dashboard/api.js";
 import { livePoints, nearest, points } from "../../proxy/dashboard/chart.js";
 import { changeText } from "../../proxy/dashboard/view-shape.js";
+import { COLUMNS, secondsSinceStart } from "../../proxy/dashboard/view-shapes.js";
 import { api, launch, open, variable } from "./browser.mjs";
+import { manyShapes } from "./fabricated.mjs";
 
 /** The address of a Seawall whose operations have ended. */
 const ADMIN = variable("SEAWALL_ADMIN");
@@ -53,6 +55,20 @@ test("the page requests figures again after at most a minute", () => {
   // The machine slept while a reply was awaited.
   assert.equal(pauseAfter(3_600_000, false, 10), 60_000);
   assert.equal(pauseAfter(20, true, 60), 60_000);
+});
+
+test("the figures of several instances since their starts have no rates", () => {
+  const [shape] = manyShapes(1).shapes;
+  const shown = (/** @type {any} */ status) => {
+    const totals = { seconds: secondsSinceStart(status), load: 1 };
+    const keys = ["load", "count", "bytes", "documents"];
+    const columns = COLUMNS.filter(({ key }) => keys.includes(key));
+    return columns.map((column) => column.show(shape, totals));
+  };
+  assert.deepEqual(shown({ uptime_seconds: 10 }), ["0.25 ms/s", "0.10", "10 B", "0"]);
+  // A merged status has only the longest time since a start.
+  const instances = [{ address: "this instance" }, { address: "http://127.0.0.1:1" }];
+  assert.deepEqual(shown({ uptime_seconds: 10, instances }), ["2.50 ms", "–", "–", "–"]);
 });
 
 test("a reply that cannot be drawn is reported, and the request is repeated", async () => {
