@@ -98,7 +98,8 @@ impl StormDetector {
         })
     }
 
-    /// Ends the storm. If the churn stays high, a new storm begins.
+    /// Ends the storm, if there is one. If the churn stays high for [`Self::BEGINS_AFTER`] further
+    /// seconds, a new storm begins.
     pub(super) fn end_storm(&mut self) {
         self.is_storm = false;
         self.against = 0;

@@ -71,18 +71,20 @@ pub(super) struct Storms {
 impl Storms {
     /// Updates the detector with the traffic since the previous call, which was usually a second
     /// ago. If a storm began or ended in this time, returns the change and the storm. If the clock
-    /// jumped since the previous call, a storm ends with that call.
+    /// jumped since the previous call, a storm ends with that call, and the seconds with high churn
+    /// before the jump do not count for the beginning of a storm.
     pub(super) fn second(
         &mut self,
         traffic: &Traffic,
         now: SystemTime,
     ) -> Option<(StormChange, Storm)> {
         let last = self.last.replace(now);
-        if let Some(last) = last.filter(|last| has_jumped(*last, now))
-            && let Some(ended) = self.end(last)
-        {
+        if let Some(last) = last.filter(|last| has_jumped(*last, now)) {
+            self.suspected = None;
             self.detector.end_storm();
-            return Some(ended);
+            if let Some(ended) = self.end(last) {
+                return Some(ended);
+            }
         }
         let seconds = whole_seconds(last, now);
         let arrivals = traffic.arrivals.div_ceil(seconds);
@@ -302,6 +304,24 @@ mod tests {
             assert_eq!(ended.ended_at, Some(last), "{is_forward}");
             assert_eq!(ended.traffic.arrivals, 500);
         }
+    }
+
+    /// Two seconds with high churn are not a storm yet, because a storm begins with the third.
+    #[test]
+    fn a_storm_that_begins_after_the_clock_was_set_back_does_not_begin_in_the_future() {
+        const HOUR: Duration = Duration::from_secs(3_600);
+        let mut scene = Scene::new();
+        scene.now += 2 * HOUR;
+        scene.seconds(30, &Traffic::default());
+        scene.seconds(2, &traffic(100, &CLIENT));
+        scene.now -= HOUR;
+        let set_back_to = scene.now;
+        scene.seconds(3, &traffic(100, &CLIENT));
+        let [(_, StormChange::Began, began)] = &*scene.changes else {
+            panic!("{:?}", scene.changes);
+        };
+        assert_eq!(began.started_at, set_back_to);
+        assert_eq!(began.traffic.arrivals, 300);
     }
 
     #[test]
