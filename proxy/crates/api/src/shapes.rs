@@ -51,6 +51,8 @@ pub(super) fn load_ms(listed: &[Shape], other: &Other) -> f64 {
 
 /// The name and the figures of a shape. The figures of a period come from the history of the
 /// statistics. The figures since Seawall started come from the shape table: counters in memory.
+/// They begin when the shape gets its row in this table. A row that counts several shapes contains
+/// the operations before this time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shape {
@@ -86,8 +88,8 @@ pub struct Shape {
     /// reply about one shape has it if the shape table has a row for this shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors_by_code: Option<Vec<CodeCount>>,
-    /// When the shape was first seen since Seawall started. If the shape table has no row for the
-    /// shape: when the shape was first seen in the period. Absent in
+    /// When the first operation that the shape's row in the shape table counts was seen. If the
+    /// shape table has no row for the shape: when the shape was first seen in the period. Absent in
     /// [`Changes`](crate::Changes).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_seen: Option<Moment>,
