@@ -449,7 +449,7 @@ impl Topology {
             return;
         }
         tracing::warn!(server = %pool.address(), "pool cleared");
-        self.update(pool.address(), |member| {
+        self.update_server_of(pool, |member| {
             member.server.suspect(Instant::now());
             member.wake_prober.notify_one();
         });
@@ -488,7 +488,7 @@ impl Topology {
             self.report_failure(pool, generation);
             return;
         }
-        self.update(pool.address(), |member| {
+        self.update_server_of(pool, |member| {
             let is_secondary = member.server.server_type == ServerType::Secondary;
             let is_recovering = matches!(
                 code,
@@ -598,6 +598,17 @@ impl Topology {
         }
     }
 
+    /// Changes the server of `pool`. Does nothing if the server has left the deployment, even if a
+    /// server with the same address has joined since then. That server has another pool.
+    fn update_server_of(&self, pool: &Arc<ServerPool>, change: impl FnOnce(&mut Member)) {
+        let mut state = self.state.lock();
+        let member = state.members.get_mut(pool.address());
+        if let Some(member) = member.filter(|member| Arc::ptr_eq(&member.pool, pool)) {
+            change(member);
+            self.publish(&mut state);
+        }
+    }
+
     fn publish(&self, state: &mut TopologyState) {
         state.remember_servers();
         let mut members: Vec<_> = state.members.values().collect();
@@ -650,6 +661,38 @@ mod tests {
     use super::*;
     use crate::pool::tests::limits;
     use seawall_auth::NonceSource;
+
+    /// If a server leaves the deployment and joins it again, it gets a new pool. An operation at the
+    /// former pool may still run, and may end with an error.
+    #[tokio::test]
+    async fn an_error_at_the_former_pool_of_a_server_that_joined_again_does_not_demote_it() {
+        let nonces = Arc::new(NonceSource::new().unwrap());
+        let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
+        let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
+        let recorder = Recorder::without_shapes();
+        let metrics = recorder.server(&address.to_string());
+        let topology =
+            Topology::of_standalone(address.clone(), limits(), connector.clone(), recorder);
+        let former = Arc::clone(&topology.snapshot().pools[0]);
+        let runtime = Handle::current();
+        let current = ServerPool::new(address.clone(), limits(), connector, metrics, runtime);
+        let joined = Member {
+            server: ServerDescription {
+                server_type: ServerType::Primary,
+                ..ServerDescription::unknown(address.clone())
+            },
+            pool: Arc::clone(&current),
+            wake_prober: Arc::default(),
+            removed: CancellationToken::new(),
+        };
+        topology.state.lock().members.insert(address, joined);
+        for (pool, is_demoted) in [(former, false), (current, true)] {
+            let code = INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
+            topology.report_state_change(&pool, pool.generation(), code);
+            let servers = &topology.snapshot().description.servers;
+            assert_eq!(servers[0].is_demoted(), is_demoted);
+        }
+    }
 
     /// A clear of the pool begins a new *generation* of connections.
     #[tokio::test]
