@@ -662,29 +662,40 @@ mod tests {
     use crate::pool::tests::limits;
     use seawall_auth::NonceSource;
 
+    /// The time limit for each new connection and each probe. It is longer than any step of the
+    /// tests, so it never expires.
+    pub(super) const LIMIT: Duration = Duration::from_secs(10);
+
+    /// A topology whose only server is a standalone at this address. Nothing monitors the server.
+    pub(super) fn topology_at(address: &ServerAddress) -> Arc<Topology> {
+        let nonces = Arc::new(NonceSource::new().unwrap());
+        let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
+        let recorder = Recorder::without_shapes();
+        Topology::of_standalone(address.clone(), limits(), connector, recorder)
+    }
+
+    /// A member of the deployment whose server has this type.
+    pub(super) fn member(server_type: ServerType, pool: &Arc<ServerPool>) -> Member {
+        Member {
+            server: ServerDescription {
+                server_type,
+                ..ServerDescription::unknown(pool.address().clone())
+            },
+            pool: Arc::clone(pool),
+            wake_prober: Arc::default(),
+            removed: CancellationToken::new(),
+        }
+    }
+
     /// If a server leaves the deployment and joins it again, it gets a new pool. An operation at the
     /// former pool may still run, and may end with an error.
     #[tokio::test]
     async fn an_error_at_the_former_pool_of_a_server_that_joined_again_does_not_demote_it() {
-        let nonces = Arc::new(NonceSource::new().unwrap());
-        let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
         let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
-        let recorder = Recorder::without_shapes();
-        let metrics = recorder.server(&address.to_string());
-        let topology =
-            Topology::of_standalone(address.clone(), limits(), connector.clone(), recorder);
-        let former = Arc::clone(&topology.snapshot().pools[0]);
-        let runtime = Handle::current();
-        let current = ServerPool::new(address.clone(), limits(), connector, metrics, runtime);
-        let joined = Member {
-            server: ServerDescription {
-                server_type: ServerType::Primary,
-                ..ServerDescription::unknown(address.clone())
-            },
-            pool: Arc::clone(&current),
-            wake_prober: Arc::default(),
-            removed: CancellationToken::new(),
-        };
+        let topology = topology_at(&address);
+        let [former, current] =
+            [&topology, &topology_at(&address)].map(|of| Arc::clone(&of.snapshot().pools[0]));
+        let joined = member(ServerType::Primary, &current);
         topology.state.lock().members.insert(address, joined);
         for (pool, is_demoted) in [(former, false), (current, true)] {
             let code = INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
@@ -697,11 +708,7 @@ mod tests {
     /// A clear of the pool begins a new *generation* of connections.
     #[tokio::test]
     async fn a_shutdown_error_on_a_connection_of_an_earlier_generation_does_not_clear_the_pool() {
-        let nonces = Arc::new(NonceSource::new().unwrap());
-        let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
-        let address = "127.0.0.1:1".parse().unwrap();
-        let recorder = Recorder::without_shapes();
-        let topology = Topology::of_standalone(address, limits(), connector, recorder);
+        let topology = topology_at(&"127.0.0.1:1".parse().unwrap());
         let pool = Arc::clone(&topology.snapshot().pools[0]);
         let first = pool.generation();
         topology.report_state_change(&pool, first, SHUTDOWN_IN_PROGRESS);

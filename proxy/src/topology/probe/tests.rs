@@ -21,23 +21,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Probe, ProbeOutcome, ProbeReply, keep_probing, probe};
 use crate::{
-    observe::Recorder,
-    pool::{Demand, ServerPool, tests::limits},
+    pool::{Checkout, Demand, ServerPool},
     runtime::OccasionalLog,
     scripted::{Response, ScriptedServer},
-    topology::{Member, ServerDescription, ServerType, Snapshot, Topology},
+    topology::{
+        ServerType, Snapshot, Topology,
+        tests::{LIMIT, member, topology_at},
+    },
 };
-use seawall_auth::{Identity, Login, NonceSource};
+use seawall_auth::{Identity, Login};
 use seawall_command::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
 use seawall_locks::Mutex;
 use seawall_transport::{
     Sharer,
-    connection::{Authorities, Connector, ServerAddress, ServerTls, TlsSettings, Verification},
+    connection::{Authorities, Interrupt, ServerAddress, ServerTls, TlsSettings, Verification},
 };
-
-/// The time limit for each new connection and each probe. It is longer than any step of these
-/// tests, so it never expires.
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// A server that replies to `buildInfo` with the current value of `version`.
 async fn server_of(version: Arc<Mutex<&'static str>>) -> ScriptedServer {
@@ -74,17 +72,26 @@ fn reply_with(hello: RawDocumentBuf, asked_at: Instant) -> ProbeReply {
     }
 }
 
-/// A member of the deployment whose server has this type.
-fn member(server_type: ServerType, pool: &Arc<ServerPool>) -> Member {
-    Member {
-        server: ServerDescription {
-            server_type,
-            ..ServerDescription::unknown(pool.address().clone())
-        },
-        pool: Arc::clone(pool),
-        wake_prober: Arc::default(),
-        removed: CancellationToken::new(),
-    }
+/// Begins an operation at a server. Returns the operation's checkout, and the signal that ends its
+/// wait for a reply.
+async fn begin_operation(pool: &Arc<ServerPool>) -> (Checkout, Arc<Interrupt>) {
+    let user = Arc::new(Identity::new("u", "admin", None, Login::Anonymous));
+    let (demand, deadline) = (Demand::slot(Sharer::Local, 1), Instant::now() + LIMIT);
+    let mut checkout = pool.check_out(&user, demand, deadline).await.unwrap();
+    let interrupt = Arc::clone(&checkout.begin().interrupt);
+    (checkout, interrupt)
+}
+
+/// Like [`keep_probing`], for the server of `pool`.
+async fn probe_repeatedly(
+    topology: &Arc<Topology>,
+    pool: &Arc<ServerPool>,
+    wake: &Arc<Notify>,
+    removed: &CancellationToken,
+) {
+    let address = pool.address().clone();
+    let (topology, pool) = (Arc::downgrade(topology), Arc::downgrade(pool));
+    keep_probing(topology, pool, address, Arc::clone(wake), removed.clone()).await;
 }
 
 /// The version that the probe read with `buildInfo`; `None` if the probe did not send `buildInfo`.
@@ -97,11 +104,8 @@ fn version_in(reply: &ProbeReply) -> Option<&str> {
 async fn a_probe_over_a_new_connection_reads_the_version_of_an_upgraded_server() {
     let version = Arc::new(Mutex::new("A"));
     let server = server_of(Arc::clone(&version)).await;
-    let nonces = Arc::new(NonceSource::new().unwrap());
-    let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
-    let recorder = Recorder::without_shapes();
     let address = server.address();
-    let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
+    let topology = topology_at(address);
     let (mut connection, failures) = (None, OccasionalLog::default());
     let first = replied(probe(&topology, address, &mut connection, &failures).await);
     assert_eq!(version_in(&first), Some("A"));
@@ -121,11 +125,8 @@ async fn a_probe_over_a_new_connection_reads_the_version_of_an_upgraded_server()
 #[tokio::test]
 async fn probes_of_a_failed_server_and_probes_after_a_tls_reload_use_new_connections() {
     let server = server_of(Arc::new(Mutex::new("A"))).await;
-    let nonces = Arc::new(NonceSource::new().unwrap());
-    let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
-    let recorder = Recorder::without_shapes();
     let address = server.address();
-    let topology = Topology::of_standalone(address.clone(), limits(), connector.clone(), recorder);
+    let topology = topology_at(address);
     let (mut connection, failures) = (None, OccasionalLog::default());
     replied(probe(&topology, address, &mut connection, &failures).await);
     replied(probe(&topology, address, &mut connection, &failures).await);
@@ -145,8 +146,8 @@ async fn probes_of_a_failed_server_and_probes_after_a_tls_reload_use_new_connect
         revocation_lists: Vec::new(),
         verification: Verification::Full,
     });
-    connector.set_tls(Arc::new(tls.unwrap()));
-    connector.set_limit(Duration::ZERO);
+    topology.connector().set_tls(Arc::new(tls.unwrap()));
+    topology.connector().set_limit(Duration::ZERO);
     let outcome = probe(&topology, address, &mut connection, &failures).await;
     assert!(matches!(outcome, ProbeOutcome::Silent));
 }
@@ -166,31 +167,15 @@ async fn operations_fail_if_their_server_hangs_after_it_has_left_the_deployment(
         }
     };
     let server = ScriptedServer::start(new_script).await;
-    let nonces = Arc::new(NonceSource::new().unwrap());
-    let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
-    let recorder = Recorder::without_shapes();
-    let address = server.address().clone();
-    let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
+    let topology = topology_at(server.address());
     let pool = Arc::clone(&topology.snapshot().pools[0]);
-    let user = Arc::new(Identity::new("u", "admin", None, Login::Anonymous));
-    let (demand, deadline) = (Demand::slot(Sharer::Local, 1), Instant::now() + LIMIT);
-    let mut checkout = pool.check_out(&user, demand, deadline).await.unwrap();
-    let interrupt = Arc::clone(&checkout.begin().interrupt);
+    let (checkout, interrupt) = begin_operation(&pool).await;
     pool.close();
     is_hung.store(true, Ordering::Relaxed);
     pause();
-    let removed = CancellationToken::new();
+    let (wake, removed) = (Arc::default(), CancellationToken::new());
     removed.cancel();
-    let probing = || {
-        let (topology, pool) = (Arc::downgrade(&topology), Arc::downgrade(&pool));
-        keep_probing(
-            topology,
-            pool,
-            address.clone(),
-            Arc::default(),
-            removed.clone(),
-        )
-    };
+    let probing = || probe_repeatedly(&topology, &pool, &wake, &removed);
     tokio::select! {
         () = probing() => panic!("an operation uses the pool"),
         () = poll_fn(|cx| interrupt.poll_raised(cx)) => {}
@@ -219,24 +204,11 @@ async fn operations_at_a_removed_server_continue_if_the_server_gets_no_new_conne
         }
     };
     let server = ScriptedServer::start(new_script).await;
-    let nonces = Arc::new(NonceSource::new().unwrap());
-    let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
-    let recorder = Recorder::without_shapes();
-    let address = server.address().clone();
-    let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
+    let topology = topology_at(server.address());
     let pool = Arc::clone(&topology.snapshot().pools[0]);
-    let user = Arc::new(Identity::new("u", "admin", None, Login::Anonymous));
-    let (demand, deadline) = (Demand::slot(Sharer::Local, 1), Instant::now() + LIMIT);
-    let mut checkout = pool.check_out(&user, demand, deadline).await.unwrap();
-    let interrupt = Arc::clone(&checkout.begin().interrupt);
-    let (wake, removed) = (Arc::new(Notify::new()), CancellationToken::new());
-    let mut probing = pin!(keep_probing(
-        Arc::downgrade(&topology),
-        Arc::downgrade(&pool),
-        address,
-        Arc::clone(&wake),
-        removed.clone(),
-    ));
+    let (_checkout, interrupt) = begin_operation(&pool).await;
+    let (wake, removed) = (Arc::default(), CancellationToken::new());
+    let mut probing = pin!(probe_repeatedly(&topology, &pool, &wake, &removed));
     for _ in ["before the removal", "after the removal"] {
         tokio::select! {
             () = &mut probing => panic!("an operation uses the pool"),
@@ -252,11 +224,8 @@ async fn operations_at_a_removed_server_continue_if_the_server_gets_no_new_conne
 
 #[tokio::test(start_paused = true)]
 async fn a_reply_to_a_hello_that_was_sent_before_a_demotion_does_not_end_the_demotion() {
-    let nonces = Arc::new(NonceSource::new().unwrap());
-    let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
-    let recorder = Recorder::without_shapes();
     let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
-    let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
+    let topology = topology_at(&address);
     let pool = Arc::clone(&topology.snapshot().pools[0]);
     let primary = member(ServerType::Primary, &pool);
     topology
@@ -281,11 +250,8 @@ async fn a_reply_to_a_hello_that_was_sent_before_a_demotion_does_not_end_the_dem
 /// The host of a former member of the deployment may now belong to another cluster.
 #[tokio::test]
 async fn the_cluster_time_of_a_server_that_may_belong_to_another_cluster_is_ignored() {
-    let nonces = Arc::new(NonceSource::new().unwrap());
-    let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
-    let recorder = Recorder::without_shapes();
     let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
-    let topology = Topology::of_standalone(address.clone(), limits(), connector, recorder);
+    let topology = topology_at(&address);
     let pool = Arc::clone(&topology.snapshot().pools[0]);
     let own = Some("own");
     for (own_name, server_type, set_name, is_accepted) in [
