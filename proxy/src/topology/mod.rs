@@ -452,6 +452,7 @@ impl Topology {
         self.update_server_of(pool, |member| {
             member.server.suspect(Instant::now());
             member.wake_prober.notify_one();
+            true
         });
     }
 
@@ -489,15 +490,19 @@ impl Topology {
             return;
         }
         self.update_server_of(pool, |member| {
+            if member.server.is_demoted() {
+                // The first error has woken the prober.
+                return false;
+            }
+            member.wake_prober.notify_one();
             let is_secondary = member.server.server_type == ServerType::Secondary;
             let is_recovering = matches!(
                 code,
                 INTERRUPTED_DUE_TO_REPL_STATE_CHANGE | NOT_PRIMARY_OR_SECONDARY
             );
-            if !is_secondary || is_recovering {
-                member.server.demoted_since.get_or_insert(Instant::now());
-            }
-            member.wake_prober.notify_one();
+            let is_demotion = !is_secondary || is_recovering;
+            member.server.demoted_since = is_demotion.then(Instant::now);
+            is_demotion
         });
     }
 
@@ -599,12 +604,14 @@ impl Topology {
     }
 
     /// Changes the server of `pool`. Does nothing if the server has left the deployment, even if a
-    /// server with the same address has joined since then. That server has another pool.
-    fn update_server_of(&self, pool: &Arc<ServerPool>, change: impl FnOnce(&mut Member)) {
+    /// server with the same address has joined since then. That server has another pool. `change`
+    /// returns true if it has changed the server description. Only then is a snapshot published,
+    /// because each snapshot wakes all operations that wait in server selection.
+    fn update_server_of(&self, pool: &Arc<ServerPool>, change: impl FnOnce(&mut Member) -> bool) {
         let mut state = self.state.lock();
         let member = state.members.get_mut(pool.address());
-        if let Some(member) = member.filter(|member| Arc::ptr_eq(&member.pool, pool)) {
-            change(member);
+        let member = member.filter(|member| Arc::ptr_eq(&member.pool, pool));
+        if member.is_some_and(change) {
             self.publish(&mut state);
         }
     }
@@ -666,6 +673,9 @@ mod tests {
     /// tests, so it never expires.
     pub(super) const LIMIT: Duration = Duration::from_secs(10);
 
+    /// The code `NotWritablePrimary`.
+    const NOT_WRITABLE_PRIMARY: i32 = 10_107;
+
     /// A topology whose only server is a standalone at this address. Nothing monitors the server.
     pub(super) fn topology_at(address: &ServerAddress) -> Arc<Topology> {
         let nonces = Arc::new(NonceSource::new().unwrap());
@@ -687,8 +697,8 @@ mod tests {
         }
     }
 
-    /// If a server leaves the deployment and joins it again, it gets a new pool. An operation at the
-    /// former pool may still run, and may end with an error.
+    /// If a server leaves the deployment and joins it again, it gets a new pool. An operation at
+    /// the former pool may still run, and may end with an error.
     #[tokio::test]
     async fn an_error_at_the_former_pool_of_a_server_that_joined_again_does_not_demote_it() {
         let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
@@ -703,6 +713,38 @@ mod tests {
             let servers = &topology.snapshot().description.servers;
             assert_eq!(servers[0].is_demoted(), is_demoted);
         }
+    }
+
+    /// When a primary steps down, all operations at it fail at almost the same time, and then wait
+    /// until a snapshot shows another primary.
+    #[tokio::test]
+    async fn only_the_first_error_of_a_demoted_primary_wakes_operations_in_server_selection() {
+        let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
+        let topology = topology_at(&address);
+        let pool = Arc::clone(&topology.snapshot().pools[0]);
+        let primary = member(ServerType::Primary, &pool);
+        topology.state.lock().members.insert(address, primary);
+        let mut published = topology.subscribe();
+        let code = INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
+        for is_first in [true, false, false] {
+            topology.report_state_change(&pool, pool.generation(), code);
+            assert_eq!(published.has_changed().unwrap(), is_first);
+            published.mark_unchanged();
+            assert!(topology.snapshot().description.servers[0].is_demoted());
+        }
+    }
+
+    /// A client can cause this error, for example with a write on a secondary.
+    #[tokio::test]
+    async fn an_error_of_a_secondary_that_stays_usable_wakes_no_operation_in_server_selection() {
+        let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
+        let topology = topology_at(&address);
+        let pool = Arc::clone(&topology.snapshot().pools[0]);
+        let secondary = member(ServerType::Secondary, &pool);
+        topology.state.lock().members.insert(address, secondary);
+        let published = topology.subscribe();
+        topology.report_state_change(&pool, pool.generation(), NOT_WRITABLE_PRIMARY);
+        assert!(!published.has_changed().unwrap());
     }
 
     /// A clear of the pool begins a new *generation* of connections.
