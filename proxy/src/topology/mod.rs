@@ -697,6 +697,16 @@ mod tests {
         }
     }
 
+    /// A topology whose only server has this type, and the pool of this server. Nothing monitors
+    /// the server.
+    pub(super) fn topology_of(server_type: ServerType) -> (Arc<Topology>, Arc<ServerPool>) {
+        let topology = topology_at(&"127.0.0.1:1".parse().unwrap());
+        let pool = Arc::clone(&topology.snapshot().pools[0]);
+        let (address, server) = (pool.address().clone(), member(server_type, &pool));
+        topology.state.lock().members.insert(address, server);
+        (topology, pool)
+    }
+
     /// If a server leaves the deployment and joins it again, it gets a new pool. An operation at
     /// the former pool may still run, and may end with an error.
     #[tokio::test]
@@ -719,11 +729,7 @@ mod tests {
     /// until a snapshot shows another primary.
     #[tokio::test]
     async fn only_the_first_error_of_a_demoted_primary_wakes_operations_in_server_selection() {
-        let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
-        let topology = topology_at(&address);
-        let pool = Arc::clone(&topology.snapshot().pools[0]);
-        let primary = member(ServerType::Primary, &pool);
-        topology.state.lock().members.insert(address, primary);
+        let (topology, pool) = topology_of(ServerType::Primary);
         let mut published = topology.subscribe();
         let code = INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
         for is_first in [true, false, false] {
@@ -737,11 +743,7 @@ mod tests {
     /// A client can cause this error, for example with a write on a secondary.
     #[tokio::test]
     async fn an_error_of_a_secondary_that_stays_usable_wakes_no_operation_in_server_selection() {
-        let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
-        let topology = topology_at(&address);
-        let pool = Arc::clone(&topology.snapshot().pools[0]);
-        let secondary = member(ServerType::Secondary, &pool);
-        topology.state.lock().members.insert(address, secondary);
+        let (topology, pool) = topology_of(ServerType::Secondary);
         let published = topology.subscribe();
         topology.report_state_change(&pool, pool.generation(), NOT_WRITABLE_PRIMARY);
         assert!(!published.has_changed().unwrap());

@@ -254,7 +254,10 @@ impl Topology {
         self.note_ignored_primary(address, &reply.hello);
         self.note_cluster_time(address, &reply.hello);
         self.update(address, |member| {
-            let has_recovered = member.server.failed_since.take().is_some();
+            // The server may have replied before the failure or the demotion.
+            let is_current = |since: Instant| since <= reply.asked_at;
+            let failed_since = &mut member.server.failed_since;
+            let has_recovered = failed_since.take_if(|since| is_current(*since)).is_some();
             member.server.probe.apply(&reply, has_recovered);
             if has_recovered {
                 tracing::info!(server = %address, "server recovered");
@@ -264,12 +267,10 @@ impl Topology {
                 ServerType::Secondary => says("secondary"),
                 _ => says("isWritablePrimary") || says("ismaster"),
             };
-            // The server may have replied before the demotion.
-            let is_current = |since: Instant| since <= reply.asked_at;
             if has_its_type && member.server.demoted_since.is_none_or(is_current) {
                 member.server.demoted_since = None;
             }
-            if member.server.server_type.holds_data() {
+            if member.server.is_usable() {
                 member.pool.recover(reply.asked_at);
             }
         });

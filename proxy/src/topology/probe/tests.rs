@@ -26,7 +26,7 @@ use crate::{
     scripted::{Response, ScriptedServer},
     topology::{
         ServerType, Snapshot, Topology,
-        tests::{LIMIT, member, topology_at},
+        tests::{LIMIT, member, topology_at, topology_of},
     },
 };
 use seawall_auth::{Identity, Login};
@@ -222,29 +222,36 @@ async fn operations_at_a_removed_server_continue_if_the_server_gets_no_new_conne
     assert!(poll_fn(|cx| Poll::Ready(interrupt.poll_raised(cx).is_pending())).await);
 }
 
+/// The reply of a primary to a probe, whose `hello` was sent at `asked_at`.
+fn reply_of_primary(asked_at: Instant) -> ProbeOutcome {
+    let hello = rawdoc! { "isWritablePrimary": true, "ok": 1 };
+    ProbeOutcome::Replied(reply_with(hello, asked_at))
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_reply_to_a_hello_that_was_sent_before_a_demotion_does_not_end_the_demotion() {
-    let address: ServerAddress = "127.0.0.1:1".parse().unwrap();
-    let topology = topology_at(&address);
-    let pool = Arc::clone(&topology.snapshot().pools[0]);
-    let primary = member(ServerType::Primary, &pool);
-    topology
-        .state
-        .lock()
-        .members
-        .insert(address.clone(), primary);
-    let reply_to_hello_of = |asked_at| {
-        let hello = rawdoc! { "isWritablePrimary": true, "ok": 1 };
-        ProbeOutcome::Replied(reply_with(hello, asked_at))
-    };
+    let (topology, pool) = topology_of(ServerType::Primary);
     let is_demoted = || topology.snapshot().description.servers[0].is_demoted();
     let (before, code) = (Instant::now(), INTERRUPTED_DUE_TO_REPL_STATE_CHANGE);
     advance(Duration::from_millis(1)).await;
     topology.report_state_change(&pool, pool.generation(), code);
-    topology.apply_probe(&address, reply_to_hello_of(before), false);
+    topology.apply_probe(pool.address(), reply_of_primary(before), false);
     assert!(is_demoted());
-    topology.apply_probe(&address, reply_to_hello_of(Instant::now()), false);
+    topology.apply_probe(pool.address(), reply_of_primary(Instant::now()), false);
     assert!(!is_demoted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_server_is_not_used_after_a_reply_to_a_hello_that_was_sent_before_the_failure() {
+    let (topology, pool) = topology_of(ServerType::Primary);
+    let before = Instant::now();
+    advance(Duration::from_millis(1)).await;
+    topology.report_failure(&pool, pool.generation());
+    for (asked_at, is_failed) in [(before, true), (Instant::now(), false)] {
+        topology.apply_probe(pool.address(), reply_of_primary(asked_at), false);
+        assert_eq!(topology.is_failed(pool.address()), is_failed);
+        assert_eq!(pool.is_paused(), is_failed);
+    }
 }
 
 /// The host of a former member of the deployment may now belong to another cluster.
