@@ -40,8 +40,9 @@ pub enum Reason {
     LoweredForThroughput,
     /// The tried limit was not better by more than the noise, so the earlier limit is used again.
     NoGain,
-    /// The raised limit had no effect, because something else bounds the number of operations in
-    /// progress.
+    /// Operations wait, but fewer operations than the limit allows are in progress. So something
+    /// else bounds this number, for example the number of connections, and another limit would have
+    /// no effect.
     BoundElsewhere,
     /// The search for the best limit has ended. The limit stays until the next trial of another
     /// limit.
@@ -106,7 +107,7 @@ impl fmt::Display for Reason {
             Self::RaisedForLatency => "raised: operations took less time",
             Self::LoweredForThroughput => "lowered: the server completed more work",
             Self::NoGain => "restored: the tried limit was no better",
-            Self::BoundElsewhere => "the raised limit had no effect",
+            Self::BoundElsewhere => "something else limits the operations in progress",
             Self::Settled => "settled at the current limit",
             Self::RateChanged => "searching again: the rate of completed operations changed",
             Self::Stalled => "the server completes no operations",

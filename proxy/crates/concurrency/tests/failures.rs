@@ -370,6 +370,24 @@ fn no_operation_becomes_exempt_while_operations_complete_at_less_than_half_the_u
     assert_eq!(may_exempt(usual * 6 / 10), [true; 5]);
 }
 
+/// The number of connections can keep the operations in progress below the limit. With a limit of
+/// 32, the controller compares limits only while at least 28.8 operations are in progress.
+#[test]
+fn limit_stays_and_the_reason_names_another_bound_while_operations_do_not_reach_the_limit() {
+    for (in_progress, stays) in [(28, true), (29, false)] {
+        let mut bench = Bench::new(1);
+        let mut reasons = Vec::new();
+        for _ in 0..100 {
+            let mut sample = bench.busy(1_000);
+            sample.mean_in_progress = f64::from(in_progress);
+            reasons.push(bench.pass(&sample).reason.to_string());
+        }
+        let another = "something else limits the operations in progress".to_owned();
+        assert_eq!(reasons[50..].iter().all(|reason| *reason == another), stays);
+        assert_eq!(bench.limits.iter().all(|limit| *limit == START), stays);
+    }
+}
+
 #[test]
 fn limit_stays_the_same_while_no_operation_waits() {
     let mut bench = Bench::new(1);
