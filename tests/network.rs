@@ -285,14 +285,7 @@ async fn fall_silent() {
         waiting.command("silent", slow())
     );
     assert!(one.unwrap().is_ok() && other.unwrap().is_ok());
-    let are_available = async || {
-        let available = ["state=\"available\""];
-        seawall
-            .metric("seawall_server_connections", &available)
-            .await
-            >= 2.0
-    };
-    eventually(LIMIT, are_available).await.unwrap();
+    seawall.wait_for_two_available(LIMIT).await;
     let pooled: BTreeSet<_> = connected_to(port).difference(&watching).copied().collect();
     assert!(pooled.len() >= 2, "{pooled:?}");
     // Seawall checks the server regularly over another connection. That connection still works, so

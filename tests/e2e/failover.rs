@@ -134,14 +134,7 @@ async fn a_read_sent_to_a_hung_primary_is_repeated_and_a_write_fails_with_code_6
         writer.command(DATABASE, slow)
     );
     assert!(one.unwrap().is_ok() && other.unwrap().is_ok());
-    let are_available = async || {
-        let available = ["state=\"available\""];
-        seawall
-            .metric("seawall_server_connections", &available)
-            .await
-            >= 2.0
-    };
-    eventually(LIMIT, are_available).await.unwrap();
+    seawall.wait_for_two_available(LIMIT).await;
     let hung = set.primary().await.unwrap();
     hung.stop_process().unwrap();
     let find = doc! {"find": "things"};

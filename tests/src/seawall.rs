@@ -206,6 +206,21 @@ impl Seawall {
         sum_of(&text, name, labels)
     }
 
+    /// Waits until two server connections are available, so that each of the next two concurrent
+    /// operations finds one.
+    ///
+    /// # Panics
+    /// If fewer connections are available after `limit`.
+    pub async fn wait_for_two_available(&self, limit: Duration) {
+        let are_available = async || {
+            let available = ["state=\"available\""];
+            self.metric("seawall_server_connections", &available).await >= 2.0
+        };
+        eventually(limit, are_available)
+            .await
+            .expect("two server connections are available");
+    }
+
     /// Checks that every client connection since the start is still open.
     ///
     /// # Panics
