@@ -2,10 +2,10 @@
 //!
 //! The load is finds by `_id` in a closed loop through Seawall, whose pool has eight connections.
 //! Each round measures the load twice: alone, and together with fifty change streams that wait for
-//! events. The ratio of a round is the p99 latency of the finds while the change streams wait,
-//! divided by the p99 latency of the finds without change streams. The bench prints the median of
-//! the ratios. `--quick` runs one short round for CI. The bench fails if an operation fails, but
-//! not because of high latencies.
+//! events. The ratio of a round is the p99 latency of the finds with change streams, divided by
+//! their p99 latency without change streams. The bench prints the median of the ratios. `--quick`
+//! runs one short round for CI. The bench fails if an operation fails, but not because of high
+//! latencies.
 
 use std::time::Duration;
 

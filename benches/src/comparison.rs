@@ -140,8 +140,8 @@ pub struct OperationCalls {
 pub struct Medians {
     /// The conditions of the run.
     run: Run,
-    /// The values of each case and target. A key of the map consists of the part of the bench, the
-    /// number of connections or the rate, and the target's name, separated by spaces.
+    /// The values of each case and target. A key of the map has three parts, separated by spaces:
+    /// the part of the bench, the number of connections or the rate, and the target's name.
     cases: BTreeMap<String, Values>,
     /// The values of each idle proxy. A key of the map is the target's name.
     #[serde(default)]

@@ -34,8 +34,8 @@ use crate::{
 /// Operations per second of all clients together.
 pub const RATE: f64 = 1_000.0;
 
-/// Maximum time from the replacement of the TLS files until the new certificate, the new
-/// certificate authority and the new revocation list each have an effect.
+/// Maximum time from the replacement of the TLS files until all of them have an effect: the new
+/// certificate, the new certificate authority and the new revocation list.
 const LIMIT: Duration = Duration::from_secs(30);
 
 const NAME: &str = "localhost";

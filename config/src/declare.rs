@@ -1,8 +1,9 @@
 //! The macros that declare sections, keys, and the words that a key accepts.
 //!
-//! [`section!`] generates a section's settings: the struct, its [`Section`](crate::Section) for the
-//! check and the documentation, the function that reads the struct from a table, and the comparison
-//! with the running settings at a reload. Each key is one field:
+//! [`section!`] generates four items for the settings of a section. They are the struct, its
+//! [`Section`](crate::Section) for the check and the documentation, and the function that reads the
+//! struct from a table. The fourth item compares the struct with the running settings at a reload.
+//! Each key is one field:
 //!
 //! ```text
 //! /// Connections of one user to one server.                     meaning, and the field's rustdoc

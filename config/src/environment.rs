@@ -87,8 +87,9 @@ fn is_service_link(name: &str) -> bool {
 /// Prefix of all variables of Seawall.
 const PREFIX: &str = "SEAWALL_";
 
-/// Variables of Seawall that set no key: the path of the mongod for the demo and the tests, the
-/// log filter, and the URL of the admin API for `seawall top` and `seawall report`.
+/// Variables of Seawall that set no key. One is the path of the mongod for the demo and the tests,
+/// and one is the log filter. The third is the URL of the admin API for `seawall top` and `seawall
+/// report`.
 const NOT_KEYS: [&str; 3] = ["SEAWALL_MONGOD", "SEAWALL_LOG", "SEAWALL_ADMIN_URL"];
 
 const EXPECTED: &str = "expected SEAWALL_<SECTION>__<KEY>, for example SEAWALL_POOL__MAX_POOL_SIZE; \

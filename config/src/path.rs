@@ -18,8 +18,8 @@ impl KeyPath {
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
         // A name that is not a bare key of TOML is quoted. So a name with a dot does not look like
-        // two names, a name with a line break stays on one line, and the path matches no path in
-        // the schema.
+        // two names, and a name with a line break stays on one line. A path with a quoted name
+        // matches no path in the schema.
         let name = if is_bare && !name.is_empty() {
             name.to_owned()
         } else {

@@ -1,8 +1,8 @@
 //! Problems of a configuration, written for the person who corrects it.
 //!
-//! A problem is one line and never shows a secret. So it shows no value of a secret key, no value
-//! of an unknown key (which may be the misspelled key of a secret), and no line of a file that is
-//! not TOML.
+//! A problem is one line and never shows a secret. So a problem shows no value of a secret key, and
+//! no line of a file that is not TOML. It also shows no value of an unknown key, because this may
+//! be the misspelled key of a secret.
 
 use std::fmt;
 

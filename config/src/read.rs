@@ -327,8 +327,9 @@ impl Setting for Vec<IpNet> {
     }
 }
 
-/// A network of IPv6 addresses that contain IPv4 addresses (`::ffff:0:0/96` of RFC 4291) becomes
-/// the network of these IPv4 addresses, because Seawall converts the addresses of peers like this.
+/// An IPv6 address in `::ffff:0:0/96` (RFC 4291) contains an IPv4 address. A network of such
+/// addresses becomes the network of the IPv4 addresses, because Seawall converts the addresses of
+/// peers in the same way.
 fn canonical(network: IpNet) -> IpNet {
     match (network, network.addr().to_canonical()) {
         (IpNet::V6(wide), address @ IpAddr::V4(_)) if wide.prefix_len() >= 96 => {

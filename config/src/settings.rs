@@ -309,8 +309,8 @@ section! {
     // After a peak, closing idle connections frees resources of the servers.
     /// Idle time after which a server connection is closed; 0 for never. In the credential modes
     /// `self` and `users`, Seawall reads the keys of each user with connected clients again after
-    /// half of `auth.max_stale_ms`, over a connection of this user. So this connection usually
-    /// stays open if the idle time is longer.
+    /// half of `auth.max_stale_ms`. It reads them over a server connection of this user. So this
+    /// connection usually stays open if `pool.max_idle_time_ms` is longer.
     max_idle_time: Option<Duration> = key("pool.max_idle_time_ms",
         TIME_OR_0, Live, default 600000, unit "ms");
     // The connection that replaces an old one can reach a server or an address that is new.
@@ -365,8 +365,8 @@ section! {
     /// localLogicalSessionTimeoutMinutes and cursorTimeoutMillis.
     cursor_idle: Duration = key("limits.cursor_idle_ms",
         TIMEOUT, Live, default 2100000, unit "ms");
-    // The default is twice the servers' default limit for a transaction, 60 s, so that a commit can
-    // be retried even if the transaction has taken the full 60 s.
+    // By default, servers end a transaction after 60 s. The default here is twice as long, so that
+    // a commit can be retried even if the transaction has taken the full 60 s.
     /// How long the server of an unused transaction is remembered; should be twice the servers'
     /// transactionLifetimeLimitSeconds.
     transaction_idle: Duration = key("limits.transaction_idle_ms",
@@ -383,8 +383,8 @@ section! {
     // Clients that never send their proofs must not block the first logins of other clients.
     /// Maximum number of first logins that wait for the client's proof, each on its own server
     /// connection; at the limit, further logins wait. If an address has at least two of these
-    /// logins more than the address of a waiting login, Seawall ends the oldest login of the
-    /// address with the most, but not before it is 500 ms old.
+    /// logins more than the address of a waiting login, Seawall ends a login. It ends the oldest
+    /// login of the address with the most, but not before this login is 500 ms old.
     introduction_conversations: NonZeroUsize = key("limits.introduction_conversations",
         CONNECTIONS, Live, default 64, unit "connections");
     // If very many clients connect at once, the limit bounds the memory and the CPU time of their
@@ -429,7 +429,7 @@ section! {
     // The limit protects the memory from applications that create a new shape with each operation.
     /// Maximum number of rows of the shape table; at most a tenth of them are rows for groups of
     /// similar shapes. A shape without a row of its own is counted in the row of its group, or in
-    /// the row `rest` of its namespace, which does not count towards the maximum.
+    /// the row `rest` of its namespace. The `rest` rows do not count towards the maximum.
     max_shapes: NonZeroUsize = key("shapes.max_shapes",
         ENTRIES, Live, default 10000, unit "shapes");
     /// Maximum number of combinations of a command and a namespace that appear in the labels of
@@ -782,7 +782,7 @@ section! {
 
     // Off by default, because with this key an edit of a file takes effect although no reload was
     // requested.
-    /// Twice a second, read the configuration file and all files that it names, and reload the
+    /// Twice a second, read the configuration file and all files that it names. Reload the
     /// configuration if a value or the content of a named file has changed.
     watch: bool = key("reload.watch",
         KeyKind::Boolean, Live, default false);

@@ -1,11 +1,11 @@
 //! Converts the standard environment variables of OpenTelemetry to values of keys in `[telemetry]`.
 //!
 //! The variables override only the defaults. The file and the `SEAWALL_…` variables have
-//! precedence, because users write them for Seawall, while the variables of OpenTelemetry are often
-//! the same for all programs of a machine. The variables of OpenTelemetry have an effect only if
-//! `telemetry.enabled` is true, so a variable for other programs neither starts an export nor
-//! prevents Seawall's start. As in the specification, an empty variable counts as absent, and a
-//! variable for metrics (`…_METRICS_…`) overrides the variable for all signals.
+//! precedence, because users write them for Seawall. The variables of OpenTelemetry are often the
+//! same for all programs of a machine. They have an effect only if `telemetry.enabled` is true. So
+//! a variable for other programs does not start an export, and does not prevent Seawall's start. As
+//! in the specification, an empty variable counts as absent, and a variable for metrics
+//! (`…_METRICS_…`) overrides the variable for all signals.
 //!
 //! Only `OTEL_SDK_DISABLED=true` overrides a key that is set: it sets `telemetry.enabled` to false.
 //! The only purpose of this variable is to end all exports of a machine.

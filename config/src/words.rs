@@ -30,9 +30,9 @@ words! {
         /// Each value becomes a pseudonym of the same type and length. Equal values have equal
         /// pseudonyms.
         Equality = "equality",
-        /// As `Equality`. In addition, the pseudonyms of numbers sort in the same order as the
-        /// numbers, and the pseudonyms of dates in the same order as the dates. If two strings have
-        /// an equal prefix, their pseudonyms have an equal prefix too.
+        /// As `Equality`. In addition, the pseudonyms of numbers are in the same order as the
+        /// numbers, and those of dates in the same order as the dates. If two strings have an equal
+        /// prefix, their pseudonyms have an equal prefix too.
         Ordered = "ordered",
     }
 }

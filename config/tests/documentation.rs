@@ -1,5 +1,5 @@
 //! Checks that the tables in `docs/configuration.md` and the file `examples/full.toml` equal the
-//! texts that are generated from the declarations of the keys, and that all examples load.
+//! texts that the declarations of the keys generate. Also checks that all examples load.
 
 use std::fs;
 use std::num::NonZeroU32;

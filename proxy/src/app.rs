@@ -258,7 +258,7 @@ impl App {
         Self::start_on(loaded, deployment, Vec::new()).await
     }
 
-    /// Like [`Self::start`], but the caller has parsed the connection string (`deployment`), and a
+    /// Like [`Self::start`], but the caller has parsed the connection string (`deployment`). A
     /// listener with `inherited` sockets uses these sockets and does not bind its addresses.
     ///
     /// # Errors
@@ -687,8 +687,8 @@ fn has_operations(shared: &Shared) -> bool {
     shared.limits.operations().in_flight() > 0
 }
 
-/// Measures how late the tasks of the data plane (the threads that serve clients) run, for the
-/// metrics and for the gate that delays new clients.
+/// Measures how late the tasks of the data plane (the threads that serve clients) run. The metrics,
+/// and the gate that delays new clients, use the measurements.
 async fn watch_data_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
     let record = |late| exporter.event_loop_late("data", late);
     watch_lateness(&shared, &shared.arrivals.lateness, record).await;

@@ -1,7 +1,7 @@
 //! Cancellation: a test drops the future that serves a client. In the first run, it drops the
 //! future after one poll, in the second run after two polls, and so on. After each drop, all
-//! permits and connections must be released, and no other client may get a reply that was meant for
-//! the client of the dropped future.
+//! permits and connections must be released. No other client may get a reply that was meant for the
+//! client of the dropped future.
 
 use std::{
     cell::Cell,

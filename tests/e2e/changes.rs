@@ -150,8 +150,8 @@ async fn clients_are_disconnected_if_a_server_refuses_the_cached_scram_keys_of_t
     assert!(insert(&mut client, &user.name).await.is_ok());
 }
 
-/// Servers reply with code 334 to a login if the user has lost the mechanism of this login, or if
-/// the server no longer offers the mechanism.
+/// Servers reply with code 334 to a login in two cases: the user has lost the mechanism of this
+/// login, or the server no longer offers the mechanism.
 #[tokio::test]
 async fn clients_are_disconnected_if_a_server_refuses_the_mechanism_of_their_login() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();

@@ -250,8 +250,8 @@ async fn many_users_share_few_server_connections_and_all_are_served() {
     const USERS: usize = 200;
     const MAX_SERVER_CONNECTIONS: u32 = 20;
     /// Maximum number of server connections outside of pools: 64 for first logins (logins that the
-    /// server checks), eight that are kept for later first logins, and a few more for monitors and
-    /// for connections that are being closed.
+    /// server checks), and eight that are kept for later first logins. There are a few more for
+    /// monitors, and for connections that are being closed.
     const OUTSIDE_OF_POOLS: u32 = 84;
     let _turn = crowd::turn().await;
     let toml = format!(

@@ -1,5 +1,5 @@
 //! Checks that each reply reaches the client that sent the command, even when clients disconnect
-//! during operations, and that all connections of the pool can be used afterwards.
+//! during operations. Also checks that all connections of the pool can be used afterwards.
 
 #![expect(
     clippy::unwrap_used,
@@ -358,8 +358,8 @@ enum Exchanged {
 }
 
 /// True for the codes that a test with disturbed server connections allows. Each of these codes
-/// means that no server was available in time, that no server connection was available in time, or
-/// that a cursor was lost with its server connection.
+/// means that no server or no server connection was available in time, or that a cursor was lost
+/// with its server connection.
 fn is_failure(code: i32) -> bool {
     const HOST_UNREACHABLE: i32 = 6;
     const CURSOR_NOT_FOUND: i32 = 43;

@@ -324,8 +324,9 @@ fn count_of(sums: &BTreeMap<RowKey, Profiled>) -> u64 {
     sums.values().map(|sums| sums.count).sum()
 }
 
-/// Checks that, for each shape (the command with each value replaced by `?`), Seawall has the same
-/// count as the profiler, and a server time that is at least the profiler's time.
+/// Compares Seawall with the profiler for each shape (the command with each value replaced by `?`).
+/// Seawall must have the same count as the profiler, and a server time that is at least the
+/// profiler's time.
 fn check_server_times(own: &[Shape], profiled: &BTreeMap<String, Profiled>) {
     let own: BTreeMap<_, _> = own.iter().map(|shape| (shape.id.clone(), shape)).collect();
     assert!(own.keys().eq(profiled.keys()), "{own:?} {profiled:?}");

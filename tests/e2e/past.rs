@@ -426,7 +426,7 @@ async fn reports_include_the_operations_before_a_restart() {
     drop(scene.seawall);
     scene.seawall = Scene::seawall(&server.uri(), &toml).await;
     assert_eq!(reported(&scene).await, 30);
-    // After the restart, Seawall has no shapes in memory, so the times at which the shape was first
+    // After the restart, Seawall has no shapes in memory. So the times at which the shape was first
     // and last seen come from the history on disk.
     for row in scene.shapes("?since=10m").await {
         let [first, last] = [row.first_seen, row.last_seen].map(|seen| seen.unwrap().seconds());

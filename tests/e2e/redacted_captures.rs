@@ -252,8 +252,8 @@ async fn administration(client: &Client, database: &Database, secrets: &mut Secr
     send(&client.database("admin"), bulk).await;
 }
 
-/// Sends an insert with a document sequence in a transaction, reads the events of a change stream,
-/// sends an unacknowledged write, and reads a cursor with several batches.
+/// Sends an insert with a document sequence in a transaction, and an unacknowledged write. Also
+/// reads the events of a change stream, and a cursor with several batches.
 async fn sequences_and_streams(client: &Client, database: &Database, secrets: &mut Secrets) {
     let collection = database.collection::<Document>("stream");
     database.create_collection("stream").await.unwrap();

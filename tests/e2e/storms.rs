@@ -275,8 +275,8 @@ async fn the_load_generator_reports_missed_objectives_and_agrees_with_the_counts
         let asked = ["ok", "timed_out", "closed", "refused", "wrong"]
             .map(|how| operation[how].as_f64().unwrap());
         assert!(asked[0] > 10.0 && asked[1..] == [0.0; 4], "{report}");
-        // The counts of the harness and of Seawall differ only by a few operations at the end of
-        // the run, and by the operations with which the harness checks the documents.
+        // The counts of the harness and of Seawall differ only by two kinds of operations: a few at
+        // the end of the run, and those with which the harness checks the documents.
         let counted = async || {
             scene
                 .metric("seawall_operations_total", &["db=\"load\""])

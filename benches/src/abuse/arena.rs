@@ -254,9 +254,9 @@ impl Arena {
         clients
     }
 
-    /// Adds each connection to the tally: as [`Ending::Replied`] if bytes of a reply can be read,
-    /// as [`Ending::Held`] if it is open but has no bytes to read, and otherwise as
-    /// [`Ending::Closed`].
+    /// Adds each connection to the tally. A connection with bytes of a reply to read counts as
+    /// [`Ending::Replied`]. An open connection without such bytes counts as [`Ending::Held`], and
+    /// every other connection as [`Ending::Closed`].
     pub async fn count_open(&self, clients: Vec<RawClient>) {
         let mut checks = JoinSet::new();
         for mut client in clients {

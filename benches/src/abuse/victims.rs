@@ -2,8 +2,8 @@
 //! These users and others also log in repeatedly.
 //!
 //! The victims have their own thread, so that the attackers' work in this process does not slow
-//! them. Latency is measured from the start of an operation, or, if the previous operation delayed
-//! the start, from the time at which the operation was due.
+//! them. Latency is measured from the time at which an operation was due. The operation starts
+//! later if the previous operation has not ended at that time.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},

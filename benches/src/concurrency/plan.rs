@@ -97,8 +97,8 @@ pub struct Plan {
 /// How long each part of a measurement lasts.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// How long the load runs before a measurement with a fixed limit or without a limit, so that
-    /// Seawall establishes its server connections before the measurement.
+    /// How long the load runs before a measurement with a fixed limit or without a limit. In this
+    /// time, Seawall establishes its server connections.
     pub warm_up: Duration,
     /// How long the load runs before a measurement with `auto`, so that Seawall finds the limit
     /// before the measurement.

@@ -20,8 +20,8 @@ use crate::{output::say, spread::Spread};
 /// The path of the captures in Seawall's API.
 const CAPTURES: &str = "/api/v1/captures";
 
-/// Compares the CPU time of a Seawall process that records no capture of its clients' operations
-/// with the CPU time of two Seawall processes that record a capture.
+/// Compares the CPU time of three Seawall processes: one records no capture of its clients'
+/// operations, and two record a capture.
 ///
 /// # Panics
 ///

@@ -70,8 +70,9 @@ const QUANTILES: [(&str, usize, Quantile); 4] = [
     ("p999", 999, |latency| latency.p999),
 ];
 
-/// Runs a million operations of 500 query shapes through a Seawall process whose shape table has at
-/// most 100 rows, and checks the figures that it reports. A quick run has 40,000 operations.
+/// Runs a million operations of 500 query shapes through a Seawall process, and checks the figures
+/// that Seawall reports. The shape table of this process has at most 100 rows. A quick run has
+/// 40,000 operations.
 pub async fn run(plan: &Plan) {
     let operations = plan.either(1_000_000, 40_000);
     let server = Standalone::start(Options::default()).await;

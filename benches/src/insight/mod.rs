@@ -91,8 +91,8 @@ pub fn count(length: usize) -> u64 {
     u64::try_from(length).expect("a length fits into 64 bits")
 }
 
-/// Converts a number to a name that has only letters. If a field name contains digits, Seawall may
-/// write `*` for it in a query shape, because such a name can be an id or a date.
+/// Converts a number to a name that has only letters. A field name with digits can be an id or a
+/// date, so Seawall may write `*` for such a name in a query shape.
 pub fn letters(number: usize) -> String {
     let digits = number.to_string();
     digits

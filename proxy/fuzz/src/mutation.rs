@@ -74,8 +74,8 @@ impl<'a> Mutator<'a> {
         } else {
             let entry = self.entry();
             self.input.extend_from_slice(entry);
-            // A small number of changes is more likely than a large number, because the tested code
-            // reads more of an input if most of the corpus entry is unchanged.
+            // A small number of changes is more likely than a large number: the tested code reads
+            // more of an input if most of the corpus entry is unchanged.
             let most = self.random.random_range(1..=MAX_CHANGES);
             for _ in 0..self.random.random_range(1..=most) {
                 self.change();
@@ -141,8 +141,9 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Overwrites four bytes (little endian) with a number from `INTERESTING`, a small number, a
-    /// number slightly below the input's length, or a number near the one that these bytes contain.
+    /// Overwrites four bytes with a number in little endian. This is a number from `INTERESTING`, a
+    /// small number, a number slightly below the input's length, or a number near the one that
+    /// these bytes contain.
     fn set_integer(&mut self) {
         let offset = self.offset();
         let length = i32::try_from(self.input.len()).unwrap_or(i32::MAX);

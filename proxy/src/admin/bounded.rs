@@ -320,8 +320,8 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // While a handler does not read the body of its request, the HTTP server (hyper) reads the
-        // next request although the reply still waits to be written. So without this check, a
+        // A handler may not read the body of its request. The HTTP server (hyper) then reads the
+        // next request, even if the earlier reply is not written yet. So without this check, a
         // caller that reads nothing could fill the memory with replies.
         if self.is_write_blocked {
             return self.progress(Poll::Pending, cx);

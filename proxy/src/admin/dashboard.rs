@@ -33,8 +33,8 @@ const MAX_SESSION_REQUEST_BYTES: usize = 8 << 10;
 
 /// The policy that limits what the page may load and do. The page shows texts that come from
 /// clients, such as shapes (commands without their values) and application names. Even if such a
-/// text became part of the page as HTML, no script in the text would run, and no data would leave
-/// the page.
+/// text became part of the page as HTML, its scripts would not run, and no data would leave the
+/// page.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";

@@ -462,8 +462,9 @@ pub(super) fn slow(slow: &SlowOperation) -> seawall_api::SlowOperation {
     }
 }
 
-/// Maximum number of applications that a reply lists for a storm (a sudden rise in the number of
-/// short-lived client connections), and the same maximum for drivers, networks and users.
+/// Maximum number of applications that a reply lists for a storm. Also the maximum number of
+/// drivers, of networks and of users. A storm is a sudden rise in the number of short-lived client
+/// connections.
 const SHOWN_NAMES: usize = 10;
 
 pub(super) fn storm(storm: &Storm) -> seawall_api::Storm {

@@ -113,11 +113,11 @@ pub(super) fn pin_limits(limits: &config::Limits) -> PinLimits {
     }
 }
 
-/// Number of file descriptors that are reserved for everything except clients, the connections to
-/// one server (`pool.max_server_connections`), and connections that wait for a header of the PROXY
-/// protocol. At most, there are 144 sockets of two HTTP addresses, 128 requests to other instances,
-/// 100 server connections outside of the pools (with the default limits, for one server), 34
-/// listeners, and about 40 descriptors for files, DNS and the runtimes.
+/// Number of file descriptors that are reserved for other uses than clients, connections to one
+/// server (`pool.max_server_connections`), and connections that wait for a header of the PROXY
+/// protocol. These uses are at most 144 sockets of two HTTP addresses, 128 requests to other
+/// instances and 34 listeners. With the default limits and one server, there are also at most 100
+/// server connections outside of the pools. Files, DNS and the runtimes use about 40 descriptors.
 const OTHER_DESCRIPTORS: u64 = 450;
 
 /// Returns the maximum number of clients: the configured number, or fewer if the limit of file

@@ -1,6 +1,6 @@
-//! The HTTP addresses: binds and serves them. If an address cannot be bound at the start because it
-//! is in use or this host does not have it, Seawall serves clients without this address and tries
-//! to bind it again every second.
+//! The HTTP addresses: binds and serves them. An address cannot be bound if it is in use, or if
+//! this host does not have it. If this happens at the start, Seawall serves clients without this
+//! address, and tries to bind it again every second.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 

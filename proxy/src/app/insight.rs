@@ -86,8 +86,8 @@ pub(super) struct Feed {
     pub(super) pulse: Result<Arc<Pulse>, &'static str>,
     pub(super) insight: Arc<Insight>,
     /// Reads gauges; `None` before the start has finished. The lock is held while the measurements
-    /// of one second are passed to the insight, so that the insight gets all measurements in the
-    /// order of time.
+    /// of one second are passed to the insight. So the insight gets all measurements in the order
+    /// of time.
     gauges: Mutex<Option<GaugeReader>>,
     /// The captures, so that an event can begin a capture; not set before the start has finished.
     captures: OnceLock<Arc<Captures>>,
@@ -298,8 +298,9 @@ pub(super) fn annotate_reload<'a>(insight: &Insight, keys: impl Iterator<Item = 
     }
 }
 
-/// Updates the metrics of Seawall itself: its memory, its CPU time, the lines that the log and the
-/// slow log have dropped, and the data that the history has dropped early or could not write.
+/// Updates the metrics of Seawall itself. These are its memory, its CPU time, and the lines that
+/// the log and the slow log have dropped. Also the data that the history has dropped early or could
+/// not write.
 pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
     let size = feed.insight.size();
     let losses = HistoryLosses {

@@ -12,8 +12,8 @@ use seawall_auth::NonceSource;
 use seawall_command::ReadPreference;
 use seawall_transport::connection::{Connector, ServerAddress};
 
-/// Connects to a host of the connection string, selects the primary or a router, and logs in there
-/// as the service account, if there is one. Each of these steps may take `limit`.
+/// Connects to a host of the connection string, and selects the primary or a router. If there is a
+/// service account, logs in there as this account. Each of these steps may take `limit`.
 ///
 /// # Errors
 /// A text that describes the problem.

@@ -156,8 +156,8 @@ impl App {
     }
 
     /// Checks the values that the next start would use. Some of them need a restart, so the reload
-    /// does not use them: for example TLS of an added listener. The caller has checked a changed
-    /// connection string.
+    /// does not use them: for example TLS of an added listener. If the connection string has
+    /// changed, the caller has already checked it.
     fn check_next_start(
         &self,
         new: &config::Settings,
@@ -460,8 +460,9 @@ fn changes_access(changed: &[Changed]) -> bool {
     live.any(|of| of.path == SERVER_TLS || of.path == "deployment.uri")
 }
 
-/// The change that a reload reports if the contents of the TLS files that the running connection
-/// string names have changed, but no other change of the connection to the servers takes effect.
+/// The change that a reload reports if TLS files of the running connection string have new
+/// contents. Not reported if another change of the connection to the servers takes effect in the
+/// same reload.
 fn changed_files(values: &[EffectiveValue]) -> api::ConfigurationChange {
     let is_uri = |value: &&EffectiveValue| value.path.starts_with("deployment.uri");
     let uri = values.iter().find(is_uri);
@@ -633,8 +634,8 @@ mod tests {
         assert_eq!(changes[0].from, changes[0].to);
     }
 
-    /// While the change of `[deployment.tls]` waits for a restart, new contents of the files that
-    /// the running connection string names are a change of their own.
+    /// A change of `[deployment.tls]` waits for a restart. If the files that the running connection
+    /// string names get new contents in this time, a reload reports this as a separate change.
     #[test]
     fn changed_tls_files_are_part_of_another_change_only_if_that_change_takes_effect_now() {
         let load = |uri: &str, toml: &str| {

@@ -325,8 +325,8 @@ impl Ended<'_> {
 
 impl Recording {
     /// Begins a copy of a reply of `length` bytes. `None` if the capture does not record the
-    /// messages of replies, if the queue is full, or if the limit of bytes per second is reached.
-    /// In the last two cases, the queue counts an omission.
+    /// messages of replies. Also `None` if the queue is full or the limit of bytes per second is
+    /// reached; the queue then counts an omission.
     pub(crate) fn copy_of_reply(&self, length: usize) -> Option<ReplyCopy> {
         let tap = &self.tap;
         let is_wanted = tap.replies == ReplyDetail::Whole;

@@ -399,8 +399,8 @@ impl Captures {
             duration: settings.lead,
             bytes: settings.lead_bytes,
         };
-        // Start a [`Tap`] if there is none (at the start of the process, after a capture, or after
-        // an event that could not begin a capture), or if the limits have changed.
+        // Start a [`Tap`] if the limits have changed, or if there is none. There is none at the
+        // start of the process, after a capture, and after an event that could not begin a capture.
         let is_due = match armed {
             Some(armed) => !armed.queue.is_ring_of(limits, lead),
             None => self.running.written.load().is_none(),
@@ -415,8 +415,8 @@ impl Captures {
     }
 
     /// Begins a capture because of an event. Does nothing if the settings do not name this kind of
-    /// event, if a capture runs, or if [`Self::prepare`] has not yet started to keep operations in
-    /// memory. `text` describes the event. Blocks for some file operations.
+    /// event, or if a capture runs. Also does nothing if [`Self::prepare`] has not yet started to
+    /// keep operations in memory. `text` describes the event. Blocks for some file operations.
     pub(crate) fn begin_on(&self, kind: EventKind, text: &str) {
         let settings = self.settings.load_full();
         let Some(settings) = settings.filter(|settings| settings.on.contains(&kind)) else {

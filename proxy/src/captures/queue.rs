@@ -163,8 +163,8 @@ struct QueueState {
     /// The queue has dropped the commands of all operations whose number is lower than this number.
     /// Replies to those operations are dropped too.
     first_operation: u64,
-    /// For each reason in [`REASONS`], the operations and messages of replies that were omitted,
-    /// and for which no [`Omitted`] record was added to the queue yet.
+    /// For each reason in [`REASONS`], the omissions that no [`Omitted`] record in the queue
+    /// reports yet: operations, and messages of replies.
     gaps: [Gap; REASONS.len()],
     rate: Rate,
     end: Option<EndReason>,
@@ -195,8 +195,8 @@ pub(super) struct Lead {
     pub(super) bytes: usize,
 }
 
-/// The operations and messages of replies that were omitted for one reason, and for which no
-/// [`Omitted`] record was added to the queue yet.
+/// The omissions for one reason that no [`Omitted`] record in the queue reports yet: operations,
+/// and messages of replies.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gap {
     began_at_us: u64,
@@ -677,8 +677,9 @@ impl QueueState {
         dropped
     }
 
-    /// Adds an [`Omitted`] record for each reason for which operations or messages of replies were
-    /// omitted since the last call, so that a reader of the capture sees these omissions.
+    /// Adds an [`Omitted`] record for each reason with omissions since the last call. These are
+    /// operations or messages of replies. With the record, a reader of the capture sees that they
+    /// are missing.
     fn report_gaps(&mut self) {
         for (reason, gap) in REASONS.into_iter().zip(&mut self.gaps) {
             if gap.bytes > 0 {

@@ -1,8 +1,8 @@
 //! The thread that redacts, compresses and writes the records of a capture, and ends the capture.
 //!
-//! A capture ends when its duration is over, when it is stopped, when the process ends, when the
-//! limit of bytes on disk is reached, or when a write fails. This thread never delays an operation:
-//! if the thread is too slow, the queue omits records.
+//! A capture ends when its duration is over, when it is stopped, or when the process ends. It also
+//! ends when the limit of bytes on disk is reached, or when a write fails. This thread never delays
+//! an operation: if the thread is too slow, the queue omits records.
 
 use std::{
     collections::VecDeque,
@@ -349,9 +349,9 @@ impl<P: Parts> Output<'_, P> {
     }
 }
 
-/// Converts the time of a record from a time since the creation of the [`Tap`] (the recorder of
-/// operations) to a time since the beginning of the capture. The capture begins `offset_us` after
-/// the creation of the tap.
+/// Converts the time of a record. The given time counts from the creation of the [`Tap`] (the
+/// recorder of operations), and the new time counts from the beginning of the capture. The capture
+/// begins `offset_us` after the creation of the tap.
 fn shift(content: &mut Content, offset_us: u64) {
     let at_us = match content {
         Content::ClientBegan(client) => &mut client.at_us,

@@ -3,9 +3,9 @@
 //! When a client leaves during an operation, Seawall keeps the server connection, because closing
 //! it would cost the server a new login. Seawall reads and drops the reply, within limits on time
 //! and bytes. If a read operation still runs half a second after its client has left, Seawall kills
-//! the operation at the server, with the exceptions that `Abandoned::may_be_ended` describes.
-//! Writes and commits are not killed, because the driver may send them again; the server's own
-//! limits end them.
+//! the operation at the server. `Abandoned::may_be_ended` describes the exceptions. Writes and
+//! commits are not killed, because the driver may send them again; the server's own limits end
+//! them.
 
 use std::time::Duration;
 
@@ -31,10 +31,9 @@ pub(super) struct Abandoned {
     pub(super) request_id: i32,
     /// The part of the reply that Seawall has not read from the server yet.
     pub(super) unread: Unread,
-    /// True if Seawall may kill the operation at the server: the operation is a read operation
-    /// outside transactions, and is not a command that waits at the server for new data (for
-    /// example, a `getMore` of a change stream). Seawall does not kill such a command, because
-    /// `killOp` does not end its wait.
+    /// True if Seawall may kill the operation at the server: it is a read operation outside
+    /// transactions, and does not wait at the server for new data. For example, a `getMore` of a
+    /// change stream waits for new data. `killOp` does not end such a wait.
     pub(super) may_be_ended: bool,
 }
 

@@ -6,10 +6,10 @@
 //!   the whole reply may use this cursor in its next command.
 //! - For a slow client, Seawall reads at most [`SMALL_BACKLOG_BYTES`] ahead while no other
 //!   operation waits for a connection to the same server. If another operation waits, Seawall
-//!   reserves memory in the memory budget of all connections (the budget), reads the rest of the
+//!   reserves memory in the memory budget of all connections (the budget). It reads the rest of the
 //!   reply into this memory, and checks the connection in.
-//! - If the budget has no room for the rest of the reply, a slow client is closed as soon as
-//!   another operation waits for a connection to the same server.
+//! - If the budget has no room for the rest of a slow client's reply, this client is closed as soon
+//!   as another operation waits for a connection to the same server.
 //! - If other clients need the memory of a client that reads nothing or reads slowly
 //!   ([`Progress`]), this client is closed.
 
@@ -72,8 +72,8 @@ enum Room {
     Given,
     /// The budget has no room now.
     Refused,
-    /// No memory was requested for the next piece, because the backlog has reached
-    /// [`SMALL_BACKLOG_BYTES`] and no other operation waits for a connection to the same server.
+    /// No memory was requested for the next piece. The backlog has reached [`SMALL_BACKLOG_BYTES`],
+    /// and no other operation waits for a connection to the same server.
     NotRequested,
 }
 
@@ -418,7 +418,7 @@ pub(super) async fn forward_large(
             Err(_) => 0,
         };
         // After the whole reply has been read, the loop ends at once, without a check and without a
-        // pause, so that the server connection is released.
+        // pause. So the server connection is released early.
         if transfer.seen < length {
             transfer.check_pace(client)?;
             turns.count_moved(moved).await;

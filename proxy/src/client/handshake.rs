@@ -341,7 +341,7 @@ impl Client {
             return Err(error.into());
         };
         self.connected.reached(Stage::LoggingIn);
-        // The anonymous identity and a user that was dropped do not count as a first user, so the
+        // The anonymous identity and a user that was dropped do not count as a first user. So the
         // client may still log in as any user.
         let is_first_user =
             |i: &Arc<Identity>| !i.is_anonymous() && i.status() != IdentityStatus::Gone;
@@ -408,9 +408,9 @@ impl Client {
         self.eviction.set_exempt(false);
     }
 
-    /// Called after a login. If the client's address is in `shared_addresses` (many clients share
-    /// it), the client from now on counts towards the limits of its user, and no longer towards the
-    /// limits of its address.
+    /// Called after a login. Many clients share an address in `shared_addresses`. A client with
+    /// such an address counts, from now on, towards the limits of its user, and no longer towards
+    /// the limits of its address.
     fn share_by_user(&mut self, identity: &Identity) {
         let Some(ip) = self.peer.ip.map(|ip| ip.to_canonical()) else {
             return;

@@ -482,10 +482,9 @@ impl LoginContext<'_> {
         .unwrap_or(LoginError::Credentials(error))
     }
 
-    /// Delays the reply to a refused login that began at `began`, so that the time of the reply
-    /// does not show why the login was refused. `arrived` is the time at which the refused message
-    /// arrived. Replies with other errors are not delayed, because these errors do not depend on
-    /// the user.
+    /// Delays the reply to a refused login that began at `began`. So the time of the reply does not
+    /// show why the login was refused. `arrived` is the time at which the refused message arrived.
+    /// Replies with other errors are not delayed, because these errors do not depend on the user.
     async fn hold_back(&mut self, end: LoginEnd, began: Instant, arrived: Instant) -> LoginEnd {
         let is_refusal =
             matches!(&end, LoginEnd::Refused(error) if error.code == AUTHENTICATION_FAILED);
@@ -498,8 +497,8 @@ impl LoginContext<'_> {
     }
 
     /// Counts a login that ends without an identity. If the client disconnected after its proof was
-    /// checked, the result is counted as `ok` for a right proof and as `refused` for a wrong proof.
-    /// If the client disconnected earlier, the login has no result.
+    /// checked, the result is `ok` for a right proof, and `refused` for a wrong proof. If the
+    /// client disconnected earlier, the login has no result.
     fn fail(&self, mechanism: Mechanism, error: LoginError, began: Instant) -> LoginEnd {
         match error {
             LoginError::Credentials(error) => {

@@ -113,7 +113,7 @@ pub struct ClientSettings {
     pub relay_proxy_port: Option<u16>,
     /// Networks in which many clients share one address. Seawall divides limited resources among
     /// addresses. After its login, a client from one of these networks counts towards the share of
-    /// its user, and no longer towards the share of its address.
+    /// its user instead of its address.
     pub shared_addresses: Vec<IpNet>,
     /// True if a pooled client becomes a relayed client when it logs in with a mechanism that
     /// Seawall cannot verify itself.

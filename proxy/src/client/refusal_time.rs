@@ -14,8 +14,8 @@ use tokio::time::Instant;
 const STEP: Duration = Duration::from_millis(50);
 
 /// Minimum time between the arrival of a refused message and the reply. Without this minimum, a
-/// client could send its proof just before a multiple of [`STEP`], and infer from the reply time if
-/// Seawall found the reason before or after this multiple.
+/// client could send its proof just before a multiple of [`STEP`]. The time of the reply would then
+/// show if Seawall found the reason before or after this multiple.
 const SHORTEST: Duration = Duration::from_millis(25);
 
 /// The time at which a refusal is sent. The login began at `began`, its refused message arrived at

@@ -1,12 +1,12 @@
 //! Large requests, forwarded as they arrive.
 //!
-//! A request of up to a megabyte is read whole, so that a slow client holds no server connection
-//! and the operation can be sent again. Holding a larger request would use too much memory. So
-//! Seawall checks out a connection as soon as the head has arrived (the body, and all parts from
-//! which the command's fingerprint is computed), and forwards the rest in pieces. A request that
-//! was forwarded in pieces cannot be sent again. Some large requests are still read whole, within
-//! the memory budget: if the command cannot be forwarded in pieces, if the body comes after the
-//! sequences, or if the request has a checksum or is compressed.
+//! A request of up to a megabyte is read whole. So a slow client holds no server connection, and
+//! the operation can be sent again. Holding a larger request would use too much memory. So Seawall
+//! checks out a connection as soon as the head has arrived, and forwards the rest in pieces. The
+//! head has the body, and all parts from which the command's fingerprint is computed. A request
+//! that was forwarded in pieces cannot be sent again. Some large requests are still read whole,
+//! within the memory budget: if the command cannot be forwarded in pieces, if the body comes after
+//! the sequences, or if the request has a checksum or is compressed.
 
 use std::io;
 

@@ -18,8 +18,8 @@ use seawall_transport::Sharer;
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Maximum time until Seawall closes the connection of a client that waits for a reply. The limits
-/// of the clients are spread over the second half of this time, so that clients whose turn would
-/// come later are not all closed at the same time.
+/// differ between clients, and are spread over the second half of this time. So the clients whose
+/// turn would come later are not all closed at the same time.
 const MAX_WAIT_FOR_REPLY: Duration = Duration::from_secs(30);
 
 /// Number of different limits for the wait. After this many clients, the limits repeat.

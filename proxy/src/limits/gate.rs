@@ -14,9 +14,9 @@
 //! common gate ([`LoginGates`]).
 //!
 //! While the data plane (the threads that serve clients) runs its tasks late, the machine lacks CPU
-//! time. New clients then wait in the same way, before Seawall reads their first byte, so that
-//! Seawall has more CPU time for the clients that it already serves. A client that disconnects
-//! during the wait has caused almost no work.
+//! time. New clients then wait in the same way, before Seawall reads their first byte. So Seawall
+//! has more CPU time for the clients that it already serves. A client that disconnects during the
+//! wait has caused almost no work.
 //!
 //! The target, and the rule that it must be missed for a whole interval, follow CoDel: K. Nichols
 //! and V. Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012. Serving the newest waiter

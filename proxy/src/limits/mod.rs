@@ -155,8 +155,8 @@ impl MonitorPermit {
     }
 }
 
-/// A monitor keeps its permit for at least this time after its last `hello`, because a driver
-/// closes all its connections to a server when its monitoring connection is closed.
+/// A monitor keeps its permit for at least this time after its last `hello`. A driver closes all
+/// its connections to a server when its monitoring connection is closed.
 const MONITOR_GRACE_TIME: Duration = Duration::from_secs(10 * 60);
 
 /// The permit of one client in pooled mode that gets a server connection of its own (is relayed)

@@ -201,8 +201,8 @@ impl EvictablePermits {
         })
     }
 
-    /// Returns a permit. If none is free, examines connections of the sharer with the most permits,
-    /// and closes the first one that has been silent since its last examination. `None` if no
+    /// Returns a permit. If none is free, examines connections of the sharer with the most permits.
+    /// Closes the first connection that has been silent since its last examination. `None` if no
     /// silent connection was found.
     pub(super) fn admit_evicting_silent(
         self: &Arc<Self>,

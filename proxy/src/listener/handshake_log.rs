@@ -56,9 +56,9 @@ impl HandshakeLog {
         tracing::debug!(%error, %peer, "TLS handshake with a caller of the admin address failed");
     }
 
-    /// Counts a failure that has a [`Cause`]. If this cause was not logged as a warning within the
-    /// last minute, returns the cause, and the number of failures with this cause since the last
-    /// warning. Otherwise, and for a failure without a cause, returns `None`.
+    /// Counts a failure that has a [`Cause`]. Returns the cause, and the number of failures with
+    /// this cause since the last warning about it. Returns `None` if there was a warning within the
+    /// last minute, or if the failure has no cause.
     fn due(&self, error: &io::Error, now: Instant) -> Option<(&'static str, u64)> {
         let cause = Cause::of(error)?;
         let failures = self.0.lock().entry(cause).or_default().count(now)?;

@@ -684,8 +684,8 @@ mod tests {
         tls.send_replace(Some(client_tls(&second)));
         let mut times: Vec<_> = closed.await.iter().map(Duration::as_millis).collect();
         times.sort_unstable();
-        // The clock of the test also advances while the chains are verified on other threads, so
-        // the time between two closes may be longer than 10 ms.
+        // The clock of the test also advances while other threads verify the chains. So the time
+        // between two closes may be longer than 10 ms.
         assert!(times[0] >= 1_000);
         let between = times.windows(2).map(|pair| pair[1] - pair[0]);
         assert!(between.min().is_some_and(|least| least >= 10), "{times:?}");

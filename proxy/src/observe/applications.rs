@@ -40,8 +40,8 @@ impl ApplicationCounts {
     }
 
     /// Adds the counts of later operations. If [`APPLICATIONS`] names are already counted
-    /// separately, a new name replaces the name with the lowest count, but only if the count of the
-    /// new name is higher. So a name with few operations is not counted separately forever.
+    /// separately, a new name with a higher count than the lowest replaces the name with the lowest
+    /// count. So a name with few operations is not counted separately forever.
     pub(super) fn merge(&mut self, later: &Self) {
         self.unnamed += later.unnamed;
         self.other += later.other;

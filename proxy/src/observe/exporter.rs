@@ -53,9 +53,9 @@ pub(super) struct Collected {
     /// Figures of the operations since the last call of [`Exporter::take_second`], separately for
     /// each label (namespace, shape, server or phase).
     second: WeighedSeries,
-    /// Figures since the last call of [`Exporter::take_second`], for all operations together,
-    /// except operations that wait for data (awaiting operations) and operations to which Seawall
-    /// itself replied.
+    /// Figures for all operations together, since the last call of [`Exporter::take_second`].
+    /// Operations that wait for data (awaiting operations), and operations to which Seawall itself
+    /// replied, are not included.
     whole: Figures,
     /// The latest slow operations.
     slow: SlowRing,
@@ -634,8 +634,8 @@ struct FreshShape {
 }
 
 /// True if a shape with these sums is exported as metrics. It is not exported if all its operations
-/// wait for data (awaiting operations), or if its row is empty because each `getMore` was counted
-/// with the shape that opened its cursor.
+/// wait for data (awaiting operations). It is also not exported if its row is empty, because each
+/// `getMore` was counted with the shape that opened its cursor.
 fn is_exported(sums: &ShapeSums) -> bool {
     sums.figures.count > 0 || !sums.figures.more_time.is_zero()
 }

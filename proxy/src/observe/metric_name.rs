@@ -177,8 +177,8 @@ metrics! {
     LogLeftOutTotal: Counter = "seawall_log_left_out_total", "Log lines that were dropped, because too many lines already waited to be written.";
     /// Slow log lines that were not written.
     SlowLogLeftOutTotal: Counter = "seawall_slow_log_left_out_total", "Slow log lines that were not written.";
-    /// Steps of the history (a step has the figures of a second or of a longer interval) that were
-    /// dropped early because their memory limit was reached.
+    /// Steps of the history that were dropped early because their memory limit was reached. A step
+    /// has the figures of a second or of a longer interval.
     HistoryDroppedTotal: Counter = "seawall_history_dropped_total", "Steps of the history dropped early because their memory limit was reached.";
     /// Failed writes of the history file.
     HistoryWriteFailuresTotal: Counter = "seawall_history_write_failures_total", "Failed writes of the history file.";

@@ -2,9 +2,9 @@
 //!
 //! The data path calls the [`Recorder`]: for each operation, the thread that serves it does one
 //! look-up and a few additions in a table of its own. The [`Exporter`], in the control plane, takes
-//! the tables once a second and before every scrape, and adds them to the totals that `/metrics`
-//! and the API show. The [`ClientDirectory`] lists the connected clients. Recording never waits for
-//! a server or a client, and every operation is counted.
+//! the tables once a second and before every scrape. It adds them to the totals that `/metrics` and
+//! the API show. The [`ClientDirectory`] lists the connected clients. Recording never waits for a
+//! server or a client, and every operation is counted.
 //!
 //! An *awaiting* operation is a `getMore` on a change stream or on a tailable cursor: its client
 //! asks the server to wait for an event. The time of awaiting operations is counted separately,
@@ -83,10 +83,10 @@ pub struct ObserverSettings {
     pub max_shapes: usize,
     /// Key for hashing the field names in shapes; `None` shows the names.
     pub name_key: Option<NameKey>,
-    /// Maximum number of namespace rows. The `other` row of each command, which counts the
-    /// namespaces without a row of their own, is not included in this number. The rows of commands
-    /// without a collection on the databases `admin` and `other` are not included either, because
-    /// they also count commands of clients that have not logged in.
+    /// Maximum number of namespace rows. Two kinds of rows do not count towards this number. One is
+    /// the `other` row of each command, which counts the namespaces without a row of their own. The
+    /// other kind are the rows of commands without a collection on the databases `admin` and
+    /// `other`. They also count commands of clients that have not logged in.
     pub max_namespaces: usize,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     pub keeps_seconds: bool,

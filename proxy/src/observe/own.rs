@@ -62,9 +62,8 @@ impl CpuTimes {
         by_name.chain([(ENDED, self.ended)])
     }
 
-    /// Adds the results of [`process_cpu`] and [`threads`]. A time that could not be read, for
-    /// example because the process has no descriptor left, is added by the next call that can read
-    /// it.
+    /// Adds the results of [`process_cpu`] and [`threads`]. If a time could not be read, for
+    /// example because the process has no descriptor left, a later call adds it.
     fn add(&mut self, process: Option<Duration>, threads: Option<Vec<(ThreadId, Option<Thread>)>>) {
         let Some(threads) = threads else { return };
         let mut seen = HashMap::with_capacity(threads.len());

@@ -1,11 +1,11 @@
 //! The sums of plain operations of one thread since the last collection.
 //!
 //! An operation is plain if it was sent to a server, succeeded, and has no rare property. For
-//! example, an operation is not plain if it is a retry, or if it is a `getMore` that is counted
-//! with the command that opened its cursor. Most operations are plain. All plain operations with
-//! the same shape and server add to the same few numbers. When the sums are collected, these
-//! numbers are added to the sums of the namespace, the shape and the server. So an operation costs
-//! one look-up and one set of additions instead of three.
+//! example, a retry is not plain. A `getMore` that is counted with the command that opened its
+//! cursor is not plain either. Most operations are plain. All plain operations with the same shape
+//! and server add to the same few numbers. When the sums are collected, these numbers are added to
+//! the sums of the namespace, the shape and the server. So an operation costs one look-up and one
+//! set of additions instead of three.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! Metrics of Seawall itself: CPU time by thread, memory by owner, delay of the event loops,
-//! unwritten lines of the log and the slow log, losses of the history, and captures.
+//! Metrics of Seawall itself. They cover CPU time by thread, memory by owner, delay of the event
+//! loops, unwritten lines of the log and the slow log, losses of the history, and captures.
 
 use std::time::Duration;
 

@@ -186,9 +186,9 @@ impl Recorder {
         names.describe(input, self.name_key.as_ref())
     }
 
-    /// Checks that the row has the text of the command's shape. A different text means that two
-    /// shapes have the same hash, which is nearly impossible, or that the code that computes the
-    /// hash disagrees with the code that writes the text.
+    /// Checks that the row has the text of the command's shape. A different text has one of two
+    /// causes. Either two shapes have the same hash, which is nearly impossible. Or the code that
+    /// computes the hash disagrees with the code that writes the text.
     fn check_text(&self, rows: RowIndexes, input: &CommandBytes<'_>, names: Option<&LearnedNames>) {
         let Some(index) = rows.shape.filter(|_| rows.folded.is_none()) else {
             return;
@@ -276,8 +276,8 @@ impl Recorder {
         self.logins.shed_operations.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a client login that has to wait because of a login gate (a limit on the rate of
-    /// logins under overload) or a limit of logins.
+    /// Counts a client login that has to wait because of a limit of logins or a login gate. A login
+    /// gate limits the rate of logins under overload.
     pub(crate) fn login_delayed(&self) {
         self.metrics.count(MetricName::LoginsDelayedTotal, &[]);
     }

@@ -485,8 +485,8 @@ impl Registry {
 
     /// Lowers the weights of all shapes, because past operations count less and less. Then adds
     /// `folded`, the time of the operations of shapes without a row, to the weights of these
-    /// shapes, and reserves rows for the shapes that are heavier than the lightest row. Called once
-    /// a second. Returns true if the look-ups that threads have cached are no longer valid.
+    /// shapes. Reserves rows for the shapes that are heavier than the lightest row. Called once a
+    /// second. Returns true if the look-ups that threads have cached are no longer valid.
     pub(super) fn turn_over(
         &mut self,
         folded: HashMap<ShapeId, Folded>,

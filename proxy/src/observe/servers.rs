@@ -20,8 +20,8 @@ use seawall_stats::float;
 pub(crate) enum CloseReason {
     /// The connection was unused for too long.
     Idle,
-    /// The connection exceeded its maximum age, the TLS configuration has changed since it was
-    /// established, or it has sent almost as many records as the keys of TLS 1.2 allow.
+    /// The connection exceeded its maximum age, or has sent almost as many records as the keys of
+    /// TLS 1.2 allow. Or the TLS configuration has changed since the connection was established.
     Expired,
     /// The pool was cleared after Seawall had begun to establish the connection.
     Stale,
@@ -246,8 +246,8 @@ impl ServerMetrics {
         self.waiting.set(count(waiting));
     }
 
-    /// Sets the gauges of the pool, of awaiting operations and of the concurrency limit to zero,
-    /// because the server is no longer part of the deployment.
+    /// Sets the gauges of the pool, of awaiting operations and of the concurrency limit to zero.
+    /// Called when the server is no longer part of the deployment.
     pub(crate) fn show_removed(&self) {
         self.show(0, 0, 0, 0);
         self.show_lane(0, 0);

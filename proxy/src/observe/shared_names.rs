@@ -1,6 +1,6 @@
 //! A table of names that many clients have in common.
 //!
-//! Clients choose their names freely, so unused names are removed when the table has twice as many
+//! Clients choose their names freely. So unused names are removed when the table has twice as many
 //! names as were in use at the last removal.
 
 use std::{collections::HashSet, sync::Arc};

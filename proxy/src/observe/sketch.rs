@@ -1,5 +1,5 @@
 //! The sketch: estimates, in bounded memory, which shapes without a row in the shape table are the
-//! heaviest, that is, have the operations that took the most time.
+//! heaviest. The operations of the heaviest shapes took the most time in total.
 
 use std::collections::{BTreeSet, HashMap};
 

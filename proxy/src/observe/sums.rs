@@ -429,8 +429,8 @@ impl NamespaceSums {
     }
 
     /// Converts the sums to the figures that the history keeps for a namespace. The durations
-    /// include the durations of awaiting operations, so that `durations` and `count` have the same
-    /// number of operations, and the phases add up to the total time.
+    /// include those of awaiting operations. So `durations` and `count` have the same number of
+    /// operations, and the phases add up to the total time.
     pub fn figures(&self) -> Figures {
         let failed = Outcome::ALL.iter().zip(self.outcomes);
         let failed = failed.filter(|(outcome, _)| outcome.is_failure());

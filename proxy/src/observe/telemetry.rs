@@ -182,8 +182,8 @@ fn of_failure(failure: Failure) -> Attributes {
     code.into_iter().chain([error]).collect()
 }
 
-/// Adds one series for each of the heaviest shapes (the shapes whose operations took the most time
-/// in total), and one series for all other shapes.
+/// Adds one series for each of the heaviest shapes, and one series for all other shapes. The
+/// operations of the heaviest shapes took the most time in total.
 fn add_shapes(batch: &mut Batch, collected: &Collected) {
     for (shape, durations, since) in collected.series.iter() {
         let attributes = match shape {

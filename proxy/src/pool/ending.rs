@@ -1,7 +1,7 @@
 //! Ends abandoned reads: reads whose client has disconnected.
 //!
-//! A server runs an operation to its end as long as the server connection is open, and Seawall
-//! keeps the connection open although the client has left. Every user may list and kill its own
+//! A server runs an operation to its end as long as the server connection is open. Seawall keeps
+//! this connection open although the client has left. Every user may list and kill its own
 //! operations. So an extra connection of the same user finds the abandoned reads by the ids of
 //! their connections, and ends them with `killOp`. The extra connection is in no pool and does not
 //! count towards a pool's limits, because the pool may be full of such reads. Each server has at

@@ -126,8 +126,8 @@ pub struct Renewal {
     pub began: Instant,
 }
 
-/// The time over which connections are replaced after a change of the TLS configuration, so that
-/// the logins on the new connections are spread over this time.
+/// After a change of the TLS configuration, connections are replaced over this time. So the logins
+/// on the new connections are spread over this time.
 const RENEWAL_TIME: Duration = Duration::from_secs(10);
 
 impl Renewal {
@@ -308,8 +308,8 @@ pub struct ServerPool {
     metrics: ServerMetrics,
     /// The data plane's runtime, on which the tasks of connections run.
     runtime: Handle,
-    /// A weak reference to this pool for the tasks that establish connections, so that these tasks
-    /// do not keep the pool of a removed server alive.
+    /// A weak reference to this pool for the tasks that establish connections. So these tasks do
+    /// not keep the pool of a removed server alive.
     me: Weak<Self>,
 }
 
@@ -558,9 +558,9 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Closes available connections that must not be used any more, for example because they are
-    /// too old, have been unused for too long or have ended. Establishes connections for waiters,
-    /// and for users that have fewer than [`Limits::min_pool_size`]. Called once a second.
+    /// Closes available connections that must not be used any more. For example, they are too old,
+    /// have been unused for too long, or have ended. Establishes connections for waiters, and for
+    /// users that have fewer than [`Limits::min_pool_size`]. Called once a second.
     pub(crate) fn maintain(&self) {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let todo = self.inner.lock().maintain(Instant::now(), has_ended);
@@ -577,8 +577,8 @@ impl ServerPool {
         self.inner.lock().has_waiting()
     }
 
-    /// True if as many operations as the lane has permits could begin to wait for data now, and
-    /// half of the connections to the server would still be left for other operations.
+    /// True if further operations, as many as the lane has permits, may begin to wait for data now.
+    /// At least half of the connections to the server must then still be left for other operations.
     pub(crate) fn has_room_for_waits(&self) -> bool {
         let (waits, _) = self.lane.counts();
         let max = self.inner.lock().max_server_connections();

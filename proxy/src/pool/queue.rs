@@ -83,10 +83,10 @@ impl WaitQueue {
     }
 
     /// Removes and returns a waiter of another group of clients, to make room for the group `from`.
-    /// A waiter may be removed from a queue only if its group has at least two waiters more in this
-    /// queue than `from` has in all queues together. Returns `None` if no waiter may be removed. A
-    /// waiter with [`Need::SlotOrReserve`], such as a commit, is removed only if no waiter of the
-    /// other needs may be removed.
+    /// A waiter may be removed from a queue only if `from` has fewer waiters: the waiter's group
+    /// has at least two waiters more in this queue than `from` has in all queues together. Returns
+    /// `None` if no waiter may be removed. A waiter with [`Need::SlotOrReserve`], such as a commit,
+    /// is removed only if no waiter of the other needs may be removed.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         let own: usize = self.queues.iter().map(|queue| queue.len_of(from)).sum();
         let mut queues = self.queues_to_shed().into_iter();

@@ -202,8 +202,8 @@ async fn a_change_stream_connection_is_closed_for_a_waiting_commit_after_its_wai
     assert_gave_way(&mut inner, &todo, &writer, later);
 }
 
-/// Seawall may close the connection of a change stream to make room for a waiting commit, but only
-/// after the commit has waited for 100 ms.
+/// Seawall may close the connection of a change stream to make room for a waiting commit. But it
+/// does so only after the commit has waited for 100 ms.
 #[tokio::test(start_paused = true)]
 async fn a_change_stream_keeps_its_connection_if_the_waiting_commit_has_just_arrived() {
     let now = Instant::now();

@@ -35,10 +35,10 @@ pub(super) const RESERVE: usize = 8;
 /// Each search examines all operations in progress.
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// An operation whose client has left counts as late (its reply came too late to be useful) only if
-/// it took at least this many times the median time of recent operations. Otherwise it counts as
-/// completed. If all such operations counted as late, a server would look overloaded whenever many
-/// clients leave at the same time.
+/// A late operation is one whose reply came too late to be useful. An operation whose client has
+/// left counts as late only if it took at least this many times the median time of recent
+/// operations. Otherwise it counts as completed. If all such operations counted as late, a server
+/// would look overloaded whenever many clients leave at the same time.
 const LATE_FACTOR: u32 = 4;
 
 /// How Seawall determines the number of slots of a server.

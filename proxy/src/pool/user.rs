@@ -64,8 +64,9 @@ pub(super) struct User {
     /// connections only for waiters, and none for `min_pool_size`. `None` if the last attempt
     /// succeeded, or if there was none.
     pub(super) refill_after: Option<Instant>,
-    /// True if no connection could be established at the last attempt, because the server refused
-    /// the user's keys, or requires a login and the user is the anonymous one.
+    /// True if no connection could be established at the last attempt because of the login. Either
+    /// the server refused the user's keys, or the server requires a login and the user is the
+    /// anonymous one.
     pub(super) is_refused: bool,
 }
 
@@ -134,9 +135,9 @@ impl User {
 
     /// True if Seawall must establish a connection to reach `min_pool_size`: the user has fewer
     /// connections, `refill_after` has passed, and Seawall has what it needs to log in as the user.
-    /// A user without connections and waiters gets no connection after a refused login, because the
-    /// user may have been dropped or may have a new password. [`Limits::max_connecting`] is not
-    /// checked here.
+    /// After a refused login, a user without connections and waiters gets no connection: the user
+    /// may have been dropped or may have a new password. [`Limits::max_connecting`] is not checked
+    /// here.
     pub(super) fn is_short(&self, limits: &Limits, now: Instant) -> bool {
         let is_given_up = self.is_refused && self.total() == 0 && self.waiters.is_empty();
         self.total() < limits.min_pool_size.min(limits.max_pool_size)

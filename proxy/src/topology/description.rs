@@ -190,7 +190,8 @@ const NO_GET_LAST_ERROR_WIRE_VERSION: i32 = 14;
 /// During this time, a user's SCRAM keys do not count as refused by all routers. The time must be
 /// longer than 30 s, because a router caches users for up to 30 s (see
 /// [`TopologyDescription::may_lag`]). So for up to 30 s after a user's password has changed, all
-/// usable routers may refuse the user's new keys, and only the failed router may accept them.
+/// usable routers may refuse the user's new keys. The failed router may be the only one that
+/// accepts them.
 const ROUTER_EXPECTED_FOR: Duration = Duration::from_secs(60);
 
 /// A topology description: the facts about the whole deployment.
@@ -270,8 +271,8 @@ impl TopologyDescription {
     /// True if this server may refuse a user's keys although they are valid. There are two cases.
     /// Either the server is a member of a replica set but not its primary, so its data about users
     /// may be older. Or the server is a router, which caches users for up to 30 s
-    /// (`userCacheInvalidationIntervalSecs`). If a router cannot read a user from the config
-    /// servers, it refuses the user's logins with the same code as after a change of the password.
+    /// (`userCacheInvalidationIntervalSecs`). A router that cannot read a user from the config
+    /// servers refuses the user's logins, with the same code as after a change of the password.
     pub(super) fn may_lag(&self, address: &ServerAddress) -> bool {
         let is_primary = |server: &ServerDescription| {
             server.address == *address && server.server_type == ServerType::Primary

@@ -1,10 +1,10 @@
 //! The deployment: its servers, their descriptions, and server selection for operations.
 //!
 //! The official driver's monitoring (its SDAM events) reports the servers and their types. Seawall
-//! also probes each server over a separate connection. The probes measure the round-trip time, read
-//! the time of the server's last write, and notice that a failed server has recovered, which the
-//! driver would notice only at its next heartbeat. The results are published as snapshots, which
-//! operations read without waiting.
+//! also probes each server over a separate connection. The probes measure the round-trip time, and
+//! read the time of the server's last write. They also notice that a failed server has recovered.
+//! The driver would notice this only at its next heartbeat. The results are published as snapshots,
+//! which operations read without waiting.
 //!
 //! This module calls the pool, for example to clear the pool of a failed server. The pool never
 //! calls this module: it returns its failures as values.

@@ -235,8 +235,8 @@ async fn resolve(
 
 impl DeploymentOptions {
     /// Parses a connection string. A `mongodb+srv` string requires a DNS query. If the query fails
-    /// or takes longer than five seconds, the result has only the options in the string itself, and
-    /// `watch` repeats the query later.
+    /// or takes longer than five seconds, the result has only the options in the string itself.
+    /// `watch` then repeats the query later.
     ///
     /// # Errors
     /// [`DeploymentError`] if the string itself is invalid.

@@ -34,12 +34,11 @@ const SILENCES_OF_HUNG_SERVER: u32 = 2;
 /// Weight of the newest round-trip time in the average (Server Selection specification).
 const NEWEST_WEIGHT: f64 = 0.2;
 
-/// Probes a server: at each heartbeat, when `wake` is notified, and every
-/// [`FAILED_PROBE_INTERVAL`] while the server counts as failed. If the server hangs, the operations
-/// that wait for its replies fail. After the server has left the deployment (`removed` is
-/// cancelled), the probes continue while operations still use `pool`, because these operations must
-/// also fail if the server hangs. Returns when no more probes are needed, or when the topology is
-/// dropped.
+/// Probes a server: at each heartbeat, when `wake` is notified, and every [`FAILED_PROBE_INTERVAL`]
+/// while the server counts as failed. If the server hangs, the operations that wait for its replies
+/// fail. `removed` is cancelled when the server has left the deployment. The probes then continue
+/// while operations still use `pool`, because these operations must also fail if the server hangs.
+/// Returns when no more probes are needed, or when the topology is dropped.
 pub(super) async fn keep_probing(
     topology: Weak<Topology>,
     pool: Weak<ServerPool>,
@@ -83,8 +82,8 @@ pub(super) async fn keep_probing(
     }
 }
 
-/// Waits until `wake` is notified. If the driver has not noticed the current state of the server,
-/// `unaware` is the driver's client, and this function makes the driver check its servers. When the
+/// Waits until `wake` is notified. `unaware` is the driver's client if the driver has not noticed
+/// the current state of the server. This function then makes the driver check its servers. When the
 /// driver notices the state, it sends an event, which notifies `wake`.
 async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
     let Some(driver) = unaware else {

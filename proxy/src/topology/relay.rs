@@ -1,6 +1,6 @@
 //! Selects the server for relays, which forward all bytes of a client unchanged. All relays share
 //! one server. A client may open a cursor or a transaction on one connection and continue it on
-//! another one, and both connections must then lead to the same server. Seawall does not track the
+//! another one. Both connections must then lead to the same server. Seawall does not track the
 //! cursors and transactions of relayed clients, so it cannot select a server for each of them.
 
 use super::description::{ServerDescription, ServerType, TopologyDescription, TopologyType};

@@ -1,10 +1,10 @@
 //! Checks that a server runs only the command that Seawall recognizes in a message.
 //!
-//! From a command's name, Seawall decides whether it replies itself, whether a client may send the
-//! command before a login, and how it serves the operation. A message would bypass these checks if
-//! the server found a different command in it. So the tests send a real server thousands of
-//! messages that no driver would send. The server's counters (`serverStatus().metrics.commands`)
-//! show which command the server ran.
+//! Three decisions of Seawall depend on a command's name: whether Seawall itself replies, whether a
+//! client may send the command before a login, and how the operation is served. A message would
+//! bypass these checks if the server found a different command in it. So the tests send a real
+//! server thousands of messages that no driver would send. The server's counters
+//! (`serverStatus().metrics.commands`) show which command the server ran.
 //!
 //! The messages are made by changing one part of a command, several parts, or single bytes
 //! (`corpus.rs`, `twists.rs`).

@@ -488,8 +488,8 @@ fn payload(body: &Document) -> Option<String> {
 
 const COMMAND_NOT_FOUND: i32 = 59;
 const MIN_ITERATIONS: u32 = 4096;
-/// Maximum number of cached salted passwords. It is far above the number of users in a test, and
-/// limits memory if a test logs in with many different user names or passwords.
+/// Maximum number of cached salted passwords. It is far above the usual number of users in a test.
+/// It limits memory if a test logs in with many different user names or passwords.
 const MAX_KEYS: usize = 10_000;
 
 #[cfg(test)]

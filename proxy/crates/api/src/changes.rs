@@ -136,9 +136,10 @@ pub struct Rates {
     pub total_time_ms_per_second: f64,
 }
 
-/// The name of a series. A series has the figures of one of these: a shape, a namespace, a server,
-/// a phase of operations (such as `checkout`), all operations together, or the sum of all shapes
-/// that have no series of their own. Members that do not apply to the series are absent or empty.
+/// The name of a series. A series has the figures of a shape, a namespace, a server, a phase of
+/// operations (such as `checkout`) or all operations together. One further series has the sum of
+/// all shapes that have no series of their own. Members that do not apply to the series are absent
+/// or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SeriesName {
@@ -158,7 +159,7 @@ pub struct SeriesName {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// `fine` if the series counts one shape, `coarse` if it counts several similar shapes
-    /// together, `rest` if it counts the remaining shapes of a namespace together.
+    /// together. `rest` if it counts the remaining shapes of a namespace together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
     /// The text of the shape, without values. If the series is a phase, this is the name of the

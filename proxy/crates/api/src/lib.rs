@@ -3,10 +3,10 @@
 //! and the tests, parse the JSON as the same types.
 //!
 //! The members of a reply are in alphabetical order, so each type declares its fields in this
-//! order. When a reply is parsed, a missing or null member gets its default and an unknown member
-//! is ignored, because the proxy may have another version. A number of seconds can be parsed from a
-//! float or an integer. If earlier versions of the API wrote a member as an integer, it is still
-//! written as an integer.
+//! order. The proxy may have another version than the parser. So when a reply is parsed, a missing
+//! or null member gets its default, and an unknown member is ignored. A number of seconds can be
+//! parsed from a float or an integer. If earlier versions of the API wrote a member as an integer,
+//! it is still written as an integer.
 
 mod annotations;
 mod captures;

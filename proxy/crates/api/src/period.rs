@@ -1,6 +1,7 @@
-//! Converts the figures in a reply (a report, or one of two compared periods) to a [`Period`], the
-//! type in which the history of the statistics returns its figures. So the code that compares
-//! periods of the history can also compare replies. The buckets of the distributions stay the same.
+//! Converts the figures in a reply to a [`Period`]. The reply is a report, or one of two compared
+//! periods. The history of the statistics also returns its figures as a [`Period`]. So the code
+//! that compares periods of the history can also compare replies. The buckets of the distributions
+//! stay the same.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -101,7 +101,7 @@ pub struct Shape {
     /// The operations' durations.
     pub latency_ms: Latency,
     /// `fine` if the figures are of one shape, `coarse` if they are of several similar shapes
-    /// together, `rest` if they are of the remaining shapes of a namespace together. Empty if not
+    /// together. `rest` if they are of the remaining shapes of a namespace together. Empty if not
     /// reported.
     pub level: String,
     /// The server load: the time of the operations and of the `getMore`s on their cursors.

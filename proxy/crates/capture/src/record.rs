@@ -116,8 +116,8 @@ pub enum Redaction {
     /// from the value with a secret key. Equal values have equal pseudonyms.
     Equality = 1,
     /// Like `Equality`. In addition, pseudonyms of numbers, of dates and of the times in ObjectIds
-    /// are in the same order as the values, and strings with equal prefixes have pseudonyms with
-    /// equal prefixes.
+    /// are in the same order as the values. Strings with equal prefixes have pseudonyms with equal
+    /// prefixes.
     Ordered = 2,
 }
 

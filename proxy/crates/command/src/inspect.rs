@@ -252,9 +252,9 @@ impl<'a> Command<'a> {
         first.and_then(|stage| stage_name(stage.value)) == Some(b"$changeStream")
     }
 
-    /// True if other operations may wait for this command. Either it ends a transaction, a session,
-    /// a cursor, an operation or the lock of `fsync` (`CommandSpec::ends_work`), or it continues a
-    /// transaction, which may hold locks.
+    /// True if other operations may wait for this command. There are two cases. Either it ends a
+    /// transaction, a session, a cursor, an operation or the lock of `fsync`
+    /// (`CommandSpec::ends_work`). Or it continues a transaction, which may hold locks.
     pub fn may_unblock_others(&self) -> bool {
         self.spec.ends_work || (self.in_transaction && !self.starts_transaction)
     }

@@ -24,11 +24,11 @@ const NAMESPACES: &str = "nsInfo";
 
 /// True if the values of the command and of its reply cannot be secrets. In the databases `admin`
 /// and `local`, servers store users and record changes of users, so a reply may contain keys of
-/// users. For these databases, the result is false if the command's first field may name a
-/// collection, or if the command is a `getMore`, `aggregate` or `explain`. On any database, the
-/// result is also false for an `aggregate` or `explain` that contains the name of the oplog, for
-/// example in a `$lookup`. A `getMore` on the cursor of such an `aggregate` is not recognized: the
-/// result for it may be true.
+/// users. For these databases, the result is false for `getMore`, `aggregate` and `explain`, and
+/// for each command whose first field may name a collection. On any database, the result is also
+/// false for an `aggregate` or `explain` that contains the name of the oplog, for example in a
+/// `$lookup`. A `getMore` on the cursor of such an `aggregate` is not recognized: the result for it
+/// may be true.
 pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((spec, target)) = named(command.body) else {
         return false;

@@ -1,10 +1,10 @@
-//! The controller. In each window (about 100 ms) it checks whether the server has stalled, whether
-//! replies are late (after the time limit of the operation, or after its client has left), and
-//! whether the server is crowded (operations take many times as long as without load). If the
-//! window has none of these problems, it continues the trial of another limit. The *base limit* is
-//! the best limit found so far. A *slice* is a number of consecutive windows at one limit. The
-//! *value* of a slice is its throughput or its latency, as a logarithm. The *noise* is how much the
-//! values of slices at the same limit differ.
+//! The controller. In each window (about 100 ms), the controller checks for three problems. First,
+//! the server has stalled. Second, replies are late: they arrive after the time limit of the
+//! operation, or after its client has left. Third, the server is crowded: operations take many
+//! times as long as without load. If the window has none of these problems, the controller
+//! continues the trial of another limit. The *base limit* is the best limit found so far. A *slice*
+//! is a number of consecutive windows at one limit. The *value* of a slice is its throughput or its
+//! latency, as a logarithm. The *noise* is how much the values of slices at the same limit differ.
 
 use std::time::Duration;
 
@@ -64,8 +64,8 @@ const IN_EFFECT: f64 = 0.9;
 /// takes some milliseconds.
 const MAX_GROWTH_TIME: Duration = Duration::from_secs(3);
 
-/// The server has stalled if no operation has completed for at least this time, and for at least
-/// `STALL_MEANS` times the mean time of an operation in progress.
+/// The server has stalled if no operation has completed for at least this time. The time must also
+/// be at least `STALL_MEANS` times the mean time of an operation in progress.
 const STALL: Duration = Duration::from_millis(300);
 const STALL_MEANS: f64 = 5.0;
 
@@ -76,17 +76,18 @@ const LOAD_END: Duration = Duration::from_secs(10);
 /// For this time after a stall, the controller makes no trials of other limits.
 const RECOVERY: Duration = Duration::from_secs(1);
 
-/// Late replies ([`Sample::late`]) and timely replies are counted for at least this time, and until
-/// the number of replies is at least the base limit (the best limit found so far). Then the base
-/// limit is halved if at least nine of ten replies were late. In both cases, the counts then begin
-/// again at 0.
+/// Late replies ([`Sample::late`]) and timely replies are counted for at least this time. The count
+/// continues until the number of replies is at least the base limit (the best limit found so far).
+/// If at least nine of ten replies were late, the base limit is then halved. In any case, the
+/// counts begin again at 0.
 const LATE: Duration = Duration::from_millis(500);
 const MOST: u64 = 9;
 
-/// Constants of a [`Trial`] while the rate of arriving operations limits the throughput: the factor
-/// by which the trial raises the limit, the maximum number of slices at the tried limit, and the
-/// initial and the maximum time between two trials. Operation times vary in this state, so a trial
-/// takes long. Therefore the time between trials doubles after each trial that shows no gain.
+/// Constants of a [`Trial`] while the rate of arriving operations limits the throughput. They are
+/// the factor by which the trial raises the limit, the maximum number of slices at the tried limit,
+/// and the initial and the maximum time between two trials. Operation times vary in this state, so
+/// a trial takes long. Therefore the time between trials doubles after each trial that shows no
+/// gain.
 const LATENCY_STEP: f64 = 1.19;
 const LATENCY_ROUNDS: usize = 2;
 const LATENCY_INTERVAL: Duration = Duration::from_secs(8);
@@ -95,9 +96,9 @@ const MAX_LATENCY_INTERVAL: Duration = Duration::from_secs(120);
 /// Tolerance when the start of a window is compared with the moment at which the limit changed.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
-/// The search for the best limit begins again if, in `CHANGED_SLICES` consecutive slices, the rate
-/// of completed work differs by about this share or more from its average since the limit settled.
-/// The controller compares the logarithms of the rates.
+/// If the rate of completed work differs by about this share or more from its average since the
+/// limit settled, it has changed. If it has changed in `CHANGED_SLICES` consecutive slices, the
+/// search for the best limit begins again. The controller compares the logarithms of the rates.
 const RATE_CHANGE: f64 = 0.25;
 const CHANGED_SLICES: u32 = 8;
 
@@ -133,8 +134,9 @@ pub struct Controller {
     /// throughput.
     latency_trial_at: Duration,
     latency_interval: Duration,
-    /// The sum of the server times (from sending a command to the end of its reply) and the sum of
-    /// their squares, in seconds and square seconds. Older windows have less weight in both sums.
+    /// The sum of the server times in seconds, and the sum of their squares in square seconds. The
+    /// server time lasts from sending a command to the end of its reply. Older windows have less
+    /// weight in both sums.
     times: f64,
     squares: f64,
     /// Smoothed completed operations per second.
@@ -219,10 +221,10 @@ impl Controller {
     }
 
     /// Starts again with the initial limit (see [`Self::new`]), and forgets everything learned
-    /// about the server. The caller does this after the connection pool of the server was cleared,
-    /// after the server changed its type (for example from secondary to primary), and after the
-    /// configured kind of limit changed (for example from fixed to automatic). The controller then
-    /// ignores samples of windows that began before the reset.
+    /// about the server. The caller does this in three cases: after the connection pool of the
+    /// server was cleared; after the server changed its type (for example from secondary to
+    /// primary); after the configured kind of limit changed (for example from fixed to automatic).
+    /// The controller then ignores samples of windows that began before the reset.
     pub fn reset(&mut self) {
         let epoch = Epoch(self.epoch.0.wrapping_add(1));
         let random = self.random.clone();
@@ -547,8 +549,8 @@ impl Controller {
 
     /// Updates the average rate of completed work since the limit settled (`rate_reference`).
     /// `value` is the logarithm of this rate in one slice. Returns true if each of the last
-    /// `CHANGED_SLICES` values differed from that average by at least `RATE_CHANGE`, or by five
-    /// times the noise if that is more.
+    /// `CHANGED_SLICES` values differed from that average by at least `RATE_CHANGE` and by at least
+    /// five times the noise.
     fn update_rate_reference(&mut self, value: f64) -> bool {
         if !self.search.is_settled() {
             self.rate_reference = RateReference::default();

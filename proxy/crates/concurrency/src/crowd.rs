@@ -19,7 +19,7 @@ const CROWDED: f64 = 8.0;
 
 /// The server has room if operations take less than this many times as long as without load. Either
 /// other clients have left, or other proxies have lowered their limits after this proxy. If this
-/// proxy lowered its limit because the server was crowded, it now raises the highest limit that it
+/// proxy lowered its limit because of the crowded server, it now raises the highest limit that it
 /// may try, one step at a time. If all proxies raised their limits in one large step, the server
 /// would be crowded again.
 const ROOMY: f64 = 3.0;
@@ -43,7 +43,7 @@ const LEAST_STEP: f64 = 0.85;
 const LARGEST_STEP: f64 = 0.5;
 
 /// While the controller yields (lowers the limit of a crowded server), it checks the throughput. A
-/// check is due when the limit has fallen to `CHECK_AT` times the limit at the last check, or when
+/// check is due when the limit has fallen to `CHECK_AT` times its value at the last check, or when
 /// the server is no longer crowded. The controller restores an earlier limit if the throughput has
 /// fallen below `KEPT` times the throughput at the last check. The throughput does not fall that
 /// much if all clients of the server yield, or if this proxy alone fills the server. Otherwise the
@@ -52,8 +52,9 @@ const LARGEST_STEP: f64 = 0.5;
 const CHECK_AT: f64 = 0.5;
 const KEPT: f64 = 0.7;
 
-/// Time after which a limit that was found by yielding (lowering the limit of a crowded server) no
-/// longer restricts the controller, even if the server is crowded.
+/// The controller yields when it lowers the limit of a crowded server. A limit that was found by
+/// yielding restricts the controller for this time, and no longer, even if the server is still
+/// crowded.
 const CAP_TIME: Duration = Duration::from_secs(600);
 
 /// If yielding (lowering the limit of a crowded server) did not help, it is not tried again for

@@ -5,8 +5,8 @@
 //! the first and the last group are wider: they also contain all shorter and all longer times. A
 //! shape stays in its group while its usual time changes by less than a factor of four. This is
 //! necessary because a trial of another limit changes the times of all shapes. The trial compares
-//! *work* (the number of completed operations, weighted by the usual time of their group), and work
-//! is comparable only while shapes stay in their groups.
+//! *work*: the number of completed operations, weighted by the usual time of their group. Work is
+//! comparable only while shapes stay in their groups.
 
 use std::time::Duration;
 

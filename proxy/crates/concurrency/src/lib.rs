@@ -6,7 +6,7 @@
 //!
 //! The controller compares; it has no model of the server. In a trial, it alternates between the
 //! limit in use and another limit. It keeps the other limit only if the server completed more work
-//! with it, and if the difference exceeds the noise that the controller has measured.
+//! with this limit, and the difference exceeds the measured noise.
 //!
 //! ```text
 //!             both directions tried at each step size
@@ -31,9 +31,9 @@
 //! the time, arrivals bound the throughput. Then only a higher limit is tried. The higher limit is
 //! kept if it shortens the sum of wait and server time.
 //!
-//! The ideas come from MongoDB's throughput probing (compare completed work), from Netflix's
-//! Gradient2 and Envoy's adaptive concurrency filter (compare with the unloaded server, add jitter
-//! to the trials), and from Vector's controller.
+//! The ideas come from three sources. MongoDB's throughput probing compares completed work.
+//! Netflix's Gradient2 and Envoy's adaptive concurrency filter compare with the unloaded server,
+//! and add jitter to the trials. The third source is Vector's controller.
 //!
 //! This crate reads no clock, does no I/O and locks nothing. Times are durations since a moment
 //! that the owner chooses once. The controller does not know users, connections or queues. The

@@ -18,8 +18,8 @@ const MIN_OPERATIONS: f64 = 16.0;
 
 /// The server time without load is measured with operations that began at low load
 /// ([`Sample::LOW_LOAD`]). At least this number of such operations is needed. The number is low,
-/// because if many proxies start in front of a busy server, perhaps only the first two operations
-/// of each proxy begin at low load.
+/// because many proxies may start in front of a busy server. Perhaps only the first two operations
+/// of each proxy then begin at low load.
 const MIN_LOW_LOAD: f64 = 2.0;
 
 /// Weights of a new mean time of operations that began at low load: if this time is shorter than

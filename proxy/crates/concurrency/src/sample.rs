@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 /// Number of groups of operations. The caller assigns each operation to a group by the usual server
-/// time of its shape (the command without its values), for instance one group per factor of four.
-/// If the share of long operations changes, the controller can then see that the server itself has
-/// not become slower or faster.
+/// time of its shape (the command without its values). For instance, the times of one group differ
+/// by at most a factor of four. If the share of long operations changes, the controller can then
+/// see that the server itself has not become slower or faster.
 pub const GROUPS: usize = 8;
 
 /// The time between two resets of a controller. The controller ignores samples of earlier epochs.
@@ -44,9 +44,9 @@ pub struct Sample {
     /// The completed operations, by group.
     pub groups: [GroupSample; GROUPS],
     /// Sum of the squares of all server times in `groups`, in square seconds. This sum, divided by
-    /// the sum of the server times, is the mean server time of the operations that are in progress
-    /// at a random moment. Long operations dominate this mean, because each of them is in progress
-    /// for longer.
+    /// the sum of the server times, is the mean server time of the operations in progress at a
+    /// random moment. Long operations dominate this mean, because each of them is in progress for
+    /// longer.
     pub server_time_squares: f64,
     /// Number of replies that arrived too late to be useful: the operation had exceeded its time
     /// limit, or its client had left. Operations that end with another error count as completed.

@@ -14,20 +14,20 @@
 const STANDARD_ERRORS: f64 = 2.5;
 
 /// The minimum gain for which a tried limit is kept. Real servers vary by more than 1 % from minute
-/// to minute, so a smaller gain may disappear before it makes up for the cost of the trial.
+/// to minute. So a smaller gain may disappear before it makes up for the cost of the trial.
 const MIN_GAIN: f64 = 0.01;
 
 /// The minimum gain for which a tried limit is kept, as a share of the change of the limit (both as
 /// natural logarithms): a doubling of the limit must gain 3.5 %. Each connection costs memory on
-/// the server, so a limit that is much higher needs a larger gain than a limit that is a little
-/// higher.
+/// the server. So a much higher limit needs a larger gain than a slightly higher limit.
 const MIN_ELASTICITY: f64 = 0.05;
 
-/// A gain of this size cannot come from a steady change of the server, so the tried limit is kept
-/// immediately, without another measurement at the base limit. There are two exceptions, in which
-/// the gain has another reason than the tried limit. In the first, operations did not wait all the
-/// time at the tried limit: for example, other clients have lowered their load. In the second, the
-/// gain is more than `LARGEST_ELASTICITY` times the change of the limit (both as logarithms).
+/// A gain of this size cannot come from a steady change of the server. So the controller keeps the
+/// tried limit immediately, without another measurement at the base limit. There are two
+/// exceptions, in which the gain has another reason than the tried limit. In the first, operations
+/// did not wait all the time at the tried limit: for example, other clients have lowered their
+/// load. In the second, the gain is more than `LARGEST_ELASTICITY` times the change of the limit
+/// (both as logarithms).
 const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
 

@@ -153,8 +153,8 @@ pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> Vec<String> {
 /// Without this limit, two steps that are years apart would need much memory.
 const MAX_PLACES: usize = 20_000;
 
-/// The steps of a timeline in order, with `None` in place of each step that is missing between two
-/// steps because Seawall has no data for it. `step_seconds` is the length of a step.
+/// The steps of a timeline in order. If Seawall has no data for a step between two other steps,
+/// this step is `None`. `step_seconds` is the length of a step.
 pub(super) fn with_gaps(steps: &[TimelineStep], step_seconds: f64) -> Vec<Option<&TimelineStep>> {
     let mut placed = Vec::new();
     let mut at = steps.first().map_or(0.0, |first| first.at);

@@ -11,10 +11,11 @@ use std::{
 };
 
 /// Replaces the content of a file, or creates the file. `write` gets a temporary file in the same
-/// folder, which then replaces the file. In these cases, `write` gets the file itself: it is a pipe
-/// or a device, it has several names (hard links), this process may not create files in the folder,
-/// or it may not give the temporary file to the owner of the file. A file that is mounted, for
-/// example in a container, cannot be replaced. The temporary file is then copied to this file.
+/// folder, which then replaces the file. `write` gets the file itself if the file is a pipe or a
+/// device, or has several names (hard links). It also gets the file itself if this process may not
+/// create files in the folder, or may not give the temporary file to the owner of the file. A file
+/// that is mounted, for example in a container, cannot be replaced. The temporary file is then
+/// copied to this file.
 ///
 /// # Errors
 /// The error of `write`, or the error of an access to the files.

@@ -1,6 +1,6 @@
 //! Computes the two periods of a comparison. The earlier period is the baseline. The user gives the
-//! end of the baseline as a name (such as `yesterday`), as a duration before the end of the later
-//! period, or as a time.
+//! end of the baseline in one of three forms: a name such as `yesterday`, a duration before the end
+//! of the later period, or a time.
 //!
 //! The history stores the figures of each step. A step has a length of 1 s for the last 10 minutes,
 //! and is longer (up to 10 minutes) for older times. A baseline consists of whole steps. This
@@ -23,8 +23,8 @@ pub enum BaselineWindow {
     /// Exactly this length. The result is an error if the later period would begin before the
     /// baseline ended, or if the history does not reach back far enough.
     Exactly(Duration),
-    /// At most this length. The later period is shorter if the baseline ended less than this length
-    /// ago, or if the history does not reach back far enough for a baseline of this length.
+    /// At most this length. The later period is shorter in two cases: the baseline ended less than
+    /// this length ago, or the history does not have a baseline of this length.
     AtMost(Duration),
 }
 

@@ -9,9 +9,9 @@
 //! [`Label::Whole`].
 //!
 //! Durations are compared by a rank test (see `ranks`), which assumes no distribution and is not
-//! misled by a single stall. The reported ratio compares the medians, not the means, because one
-//! operation of 3 s among a hundred operations of 1 ms makes the mean thirty times as long. A shape
-//! is therefore not reported if only its slowest operations became slower.
+//! misled by a single stall. The reported ratio compares the medians, not the means. One operation
+//! of 3 s among a hundred operations of 1 ms would make the mean thirty times as long. A shape is
+//! therefore not reported if only its slowest operations became slower.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -100,9 +100,9 @@ impl ChangeKind {
     }
 }
 
-/// Minimum number of operations that a shape must have in each period to be compared, because the
-/// median of fewer durations can change much by chance. A change of the operations per second needs
-/// this number in only one of the periods.
+/// Minimum number of operations that a shape must have in each period to be compared. The median of
+/// fewer durations can change much by chance. A change of the operations per second needs this
+/// number in only one of the periods.
 const MIN_OPERATIONS: u64 = 30;
 
 /// Minimum number of operations that a shape must have in each period to be used in [`Spreads`]:
@@ -119,8 +119,8 @@ const MIN_RATIO: f64 = 1.5;
 /// which must not be reported.
 const MIN_DRIFT: f64 = 2.5;
 
-/// A shape is reported as slower or faster only if its ratio differs from the drift by at least
-/// this many standard deviations of the other shapes' ratios. The ratio is the later divided by the
+/// A shape is reported as slower or faster only if its ratio differs enough from the drift: by this
+/// many standard deviations of the other shapes' ratios. The ratio is the later divided by the
 /// earlier median duration. The drift is the change that all shapes have in common.
 /// [`ENOUGH_RATIO`] is an exception.
 const SPREADS: f64 = 3.5;
@@ -412,11 +412,11 @@ impl<'a> Comparison<'a> {
     }
 
     /// True if the shape may only seem to have become more or less frequent. Only the shapes with
-    /// the greatest server load have their own rows and series. So in the period in which the shape
-    /// seems less frequent, some of the shape's operations may have been counted in
-    /// [`Label::OtherShapes`] or in a group row (a row that counts several shapes of a namespace
-    /// together). For example, a shape that just got its own row must not be reported as new.
-    /// `is_more` is true if the shape seems less frequent in the earlier period.
+    /// the greatest server load have their own rows and series. Operations of other shapes are
+    /// counted in [`Label::OtherShapes`] or in a group row (a row that counts several shapes of a
+    /// namespace together). In the period in which the shape seems less frequent, some of its
+    /// operations may be counted there. For example, a shape that just got its own row must not be
+    /// reported as new. `is_more` is true if the shape seems less frequent in the earlier period.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let (before, now) = ((pair.before, self.before), (pair.now, self.now));
         let ((less, lesser), (more, greater), groups) = match is_more {
@@ -464,9 +464,9 @@ impl<'a> Comparison<'a> {
 
     /// The bytes or documents per operation in the later period, divided by those in the earlier
     /// period. `before` and `now` are the bytes or documents of all operations in the two periods.
-    /// `None` if a change must not be reported: a period has fewer than [`MIN_OPERATIONS`]
-    /// operations, the increase is less than `floor`, the ratio is less than [`MIN_WEIGHT_RATIO`],
-    /// or the increase may be due to chance.
+    /// `None` if a change must not be reported. This is so if a period has fewer than
+    /// [`MIN_OPERATIONS`] operations, the increase is less than `floor`, or the ratio is less than
+    /// [`MIN_WEIGHT_RATIO`]. It is also so if the increase may be due to chance.
     fn weight(&self, pair: &Pair<'_>, before: u64, now: u64, floor: f64) -> Option<f64> {
         if pair.before.count.min(pair.now.count) < MIN_OPERATIONS {
             return None;
@@ -515,9 +515,9 @@ impl<'a> Comparison<'a> {
 
     /// True if `z` is too far from zero to be due to chance. Without a real change, `z` has a
     /// standard normal distribution. The accepted probability ([`ALPHA`]) is divided by the number
-    /// of shapes (Bonferroni's correction). Instead of the exact probability of a greater `z`, its
-    /// upper bound exp(-z²/2)/2 is used, which is close to the exact value at such small
-    /// probabilities.
+    /// of shapes (Bonferroni's correction). This function uses the upper bound exp(-z²/2)/2 for the
+    /// probability of a greater `z`. At such small probabilities, the bound is close to the exact
+    /// value.
     fn is_significant(&self, z: f64) -> bool {
         let comparisons = float(u64::try_from(self.pairs.len()).unwrap_or(u64::MAX));
         z * z >= 2.0 * (comparisons / ALPHA).ln()

@@ -1,6 +1,6 @@
-//! Insight into the past: keeps the history and annotations, and detects reconnect storms (far more
-//! short-lived client connections than usual), stalls (operations take far longer than usual for
-//! some seconds) and changes of shapes.
+//! Insight into the past: keeps the history and annotations, and detects reconnect storms, stalls
+//! and changes of shapes. In a storm, there are far more short-lived client connections than usual.
+//! In a stall, operations take far longer than usual for some seconds.
 //!
 //! The crate gets a [`Second`] every second: the figures of the operations, connections and servers
 //! in that second. It knows neither the code that counts operations nor the code that samples
@@ -59,9 +59,10 @@ const WRITE_INTERVAL_SECONDS: u64 = 10;
 /// failed writes. So after the disk has space again, the history is written within a minute.
 const MAX_SKIPPED_WRITES: u64 = 5;
 
-/// If the clock is set back by at most this time, the figures of the seconds that it shows again
-/// are added to the next second. If it is set back further, the steps of the history after the new
-/// time are dropped: otherwise one second would get the figures of many seconds.
+/// A clock that is set back shows some seconds again. If it is set back by at most this time, the
+/// figures of these seconds are added to the next second. If it is set back further, the steps of
+/// the history after the new time are dropped. Otherwise one second would get the figures of many
+/// seconds.
 const MAX_REPEATED_SECONDS: u64 = 2;
 
 /// Interval at which periods are compared to annotate changes, and the length of these periods.

@@ -27,8 +27,8 @@ use super::{annotations::Annotation, packed};
 use seawall_stats::{Figures, Gauges, Label, Period};
 
 /// Length of each tier's steps, and the time for which the tier keeps them, both in seconds. The
-/// last tier keeps eight days, because the current period can be compared with a period that ended
-/// a week ago, which began more than a week ago.
+/// current period can be compared with a period that ended a week ago. That period began more than
+/// a week ago, so the last tier keeps eight days.
 pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 8 * 86_400)];
 
 /// The figures of each second are added to the history. After a pause of at most this length, the
@@ -44,9 +44,9 @@ const UNSURE_SECONDS: u64 = 300;
 /// shapes, because different shapes may be heavy in different seconds.
 const LONG_STEP_FACTOR: usize = 4;
 
-/// The labels of the shapes in one step of more than a second may use one 32nd of the memory limit,
-/// and twice as much while the step is in progress. So the labels of the three steps in progress
-/// use less than all labels may use.
+/// One step of more than a second may use one 32nd of the memory limit for the labels of its
+/// shapes. While the step is in progress, the labels may use twice as much. So the labels of the
+/// three steps in progress use less than all labels may use.
 const STEP_LABEL_SHARE: usize = 32;
 
 /// All labels together may use a quarter of the memory limit. At this limit, the history forgets
@@ -538,9 +538,9 @@ impl History {
     /// The frames are from the tier with the longest frames of at most `step` seconds. If the data
     /// of this tier begins after `from`, they are from a tier with longer frames, whose data begins
     /// earlier. For the time after the last frame of this tier, the frames are from the tiers with
-    /// shorter frames. A frame that begins before the first step is omitted. If `step` is 1, this
-    /// means that a frame belongs only to the period in which it begins, so two adjacent periods
-    /// never use the same frame.
+    /// shorter frames. A frame that begins before the first step is omitted. So if `step` is 1, a
+    /// frame belongs only to the period in which it begins, and two adjacent periods never use the
+    /// same frame.
     pub fn select(&self, from: u64, to: u64, step: u64) -> Selection {
         let step = step.max(1);
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= step);

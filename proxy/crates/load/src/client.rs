@@ -18,8 +18,8 @@ use seawall_auth::NonceSource;
 /// reconnecting.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 
-/// If a load has no rate, and a reply has not arrived when the load ends, the wait for this reply
-/// is recorded only if it is longer than this time.
+/// If a load has no rate, and a reply has not arrived when the load ends, only a long wait for this
+/// reply is recorded: a wait of more than this time.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// Maximum time between two operations of a client, in seconds: a year. No load takes so long, and
@@ -79,10 +79,10 @@ impl Drop for NextOperation {
     }
 }
 
-/// One operation of a client that connects for this operation only, or of a client that sends an
-/// operation as soon as the previous reply has arrived. This value is dropped when the operation
-/// ends, or when the load ends. If the load ends first, the drop records the operation, unless the
-/// operation has been due only for a short time.
+/// One operation of a client without a fixed rate of operations: the client connects for this
+/// operation only, or sends each operation as soon as the previous reply has arrived. This value is
+/// dropped when the operation ends, or when the load ends. If the load ends first, the drop records
+/// the operation, unless the operation has been due only for a short time.
 struct Arrival {
     shared: Arc<Shared>,
     due: Instant,

@@ -63,8 +63,8 @@ pub(super) struct Second {
     operation: Tally,
     /// Latency of operations, measured from the time when they were due.
     pub(super) from_due: Distribution,
-    /// Number of operations that were due but not sent, because their client had no connection or
-    /// waited for a reply, or because no client was free for them.
+    /// Number of operations that were due but not sent. Their client had no connection or waited
+    /// for a reply, or no client was free for them.
     pub(super) missed: u64,
     /// The lateness of the harness's timers: the time from their due time until they woke up.
     pub(super) lateness: Distribution,

@@ -185,9 +185,9 @@ async fn download(
         .args(["--quiet", "--progress-bar", "off", "--dest"])
         .arg(work_directory)
         .arg(REQUIREMENT)
-        // pip downloads into its temporary directory and moves the package at the end. The work
-        // directory is used as the temporary directory, so that `size_of_tree` can measure the
-        // progress and all files are removed together with the work directory.
+        // pip downloads into its temporary directory and moves the package at the end. With the
+        // work directory as the temporary directory, `size_of_tree` can measure the progress, and
+        // all files are removed together with the work directory.
         .env("TMPDIR", work_directory)
         // With `-m`, Python searches the current directory for modules first. The work directory is
         // empty and belongs to this user, so Python imports no module of another user from it.

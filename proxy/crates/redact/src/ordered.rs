@@ -4,8 +4,8 @@
 //! pseudonym has the same sign and the exponent `e + s`; `s` is `OrderedMap::spread_bits`. So each
 //! exponent has 2^s times as many pseudonyms as integers. Pseudonyms can therefore keep the order
 //! of the numbers although their positions are random. The integers of one exponent are the leaves
-//! of a tree. Each node divides its range of pseudonyms among 16 children by keyed weights, but
-//! every child gets at least one pseudonym for each of its leaves.
+//! of a tree. Each node divides its range of pseudonyms among 16 children, by weights that depend
+//! on the key. But every child gets at least one pseudonym for each of its leaves.
 //!
 //! A number with a fraction keeps 40 bits of precision; numbers that differ by less may get equal
 //! pseudonyms.

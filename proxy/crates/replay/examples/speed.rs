@@ -1,5 +1,5 @@
-//! Measures how fast `--max` sends small commands, and how exactly `--speed` keeps their intervals:
-//! replays finds of 32 clients to a stub server, and prints the rate, the CPU time of the replay's
+//! Measures how fast `--max` sends small commands, and how exactly `--speed` keeps their intervals.
+//! Replays finds of 32 clients to a stub server. Prints the rate, the CPU time of the replay's
 //! process, and the errors of the intervals. The stub is a separate process.
 //!
 //! ```sh

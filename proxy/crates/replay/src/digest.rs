@@ -1,6 +1,6 @@
 //! Digests of results, and the commands whose results cannot be compared.
 //!
-//! The digest of a shape is the sum of the hashes of all documents that its operations returned, so
+//! The digest of a shape is the sum of the hashes of all documents that its operations returned. So
 //! the order of documents and of operations does not matter. ObjectIds, dates and timestamps that
 //! were created after the capture began are excluded, because the replay creates different ones.
 

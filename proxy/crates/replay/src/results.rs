@@ -435,10 +435,10 @@ impl Results {
         }
     }
 
-    /// Adds the reply to a `getMore` on an awaiting cursor (a change stream or a tailable cursor)
-    /// to the row of the operation that opened the cursor. The `getMore` itself is not counted as
-    /// an operation, and its duration is not added: the number of `getMore`s and their durations
-    /// depend on when the events happen.
+    /// Adds the reply to a `getMore` to the row of the operation that opened the cursor, if the
+    /// cursor is awaiting (a change stream or a tailable cursor). The `getMore` itself is not
+    /// counted as an operation, and its duration is not added: the number of `getMore`s and their
+    /// durations depend on when the events happen.
     pub(crate) fn end_await(&mut self, row: RowId, ended: &Ended) {
         let Some(row) = self.at(row) else {
             return;

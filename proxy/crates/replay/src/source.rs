@@ -1,8 +1,8 @@
 //! Reads the parts of a capture in their order.
 //!
-//! A source is a directory with one file per part, one file with one or more parts, a file of
-//! mongod's traffic recorder, or standard input. All files are read once, from front to back. A
-//! source needs memory for only one block of a capture, or one packet of a recording, at a time.
+//! A source is one of these: a directory with one file per part, one file with one or more parts, a
+//! file of mongod's traffic recorder, standard input. All files are read once, from front to back.
+//! A source needs memory for only one block of a capture, or one packet of a recording, at a time.
 
 use std::{
     collections::VecDeque,

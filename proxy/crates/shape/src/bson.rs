@@ -1,9 +1,9 @@
 //! Reads the fields of documents. A [`Value`] distinguishes only the types and values that make a
 //! difference in a shape or in redaction.
 //!
-//! [`RawElement`] finds the fields. Invalid bytes (a length past the end, an unknown type, a name
-//! without its NUL) end the iteration over the document that contains them, as if it had no more
-//! fields. Only the server validates commands.
+//! [`RawElement`] finds the fields. Invalid bytes are a length past the end, an unknown type, or a
+//! name without its NUL. They end the iteration over the document that contains them, as if it had
+//! no more fields. Only the server validates commands.
 
 use seawall_wire::{RawElement, kind};
 

@@ -3,9 +3,9 @@
 //! A fingerprint consists of an operation, a database, a collection and a *shape*: the command with
 //! every value replaced by `?`. Commands for which the server makes the same query plan have the
 //! same shape, so there are few shapes, and statistics per shape are meaningful. The rules have the
-//! version `fp1`. If the order of parts does not matter to the server (conjuncts of a filter,
-//! sibling operators, branches of an `$or`), these parts are sorted, and duplicates are removed. If
-//! the order matters (sort keys, stages, arguments), it is kept. The length of a list of values is
+//! version `fp1`. The order of some parts does not matter to the server: conjuncts of a filter,
+//! sibling operators, branches of an `$or`. These parts are sorted, and duplicates are removed. The
+//! order of sort keys, stages and arguments matters, and is kept. The length of a list of values is
 //! not part of the shape. Field names that are data (ids, dates, array indexes) become `*`.
 //!
 //! Each command has a fine and a coarse shape. The coarse shape lacks parts that do not select

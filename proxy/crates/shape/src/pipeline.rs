@@ -318,8 +318,9 @@ impl KeyedStage {
     }
 }
 
-/// True for stages with a filter or a search. If such a stage is in the argument of a stage that
-/// has no rule of its own, its strings are values even if they begin with `$`, except in `$expr`.
+/// True for stages with a filter or a search. Such a stage may be in the argument of a stage that
+/// has no rule of its own. Its strings are then values, even if they begin with `$`, except in
+/// `$expr`.
 pub(super) fn holds_values(stage: &[u8]) -> bool {
     matches!(
         stage,

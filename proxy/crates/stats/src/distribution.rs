@@ -324,9 +324,8 @@ fn scale() -> &'static Scale {
     })
 }
 
-/// Number of buckets that would fit between 1 ns and the lower bound of the first bucket, if this
-/// range were also divided into [`FINEST`] buckets per octave. The number is rounded up:
-/// 32 · (-21 - log2 10^-9) = 284.7.
+/// Number of buckets that would fit between 1 ns and the lower bound of the first bucket, with
+/// [`FINEST`] buckets per octave. The number is rounded up: 32 · (-21 - log2 10^-9) = 284.7.
 const BUCKETS_BELOW: usize = 285;
 
 fn finest_bucket_of(ns: u64) -> usize {

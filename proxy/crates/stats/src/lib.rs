@@ -1,7 +1,7 @@
-//! The basic types of statistics: distributions of durations, phases and outcomes of operations,
-//! sums over the operations of a labeled series, gauges, counts of client connections and of
-//! captures, samples of the counters of servers, and a parser for the durations and times in
-//! requests to the API.
+//! The basic types of statistics. For operations: distributions of durations, phases, outcomes, and
+//! the sums of a labeled series. For clients and servers: counts of client connections, and samples
+//! of the counters of servers. Also gauges, counts of captures, and a parser for the durations and
+//! times in requests to the API.
 //!
 //! The types are plain values. This crate has no clock and no I/O, and does not know the source of
 //! the values.

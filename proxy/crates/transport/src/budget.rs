@@ -45,8 +45,9 @@ use seawall_locks::Mutex;
 const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A holder whose peer has sent or read no byte for this time counts as silent. A silent holder may
-/// be evicted. If it uses the reserve (memory beside the budget, for one message at a time) and
-/// another message waits, it loses the right to use more of the reserve.
+/// be evicted. The reserve is memory beside the budget, for one message at a time. If a silent
+/// holder uses the reserve and another message waits, the holder loses the right to use more of the
+/// reserve.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// Error: Seawall evicted a holder (a message that holds memory), because other messages needed its
@@ -112,9 +113,9 @@ impl Holder {
     }
 }
 
-/// The messages that wait for memory, in the order in which they may use the reserve (memory beside
-/// the budget, for one message at a time). The first message is found without a search of all
-/// messages: thousands of messages may wait.
+/// The messages that wait for memory, in the order in which they may use the reserve. The reserve
+/// is memory beside the budget, for one message at a time. The first message is found without a
+/// search of all messages: thousands of messages may wait.
 #[derive(Debug, Default)]
 struct Waiting {
     /// The waiting messages of each [`Sharer`], ordered by the number of bytes that have not
@@ -179,9 +180,9 @@ struct Inner {
     evicted_at: Option<Instant>,
 }
 
-/// Determines the order in which waiting messages may use the reserve. The parts are: the number of
-/// bytes that all messages of the same [`Sharer`] hold, the number of bytes of the message that
-/// have not arrived, and the message's id.
+/// Determines the order in which waiting messages may use the reserve. The first part is the number
+/// of bytes that all messages of the same [`Sharer`] hold. The second is the number of bytes of the
+/// message that have not arrived, and the third is the message's id.
 type Rank = (usize, usize, HolderId);
 
 impl Inner {

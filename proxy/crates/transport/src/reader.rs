@@ -1,8 +1,8 @@
 //! Reads messages from a stream. A reader holds no buffer while it waits for a message.
 //!
-//! A read fills the thread's scratch buffer. The bytes that have arrived are then copied into a
-//! buffer of their exact size, so nearly every command costs one read and one small allocation. The
-//! scratch buffer is then zeroed, because the bytes may belong to a login.
+//! A read fills the thread's scratch buffer. The reader then copies the bytes that have arrived
+//! into a buffer of their exact size. So nearly every command costs one read and one small
+//! allocation. The scratch buffer is then zeroed, because the bytes may belong to a login.
 //!
 //! If a message is incomplete after its first read, its bytes are charged to the memory budget that
 //! all connections share. If a client has sent bytes after a complete message (bytes sent ahead),

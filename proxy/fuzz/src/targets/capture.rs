@@ -21,9 +21,10 @@ use crate::choices::{Choices, altered};
 /// Maximum number of records of a generated part.
 const MAX_RECORDS: usize = 40;
 
-/// Checks that reading never panics, and that the records of a part (one file of a capture) are
-/// equal after they were written and read again. Also changes bytes of a written part: the reader
-/// may then return fewer records, but it must return the first records unchanged and in order.
+/// Checks that reading never panics. Also checks that the records of a part (one file of a capture)
+/// are equal after they were written and read again. Then changes bytes of a written part. From
+/// this part, the reader may return fewer records, but it must return the first records unchanged
+/// and in order.
 pub fn capture(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();

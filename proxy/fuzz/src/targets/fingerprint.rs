@@ -23,9 +23,10 @@ use crate::{
 /// Maximum length of the text of a shape (a command without its values), in bytes.
 const MAX_TEXT_BYTES: usize = 4_096;
 
-/// Computes the hash and the text of a command's shape. Checks that neither the values of the
-/// command nor the order of the members of a set (such as the fields of a filter) change the hash
-/// or the text. Checks that two commands have the same hash if and only if they have the same text.
+/// Computes the hash and the text of a command's shape. Checks that the hash and the text depend
+/// neither on the values of the command, nor on the order of the members of a set. The fields of a
+/// filter are such a set. Checks that two commands have the same hash if and only if they have the
+/// same text.
 pub fn fingerprint(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();

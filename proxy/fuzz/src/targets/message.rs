@@ -107,8 +107,8 @@ fn with_right_checksum(message: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Checks that the parts of a head (the first bytes of a message) equal the parts of the whole
-/// message, up to the end of the head.
+/// A head is the first bytes of a message. Checks that the parts of a head equal the parts of the
+/// whole message, up to the end of the head.
 fn check_heads(message: &[u8], pieces: u8) {
     let whole = OpMsg::parse(message);
     let cut = usize::from(pieces) * message.len() / 256;

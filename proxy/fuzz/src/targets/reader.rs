@@ -3,8 +3,9 @@
 //! Input, in this order:
 //!
 //! - one byte for the sizes of the pieces;
-//! - one byte that selects whether a large message precedes the stream, and how the target
-//!   continues if the reader returned only the head (the first bytes) of a large message;
+//! - one byte that selects two things: whether a large message precedes the stream, and how the
+//!   target continues after the reader has returned only the head (the first bytes) of a large
+//!   message;
 //! - one byte for the largest allowed message;
 //! - the stream.
 
@@ -103,8 +104,8 @@ impl Treatment {
 }
 
 /// An input can select that its stream begins with a large message. The target adds the message for
-/// only one of 16 such inputs, because reading a large message takes a thousand times as long as
-/// reading a small message.
+/// only one of 16 such inputs. Reading a large message takes a thousand times as long as reading a
+/// small message.
 pub(crate) const LARGE_SHARE: u8 = 16;
 
 /// Puts a large message in front of some inputs, because small inputs cannot contain a large

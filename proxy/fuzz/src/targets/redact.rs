@@ -69,8 +69,8 @@ fn check_command(redactor: &Redactor, body: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Checks that the redacted document is valid if the original document is valid. Checks that both
-/// have the same field names, that each document in a top-level field keeps its field names, and
-/// that each array in a top-level field keeps its length.
+/// have the same field names. Checks that each document in a top-level field keeps its field names,
+/// and each array in a top-level field its length.
 fn check_structure(original: &[u8], redacted: &[u8]) {
     let (Ok(one), Ok(other)) = (
         Document::from_reader(original),

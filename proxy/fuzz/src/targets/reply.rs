@@ -21,7 +21,7 @@ use crate::{
 const MAX_HEAD_BYTES: usize = 96;
 
 /// Checks that the scanner finds the same facts (such as `ok` and the error code) in the whole
-/// document and in its pieces, and that the `bson` crate decodes the same values. Checks that
+/// document and in its pieces. Checks that the `bson` crate decodes the same values. Checks that
 /// [`conceal_state_change`] leaves no error that reports a state change of the server, such as
 /// `NotWritablePrimary`.
 pub fn reply(data: &[u8]) {

@@ -21,8 +21,8 @@ const USER: &str = "us=er, with signs";
 const CLIENT_NONCE: &str = "fyko+d2lbbFgONRv9qkxdawL";
 const SERVER_NONCE: &str = "3rfcNHYJY1ZVvWVs7j";
 
-/// Checks that a client without the keys is refused, and that a client with the keys is refused if
-/// a byte of its messages was changed.
+/// Checks that a client without the keys is refused. Checks that a client with the keys is also
+/// refused if a byte of its messages was changed.
 pub fn scram_server(data: &[u8]) {
     let Case {
         honest,
@@ -57,8 +57,8 @@ pub fn scram_server(data: &[u8]) {
     }
 }
 
-/// Checks that a server without the keys is refused, and that a server with the keys is refused if
-/// a byte of its messages was changed.
+/// Checks that a server without the keys is refused. Checks that a server with the keys is also
+/// refused if a byte of its messages was changed.
 pub fn scram_client(data: &[u8]) {
     let Case {
         honest,
@@ -92,9 +92,9 @@ pub fn scram_client(data: &[u8]) {
     }
 }
 
-/// Checks that Seawall learns the client's key from a carried conversation (a conversation between
-/// a client and a server, whose messages Seawall passes on) only if none of its messages was
-/// changed.
+/// A carried conversation is a conversation between a client and a server, whose messages Seawall
+/// passes on. Checks that Seawall learns the client's key from such a conversation only if none of
+/// its messages was changed.
 pub fn scram_carried(data: &[u8]) {
     let Case {
         honest,

@@ -4,9 +4,9 @@
 //! A conversation is the part of a first login that ends when the client's proof arrives. It uses a
 //! server connection until then, and a hostile client may never send a proof. Therefore the number
 //! of conversations is limited. One address may use all conversations. If another address needs a
-//! conversation, Seawall ends the oldest conversation of the address with the most conversations,
-//! but not before this conversation is half a second old. The client of the ended conversation may
-//! begin another login.
+//! conversation, Seawall ends the oldest conversation of the address with the most conversations.
+//! But it does not end a conversation that is less than half a second old. The client of the ended
+//! conversation may begin another login.
 //!
 //! Each conversation holds a permit, its [`Turn`]. When a conversation ends, its permit passes to
 //! one waiting login. The addresses with waiting logins get permits one after another. So the end
@@ -20,9 +20,9 @@ use crate::limits::{Turn, Turns};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// Minimum age of a conversation (a first login that waits for its client, see the module
-/// documentation) that Seawall ends to make room for another conversation. Most clients send their
-/// proof within this time.
+/// Minimum age of a conversation that Seawall ends to make room for another conversation. A
+/// conversation is a first login that waits for its client (see the module documentation). Most
+/// clients send their proof within this time.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Shortest time between two attempts of a waiting login to end another conversation. More frequent

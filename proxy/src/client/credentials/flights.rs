@@ -93,10 +93,10 @@ struct Waiter {
 }
 
 impl Wait {
-    /// Returns when the login should try again to become the first login: a first login of the user
-    /// has ended and it is this login's turn, the user has become known or unknown, or the login
-    /// has waited long enough. Returns at `deadline` at the latest. If this future is dropped, the
-    /// turn passes to the next login of the address.
+    /// Returns when the login should try again to become the first login. This is so if a first
+    /// login of the user has ended and it is this login's turn, or if the user has become known or
+    /// unknown. It is also so if the login has waited long enough. Returns at `deadline` at the
+    /// latest. If this future is dropped, the turn passes to the next login of the address.
     pub(super) async fn wait(self, deadline: Instant) {
         let Self {
             notified,
@@ -215,8 +215,9 @@ impl Lead {
         self.sharer
     }
 
-    /// Ready when, after this call, Seawall learns the user's keys (the user becomes known) or
-    /// learns that a server does not know the user (the user becomes unknown).
+    /// Ready when Seawall, after this call, learns whether the server knows the user. Seawall
+    /// learns either the user's keys (the user becomes known), or that a server does not know the
+    /// user (the user becomes unknown).
     pub(super) fn resolved(&self) -> Notified<'_> {
         self.resolved.notified()
     }

@@ -17,9 +17,9 @@ use seawall_auth::{Identity, IdentityStatus};
 /// Minimum number of entries before unused entries are removed.
 const MIN_ENTRIES: usize = 64;
 
-/// The identities in use, at most one for each user. Unused entries, whose identity no client and
-/// no pool uses, are removed when the table has twice as many entries as after the last removal,
-/// and at least 64.
+/// The identities in use, at most one for each user. An entry is unused if no client and no pool
+/// uses its identity. Unused entries are removed when the table has twice as many entries as after
+/// the last removal, and at least 64.
 #[derive(Debug, Default)]
 pub(super) struct LiveIdentities {
     by_name: HashMap<NameHash, Weak<Identity>>,

@@ -61,15 +61,15 @@ const READING_PACE: Duration = Duration::from_millis(5);
 /// more than a second old. After that, the login uses the cached keys.
 const FRESHEN_LIMIT: Duration = Duration::from_millis(20);
 
-/// How long a login waits until a server has returned the user's keys again, if the cached keys are
-/// at most a second old but another login uses them. The limit is longer than [`FRESHEN_LIMIT`]: if
-/// the password has changed, the other login fails with the cached keys, and this login should get
-/// the new keys instead.
+/// How long a login waits until a server has returned the user's keys again. This limit applies if
+/// the cached keys are at most a second old, but another login uses them. The limit is longer than
+/// [`FRESHEN_LIMIT`]: if the password has changed, the other login fails with the cached keys, and
+/// this login should get the new keys instead.
 const CONTENDED_LIMIT: Duration = Duration::from_millis(250);
 
-/// How long a login waits until a server has returned the user's keys again, if the proof of an
-/// earlier login has failed against the cached keys. This limit is longer than [`FRESHEN_LIMIT`]
-/// and [`CONTENDED_LIMIT`], because the cached keys are probably outdated.
+/// How long a login waits until a server has returned the user's keys again. This limit applies if
+/// the proof of an earlier login has failed against the cached keys. It is longer than
+/// [`FRESHEN_LIMIT`] and [`CONTENDED_LIMIT`], because the cached keys are probably outdated.
 const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
 
 /// How long a first login (see [`first_login`]) may take. The wait in the queue before the first
@@ -347,9 +347,10 @@ impl Credentials {
         }
     }
 
-    /// Reads a user's keys again if the login that began at `began` has waited for its client for
-    /// so long that the keys of its challenge may be outdated. `checked` has these keys. The client
-    /// was slow, so this reading may take longer than a reading before a challenge.
+    /// Reads a user's keys again if the keys of a login's challenge may be outdated, because the
+    /// login has waited long for its client. The login began at `began`, and `checked` has the keys
+    /// of its challenge. The client was slow, so this reading may take longer than a reading before
+    /// a challenge.
     pub(super) async fn freshen_for_proof(
         self: &Arc<Self>,
         user: &UserName,
@@ -530,7 +531,7 @@ impl Credentials {
     /// Records that a server no longer knows the user of a connection, because the user was
     /// dropped. Gives the identity the status [`IdentityStatus::Gone`] at once, so that the user's
     /// clients get an error. If the identity were still usable, the next login to a server would
-    /// fail, the status would become [`IdentityStatus::Refused`], and Seawall would close the
+    /// fail. The status would then become [`IdentityStatus::Refused`], and Seawall would close the
     /// user's clients.
     pub(super) fn user_unknown_on_connection(&self, identity: &Arc<Identity>) {
         let user = UserName::of(identity);

@@ -183,9 +183,9 @@ impl Credentials {
         }
     }
 
-    /// Reads a user's keys through the service account, on the primary or on a router. If the
-    /// server has failed, is no longer the primary, or is a router that refuses the login, asks
-    /// again, at most [`MAX_ATTEMPTS`] times in total.
+    /// Reads a user's keys through the service account, on the primary or on a router. Asks again
+    /// if the server has failed, is no longer the primary, or is a router that refuses the login.
+    /// Asks at most [`MAX_ATTEMPTS`] times in total.
     async fn read_as_service(&self, user: &UserName) -> Result<seawall_auth::Credentials, NoKeys> {
         let deadline = Instant::now() + QUESTION_LIMIT;
         let mut refusing = Vec::new();
@@ -277,8 +277,8 @@ enum AskError {
 }
 
 impl AskError {
-    /// True if the query may succeed at the server that is selected next, because the state of the
-    /// first server has changed or the connection to it has failed.
+    /// True if the query may succeed at the server that is selected next. This is so if the state
+    /// of the first server has changed, or if the connection to it has failed.
     fn may_succeed_elsewhere(&self) -> bool {
         match self {
             Self::Service(error) => !error.is_refused_login(),

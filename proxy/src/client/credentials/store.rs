@@ -510,8 +510,8 @@ impl Store {
                 (IdentityStatus::Refused, refused)
             }
         };
-        // Even if the cache has lost the keys, the end of a dropped user in use is remembered, so
-        // that a late reply does not restore the user.
+        // Remember the end of a dropped user in use even if the cache has lost the user's keys.
+        // Otherwise a late reply could restore the user.
         let is_in_use = status == IdentityStatus::Gone && self.is_live(&hash, identity);
         identity.end(status);
         if current.is_none() && !is_in_use {

@@ -122,9 +122,9 @@ impl Operation<'_> {
         }
     }
 
-    /// True if other operations wait for a connection to the server. The connection of a slice is
-    /// also wanted if other operations of its user wait for a permit to wait for data, because the
-    /// user's permit becomes free when the slice returns its connection.
+    /// True if other operations wait for a connection to the server. Also true for a slice if other
+    /// operations of its user wait for a permit to wait for data: the user's permit becomes free
+    /// when the slice returns its connection.
     fn is_wanted(&self, pool: &ServerPool, slice: Option<Slice>) -> bool {
         let user = self.identity.id().as_u64();
         pool.has_waiting() || (slice.is_some() && pool.lane().has_waiting_of(user))

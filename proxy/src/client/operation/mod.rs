@@ -180,10 +180,10 @@ impl Operation<'_> {
         }
     }
 
-    /// Splits the operation's wait for data into slices (see [`slices`]) and sends the command once
-    /// for each slice, until data arrives, the wait is over or the client has left. If no further
-    /// slice can begin in time, the client gets the empty reply of the last slice, as at the end of
-    /// a wait.
+    /// Splits the operation's wait for data into slices (see [`slices`]), and sends the command
+    /// once for each slice. Ends when data arrives, the wait is over or the client has left. If no
+    /// further slice can begin in time, the client gets the empty reply of the last slice, as at
+    /// the end of a wait.
     async fn run_in_slices(
         &self,
         wait: &Wait,

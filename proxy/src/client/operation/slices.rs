@@ -23,8 +23,8 @@ use seawall_stats::{Outcome, Phase};
 /// default.
 const DEFAULT_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a slice that has a permit waits for a connection before it gives the permit back, so
-/// that other operations can use the permit.
+/// How long a slice that has a permit waits for a connection. The slice then gives the permit back,
+/// so that other operations can use the permit.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A wait for data at the server that has the operation's cursor.
@@ -151,8 +151,8 @@ impl Operation<'_> {
         }
     }
 
-    /// True if Seawall sends another slice after `slice`, which ended with `ended`. There is
-    /// another slice if `slice` brought no data and did not end early, the wait has time left, the
+    /// True if Seawall sends another slice after `slice`, which ended with `ended`. All of these
+    /// must be true: `slice` brought no data and did not end early, the wait has time left, the
     /// cursor is open, and Seawall is not draining.
     pub(super) fn should_continue(&self, wait: &Wait, slice: Slice, ended: &AttemptEnd) -> bool {
         let is_empty = matches!(ended, AttemptEnd::Reply(_, Outcome::Ok, 0));

@@ -131,8 +131,8 @@ impl<'a> Relay<'a> {
 
     /// The number of requests so far; `None` while the relay is busy. The relay is busy while the
     /// client sends a request, while Seawall forwards a request or a reply, and while a reply is
-    /// awaited. The reply to a `hello` does not count as awaited, because a monitor waits all the
-    /// time for a reply that reports the server's next change.
+    /// awaited. The reply to a `hello` does not count as awaited: a monitor always waits for the
+    /// reply that reports the server's next change.
     pub(super) fn activity(&self) -> Option<u64> {
         let has_request = self.has_request.load(Ordering::Relaxed);
         let is_idle = !has_request && !self.watch.lock().awaits_or_sends();

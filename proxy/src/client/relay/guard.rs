@@ -11,10 +11,10 @@ const X509: &str = "MONGODB-X509";
 /// True if Seawall cannot be sure which command a server would run for a legacy query. Usually, the
 /// first field of the query names the command. If the first field is `$query` or `query`, a server
 /// uses the value of this field as the command, whatever the type of the value. Then the first
-/// field of the value names the command. The query is ambiguous if this value is not a document, or
-/// if the field that should name the command is missing or cannot be a command. The name of a
-/// command is never `query` and never begins with `$`. For example, if the first field is
-/// `$queryOptions`, a server removes this field, and the next field names the command.
+/// field of the value names the command. The query is ambiguous if this value is not a document. It
+/// is also ambiguous if the field that should name the command is missing or cannot be a command.
+/// The name of a command is never `query` and never begins with `$`. For example, if the first
+/// field is `$queryOptions`, a server removes this field, and the next field names the command.
 pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     let Some(Ok(first)) = Elements::of(query).next() else {
         return true;
@@ -53,8 +53,8 @@ pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<Erro
 }
 
 /// True if a server might read X.509 as the mechanism of a `saslStart`. Also true if the mechanism
-/// is not a string, or if only one of several `mechanism` fields is X.509, because a server might
-/// accept such a command.
+/// is not a string, or if only one of several `mechanism` fields is X.509. A server might accept
+/// such a command.
 fn may_be_x509(start: &[u8]) -> bool {
     let elements = Elements::of(start).map_while(Result::ok);
     let mut named = elements.filter(|element| element.name == b"mechanism");

@@ -48,9 +48,9 @@ impl Proxied {
 }
 
 /// Encodes a header with the addresses of the client and of Seawall. If the addresses are unknown
-/// or the client is on Seawall's own host, the header says that Seawall itself is the client.
-/// If the header contained the address of a client on Seawall's host, a server could mistake this
-/// client for a client on the server's own host, and give the client more rights.
+/// or the client is on Seawall's own host, the header says that Seawall itself is the client. A
+/// server gives more rights to clients on its own host. If the header contained the address of a
+/// client on Seawall's host, the server could mistake this client for such a client.
 fn encode(addresses: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
     let header = match addresses.map(same_family) {
         Some((client, here)) if !client.ip().to_canonical().is_loopback() => {

@@ -120,9 +120,9 @@ pub(super) async fn destination(
     })
 }
 
-/// True if the server at the other end of a connection without TLS runs on Seawall's host, or if
-/// Seawall cannot find out the server's address. A server on this host treats Seawall as a local
-/// client and may give it more rights than other clients, for example to create the first user.
+/// True for a connection without TLS if its server runs on Seawall's host, or if Seawall cannot
+/// find out the server's address. A server on this host treats Seawall as a local client, and may
+/// give it more rights than other clients. For example, it may let Seawall create the first user.
 pub(super) fn is_on_this_host(server: &Stream) -> bool {
     match server {
         Stream::Unix(_) => true,

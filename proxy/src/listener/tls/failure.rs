@@ -58,8 +58,8 @@ pub(crate) struct NotTls(rustls::Error);
 
 impl NotTls {
     /// Gets the error that rustls returned for a client's first message. Replaces this error with a
-    /// [`NotTls`] if the message does not have the content type and the major version of a TLS
-    /// record (RFC 8446, section 5.1). For later messages, the same error of rustls means that the
+    /// [`NotTls`] if the message does not begin like a TLS record: with its content type and major
+    /// version (RFC 8446, section 5.1). For later messages, the same error of rustls means that the
     /// client violates the TLS protocol, so it must not be replaced.
     pub(crate) fn of_first_message(error: io::Error) -> io::Error {
         let cause = error.get_ref();

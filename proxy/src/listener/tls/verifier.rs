@@ -109,8 +109,8 @@ impl ChainVerifier {
 }
 
 /// Finds connected clients that must be closed. It refuses fewer certificates than a handshake
-/// does: otherwise, a reload with an outdated revocation list would close all clients, and a reload
-/// of Seawall's own certificate would close each client whose certificate has expired since its
+/// does. Otherwise, a reload with an outdated revocation list would close all clients. A reload of
+/// Seawall's own certificate would close each client whose certificate has expired since its
 /// handshake.
 #[derive(Debug)]
 pub(super) struct ConnectedVerifier(ChainVerifier);

@@ -3,11 +3,11 @@
 //! Two conditions are checked before a line is built: the operation passes the filter, and the
 //! queue accepts the line. The checks need no lock and no system call. A line is dropped if the
 //! queue is full or the limit of lines per second is reached. A dropped line costs almost no CPU
-//! time. The log counts dropped lines and reports the count in the next line, or in a separate line
-//! if no other line follows within a second. The caller builds the line, and a separate thread
-//! writes it, so no operation waits for a disk. Lines contain values of commands only if the
-//! configuration allows it, and never values that may be secrets. This module does not measure
-//! operations.
+//! time. The log counts dropped lines and reports the count in the next line. If no line follows
+//! within a second, it reports the count in a separate line. The caller builds the line, and a
+//! separate thread writes it, so no operation waits for a disk. Lines contain values of commands
+//! only if the configuration allows it, and never values that may be secrets. This module does not
+//! measure operations.
 
 mod line;
 mod rate;
@@ -105,8 +105,8 @@ impl SlowLog {
         destination: Destination,
         quiet: Duration,
     ) -> io::Result<Self> {
-        // The queue has one entry more than its maximum number of lines, so that a request to flush
-        // fits even if the queue is full of lines.
+        // The queue has one entry more than its maximum number of lines. So a request to flush fits
+        // even if the queue is full of lines.
         let (queue, queued) = sync_channel(QUEUED_LINES + 1);
         let counts = Arc::<QueueCounts>::default();
         let writers = Arc::clone(&counts);
@@ -142,8 +142,9 @@ impl SlowLog {
     }
 
     /// Reserves a queue entry for the line of an operation that ended at `at`. Returns `None`, and
-    /// counts the line as dropped, if the queue is full, if the limit of lines per second is
-    /// reached, or if the user's share of this limit is used up.
+    /// counts the line as dropped, if the queue is full or the limit of lines per second is
+    /// reached. Also returns `None`, and counts the line, if the user's share of this limit is used
+    /// up.
     pub(super) fn admit(&self, user: u64, at: SystemTime) -> Option<LinePermit<'_>> {
         let is_admitted = self.rate.admits(user, at) && self.counts.reserve_entry();
         if !is_admitted {

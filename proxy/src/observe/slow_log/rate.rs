@@ -12,9 +12,9 @@ const GROUPS: usize = 1 << GROUP_BITS;
 const GROUP_BITS: u32 = 8;
 
 /// A user may write another line only if `own < SHARE * left`. Here, `own` is the number of lines
-/// that the user's group has written in this second, and `left` is the number of lines that all
-/// users together may still write in this second. So one user can write only about eight ninths of
-/// the lines of a second.
+/// that the user's group has written in this second. `left` is the number of lines that all users
+/// together may still write in this second. So one user can write only about eight ninths of the
+/// lines of a second.
 const SHARE: u64 = 8;
 
 /// Limits the number of lines per second, of all users together and of each group of users.

@@ -99,9 +99,9 @@ impl Inner {
         is_first.then_some(Need::LanePermit)
     }
 
-    /// Adds a user to lists in `ready`, which has a list for each need. The user is added to the
-    /// list of a need if the user has a waiter with this need, and if this waiter may use an
-    /// available connection of the user.
+    /// Adds a user to lists in `ready`, which has a list for each need. A list gets the user if the
+    /// user has a waiter with the need of the list, and this waiter may use an available connection
+    /// of the user.
     pub(super) fn list(&mut self, id: IdentityId) {
         let Some(user) = self.users.get_mut(&id) else {
             return;

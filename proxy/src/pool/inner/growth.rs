@@ -15,8 +15,8 @@ use seawall_transport::connection::{Connection, Generation};
 
 /// At `max_server_connections`, Seawall may close a connection of a user with waiters to make room
 /// for another user. The login of the connection must have ended at least this long ago, and an
-/// operation of the other user must have waited at least this long, because each new connection
-/// costs the server a login.
+/// operation of the other user must have waited at least this long. The reason is that each new
+/// connection costs the server a login.
 const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 
 /// After a connection of a user could not be established, Seawall establishes no connections for
@@ -60,8 +60,8 @@ impl Inner {
         let has_less = |total: usize| total == 0 || total + 1 < own;
         // Operations with a permit of the lane may use the last connections of
         // `max_server_connections`, which are reserved. When such an operation ends, its connection
-        // may be closed for an urgent operation of another user, even if that user has more
-        // connections than user `id`.
+        // may be closed for an urgent operation of another user. This is so even if that user has
+        // more connections than user `id`.
         let is_of_reserve = need.is_some_and(|need| !need.may_use_reserve())
             && self.ordinary() >= self.limits.max_for_slots();
         // Arrival time of the other user's oldest waiter for which the connection may be closed.
@@ -208,9 +208,9 @@ impl Inner {
     /// If there are several such connections, closes the one that has been unused for the longest
     /// time. Returns false if there is no such connection.
     ///
-    /// If user `id` needs the connection for an urgent operation, such as a commit, only the
-    /// connections that the other user's waiters can use now are kept. The waiters that cannot use
-    /// a connection until later may themselves have to wait until the urgent operation ends.
+    /// User `id` may need the connection for an urgent operation, such as a commit. Then the other
+    /// user keeps only the connections that its waiters can use now. The waiters that cannot use a
+    /// connection until later may themselves have to wait until the urgent operation ends.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
         let user = self.users.get(&id);
         let is_urgent = user.is_some_and(User::lacks_urgent_connection);
@@ -305,8 +305,8 @@ impl Inner {
     /// Records that a connection of a user could not be established. The cause decides how many
     /// waiters of this user fail:
     ///
-    /// - All waiters fail if the login failed because of the user's SCRAM keys, or if the server
-    ///   requires a login, but the connection is for anonymous clients.
+    /// - All waiters fail if the login failed because of the user's SCRAM keys. All waiters also
+    ///   fail if the server requires a login, but the connection is for anonymous clients.
     /// - Otherwise, no waiter fails if the pool was cleared after the attempt began.
     /// - In all other cases, one waiter fails.
     pub(in super::super) fn not_established(

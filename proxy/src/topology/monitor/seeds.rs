@@ -62,8 +62,8 @@ mod tests {
             .collect()
     }
 
-    /// The options of a client that begins with the seeds `a` and `b`, after an earlier client has
-    /// found a deployment of this type, the set name `rs` and these servers.
+    /// The options of a client that begins with the seeds `a` and `b`. An earlier client has found
+    /// a deployment of this type, with the set name `rs` and these servers.
     async fn options(
         uri: &str,
         from_dns: bool,

@@ -246,8 +246,8 @@ mod tests {
         assert!((a.total_time_ms - expected.total_time_ms).abs() < 1e-6);
     }
 
-    /// If the request has no period, an instance that keeps no figures of the shape since its start
-    /// reports the figures of the last ten minutes.
+    /// An instance may keep no figures of the shape since its start. If the request has no period,
+    /// such an instance reports the figures of the last ten minutes.
     #[test]
     fn figures_of_the_last_ten_minutes_are_not_added_to_figures_since_the_start() {
         let since_start = || shape("a", &[1, 2]);

@@ -21,10 +21,10 @@ fn start_of_step(at: f64, seconds: f64) -> f64 {
 }
 
 impl Merge for Heatmap {
-    /// Adds the counts of the same bucket in the same step. The steps of an instance are longer
-    /// than the requested steps if its memory for the statistics of past periods is too small for
-    /// short steps. If the steps of the two instances have different lengths, the shorter steps are
-    /// combined into steps of the greater length.
+    /// Adds the counts of the same bucket in the same step. If the history of an instance has too
+    /// little memory for short steps, the steps of this instance are longer than requested. If the
+    /// steps of the two instances have different lengths, the shorter steps are combined into steps
+    /// of the greater length.
     fn merge(&mut self, other: Self) {
         let columns = self.columns.iter().chain(&other.columns);
         let longest = columns.map(|column| column.seconds).fold(0.0, f64::max);

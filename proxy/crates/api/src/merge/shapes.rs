@@ -304,10 +304,10 @@ impl Merge for Timeline {
         self.steps.iter().all(Merge::is_mergeable)
     }
 
-    /// Merges the steps that begin at the same time. The steps of an instance are longer than the
-    /// requested steps if its memory for the statistics of past periods is too small for short
-    /// steps. If the steps of the two instances have different lengths, the shorter steps are
-    /// combined into steps of the greater length.
+    /// Merges the steps that begin at the same time. If the history of an instance has too little
+    /// memory for short steps, the steps of this instance are longer than requested. If the steps
+    /// of the two instances have different lengths, the shorter steps are combined into steps of
+    /// the greater length.
     fn merge(&mut self, other: Self) {
         let requested = self.step_seconds.max(other.step_seconds);
         self.step_seconds = merge_steps(&mut self.steps, other.steps, requested);

@@ -31,8 +31,8 @@ impl CarriedConversation {
     /// Parses the server's first message. Its nonce must begin with the client's nonce.
     ///
     /// # Errors
-    /// If the payload is malformed, reports an error of the server, has an iteration count outside
-    /// the accepted range, or does not belong to this conversation.
+    /// If the payload is malformed, reports an error of the server, or does not belong to this
+    /// conversation. Also if the iteration count is outside the accepted range.
     pub fn server_first(self, payload: &[u8]) -> Result<CarriedChallenge, ScramError> {
         let server_first = ServerFirst::parse(payload, self.client_first.nonce())?;
         let Self {
@@ -122,8 +122,8 @@ impl CarriedOutcome {
     ///
     /// # Errors
     /// [`ScramError::KeysOutdated`] means that `keys` have another salt or iteration count than the
-    /// conversation, usually because the password was changed after the login and before the keys
-    /// were read. [`ScramError::MechanismMismatch`] means that the keys belong to another
+    /// conversation. The usual cause is that the password was changed after the login, but before
+    /// the keys were read. [`ScramError::MechanismMismatch`] means that the keys belong to another
     /// mechanism than the proof. Any other error means that the keys do not belong to the user that
     /// logged in.
     pub fn prove(&self, keys: &ScramKeys) -> Result<ClientKey, ScramError> {

@@ -20,9 +20,10 @@ impl ClientFirst {
     /// without escapes, and extensions after the nonce.
     ///
     /// # Errors
-    /// Fails if the payload is malformed, requests channel binding (`p=`), has a mandatory
-    /// extension (`m=`), contains the authorization identity of another user, or contains an escape
-    /// other than `=2C` and `=3D`. Also fails if the nonce is shorter than servers accept.
+    /// Fails if the payload is malformed, requests channel binding (`p=`) or has a mandatory
+    /// extension (`m=`). Also fails if it contains the authorization identity of another user, or
+    /// an escape other than `=2C` and `=3D`. Also fails if the nonce is shorter than servers
+    /// accept.
     pub fn parse(payload: &[u8]) -> Result<Self, ScramError> {
         let message = ScramMessage::ClientFirst;
         let text = text(message, payload)?;

@@ -390,8 +390,8 @@ fn conversations_refuse_keys_of_another_mechanism() {
     );
 }
 
-/// Seawall forwards the first login of a user to a server, reads the keys of the user there, and
-/// checks the keys against the SCRAM messages of the login.
+/// Seawall forwards the first login of a user to a server, and reads the keys of the user there. It
+/// checks these keys against the SCRAM messages of the login.
 #[test]
 fn seawall_refuses_keys_that_do_not_fit_the_proof_and_signature_of_a_forwarded_login() {
     for vector in Vector::all() {

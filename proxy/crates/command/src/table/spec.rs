@@ -27,8 +27,8 @@ pub struct CommandSpec {
     pub reply_before_login: ReplyBeforeLogin,
     /// True if a relay (a server connection of only one client) carries the command before this
     /// client has logged in: the handshake, and harmless commands that drivers send with it. Other
-    /// commands may be dangerous: before the first user exists, a server lets clients on its own
-    /// host run commands such as `createUser`, and Seawall may run on the server's host.
+    /// commands may be dangerous. Before the first user exists, a server lets clients on its own
+    /// host run commands such as `createUser`. Seawall may run on the server's host.
     pub passes_relay_before_login: bool,
     /// True if the values of the command or of its reply may be secrets: neither the slow log nor a
     /// capture contains them.

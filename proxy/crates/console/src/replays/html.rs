@@ -1,7 +1,7 @@
 //! A comparison of replays as one HTML page. The page lists each shape (a command without its
 //! values) that failed, returned other results, or became slower or faster. For each of these
-//! shapes, it shows how the durations of the operations are distributed in both replays, as two
-//! histograms on top of each other. The page needs no script and loads nothing.
+//! shapes, two histograms on top of each other show the distribution of the operations' durations
+//! in both replays. The page needs no script and loads nothing.
 
 use seawall_replay::{Comparison, ShapeResult};
 use seawall_stats::{Distribution, float};

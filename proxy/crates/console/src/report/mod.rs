@@ -64,10 +64,10 @@ struct Compare {
     /// The later report, which is compared with the earlier one.
     #[arg(value_name = "B")]
     now: PathBuf,
-    /// Exit with status 1 if the median duration of a shape increased by more than this percentage
-    /// and by at least 100 µs, and the increase is statistically significant. Shapes with fewer
-    /// than 30 operations in a report, and cursors that wait for events, do not count. Only for
-    /// reports on replays.
+    /// Exit with status 1 if the median duration of a shape increased by more than this percentage.
+    /// The increase must be at least 100 µs and statistically significant. Shapes with fewer than
+    /// 30 operations in a report, and cursors that wait for events, do not count. Only for reports
+    /// on replays.
     #[arg(long, value_name = "PERCENT", value_parser = slowdown)]
     fail_if_slower: Option<f64>,
     #[command(flatten)]

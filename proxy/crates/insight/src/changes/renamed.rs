@@ -71,9 +71,9 @@ impl<'a> Renames<'a> {
 
     /// True if `shape`, a shape of the later period, had another text in the earlier period. There
     /// are two cases. Either the earlier period has a shape with the same id. Or it has a shape
-    /// whose text differs only in names that one of the two texts replaces by `*`, and operations
-    /// have moved to the later text. `load` is the load of the later period, divided by the load of
-    /// the earlier period.
+    /// with a similar text, and operations have moved to the later text. Two texts are similar if
+    /// they differ only in names that one of them replaces by `*`. `load` is the load of the later
+    /// period, divided by the load of the earlier period.
     pub(super) fn occurred_before(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(other, shape, load);
         self.before.has(shape) || self.has_alike(&self.before, shape, have_moved)
@@ -99,8 +99,9 @@ impl<'a> Renames<'a> {
         (from_before - from_now).min(to_now - to_before) >= can_have_moved / 2.0
     }
 
-    /// True if `texts` has a shape that `is_counted` accepts, and whose text differs from the text
-    /// of `shape` only in names that one of the two texts replaces by `*`.
+    /// True if `texts` has a shape that `is_counted` accepts and whose text is similar to the text
+    /// of `shape`. Two texts are similar if they differ only in names that one of them replaces by
+    /// `*`.
     fn has_alike(
         &self,
         texts: &Texts<'_>,

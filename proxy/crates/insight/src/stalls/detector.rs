@@ -1,8 +1,8 @@
 //! Detects stalls: periods in which operations take far longer than usual.
 //!
 //! [`StallDetector`] gets one second at a time. An operation is counted in the second in which it
-//! *ended*. If a server stops for 2 s, no operation ends in these seconds, and operations that took
-//! up to 2 s end in the next second. So the start of an episode (a detected stall) is computed from
+//! *ended*. If a server stops for 2 s, no operation ends in these seconds. Operations that took up
+//! to 2 s end in the next second. So the start of an episode (a detected stall) is computed from
 //! the first slow second: the end of this second minus the longest duration.
 //!
 //! The usual values are learned from the seconds outside of episodes: the median of the 99th
@@ -82,9 +82,9 @@ const RECENT: usize = 60;
 /// of [`SPREADS`] and [`FLOOR_SECONDS`] must also hold.
 const FACTOR: f64 = 5.0;
 
-/// Minimum distance of a slow operation's duration from the usual 99th percentile, in standard
-/// deviations of the 99th percentiles of the calm seconds (seconds outside of episodes). Durations
-/// and percentiles are compared as logarithms.
+/// Minimum distance of a slow operation's duration from the usual 99th percentile. The unit is the
+/// standard deviation of the 99th percentiles of the calm seconds (seconds outside of episodes).
+/// Durations and percentiles are compared as logarithms.
 const SPREADS: f64 = 4.0;
 
 /// Minimum duration of a slow operation, in seconds.
@@ -106,10 +106,10 @@ const SEVERAL_OF: u64 = 50;
 /// the slowest operation began.
 const FALLEN_SHARE: f64 = 0.7;
 
-/// If the longest of at least [`SEVERAL`] slow operations of a second took more than this many
-/// times as long as the second longest, it is an outlier. An outlier began before the stall, so the
-/// start of the stall is computed from the second longest operation. An index build is an example:
-/// when it ends after hours, other operations may have waited for a second.
+/// A second may have at least [`SEVERAL`] slow operations. If the longest of them took more than
+/// this many times as long as the second longest, it is an outlier. An outlier began before the
+/// stall, so the start of the stall is computed from the second longest operation. An index build
+/// is an example: when it ends after hours, other operations may have waited for a second.
 const OUTLIER_FACTOR: f64 = 5.0;
 
 /// Minimum duration of the longest operation in a stall of fewer than [`SEVERAL`] slow operations.

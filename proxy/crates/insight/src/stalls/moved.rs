@@ -50,17 +50,17 @@ const MIN_SCORE: f64 = 5.0;
 const MAX_SCORE: f64 = 100.0;
 
 /// Minimum difference between the average during an episode and the usual value, as a share of the
-/// usual value. This minimum is low, because the average during an episode includes the calm time
-/// within [`MARGIN_SECONDS`] of the episode, and so shows only part of the real difference.
+/// usual value. This minimum is low, because the average during an episode shows only part of the
+/// real difference: it includes the calm time within [`MARGIN_SECONDS`] of the episode.
 const MIN_CHANGE: f64 = 0.3;
 
 /// Lower limit of the standard deviation from which the score is computed, as a share of the usual
 /// value.
 const MIN_DEVIATION: f64 = 0.05;
 
-/// A counter is reported only if its average during the episode differs more from the usual value
-/// than nearly all averages over calm times (times without a stall). At most `1 / AS_EXTREME_OF` of
-/// the averages over calm times may have the same or a greater difference.
+/// Decides if a counter is reported: its average during the episode must be unusual. At most `1 /
+/// AS_EXTREME_OF` of the averages over calm times (times without a stall) may differ as much or
+/// more from the usual value.
 const AS_EXTREME_OF: usize = 20;
 
 /// The counters with unusual values during the episodes. `episodes` has the start and the end of
@@ -267,8 +267,8 @@ mod tests {
 
     #[test]
     fn no_changed_counters_are_reported_for_a_two_second_stop_without_replies() {
-        // The server sends no replies from second 60.3 to second 62.3, so the samples during the
-        // stop and the first sample after the stop have unusual rates. The detector may report the
+        // The server sends no replies from second 60.3 to second 62.3. So the samples during this
+        // stop, and the first sample after it, have unusual rates. The detector may report the
         // start of the stop up to a second late.
         let mut samples = samples(2, |_| {});
         for sample in &mut samples[60..=63] {

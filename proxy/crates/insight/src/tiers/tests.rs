@@ -68,8 +68,8 @@ fn whole(period: &Period) -> u64 {
 /// The history has four *tiers*. Their steps have a length of 1 s, 10 s, 60 s and 600 s.
 #[test]
 fn operation_counts_are_exact_while_the_latest_steps_have_not_ended() {
-    // 3,725 is not a multiple of 10, 60 or 600, so the latest step of 10 s, of 60 s and of 600 s
-    // has not ended yet.
+    // 3,725 is not a multiple of 10, 60 or 600. So the latest steps of 10 s, of 60 s and of 600 s
+    // have not ended yet.
     let history = filled(3_725);
     let sum = |from: u64, to: u64| (from..to).map(|at| 1 + at % 3).sum::<u64>();
     for since in [1, 7, 599, 60, 10] {
@@ -222,8 +222,8 @@ fn no_step_is_counted_twice_if_only_a_longer_step_still_includes_its_seconds() {
 #[test]
 fn a_step_in_progress_is_complete_after_a_restart_although_the_memory_limit_was_reached() {
     let mut history = filled(1_750);
-    // The limit leaves room for two frames of 600 s, for nine frames of 60 s, which the third step
-    // of 600 s includes, and for the last ten frames of 1 s.
+    // The limit leaves room for two frames of 600 s and for the last ten frames of 1 s. It also
+    // leaves room for nine frames of 60 s, which the third step of 600 s includes.
     let begins = [1_740, 1_740, 1_200, 0];
     let needed = history.tiers.iter().zip(begins).flat_map(|(tier, from)| {
         let frames = tier.frames.iter();

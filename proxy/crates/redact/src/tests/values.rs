@@ -127,7 +127,7 @@ const NAMES: [&str; 9] = [
     "viewOn",
 ];
 
-/// Fields for an option (such as a flag, a limit, a size or a time), and fields for an id that the
+/// Fields for an option, such as a flag, a limit, a size or a time. Also fields for an id that the
 /// server or the driver chose. Redaction keeps the numbers in these fields.
 const NUMBERS: [&str; 60] = [
     "abortOnError",

@@ -155,8 +155,8 @@ fn part_of(name: &[u8]) -> Option<Part> {
     })
 }
 
-/// How redaction treats a field in an element of `indexes` of `createIndexes`, if the field is not
-/// a clause (a field that is part of the shape).
+/// How redaction treats a field in an element of `indexes` of `createIndexes`. Applies only to
+/// fields that are not clauses. A clause is a field that is part of the shape.
 pub(super) fn of_index(name: &[u8], value: &Value<'_>) -> Treatment {
     match name {
         b"name" | b"ns" | b"default_language" | b"language_override" => name_only(value),

@@ -187,8 +187,8 @@ fn fingerprint_of_a_truncated_command_never_panics() {
     }
 }
 
-/// A thread with a small stack can compute the fingerprint of a filter that is nested more deeply
-/// than `MAX_DEPTH` and has many fields at each level.
+/// A thread with a small stack can compute the fingerprint of a deeply nested filter. The filter is
+/// nested more deeply than `MAX_DEPTH`, and has many fields at each level.
 #[test]
 fn fingerprint_of_a_very_deep_command_needs_only_a_small_stack() {
     let branch = |filter: Document| {

@@ -54,7 +54,8 @@ struct Expected {
 }
 
 /// A fingerprint that owns its bytes: the operation, the database, the collection, the hash of the
-/// shape, and the hash of the coarse shape (the shape without the parts that select no documents).
+/// shape, and the hash of the coarse shape. The coarse shape lacks the parts that select no
+/// documents.
 type Hashed = (&'static str, Vec<u8>, Vec<u8>, ShapeId, ShapeId);
 
 impl Vector {

@@ -464,9 +464,9 @@ impl Connector {
 /// True if the server requires clients to log in. The check runs on this connection, because all
 /// commands on one connection reach the same server process. The check sends a command that servers
 /// run in every state. A server that requires logins refuses this command with error 13
-/// (Unauthorized) before a login, even to clients on its own host. After another error, for example
-/// from a server that is shutting down, it is unknown whether the server requires a login, so the
-/// error is returned.
+/// (Unauthorized) before a login, even to clients on its own host. Another error, for example from
+/// a server that is shutting down, does not show whether the server requires a login. So this
+/// function returns such an error.
 async fn requires_authentication(
     address: &ServerAddress,
     connection: &mut Connection,

@@ -102,7 +102,7 @@ pub enum EstablishError {
 
 impl EstablishError {
     /// True if Seawall has no SCRAM keys of the user, if the server refuses the keys, or if the
-    /// keys that the server has for the user have changed. The client must then log in again.
+    /// server has other keys of the user now. The client must then log in again.
     pub fn refuses_keys(&self) -> bool {
         match self {
             Self::Refused {
@@ -149,8 +149,8 @@ impl EstablishError {
     }
 
     /// True if the host name could not be resolved, or if Seawall's host could not open the
-    /// connection, for example because no file descriptor was left. Such a failure says nothing
-    /// about the server.
+    /// connection. For example, no file descriptor was left. Such a failure says nothing about the
+    /// server.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Io { step, source, .. } => match step {

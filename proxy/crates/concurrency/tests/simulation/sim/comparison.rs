@@ -24,7 +24,8 @@ pub(crate) struct Row {
     /// proxy has one limiter for each server.
     pub(crate) settling_s: f64,
     /// The largest swing of all limiters. The swing of a limiter is the largest relative difference
-    /// between its limit and the median of its limits, after the time that it gets to settle.
+    /// between its limit and the median of its limits. The time that the limiter gets to settle
+    /// does not count.
     pub(crate) swing: f64,
     /// The controller's last limits, of at most six limiters.
     pub(crate) limit: String,

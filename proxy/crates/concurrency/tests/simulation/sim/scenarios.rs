@@ -167,8 +167,8 @@ fn one_server() -> Vec<Scenario> {
         },
         closed("2 cores, 16 clients", 2.0, 16),
         Scenario {
-            // With some seeds, the controller measures a small gain by chance and tries a limit
-            // that is 22 % higher, also at the end of the simulation.
+            // With some seeds, the controller measures a small gain by chance. It then tries a
+            // limit that is 22 % higher, also at the end of the simulation.
             each: Least {
                 swing: 0.25,
                 settling_s: f64::INFINITY,
@@ -233,10 +233,10 @@ fn delays() -> Vec<Scenario> {
             fixed_s: 60.0,
             // The 75 long operations per second determine the result, and each takes 1 to 3 s. The
             // controller measured a noise of 12 %. Halving the limit gains 25 %, a logarithm of
-            // 0.22. Three values at the tried limit, compared with four at the base limit, have a
-            // standard error of 12 % * (1/3 + 1/4)^0.5 = 9 %, and 2.5 standard errors are 0.23.
-            // This is more than the gain, so with some seeds the best limit is found late or not at
-            // all.
+            // 0.22. The controller compares three values at the tried limit with four at the base
+            // limit. The standard error is 12 % * (1/3 + 1/4)^0.5 = 9 %, and 2.5 standard errors
+            // are 0.23. This is more than the gain, so with some seeds the best limit is found late
+            // or not at all.
             each: Least {
                 ratio: 0.87,
                 swing: 0.3,

@@ -218,7 +218,7 @@ async fn a_resumed_tls_session_is_refused_if_the_server_certificate_is_no_longer
         let (result, _, _) = connect(&tls, &server).await;
         result.unwrap();
         // `later` has the stored sessions of `tls`, but its verifier refuses the server's
-        // certificate, as the verifier of `tls` would do after the certificate has expired.
+        // certificate. The verifier of `tls` would do the same after the certificate has expired.
         let later = ServerTls {
             config: Arc::clone(&tls.config),
             verifier: foreign.tls().verifier,
