@@ -54,9 +54,9 @@ struct Plan {
     time: Duration,
     /// Number of idle connections.
     idle: usize,
-    /// Number of clients that log in at the same time while the idle connections are open. The
-    /// peak of the proxy's memory thus includes the memory of concurrent logins. The sum of `idle`
-    /// and this number must be less than 9,950, because HAProxy accepts no more connections.
+    /// Number of clients that log in at the same time while the idle connections are open. So the
+    /// peak of the proxy's memory includes the memory of concurrent logins. The sum of `idle` and
+    /// this number must be less than 9,950, because HAProxy accepts no more connections.
     concurrent_logins: usize,
     /// Length of each window in which the CPU time of idle processes is measured.
     idle_window: Duration,

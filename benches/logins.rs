@@ -1,8 +1,8 @@
 //! Measures how long refused logins take: `cargo bench --bench logins`.
 //!
-//! The duration of a refused login must not tell a client more about users than a server itself
-//! does. The clients of the bench log in directly at a mongod and through Seawall. The logins are
-//! refused for different reasons. The bench prints how much their times differ.
+//! From the duration of a refused login, a client must not learn more about users than a server
+//! itself reveals. The clients of the bench log in directly at a mongod and through Seawall. The
+//! logins are refused for different reasons. The bench prints how much their times differ.
 //!
 //! - `--quick`: a short run for CI. Every run asserts that all logins are refused. No run asserts
 //!   how long they take.

@@ -74,8 +74,8 @@ fn the_search_finds_functions_that_are_named_as_questions_but_borrow_self_mutabl
     assert_eq!(questions_with_side_effects(&source), ["must_c", "can_d"]);
 }
 
-/// A function whose name begins like a question, such as `is_` or `may_`, must only answer the
-/// question, so it must not need `&mut self`. The only exception is [`Stream::has_ended`]: it needs
+/// A function whose name begins like a question, such as `is_` or `may_`, must have no other
+/// effect, so it must not need `&mut self`. The only exception is [`Stream::has_ended`]: it needs
 /// `&mut self` to poll a socket, but the poll changes nothing that callers see.
 ///
 /// [`Stream::has_ended`]: seawall_transport::Stream::has_ended

@@ -44,7 +44,7 @@ const DOCUMENTS: usize = 30;
 /// The default time after which a server closes an idle cursor.
 const CURSOR_IDLE_MS: u32 = 600_000;
 
-/// A latency window so large that both routers are always suitable, whatever their latencies.
+/// A latency window so large that both routers are always suitable. Their latencies do not matter.
 const BOTH_ROUTERS: &str = "deployment.local_threshold_ms = 60000";
 
 impl Sharded {

@@ -178,8 +178,8 @@ enum Chunk {
 impl Content {
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
         loop {
-            // If the directory does not respond, reads do not end. So each read takes one of the
-            // places, which limit the number of reads that hang.
+            // If the directory does not respond, reads do not end. So each read takes a place. The
+            // number of places limits the number of reads that hang.
             let places = Arc::clone(&self.state.capture_places);
             let place = places.acquire_owned().await.ok()?;
             let request = Presented::of_parts(&self.request);
@@ -205,8 +205,8 @@ impl Content {
     }
 
     fn read(&mut self) -> io::Result<Chunk> {
-        // Check if the capture runs before its files are read. If it has already ended, the reads
-        // below find all of its bytes.
+        // Before the files of the capture are read, check if the capture runs. If it has already
+        // ended, the reads below find all of its bytes.
         let may_grow = self.state.captures.is_running(&self.id);
         loop {
             if let Some(file) = &mut self.file {

@@ -91,8 +91,8 @@ struct Peer {
 struct PeerState {
     /// True if the peer turned out to be this instance.
     is_own: bool,
-    /// After an error of the peer: when the peer may be asked again, and the error. `None` if the
-    /// last request had no such error.
+    /// The last error that caused a [`PAUSE`], and the time at which the pause ends. `None` if the
+    /// last request caused no pause.
     pause: Option<(Instant, String)>,
 }
 

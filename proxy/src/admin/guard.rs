@@ -141,9 +141,9 @@ pub(super) async fn check_page(
     }
 }
 
-/// Like [`check`], for actions: if tokens are required, they need [`Role::Act`]. Each admitted
-/// action is written to the log, even if the caller disconnects before the action ends. Refused
-/// actions are counted, and at most one a minute is logged.
+/// Like [`check`], but for actions: if tokens are required, the caller's token must have
+/// [`Role::Act`]. Each admitted action is written to the log, even if the caller disconnects before
+/// the action ends. Refused actions are counted, and at most one a minute is logged.
 pub(super) async fn check_action(
     State(state): State<Arc<AdminState>>,
     request: Request,

@@ -31,7 +31,7 @@ pub(super) struct ClientEnd<'c> {
     /// Seawall, the server would run this write, so Seawall still forwards the write.
     pub(super) ends_if_gone: bool,
     /// True if Seawall has given up on the client, for example because the client reads too slowly.
-    /// If bytes could not be sent although this is false, the client has left.
+    /// If this is false and bytes could not be sent, the client has left.
     pub(super) gave_up: bool,
 }
 

@@ -83,8 +83,8 @@ impl Collected {
         })
     }
 
-    /// Sets the starts of all series to times that are not after `now`. They are after `now` if the
-    /// clock was set back since the start.
+    /// Sets the starts of all series to times that are not after `now`. A start is after `now` if
+    /// the clock was set back since that start.
     pub(super) fn limit_starts(&mut self, now: SystemTime) {
         self.started_at = self.started_at.min(now);
         self.series.limit_starts(now);

@@ -10,8 +10,8 @@
 //! asks the server to wait for an event. The time of awaiting operations is counted separately,
 //! because this time does not show load.
 //!
-//! Invariants: the sums by (command, database, collection) are exact, whatever the limits of the
-//! tables; the phases of an operation add up to its total.
+//! Invariants: the sums by (command, database, collection) are exact, and the limits of the tables
+//! do not change them. The phases of an operation add up to its total.
 
 mod applications;
 mod clients;

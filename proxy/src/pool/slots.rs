@@ -234,8 +234,8 @@ pub(super) struct Slots {
     exemption: Option<Exemption>,
     /// No operation can become exempt before this time.
     search_at: Instant,
-    /// When an operation that held a slot last completed, when an operation last became exempt, or
-    /// when measurements last began again; whichever is latest.
+    /// The latest of three times: when an operation that held a slot last completed, when an
+    /// operation last became exempt, and when measurements last began again.
     unchanged_since: Instant,
     window: SlotWindow,
     created_at: Instant,

@@ -33,11 +33,10 @@ impl Room {
 }
 
 /// Connections and waiters of one user. In a ready pool, a user can have waiters and available
-/// connections at the same time for two reasons. Either the waiters still need a slot. Or the
-/// waiters are ordinary operations (which must not use the reserved connections), and one of two
-/// maximums is reached: the ordinary operations of the user already use `max_pool_size`
-/// connections, or the ordinary operations of all users already use all connections that are not
-/// reserved.
+/// connections at the same time for two reasons. The first reason is that the waiters still need a
+/// slot. The second reason concerns ordinary operations, which must not use the reserved
+/// connections: either those of the user already use `max_pool_size` connections, or those of all
+/// users already use all connections that are not reserved.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// The available connections. The last connection is handed out first, so that the first

@@ -1,5 +1,5 @@
-//! Finds commands that may contain secrets, or whose replies may contain secrets. The slow log and
-//! captures never contain the values of such a command or reply, whatever the configuration says.
+//! Finds commands that may contain secrets, or whose replies may contain secrets. With any
+//! configuration, the slow log and captures never contain the values of such a command or reply.
 
 use bson::raw::{RawBsonRef, RawDocument};
 use memchr::memmem;

@@ -22,12 +22,12 @@ const MIN_OPERATIONS: f64 = 16.0;
 /// of each proxy then begin at low load.
 const MIN_LOW_LOAD: f64 = 2.0;
 
-/// Weights of a new mean time of operations that began at low load: if this time is shorter than
-/// the known server time without load, and if it is longer. Other clients' load can make a time
-/// longer, but never shorter, so a shorter time has more weight. A longer time is ignored if this
-/// proxy's own load may be the reason. With a limit of at most 2, every operation begins at low
-/// load, even while other operations wait. With such a limit, a longer time counts only if no
-/// operation waited.
+/// Weights of a new mean time of operations that began at low load. The first weight applies if
+/// this time is shorter than the known server time without load, and the second if it is longer.
+/// Other clients' load can make a time longer, but never shorter, so a shorter time has more
+/// weight. A longer time is ignored if this proxy's own load may be the reason. With a limit of at
+/// most 2, every operation begins at low load, even while other operations wait. With such a limit,
+/// a longer time counts only if no operation waited.
 const SHORTER: f64 = 0.25;
 const LONGER: f64 = 0.02;
 

@@ -2,7 +2,7 @@
 //!
 //! The kernel can kill a child process together with its parent, but that needs unsafe code. A pipe
 //! has the same effect: the shell reads from the pipe, and only this process has its writing end.
-//! When this process ends, for whatever reason, the kernel closes the pipe.
+//! When this process ends for any reason, the kernel closes the pipe.
 //!
 //! ```text
 //!  this process ──stdin──► shell ──► mongod          waits for it, reports its pid and status

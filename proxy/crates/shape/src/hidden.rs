@@ -42,7 +42,7 @@ impl NameKey {
         hidden
     }
 
-    /// The hash of a whole name, whatever its characters, in hexadecimal digits.
+    /// The hash of a whole name, in hexadecimal digits. The name may have any characters.
     pub(super) fn hash(&self, name: &[u8]) -> String {
         let mac = self.0.clone().chain_update(name).finalize().into_bytes();
         let mut hash = String::new();

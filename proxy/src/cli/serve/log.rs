@@ -122,8 +122,8 @@ pub(super) fn variable() -> Result<Option<String>, String> {
 /// Checks a filter, and returns it as the log library shows it.
 ///
 /// # Errors
-/// A message, if the filter is invalid or one of its directives sets no level. The library takes a
-/// word that is not a level, such as `warning`, for a target, and then logs no other target.
+/// A message, if the filter is invalid or one of its directives sets no level. The library treats a
+/// word that is not a level, such as `warning`, as a target. It then logs only this target.
 fn parsed(text: &str) -> Result<String, String> {
     let sets_level = |directive: &str| {
         let after_target = directive.rsplit_once('=').map(|(_, level)| level);

@@ -263,7 +263,7 @@ mod tests {
     /// A *conversation* is a first login (a login that a server checks) that waits for the proof of
     /// its client.
     #[tokio::test(start_paused = true)]
-    async fn the_login_of_an_address_waits_if_another_address_has_only_one_conversation_more() {
+    async fn the_login_of_an_address_waits_if_another_address_has_only_one_more_conversation() {
         let conversations = Conversations::new(3);
         let mut held = Vec::new();
         for (last, name) in [(1, "a"), (1, "b"), (2, "c")] {

@@ -1,7 +1,7 @@
 //! The identities that are in use, by user name. An [`Identity`] represents a user of the
 //! deployment, with its login at the servers.
 //!
-//! Cached keys of a user expire or are evicted, but clients and pools still use the user's
+//! The cached keys of a user may expire or be evicted while clients and pools still use the user's
 //! identity. A later login of the user must get the same identity. One reason is that limits and
 //! pins (the server of each transaction) belong to one identity. The other reason is that the
 //! status of this identity decides if the user's operations are refused.

@@ -245,8 +245,8 @@ impl Store {
         if is_stale || known.identity.status() != IdentityStatus::Good {
             let mechanisms = known.credentials.mechanisms.clone();
             self.known.remove(&hash);
-            // This insert may drop many entries under the store's lock, but only once after half of
-            // the table was written.
+            // This insert may drop many entries under the store's lock. But it does so at most once
+            // each time that half of the table has been written.
             drop(self.mechanisms.insert(hash, (mechanisms, now)));
             return None;
         }
@@ -439,8 +439,8 @@ impl Store {
     /// Records that a client has proved that it knows the ClientKey of `checked`. Returns the user
     /// as it is known now. In case of an error, changes nothing. The error is
     /// [`CredentialError::Refused`] if the user's keys were replaced or its identity ended during
-    /// the login. It is [`CredentialError::Unavailable`] if the keys only left the cache: then the
-    /// proof may still be right.
+    /// the login. It is [`CredentialError::Unavailable`] if the keys are no longer in the cache:
+    /// the proof may still be right.
     pub(super) fn prove(
         &mut self,
         user: &UserName,

@@ -82,7 +82,7 @@ impl Grid {
         let mut width = 1.0;
         while (last / width).floor() - (first / width).floor() >= most_rows {
             // Each row has `width` buckets and begins at a multiple of `width`. So latencies below
-            // and above one second are in two rows, however wide the rows are. If `rows` is 1, only
+            // and above one second are in two rows, also if the rows are wide. If `rows` is 1, only
             // the condition below ends the loop.
             if width > 2.0 * (last.abs() + first.abs()) {
                 break;
@@ -303,7 +303,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn period_ends_with_the_last_column_whatever_the_local_clock_shows() {
+    fn a_heat_map_period_ends_with_the_last_column() {
         let of = |since| {
             let period = Period::of(&heatmap(), since);
             period.map(|period| (period.from, period.until))

@@ -19,7 +19,8 @@ fn printed(name: &str) -> String {
 fn data_in_field_names_is_replaced_by_a_star() {
     let long = "x".repeat(65);
     let cases = [
-        // A component (a part between dots) that has only digits is data, whatever its length.
+        // A component (a part between dots) that has only digits is data. Its length does not
+        // matter.
         ("0", "*"),
         ("items.17.sku", "items.*.sku"),
         ("a.b", "a.b"),
