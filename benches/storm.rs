@@ -284,8 +284,8 @@ struct Short {
 }
 
 impl Short {
-    /// User time of Seawall in microseconds, per successful client login. It includes the time of
-    /// connecting and of the find.
+    /// User time of Seawall in microseconds, per successful client login. This time includes the
+    /// work for the connection and for the find.
     fn user_micros(&self) -> f64 {
         let (user, _) = self.seawall;
         user * 1e6 / self.client_logins.max(1.0)

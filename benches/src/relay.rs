@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn bytes_and_the_close_of_a_connection_are_forwarded() {
+    async fn relay_forwards_bytes_and_the_close_of_a_connection() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

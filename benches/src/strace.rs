@@ -16,7 +16,8 @@ pub struct Traced {
     scratch: Scratch,
 }
 
-/// The name of each system call and how often it was made. The most frequent call is first.
+/// The name of each system call, and the number of times that the process made the call. The most
+/// frequent call is first.
 #[derive(Clone, Debug, Default)]
 pub struct Calls(pub Vec<(String, f64)>);
 

@@ -35,8 +35,9 @@ section! {
     /// TCP address of the listener has its own maximum.
     backlog: NonZeroU32 = key("listen.backlog",
         KeyKind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
-    /// With `accept`, load balancers must send the address of each client in a header of the PROXY
-    /// protocol (version 1 or 2), before the TLS handshake.
+    /// With `accept`, each connection must begin with a header of the PROXY protocol (version 1 or
+    /// 2), before the TLS handshake. In this header, a load balancer sends the address of the
+    /// client.
     proxy_protocol: ProxyProtocol = key("listen.proxy_protocol",
         ProxyProtocol::KIND, Restart, default "off");
     /// IP addresses or ranges (such as 10.0.0.0/8) of the load balancers, separated by commas;

@@ -128,7 +128,7 @@ fn precedence_is_command_line_then_environment_then_file_then_default() {
 }
 
 #[test]
-fn equal_listen_addresses_have_equal_values_whatever_their_source() {
+fn equal_listen_addresses_from_different_sources_have_equal_values() {
     let scratch = Scratch::new("values");
     let value = |toml: &str, variables: &[(&str, &str)], listen: &[&str]| {
         let loaded = load_with_values(&Sources {

@@ -91,7 +91,7 @@ async fn a_report_on_more_than_a_week_is_refused_with_the_exit_code_of_wrong_arg
     );
 }
 
-/// `warning` is not a level, so the log library would take it for the name of a target. The log
+/// `warning` is not a level, so the log library would treat it as the name of a target. The log
 /// would then contain no message of Seawall.
 #[tokio::test]
 async fn serve_refuses_a_log_filter_that_sets_no_level() {

@@ -357,9 +357,9 @@ enum Exchanged {
     Failed { is_open: bool },
 }
 
-/// True for the codes that a test with disturbed server connections allows. Each of these codes
-/// means that no server or no server connection was available in time, or that a cursor was lost
-/// with its server connection.
+/// True for the codes that a test with disturbed server connections allows. Each code has one of
+/// two causes: no server or server connection was available in time, or a cursor was lost with its
+/// server connection.
 fn is_failure(code: i32) -> bool {
     const HOST_UNREACHABLE: i32 = 6;
     const CURSOR_NOT_FOUND: i32 = 43;

@@ -35,8 +35,8 @@ const OPERATIONS: usize = 30;
 struct Scene {
     name: &'static str,
     namespaces: usize,
-    /// The bench generates figures for one in `sample_every` seconds, and for each of the last
-    /// [`LAST`] seconds.
+    /// The bench generates figures for one of every `sample_every` seconds, and for each of the
+    /// last [`LAST`] seconds.
     sample_every: u64,
 }
 
@@ -69,7 +69,7 @@ pub fn run(plan: &Plan) {
 
 impl Scene {
     /// Fills a history of `seconds` seconds. Generates figures for each of the last `last` seconds,
-    /// and for one in `sample_every` of the seconds before them.
+    /// and for one of every `sample_every` seconds before them.
     fn run(&self, seconds: u64, last: u64) {
         let mut random = Random::of(1);
         let labels = self.labels();

@@ -1,8 +1,8 @@
 //! Runs the fuzz targets without cargo-fuzz: each file of a target's corpus, then a bounded number
 //! of inputs generated from the corpus.
 //!
-//! Stops with an error at the first input for which a property does not hold or that takes too
-//! long, and saves that input.
+//! Stops with an error at the first input that takes too long, or for which a property does not
+//! hold. Saves that input.
 
 use std::{
     fs, io,

@@ -142,8 +142,8 @@ impl<'a> Mutator<'a> {
     }
 
     /// Overwrites four bytes with a number in little endian. This is a number from `INTERESTING`, a
-    /// small number, a number slightly below the input's length, or a number near the one that
-    /// these bytes contain.
+    /// small number, a number slightly below the input's length, or a number near the overwritten
+    /// number.
     fn set_integer(&mut self) {
         let offset = self.offset();
         let length = i32::try_from(self.input.len()).unwrap_or(i32::MAX);

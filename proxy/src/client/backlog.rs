@@ -8,8 +8,8 @@
 //!   operation waits for a connection to the same server. If another operation waits, Seawall
 //!   reserves memory in the memory budget of all connections (the budget). It reads the rest of the
 //!   reply into this memory, and checks the connection in.
-//! - If the budget has no room for the rest of a slow client's reply, this client is closed as soon
-//!   as another operation waits for a connection to the same server.
+//! - If the budget has no room for the rest of a slow client's reply, Seawall closes this client at
+//!   the next wait: as soon as another operation waits for a connection to the same server.
 //! - If other clients need the memory of a client that reads nothing or reads slowly
 //!   ([`Progress`]), this client is closed.
 

@@ -1,5 +1,6 @@
-//! Metrics of Seawall itself. They cover CPU time by thread, memory by owner, delay of the event
-//! loops, unwritten lines of the log and the slow log, losses of the history, and captures.
+//! Metrics of Seawall itself. They cover CPU time by thread, memory by owner, the delay of the
+//! event loops, and captures. They also cover unwritten lines of the log and the slow log, and
+//! losses of the history.
 
 use std::time::Duration;
 

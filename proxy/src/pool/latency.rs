@@ -97,8 +97,8 @@ mod tests {
         latency.observe(Duration::from_millis(10), began);
         let later = began + DECAY;
         latency.observe(Duration::from_millis(1), later);
-        // One decay time later, about one third of the average comes from the old value (10 ms),
-        // and two thirds from the new value (1 ms).
+        // One decay time later, about one third of the average comes from the old value (10 ms).
+        // The other two thirds come from the new value (1 ms).
         let fallen = latency.seconds(later);
         assert!((0.0043..0.0044).contains(&fallen), "{fallen}");
     }

@@ -271,8 +271,9 @@ impl TopologyDescription {
     /// True if this server may refuse a user's keys although they are valid. There are two cases.
     /// Either the server is a member of a replica set but not its primary, so its data about users
     /// may be older. Or the server is a router, which caches users for up to 30 s
-    /// (`userCacheInvalidationIntervalSecs`). A router that cannot read a user from the config
-    /// servers refuses the user's logins, with the same code as after a change of the password.
+    /// (`userCacheInvalidationIntervalSecs`). If a router cannot read a user from the config
+    /// servers, it refuses the user's logins. The code is the same as after a change of the
+    /// password.
     pub(super) fn may_lag(&self, address: &ServerAddress) -> bool {
         let is_primary = |server: &ServerDescription| {
             server.address == *address && server.server_type == ServerType::Primary

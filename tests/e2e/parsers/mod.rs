@@ -243,7 +243,7 @@ fn contains(bytes: &[u8], part: &str) -> bool {
 }
 
 #[test]
-fn seawall_classifies_an_alias_like_the_command_that_it_stands_for() {
+fn seawall_classifies_each_alias_like_its_command() {
     for (alias, command) in ALIASES {
         let classes = [alias, command].map(|name| find(name.as_bytes()).class);
         assert_eq!(classes[0], classes[1], "{alias}");

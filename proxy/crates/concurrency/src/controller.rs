@@ -83,11 +83,11 @@ const RECOVERY: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_millis(500);
 const MOST: u64 = 9;
 
-/// Constants of a [`Trial`] while the rate of arriving operations limits the throughput. They are
-/// the factor by which the trial raises the limit, the maximum number of slices at the tried limit,
-/// and the initial and the maximum time between two trials. Operation times vary in this state, so
-/// a trial takes long. Therefore the time between trials doubles after each trial that shows no
-/// gain.
+/// Constants of a [`Trial`] while the rate of arriving operations limits the throughput. The first
+/// two are the factor by which the trial raises the limit, and the maximum number of slices at the
+/// tried limit. The others are the initial and the maximum time between two trials. Operation times
+/// vary in this state, so a trial takes long. Therefore the time between trials doubles after each
+/// trial that shows no gain.
 const LATENCY_STEP: f64 = 1.19;
 const LATENCY_ROUNDS: usize = 2;
 const LATENCY_INTERVAL: Duration = Duration::from_secs(8);

@@ -20,8 +20,8 @@ const CROWDED: f64 = 8.0;
 /// The server has room if operations take less than this many times as long as without load. Either
 /// other clients have left, or other proxies have lowered their limits after this proxy. If this
 /// proxy lowered its limit because of the crowded server, it now raises the highest limit that it
-/// may try, one step at a time. If all proxies raised their limits in one large step, the server
-/// would be crowded again.
+/// may try. It does so one step at a time. If all proxies raised their limits in one large step,
+/// the server would be crowded again.
 const ROOMY: f64 = 3.0;
 
 /// After yielding (lowering the limit of a crowded server): the factor by which one step raises the
@@ -43,12 +43,12 @@ const LEAST_STEP: f64 = 0.85;
 const LARGEST_STEP: f64 = 0.5;
 
 /// While the controller yields (lowers the limit of a crowded server), it checks the throughput. A
-/// check is due when the limit has fallen to `CHECK_AT` times its value at the last check, or when
-/// the server is no longer crowded. The controller restores an earlier limit if the throughput has
-/// fallen below `KEPT` times the throughput at the last check. The throughput does not fall that
-/// much if all clients of the server yield, or if this proxy alone fills the server. Otherwise the
-/// throughput falls with the limit, to about `CHECK_AT` times its earlier value: other clients use
-/// the capacity that this proxy frees, or the server is slow for another reason.
+/// check is due when the limit has fallen to `CHECK_AT` times its value at the last check. It is
+/// also due when the server is no longer crowded. The controller restores an earlier limit if the
+/// throughput has fallen below `KEPT` times the throughput at the last check. The throughput does
+/// not fall that much if all clients of the server yield, or if this proxy alone fills the server.
+/// Otherwise the throughput falls with the limit, to about `CHECK_AT` times its earlier value:
+/// other clients use the capacity that this proxy frees, or the server is slow for another reason.
 const CHECK_AT: f64 = 0.5;
 const KEPT: f64 = 0.7;
 

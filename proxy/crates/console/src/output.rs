@@ -12,9 +12,9 @@ use std::{
 
 /// Replaces the content of a file, or creates the file. `write` gets a temporary file in the same
 /// folder, which then replaces the file. `write` gets the file itself if the file is a pipe or a
-/// device, or has several names (hard links). It also gets the file itself if this process may not
-/// create files in the folder, or may not give the temporary file to the owner of the file. A file
-/// that is mounted, for example in a container, cannot be replaced. The temporary file is then
+/// device, or has several names (hard links). It also gets the file itself if this process lacks a
+/// permission: to create files in the folder, or to give the temporary file to the file's owner. A
+/// file that is mounted, for example in a container, cannot be replaced. The temporary file is then
 /// copied to this file.
 ///
 /// # Errors

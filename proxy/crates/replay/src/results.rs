@@ -435,8 +435,8 @@ impl Results {
         }
     }
 
-    /// Adds the reply to a `getMore` to the row of the operation that opened the cursor, if the
-    /// cursor is awaiting (a change stream or a tailable cursor). The `getMore` itself is not
+    /// If the cursor of a `getMore` is awaiting (a change stream or a tailable cursor), adds the
+    /// reply to a row: the row of the operation that opened the cursor. The `getMore` itself is not
     /// counted as an operation, and its duration is not added: the number of `getMore`s and their
     /// durations depend on when the events happen.
     pub(crate) fn end_await(&mut self, row: RowId, ended: &Ended) {

@@ -3,9 +3,8 @@
 //! Input, in this order:
 //!
 //! - one byte for the sizes of the pieces;
-//! - one byte that selects two things: whether a large message precedes the stream, and how the
-//!   target continues after the reader has returned only the head (the first bytes) of a large
-//!   message;
+//! - one byte that selects two things: whether a large message precedes the stream, and what the
+//!   target does after the reader has returned only the head (first bytes) of a message;
 //! - one byte for the largest allowed message;
 //! - the stream.
 

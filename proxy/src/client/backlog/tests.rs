@@ -80,9 +80,9 @@ fn limits() -> Limits {
     Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1))
 }
 
-/// Forwards a reply of 1 MiB to a client that reads fast. Returns three values: the number of bytes
-/// that the client has before the backlog is sent, all bytes that the client has read, and all
-/// bytes that the server has sent.
+/// Forwards a reply of 1 MiB to a client that reads fast. Returns three values. The first is the
+/// number of bytes that the client has before Seawall sends the backlog. The others are all bytes
+/// that the client reads, and all bytes that the server sends.
 async fn forward_to_reader(budget: &MemoryBudget) -> (usize, Vec<u8>, Vec<u8>) {
     let sent = reply(1 << 20);
     let (mut server, mut far_server) = pair();

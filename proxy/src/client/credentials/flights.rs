@@ -93,10 +93,11 @@ struct Waiter {
 }
 
 impl Wait {
-    /// Returns when the login should try again to become the first login. This is so if a first
-    /// login of the user has ended and it is this login's turn, or if the user has become known or
-    /// unknown. It is also so if the login has waited long enough. Returns at `deadline` at the
-    /// latest. If this future is dropped, the turn passes to the next login of the address.
+    /// Returns when the login should try again to become the first login. It should try again if a
+    /// first login of the user has ended and it is this login's turn. It should also try again if
+    /// the user has become known or unknown, or if the login has waited long enough. Returns at
+    /// `deadline` at the latest. If this future is dropped, the turn passes to the next login of
+    /// the address.
     pub(super) async fn wait(self, deadline: Instant) {
         let Self {
             notified,

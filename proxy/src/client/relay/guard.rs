@@ -10,11 +10,12 @@ const X509: &str = "MONGODB-X509";
 
 /// True if Seawall cannot be sure which command a server would run for a legacy query. Usually, the
 /// first field of the query names the command. If the first field is `$query` or `query`, a server
-/// uses the value of this field as the command, also if the value is not a document. Then the first
-/// field of the value names the command. The query is ambiguous if this value is not a document. It
-/// is also ambiguous if the field that should name the command is missing or cannot be a command.
-/// The name of a command is never `query` and never begins with `$`. For example, if the first
-/// field is `$queryOptions`, a server removes this field, and the next field names the command.
+/// uses the value of this field as the command. It does so even if the value is not a document.
+/// Then the first field of the value names the command. The query is ambiguous if this value is not
+/// a document. It is also ambiguous if the field that should name the command is missing or cannot
+/// be a command. The name of a command is never `query` and never begins with `$`. For example, if
+/// the first field is `$queryOptions`, a server removes this field, and the next field names the
+/// command.
 pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     let Some(Ok(first)) = Elements::of(query).next() else {
         return true;

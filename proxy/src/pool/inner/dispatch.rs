@@ -99,9 +99,8 @@ impl Inner {
         is_first.then_some(Need::LanePermit)
     }
 
-    /// Adds a user to lists in `ready`, which has a list for each need. A list gets the user if the
-    /// user has a waiter with the need of the list, and this waiter may use an available connection
-    /// of the user.
+    /// Adds a user to lists in `ready`, which has a list for each need. A list gets the user if a
+    /// waiter of the user has the list's need, and may use an available connection of the user.
     pub(super) fn list(&mut self, id: IdentityId) {
         let Some(user) = self.users.get_mut(&id) else {
             return;

@@ -14,9 +14,9 @@ use seawall_auth::{Identity, IdentityId};
 use seawall_transport::connection::{Connection, Generation};
 
 /// At `max_server_connections`, Seawall may close a connection of a user with waiters to make room
-/// for another user. The login of the connection must have ended at least this long ago, and an
-/// operation of the other user must have waited at least this long. The reason is that each new
-/// connection costs the server a login.
+/// for another user. Two times must be at least this long: the time since the login of the
+/// connection ended, and the time that an operation of the other user has waited. The reason is
+/// that each new connection costs the server a login.
 const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 
 /// After a connection of a user could not be established, Seawall establishes no connections for

@@ -41,8 +41,8 @@ impl ClientConversation {
     /// [`ScramError::KeysOutdated`] if `server_first` has another salt or iteration count than
     /// `keys`, or if `client_key` does not match `keys`. [`ScramError::MechanismMismatch`] if the
     /// keys belong to another mechanism than the conversation. Any other error means that
-    /// `server_first` is malformed, reports an error, or does not belong to this conversation, or
-    /// that its iteration count is outside the accepted range.
+    /// `server_first` is malformed, reports an error, or does not belong to this conversation. It
+    /// can also mean that the iteration count is outside the accepted range.
     pub fn respond(
         self,
         server_first: &[u8],
@@ -67,7 +67,7 @@ impl ClientConversation {
     /// # Errors
     /// [`ScramError::PasswordNotPreparable`] if SASLprep forbids a character of the password. Any
     /// other error means that `server_first` is malformed, reports an error, or does not belong to
-    /// this conversation, or that its iteration count is outside the accepted range.
+    /// this conversation. It can also mean that the iteration count is outside the accepted range.
     pub fn respond_with_password(
         self,
         server_first: &[u8],

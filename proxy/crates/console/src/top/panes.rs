@@ -159,8 +159,8 @@ pub(crate) fn stalls(stalls: &Stalls, since: &str) -> Vec<String> {
 }
 
 /// The state of the `serverStatus` sampling as text. If the sampling is on, the text also has the
-/// number of replies, their mean time, and the numbers of refused requests and of requests without
-/// a reply. A note from the API is added at the end, if there is one.
+/// number of replies and their mean time. It then also has the numbers of refused requests and of
+/// requests without a reply. A note from the API is added at the end, if there is one.
 pub(crate) fn pulse(pulse: &Pulse) -> String {
     let state = match pulse.state.as_str() {
         "" => "unknown".to_owned(),

@@ -101,8 +101,8 @@ pub enum EstablishError {
 }
 
 impl EstablishError {
-    /// True if Seawall has no SCRAM keys of the user, if the server refuses the keys, or if the
-    /// server has other keys of the user now. The client must then log in again.
+    /// True in three cases: Seawall has no SCRAM keys of the user, the server refuses the keys, or
+    /// the server has other keys of the user now. The client must then log in again.
     pub fn refuses_keys(&self) -> bool {
         match self {
             Self::Refused {
