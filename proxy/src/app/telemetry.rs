@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_outcome_of_an_export_is_logged_once_and_further_failures_at_debug() {
+    fn a_changed_outcome_of_an_export_is_logged_once_and_further_failures_only_at_debug() {
         use Outcome::{Ok, Partial, Refused, TimedOut};
         let outcomes = [
             Ok, Partial, Partial, TimedOut, Refused, Partial, Ok, Refused, Ok,

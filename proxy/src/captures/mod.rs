@@ -8,10 +8,11 @@
 //! One capture runs at a time. While no capture runs, this module costs an operation one relaxed
 //! atomic load. A capture never delays an operation. If the queue is full or the rate limit is
 //! reached, operations are omitted, and the file and the metrics report their number. If a write
-//! fails or the limit of bytes on disk is reached, the capture ends. Logins, commands that may
-//! contain secrets and unknown commands are never recorded, nor are their replies. If redaction is
-//! on, the writer thread replaces the values in commands and replies before it writes, so no
-//! original value reaches the disk. This module does not use HTTP and does not select servers.
+//! fails or the limit of bytes on disk is reached, the capture ends. A capture never contains
+//! logins, commands that may contain secrets, unknown commands, or the replies to all these
+//! commands. If redaction is on, the writer thread replaces the values in commands and replies
+//! before it writes, so no original value reaches the disk. This module does not use HTTP and does
+//! not select servers.
 
 mod directory;
 mod member;

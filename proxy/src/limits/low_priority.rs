@@ -260,8 +260,8 @@ mod tests {
     async fn low_priority_tasks_run_on_fallback_threads_while_the_idle_threads_are_blocked() {
         let threads = LowPriority::new(1);
         let ((begun, has_begun), (go, wait)) = (oneshot::channel(), sync_channel::<()>(0));
-        // The task occupies the only idle thread. It is not started by `run`, which would move it
-        // to the fallback thread if other tests used all cores.
+        // The task occupies the only idle thread. The test does not start the task with `run`: if
+        // other tests used all cores, `run` would move the task to the fallback thread.
         let blocked = threads.0.idle.spawn(async move {
             begun.send(()).unwrap();
             wait.recv().is_ok()

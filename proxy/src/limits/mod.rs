@@ -547,7 +547,7 @@ mod tests {
     /// If the limit of unauthenticated clients is reached, Seawall closes a silent client to make
     /// room for a new client. In this test, the limit of all clients is reached instead.
     #[tokio::test(start_paused = true)]
-    async fn no_silent_client_is_closed_for_a_client_that_the_limit_of_all_clients_refuses() {
+    async fn no_silent_client_is_closed_if_the_limit_of_all_clients_refuses_a_new_client() {
         let limits = Limits::new(
             LimitNumbers {
                 handshakes: 2,

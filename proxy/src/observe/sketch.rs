@@ -17,8 +17,8 @@ pub(super) struct Sketch {
     ranks: BTreeSet<Rank>,
 }
 
-/// The weight of a shape, as the bits of the number, and the shape. Weights are not negative, so
-/// their bits have the order of the numbers.
+/// The weight of a shape (the bits of a floating-point number), and the shape. Weights are never
+/// negative, so the bits have the same order as the numbers.
 type Rank = (u64, ShapeId);
 
 #[derive(Clone, Copy, Debug)]

@@ -301,7 +301,7 @@ mod tests {
     /// If the table of shapes is full, a row named `other` counts the operations of further shapes.
     /// The log names the row that counts a slow operation.
     #[test]
-    fn a_slow_operation_of_a_shape_without_a_row_is_logged_with_the_id_of_the_other_row() {
+    fn a_slow_operation_of_a_shape_without_a_row_is_logged_with_the_id_of_the_row_named_other() {
         let (observer, written) = observer(every_operation());
         let (first, folded) = (Command::find("a"), Command::find("b"));
         run(&observer, &first);

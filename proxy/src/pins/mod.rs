@@ -133,8 +133,9 @@ impl<S: Clone> Pins<S> {
     }
 
     /// Removes the pin of a user's cursor that is exhausted or killed. Does nothing if the cursor
-    /// belongs to another user: a router may reply that this cursor does not exist, if the user
-    /// names another collection than the cursor's.
+    /// belongs to another user. Otherwise a user could remove the pin of this other user: if a
+    /// command names another collection than the cursor's, a router may reply that the cursor does
+    /// not exist.
     pub(crate) fn unpin_cursor(&self, id: i64, user: u64) {
         self.cursors
             .remove_if(&id, |pinned| pinned.share.holder() == user);
@@ -446,7 +447,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_commit_is_a_retry_if_the_same_commit_has_just_ended_after_a_long_time() {
+    async fn a_commit_is_a_retry_if_the_first_commit_took_a_long_time_and_has_just_ended() {
         let pins = pins(9, 9);
         let user = 1;
         let lsid = [1; 16];

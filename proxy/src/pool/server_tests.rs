@@ -434,7 +434,7 @@ async fn a_connection_established_outside_the_pool_can_be_adopted_and_checked_ou
 }
 
 #[tokio::test]
-async fn operations_on_a_hung_server_are_interrupted_when_seawall_gives_it_up() {
+async fn operations_on_a_hung_server_are_interrupted_when_seawall_gives_up_the_server() {
     let scene = Scene::ready(limits()).await;
     let mut checkout = scene.check_out().await.unwrap();
     let interrupt = Arc::clone(&checkout.begin().interrupt);

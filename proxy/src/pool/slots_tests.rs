@@ -158,7 +158,7 @@ async fn freed_slots_go_to_users_in_turn_and_their_operations_use_existing_conne
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_user_without_a_slot_may_exceed_the_limit_while_another_user_holds_all() {
+async fn a_user_without_a_slot_may_exceed_the_limit_while_another_user_holds_all_slots() {
     let [a, b] = ["a", "b"].map(identity);
     let now = Instant::now();
     let (mut inner, held) = full(4, &[&a], now);
@@ -495,7 +495,7 @@ async fn the_concurrency_limit_is_updated_only_while_there_are_operations() {
 
 /// A *slot* lets one operation run on the server. All users have equal shares of the slots.
 #[tokio::test(start_paused = true)]
-async fn a_wait_of_a_user_with_its_full_share_of_slots_counts_as_caused_by_this_user() {
+async fn if_a_user_has_its_full_share_of_slots_the_user_itself_counts_as_the_cause_of_its_wait() {
     let [greedy, other] = ["greedy", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, _held) = full(4, &[&greedy], now);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_not_alive_from_ten_seconds_without_progress_until_it_makes_progress() {
+    fn a_process_is_not_alive_after_ten_seconds_without_progress_until_it_makes_progress() {
         let (data, control) = (runtime(), runtime());
         let release = block(&data);
         let liveness = Liveness::of(data.handle().clone(), control.handle().clone());

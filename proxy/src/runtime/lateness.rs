@@ -105,7 +105,7 @@ mod tests {
 
     /// A *tick* is one run of the periodic task that measures the lateness of the runtime.
     #[test]
-    fn an_overdue_tick_of_the_runtime_counts_as_late_even_before_it_comes() {
+    fn an_overdue_tick_of_the_runtime_counts_as_late_even_before_it_runs() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         assert_eq!(lateness.now(begin + 500 * MS), Duration::ZERO);

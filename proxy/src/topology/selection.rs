@@ -371,7 +371,7 @@ mod tests {
 
     /// `select_only` is a fast form of `select` for the usual cases.
     #[test]
-    fn select_agrees_with_select_only_whenever_select_only_returns_a_server() {
+    fn if_select_only_returns_a_server_select_returns_only_this_server() {
         let modes = [
             Mode::Primary,
             Mode::PrimaryPreferred,

@@ -594,9 +594,10 @@ impl Controller {
                 self.search
                     .next(self.base, range, first, now, &mut self.random)
             }
-            // In arrivals-bound load, the server keeps up with the arriving operations, so the
-            // limit does not change the throughput. A lower limit could only make operations wait.
-            // If load has slowed down the server, a higher limit only moves the wait to the server.
+            // While the rate of arriving operations limits the throughput, the server keeps up with
+            // them, so the limit does not change the throughput. A lower limit could only make
+            // operations wait. If load has slowed down the server, a higher limit only moves the
+            // wait to the server.
             Metric::Latency
                 if has_long_waits && !self.crowd.is_slow() && now >= self.latency_trial_at =>
             {

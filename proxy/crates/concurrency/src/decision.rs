@@ -8,8 +8,8 @@ use std::{fmt, time::Duration};
 pub enum Load {
     /// No operation waited, so the limit had no effect.
     Idle,
-    /// During only a part of the window, operations waited. Operations complete at the rate at
-    /// which they arrive.
+    /// Operations waited during only a part of the window. Operations complete at the rate at which
+    /// they arrive.
     ArrivalsBound,
     /// Operations waited all the time. The server completes as many operations per second as it can
     /// at this limit.

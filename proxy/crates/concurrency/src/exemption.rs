@@ -72,7 +72,8 @@ impl ServerTimes {
     }
 }
 
-/// The bucket of a duration: the octave of its microseconds, and the quarter of this octave.
+/// The bucket of a duration. A bucket is a quarter of an octave of microseconds. An octave is a
+/// factor of two.
 fn bucket_of(duration: Duration) -> usize {
     let us = u64::try_from(duration.as_micros())
         .unwrap_or(u64::MAX)
@@ -220,7 +221,7 @@ mod tests {
     /// An operation becomes exempt (it no longer counts toward the limit) only after enough other
     /// operations have completed.
     #[test]
-    fn the_bound_of_exempt_operations_does_not_change_how_many_operations_must_complete_first() {
+    fn without_a_bound_an_operation_still_becomes_exempt_only_after_16_completed_operations() {
         let unbounded = Exemption {
             bound: u32::MAX,
             ..RULE

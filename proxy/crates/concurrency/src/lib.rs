@@ -28,8 +28,8 @@
 //! the limit can still settle within 10 s. The controller keeps the tried limit only if the gain is
 //! at least 1 % (3.5 % for a doubling of the limit). The gain must also be at least 2.5 standard
 //! errors of the noise measured at this server (`trial.rs`). If operations wait only for a part of
-//! the time, arrivals bound the throughput. Then only a higher limit is tried. The higher limit is
-//! kept if it shortens the sum of wait and server time.
+//! the time, the rate of arriving operations limits the throughput. Then only a higher limit is
+//! tried. The higher limit is kept if it shortens the sum of wait and server time.
 //!
 //! The ideas come from three sources. MongoDB's throughput probing compares completed work.
 //! Netflix's Gradient2 and Envoy's adaptive concurrency filter compare with the unloaded server,

@@ -228,7 +228,7 @@ fn low_load() -> Sample {
 
 /// The limit of a crowded server is lowered, and restored if the server then completes less work.
 #[test]
-fn a_restored_limit_is_not_above_a_highest_limit_that_was_lowered_after_it_was_in_effect() {
+fn a_restored_limit_is_at_most_the_highest_limit_that_is_now_allowed() {
     let highest = 20;
     let mut bench = Bench::new(1);
     let _decision = bench.pass(&low_load());
@@ -403,9 +403,10 @@ fn limit_stays_the_same_while_no_operation_waits() {
 }
 
 #[test]
-fn arrivals_bound_load_does_not_raise_the_limit_of_a_slow_server() {
-    // In arrivals-bound load, operations wait only for a part of the time. If load has slowed down
-    // the server, a trial of a higher limit would make operations slower.
+fn a_load_whose_operations_wait_only_at_times_does_not_raise_the_limit_of_a_slow_server() {
+    // In this load, operations wait only for a part of the time: the rate of arriving operations
+    // limits the throughput. If load has slowed down the server, a trial of a higher limit would
+    // make operations slower.
     let highest = |time: Duration| {
         let mut bench = Bench::new(1);
         let _decision = bench.pass(&low_load());

@@ -18,8 +18,8 @@ use seawall_auth::NonceSource;
 /// reconnecting.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 
-/// If a load has no rate, and a reply has not arrived when the load ends, only a long wait for this
-/// reply is recorded: a wait of more than this time.
+/// If a load has no rate, and a reply has not arrived when the load ends, the load records the wait
+/// for this reply only if the wait is longer than this time.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// Maximum time between two operations of a client, in seconds: a year. No load takes so long, and

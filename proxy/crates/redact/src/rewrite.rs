@@ -218,8 +218,9 @@ impl Output<'_> {
             kind::DOUBLE | kind::INT32 | kind::INT64 | kind::DECIMAL => {
                 self.number(kind_at, kind, value);
             }
-            // Booleans, null and similar types stay unchanged. So do timestamps in the ordered
-            // mode, because their pseudonyms would need more than the 64 bits of a timestamp.
+            // Booleans, null and similar types stay unchanged. In the ordered mode, timestamps also
+            // stay unchanged, because their pseudonyms would need more than the 64 bits of a
+            // timestamp.
             _ => self.bytes.extend_from_slice(value),
         }
         Ok(())

@@ -608,7 +608,7 @@ mod tests {
 
     /// Also checks that the report does not change if it is written as JSON and read again.
     #[test]
-    fn a_report_contains_for_each_shape_the_counts_the_errors_and_the_digest() {
+    fn a_report_contains_the_counts_the_errors_and_the_digest_of_each_shape() {
         let mut results = Results::default();
         let find = doc! {"find": "c", "filter": {"a": 1}, "$db": "d"};
         let row = only_row(&mut results, &find);

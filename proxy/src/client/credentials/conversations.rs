@@ -307,7 +307,7 @@ mod tests {
     /// A *conversation* is a first login (a login that a server checks) that waits for the proof of
     /// its client.
     #[tokio::test(start_paused = true)]
-    async fn the_next_login_may_begin_if_a_login_that_may_begin_is_cancelled() {
+    async fn a_cancelled_login_passes_its_turn_to_the_next_login() {
         let conversations = Conversations::new(1);
         let held = begun(&conversations, 1, "a").await;
         let [mut first, mut second] =

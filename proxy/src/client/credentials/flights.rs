@@ -309,7 +309,7 @@ mod tests {
     /// If Seawall does not have the keys of a user, it forwards the user's first login to a server.
     /// Other logins of this user wait until the first login ends, but only for a limited time.
     #[tokio::test(start_paused = true)]
-    async fn many_stalled_first_logins_delay_a_login_no_longer_than_one() {
+    async fn many_stalled_first_logins_delay_a_login_no_longer_than_one_of_them_does() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let mut stalled = Vec::new();

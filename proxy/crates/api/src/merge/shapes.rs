@@ -288,8 +288,9 @@ impl Merge for Namespace {
 }
 
 impl Merge for Server {
-    /// The quantiles in `answer_ms` cannot be merged, because the reply has no distribution for
-    /// them. Only a report lacks `answer_ms`, so only the servers of reports are mergeable.
+    /// False if the server has quantiles in `answer_ms`: they cannot be merged, because the reply
+    /// has no distribution for them. Of all API replies, only a report lacks `answer_ms`. So only
+    /// the servers of reports are mergeable.
     fn is_mergeable(&self) -> bool {
         is_complete(self.count, self.distribution.as_ref()) && self.answer_ms.is_none()
     }

@@ -218,7 +218,7 @@ mod tests {
     /// Durations below and above one second are never in the same bin, so the histogram may need
     /// two bins even if only one is requested.
     #[test]
-    fn the_number_of_logarithmic_bins_is_at_most_the_larger_of_two_and_the_requested_number() {
+    fn a_logarithmic_histogram_has_at_most_the_requested_number_of_bins_or_two_bins() {
         let wide: Vec<Bucket> = (-160..80).map(|number| bucket(number, 1)).collect();
         for most in [1, 2, 7, 30, 500] {
             let histogram = logarithmic(&wide, most);

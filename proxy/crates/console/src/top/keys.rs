@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn up_scrolls_by_one_line_from_the_last_line_of_a_pane() {
+    fn the_up_key_scrolls_by_one_line_from_the_last_line_of_a_pane() {
         let mut model = model();
         typed(&mut model, "3");
         let last = panes::lines(&model).unwrap().len() - 1;

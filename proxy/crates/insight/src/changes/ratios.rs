@@ -130,7 +130,7 @@ mod tests {
 
     /// Drift and spread are medians. Here they are computed from a copy of the other ratios.
     #[test]
-    fn drift_and_spread_of_each_shape_are_those_of_all_other_shapes() {
+    fn each_shape_gets_the_drift_and_spread_of_all_other_shapes() {
         fn median(mut values: Vec<f64>) -> f64 {
             values.sort_by(f64::total_cmp);
             let count = values.len();

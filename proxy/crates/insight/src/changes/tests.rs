@@ -442,7 +442,7 @@ fn a_shape_with_another_text_or_namespace_but_the_same_id_is_neither_new_nor_gon
 
 /// A year in a field name is replaced by `*` immediately. Other names must be learned first.
 #[test]
-fn a_new_field_beside_a_star_that_occurs_in_both_periods_makes_a_new_shape() {
+fn a_shape_with_a_new_field_is_new_if_the_shape_with_a_star_occurs_in_both_periods() {
     let before = minute_with(LEARNED);
     let mut now = before.clone();
     now.series.insert(update(BOB), alike(500, 1.0));

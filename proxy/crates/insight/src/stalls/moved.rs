@@ -58,9 +58,9 @@ const MIN_CHANGE: f64 = 0.3;
 /// value.
 const MIN_DEVIATION: f64 = 0.05;
 
-/// Decides if a counter is reported: its average during the episode must be unusual. At most `1 /
-/// AS_EXTREME_OF` of the averages over calm times (times without a stall) may differ as much or
-/// more from the usual value.
+/// Decides if a counter is reported: its average during the episode must be unusual. At most one in
+/// `AS_EXTREME_OF` averages over calm times (times without a stall) may differ as much or more from
+/// the usual value.
 const AS_EXTREME_OF: usize = 20;
 
 /// The counters with unusual values during the episodes. `episodes` has the start and the end of
