@@ -202,9 +202,9 @@ async fn a_reload_with_a_new_client_certificate_replaces_server_connections_with
     );
 }
 
-/// Replaces a TLS file under a client that runs finds all the time, so a connection may be in use
-/// when Seawall replaces it. Either the connection string (with `options`) or the configuration
-/// (`toml`) names the file.
+/// Replaces a TLS file while a client runs finds all the time. So a connection may be in use when
+/// Seawall replaces the connection. Either the connection string (with `options`) or the
+/// configuration (`toml`) names the file.
 async fn replace_under_load(scene: &Scene, options: &str, toml: &str, file: &str) {
     let identity = scene.authority().client("seawall", YEAR).unwrap();
     let foreign = Authority::generate("foreign").unwrap();

@@ -381,8 +381,8 @@ impl Client {
         rawdoc! { "ok": 1.0 }
     }
 
-    /// Gives a client that had no deadline for its login, such as a monitor, a deadline when it
-    /// begins a login.
+    /// Called when the client begins a login. If the client has no deadline for its login yet (for
+    /// example a monitor), gives it one.
     fn end_exemption_for_login(&mut self) {
         if self.handshake.is_none() && self.identity.is_none() {
             self.require_login();

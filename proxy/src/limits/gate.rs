@@ -389,7 +389,8 @@ mod tests {
         }
     }
 
-    /// True if more callers can pass without a wait than any limited rate would admit.
+    /// True if the gate is open: 10,000 callers in a row pass without a wait. With any limited
+    /// rate, fewer callers would pass.
     fn is_open(gate: &Gate) -> bool {
         (0..10_000).all(|_| gate.try_pass())
     }

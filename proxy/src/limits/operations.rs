@@ -160,8 +160,8 @@ impl SharedPermits {
             };
             {
                 let mut waiters = self.waiters.lock();
-                // Waiters whose operation was dropped are removed when there are over 16 more of
-                // them than of other waiters.
+                // Remove the waiters whose operation was dropped, if their number exceeds the
+                // number of other waiters by more than 16.
                 if waiters.len() > 2 * self.waiting.load(Ordering::Relaxed) + 16 {
                     waiters.retain(|waiter| !waiter.permit.is_closed());
                 }

@@ -149,8 +149,9 @@ pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     std::iter::once(&first).chain(rows).map(line).collect()
 }
 
-/// Maximum number of steps for which [`with_gaps`] adds gaps. A week has fewer steps of a minute.
-/// Without this limit, two steps that are years apart would need much memory.
+/// Maximum number of steps for which [`with_gaps`] adds gaps. A week has about 10,000 steps of one
+/// minute, so it is below this maximum. Without this limit, two steps that are years apart would
+/// need much memory.
 const MAX_PLACES: usize = 20_000;
 
 /// The steps of a timeline in order. If Seawall has no data for a step between two other steps,

@@ -18,8 +18,8 @@ use seawall_auth::NonceSource;
 /// reconnecting.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 
-/// If a load has no rate, and a reply has not arrived when the load ends, the load records the wait
-/// for this reply only if the wait is longer than this time.
+/// If a load has no rate, a reply may still be missing when the load ends. The load then records
+/// the wait for this reply only if the wait is longer than this time.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// Maximum time between two operations of a client, in seconds: a year. No load takes so long, and
@@ -383,7 +383,7 @@ mod tests {
 
     /// While this task runs, only calls of `advance` advance the clock. Without this task, the
     /// clock could also advance while bytes are on their way from one socket to the other. The task
-    /// ends by itself, so that a test whose server does not reply fails by its time limits.
+    /// ends by itself. So if a server does not reply, the test fails because of its time limits.
     async fn keep_the_clock_paused() {
         for _ in 0..1_000_000 {
             yield_now().await;

@@ -489,9 +489,9 @@ impl<F: Form> ConjunctList<F> {
 }
 
 /// The fine and the coarse version of a set or filter while members are added. The coarse version
-/// is `None` while it equals the fine version. It begins as a copy of the fine version when the
-/// first member arrives whose own two versions differ. Both versions are borrowed, because moving
-/// them would copy large arrays.
+/// is `None` while it equals the fine version. If the two versions of a member differ for the first
+/// time, the coarse version begins as a copy of the fine version. Both versions are borrowed,
+/// because moving them would copy large arrays.
 struct Pair<'s, C> {
     fine: &'s mut C,
     coarse: &'s mut Option<C>,

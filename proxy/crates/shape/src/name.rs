@@ -165,8 +165,8 @@ impl NormalisedComponent {
         };
         sigils.iter().for_each(|&sigil| normal.push(sigil));
         let mut follows_dynamic = false;
-        // The first bytes are sufficient: a component that has more bytes than the mask `dynamic`
-        // has bits counts as data, and becomes one `*`.
+        // The first bytes are sufficient: if a component has more bytes than the mask `dynamic` has
+        // bits, it counts as data and becomes one `*`.
         for (index, &byte) in data.iter().take(MAX_COMPONENT_BYTES).enumerate() {
             let is_dynamic = dynamic >> index & 1 == 1;
             if !is_dynamic {

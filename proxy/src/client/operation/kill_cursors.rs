@@ -207,7 +207,7 @@ async fn kill(mut checkout: Checkout, part: Option<RawDocumentBuf>) -> Option<Ra
     Some(reply)
 }
 
-/// Lets an exchange ([`kill`]) whose client has left end in the background, so that its connection
+/// Ends an exchange ([`kill`]) in the background after its client has left, so that its connection
 /// returns to `pool`.
 fn drain<E>(pool: Arc<ServerPool>, exchange: E)
 where

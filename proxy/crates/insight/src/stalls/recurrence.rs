@@ -133,8 +133,8 @@ impl Chain {
             chain.links.push(link);
             chain.fit(episodes);
         }
-        // The fitted starts are more exact than those used while the chain grew, so each episode is
-        // checked again.
+        // The fitted starts are more exact than the starts that were used while the chain grew, so
+        // each episode is checked again.
         let (tolerance, before) = (chain.tolerance(), chain.links.clone());
         let keep = |(index, number): &(usize, u64)| {
             let expected = chain.origin + chain.period * float(*number);
