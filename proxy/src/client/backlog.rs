@@ -31,7 +31,7 @@ use tokio::{
 
 use super::{
     client_end::ClientEnd,
-    reply::{Awaited, REPLY_HEAD_BYTES, RelayError, Unread, check_flags},
+    reply::{Awaited, REPLY_HEAD_BYTES, RelayError, Unread},
 };
 use crate::{captures::ReplyCopy, limits::StepwiseTurn};
 use seawall_command::{ReplyFacts, ReplyScanner};
@@ -452,9 +452,6 @@ impl Transfer<'_> {
     fn scan(&mut self, piece: &[u8]) -> Result<(), RelayError> {
         if self.seen + piece.len() > self.length {
             return Err(RelayError::Foreign("bytes after the reply"));
-        }
-        if self.seen == 0 {
-            check_flags(piece)?;
         }
         let before = REPLY_HEAD_BYTES.saturating_sub(self.seen);
         self.scanner.feed(piece.get(before..).unwrap_or_default());

@@ -13,7 +13,7 @@ use super::{
     backlog::{Forwarded, forward_large, room_for_reply},
     client_end::ClientEnd,
     reply::{
-        Awaited, HeldReply, REPLY_HEAD_BYTES, RelayError, Unread, check_flags, check_header,
+        Awaited, HeldReply, REPLY_HEAD_BYTES, RelayError, Unread, check_flags, parse_head,
         poll_read_into,
     },
 };
@@ -22,7 +22,7 @@ use seawall_command::{ReplyFacts, ReplyForm};
 use seawall_stats::Phase;
 use seawall_transport::{Stream, connection::Interrupt};
 use seawall_wire::{
-    COMPRESSED_HEAD_BYTES, CompressedHead, HEADER_BYTES, InflateError, MAX_MESSAGE_BYTES, OpCode,
+    COMPRESSED_HEAD_BYTES, CompressedHead, InflateError, MAX_MESSAGE_BYTES, OpCode,
 };
 
 /// A reply of at most this size is always held until it is complete.
@@ -70,8 +70,8 @@ pub(super) async fn relay_reply(
     }
     let mut arrived_at = observation.phase_began();
     let header = loop {
-        if let Some(head) = held.first_chunk::<HEADER_BYTES>() {
-            break check_header(head, awaited.request_id)?;
+        if let Some(header) = parse_head(&held, awaited.request_id)? {
+            break header;
         }
         read_more(client, server, awaited.interrupt, &mut held, None).await?;
         arrived_at = Instant::now();
@@ -86,7 +86,7 @@ pub(super) async fn relay_reply(
         return Box::pin(inflate_reply(client, server, held, length, awaited)).await;
     }
     let forward =
-        |client, server, held| Box::pin(forward_from_head(client, server, held, length, awaited));
+        |client, server, held| Box::pin(forward_reply(client, server, held, length, awaited));
     let share = match length {
         _ if length <= HELD_REPLY_BYTES => None,
         // The reservation covers the reply and its compressed form.
@@ -104,22 +104,19 @@ pub(super) async fn relay_reply(
         read_whole(client, server, awaited.interrupt, &mut held, length).await?;
         arrived_at = Instant::now();
     }
-    let facts = scan(&held, awaited.form)?;
+    let facts = facts_of(&held, awaited.form);
     let reply = HeldReply { bytes: held, share };
     Ok(Reply::Held(reply, facts, arrived_at))
 }
 
-/// Reads the whole head of a large reply, then forwards the reply.
-async fn forward_from_head(
+/// Forwards a large reply. `held` contains its first bytes, including its head.
+async fn forward_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
-    mut held: Vec<u8>,
+    held: Vec<u8>,
     length: usize,
     awaited: Awaited<'_>,
 ) -> Result<Reply, RelayError> {
-    while held.len() < REPLY_HEAD_BYTES {
-        read_more(client, server, awaited.interrupt, &mut held, Some(length)).await?;
-    }
     let forwarded = forward_large(client, server, held, length, awaited).await?;
     Ok(Reply::Forwarded(forwarded))
 }
@@ -174,19 +171,18 @@ async fn inflate_reply(
     let heavy = awaited.limits.heavy(awaited.sharer);
     let inflate = move || head.inflate(&held);
     let bytes = heavy.run(inflated_length, inflate).await.map_err(wrong)?;
-    let facts = scan(&bytes, awaited.form)?;
+    check_flags(&bytes)?;
+    let facts = facts_of(&bytes, awaited.form);
     let reply = HeldReply { bytes, share };
     Ok(Reply::Held(reply, facts, arrived_at))
 }
 
-fn scan(reply: &[u8], form: ReplyForm) -> Result<ReplyFacts, RelayError> {
-    check_flags(reply)?;
-    let document = reply.get(REPLY_HEAD_BYTES..).unwrap_or_default();
-    Ok(ReplyFacts::of(form, document))
+fn facts_of(reply: &[u8], form: ReplyForm) -> ReplyFacts {
+    ReplyFacts::of(form, reply.get(REPLY_HEAD_BYTES..).unwrap_or_default())
 }
 
-/// Reads some bytes into `held`. `length` is the length of the reply; `None` while it is unknown,
-/// because the header is incomplete. Fails if the server has ended the connection or counts as
+/// Reads some bytes into `held`. `length` is the length of the reply; `None` while the head is
+/// incomplete. Fails if the server has ended the connection or counts as
 /// hung, or if the client has left.
 async fn read_more(
     client: &mut ClientEnd<'_>,
@@ -205,7 +201,7 @@ async fn read_more(
         Some(Err(error)) => Err(RelayError::Server(error)),
         None => {
             let rest = length.map(|length| Unread::Rest(length - held.len()));
-            let unread = rest.unwrap_or(Unread::InHeader);
+            let unread = rest.unwrap_or(Unread::InHead);
             Err(RelayError::ClientGone { unread })
         }
     }

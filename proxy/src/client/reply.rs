@@ -47,11 +47,11 @@ pub(super) enum RelayError {
 pub(super) enum Unread {
     /// No byte of the reply has been read.
     Whole,
-    /// The header has been read. This number of bytes is unread.
+    /// The head has been read and checked ([`parse_head`]). This number of bytes is unread.
     Rest(usize),
-    /// A part of the header has been read and dropped. So the end of the reply is unknown, and the
-    /// connection must be closed.
-    InHeader,
+    /// A part of the head has been read and dropped. So Seawall can no longer check the head, and
+    /// the connection must be closed.
+    InHead,
 }
 
 /// A whole reply that has not been sent to the client yet.
@@ -84,11 +84,26 @@ pub(super) struct Awaited<'a> {
     pub(super) recording: Option<&'a Recording>,
 }
 
+/// Parses the header of a reply whose first bytes are `held`, and checks that Seawall may use the
+/// connection again after this reply: the reply belongs to the request, and no other reply follows.
+/// `None` if the head of the reply is incomplete. The flags of a compressed reply are not checked
+/// here, because they are compressed.
+pub(super) fn parse_head(held: &[u8], request_id: i32) -> Result<Option<Header>, RelayError> {
+    let Some(head) = held.first_chunk::<HEADER_BYTES>() else {
+        return Ok(None);
+    };
+    let header = check_header(head, request_id)?;
+    if held.len() < REPLY_HEAD_BYTES {
+        return Ok(None);
+    }
+    if header.op_code == OpCode::Msg {
+        check_flags(held)?;
+    }
+    Ok(Some(header))
+}
+
 /// Parses the header of a reply, and checks that the reply belongs to the request.
-pub(super) fn check_header(
-    head: &[u8; HEADER_BYTES],
-    request_id: i32,
-) -> Result<Header, RelayError> {
+fn check_header(head: &[u8; HEADER_BYTES], request_id: i32) -> Result<Header, RelayError> {
     let header = Header::parse(head, MAX_MESSAGE_BYTES)
         .map_err(|_| RelayError::Foreign("length out of range"))?;
     if header.response_to != request_id {
@@ -132,7 +147,7 @@ pub(super) fn poll_read_into(
 }
 
 /// Reads and drops the rest of a reply whose client has left, so that the server connection can be
-/// used again. Fails if more than `max_bytes` bytes are unread.
+/// used again. Fails if more than `max_bytes` bytes are unread, or if another reply follows.
 pub(super) async fn drain_reply(
     server: &mut Stream,
     request_id: i32,
@@ -150,12 +165,12 @@ pub(super) async fn drain_reply(
         Err(error) => Err(RelayError::MidReply(error)),
     };
     let mut left = match unread {
-        Unread::InHeader => return Err(RelayError::Foreign("the header was read only in part")),
+        Unread::InHead => return Err(RelayError::Foreign("the head was read only in part")),
         Unread::Rest(left) => left,
         Unread::Whole => {
             let length = loop {
-                if let Some(head) = held.first_chunk::<HEADER_BYTES>() {
-                    break check_header(head, request_id)?.message_length;
+                if let Some(header) = parse_head(&held, request_id)? {
+                    break header.message_length;
                 }
                 if poll_fn(|cx| poll_read_into(cx, server, &mut held))
                     .await

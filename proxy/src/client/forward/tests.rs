@@ -11,7 +11,7 @@ use crate::{
 };
 use seawall_command::CommandBytes;
 use seawall_transport::{MemoryBudget, MessageReader, Sharer, connection::Interrupt};
-use seawall_wire::encode_op_msg_like;
+use seawall_wire::{HEADER_BYTES, MORE_TO_COME, encode_op_msg_like};
 
 const REQUEST_ID: i32 = 7;
 
@@ -103,7 +103,7 @@ async fn an_operation_can_be_repeated_if_the_server_closes_within_a_reply_that_i
 
 /// To drain a reply is to read and discard its rest, so that the connection can be used again.
 #[tokio::test]
-async fn an_abandoned_reply_is_drained_unless_only_a_part_of_its_header_was_read() {
+async fn an_abandoned_reply_is_drained_unless_only_a_part_of_its_head_was_read() {
     let (first, second) = (reply(REQUEST_ID), reply(REQUEST_ID + 1));
     for split in 0..first.len() {
         let (mut server, mut far) = pair();
@@ -114,14 +114,32 @@ async fn an_abandoned_reply_is_drained_unless_only_a_part_of_its_header_was_read
         };
         far.write_all(rest).await.unwrap();
         let drained = drain_reply(&mut server, REQUEST_ID, unread, 1 << 20).await;
-        let is_in_header = (1..HEADER_BYTES).contains(&split);
-        assert_eq!(unread == Unread::InHeader, is_in_header, "{split}");
-        assert_eq!(drained.is_err(), is_in_header, "{split}");
+        let is_in_head = (1..REPLY_HEAD_BYTES).contains(&split);
+        assert_eq!(unread == Unread::InHead, is_in_head, "{split}");
+        assert_eq!(drained.is_err(), is_in_head, "{split}");
         if drained.is_ok() {
             // After the drain, the next reply on the connection can be read from its start.
             far.write_all(&second).await.unwrap();
             let next = drain_reply(&mut server, REQUEST_ID + 1, Unread::Whole, 1 << 20).await;
             assert!(next.is_ok(), "{split}");
         }
+    }
+}
+
+/// A second reply would reach the client that uses the connection next.
+#[tokio::test]
+async fn a_connection_is_not_used_again_if_an_abandoned_reply_announces_another_reply() {
+    let mut whole = reply(REQUEST_ID);
+    whole[HEADER_BYTES..][..4].copy_from_slice(&MORE_TO_COME.to_le_bytes());
+    for split in 0..REPLY_HEAD_BYTES {
+        let (mut server, mut far) = pair();
+        let (sent, rest) = whole.split_at(split);
+        let error = relay_cut(&mut server, &mut far, sent, Closer::Client).await;
+        let RelayError::ClientGone { unread } = error else {
+            panic!("{split}: {error}");
+        };
+        far.write_all(rest).await.unwrap();
+        let drained = drain_reply(&mut server, REQUEST_ID, unread, 1 << 20).await;
+        assert!(drained.is_err(), "{split}");
     }
 }

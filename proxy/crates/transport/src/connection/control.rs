@@ -44,6 +44,9 @@ pub enum ControlError {
         /// `opCode` of the reply.
         op_code: i32,
     },
+    /// Another reply follows (`moreToCome`), although the command allows only one.
+    #[error("another reply follows the reply")]
+    MoreToCome,
 }
 
 impl Connection {
@@ -80,6 +83,9 @@ impl Connection {
             return Err(ControlError::OtherOpCode { op_code });
         }
         let reply = OpMsg::parse(&message)?;
+        if reply.more_to_come() {
+            return Err(ControlError::MoreToCome);
+        }
         RawDocumentBuf::from_bytes(reply.body.to_vec()).map_err(|_| ControlError::Bson)
     }
 }
@@ -128,12 +134,14 @@ mod tests {
 
     use super::*;
     use crate::Stream;
-    use seawall_wire::{encode_op_msg_like, encode_op_reply};
+    use seawall_wire::{MORE_TO_COME, encode_op_msg_like, encode_op_reply};
 
     #[tokio::test]
-    async fn the_error_for_an_unexpected_reply_contains_the_request_ids_or_the_opcode() {
+    async fn the_error_for_an_unexpected_reply_says_what_was_not_expected() {
         let body = rawdoc! { "ok": 1 };
         let body = body.as_bytes();
+        let mut more = encode_op_msg_like(0, 1, 1, body);
+        more[HEADER_BYTES..][..4].copy_from_slice(&MORE_TO_COME.to_le_bytes());
         for (reply, message) in [
             (
                 encode_op_msg_like(0, 1, 5, body),
@@ -143,6 +151,7 @@ mod tests {
                 encode_op_reply(0, 1, 1, body),
                 "got a reply with opcode 1 instead of 2013",
             ),
+            (more, "another reply follows the reply"),
         ] {
             let (stream, mut server) = UnixStream::pair().unwrap();
             let mut connection = Connection::new(Stream::Unix(stream), Instant::now());
