@@ -8,7 +8,7 @@ use std::time::Duration;
 use self::plain::{Plain, binary, plain};
 use crate::{
     protocol::compression::{SNAPPY, compressed},
-    scene::connect,
+    scene::{connect, logged_in},
 };
 use mongodb::{
     Client,
@@ -690,6 +690,30 @@ async fn a_login_by_op_query_with_a_mechanism_that_seawall_does_not_support_can_
         .metric("seawall_client_authentications_total", &logins)
         .await;
     assert_eq!(logins, 1.0);
+}
+
+/// Seawall forwards the first login of a user to a server. Such a login is unfinished until the
+/// client has sent its proof. `limits.introduction_conversations` limits the unfinished logins.
+#[tokio::test]
+async fn an_unfinished_first_login_ends_when_its_client_begins_a_login_that_is_relayed() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let admin = server.client().unwrap();
+    let users = ["app", "other"].map(|name| NewUser::new("admin", name, "secret"));
+    for user in &users {
+        create_user(&admin, user).await.unwrap();
+    }
+    let [app, other] = users.map(|user| user.login());
+    let behind = Plain::start(server.address(), app.clone()).await;
+    let uri = format!("mongodb://{}/?directConnection=true", behind.address);
+    let toml = "auth.other_mechanisms = \"relay\"\nlimits.introduction_conversations = 1\n";
+    let seawall = Seawall::start_configured(&uri, toml).await;
+    let mut client = connect(&seawall).await;
+    drop(client.begin_login(&other).await.unwrap());
+    client.expect_ok("admin", plain(b"secret")).await;
+    // The limit allows one unfinished first login, and the next client needs it while the first
+    // client is still relayed.
+    logged_in(&seawall, &app).await;
+    client.expect_ok("admin", doc! {"ping": 1}).await;
 }
 
 #[tokio::test]

@@ -290,6 +290,10 @@ impl Client {
     /// # Errors
     /// The client left during the wait.
     pub(super) async fn pass_login_gates(&mut self, start: &Command<'_>) -> Result<(), End> {
+        // The new login replaces an unfinished one. Otherwise an unfinished first login would count
+        // towards the limit of first logins while this login waits, and as long as the client is
+        // relayed if Seawall cannot verify the mechanism of this login.
+        self.login = None;
         let shared = Arc::clone(&self.shared);
         if shared.logins.gates.try_pass_as_anyone() {
             return Ok(());
@@ -322,7 +326,6 @@ impl Client {
         body: &RawDocument,
         source: &str,
     ) -> Result<RawDocumentBuf, LoginEnd> {
-        self.login = None;
         self.end_exemption_for_login();
         let shared = Arc::clone(&self.shared);
         let mut context = self.login_context(&shared);
