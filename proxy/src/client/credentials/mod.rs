@@ -49,7 +49,7 @@ use self::{
 };
 pub(super) use self::{
     first_login::{Carried, FirstLogin, Secret},
-    store::{Known, Reading, UserName},
+    store::{Known, MAX_SOURCE_BYTES, Reading, UserName},
 };
 
 /// Minimum time between two requests to a server for a user's keys, if the first request succeeded.

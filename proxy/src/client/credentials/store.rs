@@ -35,7 +35,7 @@ const CONFIRMATION_PAUSE: Duration = Duration::from_secs(10);
 const MAX_NAME_BYTES: usize = 1024;
 
 /// Longest database name, in bytes. Servers have the same limit.
-const MAX_SOURCE_BYTES: usize = 63;
+pub(in crate::client) const MAX_SOURCE_BYTES: usize = 63;
 
 /// A user's name and the database in which the user is defined, both limited in length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     client::{
         Shared,
+        credentials::{MAX_SOURCE_BYTES, UserName},
         hello::Hello,
         operation::{cursor_ids, input, note_retry, reports_lost_cursor, sequences},
         own_reply::{Form, ReplyTo},
@@ -95,8 +96,9 @@ enum RequestKind {
 /// A client's login in progress.
 struct Login {
     mechanism: &'static str,
-    /// The database that the user is defined in.
+    /// The database that the user is defined in. Empty if its name is too long.
     source: String,
+    /// The user as `source.name`. `None` if the mechanism is not SCRAM, or if a name is too long.
     user: Option<String>,
     since: Instant,
 }
@@ -642,16 +644,23 @@ impl<'a> Watch<'a> {
 }
 
 impl Login {
+    /// A login that `start` begins. Names that are too long for a database or a user are not
+    /// stored, because a client may have many such requests in progress.
     fn of(start: &RawDocument, source: &str, since: Instant) -> Self {
         let named = start.get_str("mechanism").unwrap_or_default();
         let scram = Mechanism::ALL.into_iter().map(Mechanism::name);
         let mechanism = scram.chain(MECHANISMS).find(|known| *known == named);
         let payload = start.get_binary("payload").ok();
         let first = payload.and_then(|payload| ClientFirst::parse(payload.bytes).ok());
+        let user = first.and_then(|first| UserName::new(first.user(), source));
+        let source = match source.len() > MAX_SOURCE_BYTES {
+            true => "",
+            false => source,
+        };
         Self {
             mechanism: mechanism.unwrap_or("other"),
             source: source.to_owned(),
-            user: first.map(|first| format!("{source}.{}", first.user())),
+            user: user.map(|user| format!("{}.{}", user.source, user.name)),
             since,
         }
     }
@@ -692,7 +701,7 @@ fn request_kind(command: &Command<'_>) -> RequestKind {
 mod tests {
     use std::time::Duration;
 
-    use bson::rawdoc;
+    use bson::{Binary, rawdoc, spec::BinarySubtype};
 
     use super::*;
     use crate::pins::PinLimits;
@@ -738,5 +747,24 @@ mod tests {
         assert_eq!(pinned_after(&failed(50), false), [7, 8, 9]);
         assert_eq!(pinned_after(&batch(0), false), [8, 9]);
         assert_eq!(pinned_after(&batch(7), false), [7, 8, 9]);
+    }
+
+    /// A relayed client may have 256 requests in progress, and each may begin a login.
+    #[test]
+    fn names_that_are_too_long_for_a_user_or_a_database_are_not_stored_with_a_login() {
+        let names = |name: &str, source: &str| {
+            let payload = Binary {
+                subtype: BinarySubtype::Generic,
+                bytes: format!("n,,n={name},r=abcd").into_bytes(),
+            };
+            let start = rawdoc! { "mechanism": "SCRAM-SHA-256", "payload": payload };
+            let login = Login::of(&start, source, Instant::now());
+            (login.source, login.user.unwrap_or_default())
+        };
+        let stored = |source: &str, user: &str| (source.to_owned(), user.to_owned());
+        let long = "x".repeat(2000);
+        assert_eq!(names("app", "admin"), stored("admin", "admin.app"));
+        assert_eq!(names(&long, "admin"), stored("admin", ""));
+        assert_eq!(names("app", &long), stored("", ""));
     }
 }
