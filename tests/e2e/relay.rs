@@ -717,6 +717,34 @@ async fn an_unfinished_first_login_ends_when_its_client_begins_a_login_that_is_r
 }
 
 #[tokio::test]
+async fn a_relayed_login_that_waits_for_a_server_ends_when_its_client_disconnects() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    // At most one relayed connection is allowed, and it waits long for a server.
+    let toml = "auth.other_mechanisms = \"relay\"\nlimits.relayed_connections = 1\n\
+        deployment.server_selection_timeout_ms = 600000\n\
+        deployment.heartbeat_frequency_ms = 500\n";
+    let seawall = Seawall::start_configured(&server.uri(), toml).await;
+    server.mongod().kill().await.unwrap();
+    let is_down = async || seawall.get("/health/ready").await.0 == 503;
+    eventually(LIMIT, is_down).await.unwrap();
+    let (mut first, mut second) = (connect(&seawall).await, connect(&seawall).await);
+    let mut start = plain(b"secret");
+    start.insert("$db", "admin");
+    for client in [&mut first, &mut second] {
+        client.send(&OpMsg::new(start.clone())).await.unwrap();
+    }
+    let (refused, first_waits) = tokio::select! {
+        reply = first.read_reply() => (reply.unwrap(), false),
+        reply = second.read_reply() => (reply.unwrap(), true),
+    };
+    assert_eq!(refused.code(), Some(202), "{}", refused.body);
+    drop(if first_waits { first } else { second });
+    let stage = ["stage=\"logging_in\""];
+    let is_gone = async || seawall.metric("seawall_clients_gone_total", &stage).await >= 1.0;
+    eventually(LIMIT, is_gone).await.unwrap();
+}
+
+#[tokio::test]
 async fn the_connection_of_a_relayed_client_that_does_not_log_in_is_closed() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let silent = Plain::start(

@@ -2,6 +2,8 @@
 //! commands of a pooled client use shared server connections; a relayed client has a server
 //! connection of its own.
 
+use std::{pin::pin, sync::Arc};
+
 use bson::RawDocument;
 
 use super::{
@@ -11,6 +13,7 @@ use super::{
 };
 use seawall_auth::Mechanism;
 use seawall_command::{ErrorReply, HOST_UNREACHABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT};
+use seawall_stats::Stage;
 use seawall_transport::Message;
 
 /// Number of bytes of the element `$client` before its document: the type and the name.
@@ -33,7 +36,8 @@ impl Client {
 
     /// Establishes a server connection for this client alone, and ends pooled mode for the client.
     /// Replies with an error if the relay limit is reached or no server is available. Closes the
-    /// client connection if the limit of clients that have not logged in is reached.
+    /// client connection if the limit of clients that have not logged in is reached. The wait for a
+    /// server ends when the client leaves.
     pub(super) async fn fall_back(
         &mut self,
         message: Message,
@@ -55,17 +59,26 @@ impl Client {
             let error = ErrorReply::new(code, "relay limit reached");
             return self.refuse(reply_to, &error).await;
         };
+        self.connected.reached(Stage::LoggingIn);
         let metadata = self.client_element.as_deref();
         let metadata = metadata.and_then(|element| element.get(CLIENT_ELEMENT_HEAD..));
         let metadata = metadata.and_then(|bytes| RawDocument::from_bytes(bytes).ok());
-        let proxied = Proxied::of(&self.shared.settings(), &self.peer, &self.stream);
-        let proxied = proxied.as_ref();
-        match connect_with_hello(&self.shared, proxied, metadata, self.compressors).await {
-            Ok(target) => {
+        let metadata = metadata.map(RawDocument::to_owned);
+        let shared = Arc::clone(&self.shared);
+        let proxied = Proxied::of(&shared.settings(), &self.peer, &self.stream);
+        let (proxied, metadata) = (proxied.as_ref(), metadata.as_deref());
+        let connecting = connect_with_hello(&shared, proxied, metadata, self.compressors);
+        let connected = self.end().unless_gone(pin!(connecting)).await;
+        match connected {
+            Some(Ok(target)) => {
                 self.relayed = Some(Box::new((message, target, permit)));
                 Err(End::Relayed)
             }
-            Err(error) => {
+            None => {
+                self.connected.record_left_unserved();
+                Err(End::Gone)
+            }
+            Some(Err(error)) => {
                 tracing::debug!(%error, peer = %self.peer.text, "could not connect to a server for a relayed client");
                 let error = ErrorReply::new(HOST_UNREACHABLE, "no server available for the login");
                 self.refuse(reply_to, &error).await
