@@ -1,16 +1,20 @@
 //! Tests of the command `seawall`, with which clients ask Seawall about itself. The rights of their
 //! users decide what they may do.
 
+use std::time::Duration;
+
 use mongodb::bson::{Document, doc};
 use rustix::process::Signal;
 use seawall_api::Topic;
 use seawall_tests::{
+    eventually::eventually,
     mongod::{
         FailTimes, NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, create_user, fail_command,
         shared_standalone, unique_name,
     },
-    raw::{Login, RawClient, RawReply},
-    seawall::Seawall,
+    raw::{Login, OpMsg, RawClient, RawReply},
+    scratch::Scratch,
+    seawall::{self, Seawall},
 };
 
 use crate::served::Served;
@@ -18,6 +22,7 @@ use crate::served::Served;
 const UNAUTHORIZED: i32 = 13;
 const COMMAND_NOT_FOUND: i32 = 59;
 const API_STRICT_ERROR: i32 = 323;
+const LIMIT: Duration = Duration::from_secs(60);
 
 async fn logged_in(address: &str, user: &str, password: &str) -> RawClient {
     let mut client = RawClient::connect(address.parse().unwrap()).await.unwrap();
@@ -228,4 +233,27 @@ async fn without_access_control_the_command_seawall_shows_topics_and_refuses_act
     assert!(shown.is_ok(), "{shown:?}");
     let refused = ask(&mut client, doc! { "seawall": "reload" }).await;
     assert_eq!(refused.code(), Some(UNAUTHORIZED));
+}
+
+/// The client does not read its reply of about a megabyte, and a Unix socket has room for much less.
+#[tokio::test]
+async fn a_large_reply_to_the_seawall_command_counts_towards_the_memory_for_messages() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let scratch = Scratch::create().unwrap();
+    let path = scratch.join("seawall.sock");
+    let options = seawall::Options {
+        listen: Some(format!("unix:{}", path.display())),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&server.uri(), options).await;
+    let mut client = RawClient::connect_unix(&path).await.unwrap();
+    for number in 0..1000 {
+        let find = doc! { "find": format!("collection{number}") };
+        client.expect_ok("test", find).await;
+    }
+    let shapes = doc! { "seawall": "shapes", "limit": 1000, "$db": "admin" };
+    client.send(&OpMsg::new(shapes)).await.unwrap();
+    let owner = ["owner=\"messages\""];
+    let is_charged = async || seawall.metric("seawall_memory_bytes", &owner).await >= 100_000.0;
+    eventually(LIMIT, is_charged).await.unwrap();
 }

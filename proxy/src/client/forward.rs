@@ -25,8 +25,9 @@ use seawall_wire::{
     COMPRESSED_HEAD_BYTES, CompressedHead, InflateError, MAX_MESSAGE_BYTES, OpCode,
 };
 
-/// A reply of at most this size is always held until it is complete.
-const HELD_REPLY_BYTES: usize = 64 * 1024;
+/// A reply of at most this size is always held until it is complete. It needs no memory of the
+/// budget.
+pub(super) const HELD_REPLY_BYTES: usize = 64 * 1024;
 
 /// A reply that was read completely from the server.
 pub(super) enum Reply {

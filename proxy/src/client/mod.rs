@@ -62,7 +62,6 @@ use seawall_stats::{Departure, Stage};
 use seawall_transport::{
     LARGE_MESSAGE_BYTES, Message, MessageReader, Polled, ReadError, Sharer, Stream,
 };
-use seawall_wire::Sequence;
 use seawall_wire::{CompressedHead, Compressor, MAX_MESSAGE_BYTES, OpCode, OpMsg, OpQuery};
 
 pub use self::credentials::{
@@ -735,19 +734,25 @@ impl Client {
         reply: &RawDocument,
         began: Instant,
     ) -> Result<(), End> {
-        const NONE: &[Sequence<'_>] = &[];
-        // A reply that does not reach the client is counted too.
         let sent = self.send(reply_to, reply).await;
-        let input = CommandBytes {
-            body: command.body,
-            sequences: NONE,
-        };
-        let reply_bytes = reply.as_bytes().len();
         let error_code = ReplyFacts::of(ReplyForm::Plain, reply.as_bytes()).error_code();
+        self.count_local(command, reply.as_bytes().len(), error_code, began);
+        sent
+    }
+
+    /// Counts a command to which Seawall itself has replied. A reply that does not reach the client
+    /// is counted too.
+    fn count_local(
+        &self,
+        command: &Command<'_>,
+        reply_bytes: usize,
+        error_code: Option<i32>,
+        began: Instant,
+    ) {
+        let input = CommandBytes::of_body(command.body);
         self.shared
             .recorder
             .local(&input, command.body.len(), reply_bytes, error_code, began);
-        sent
     }
 
     async fn refuse(&mut self, reply_to: ReplyTo, error: &ErrorReply) -> Result<(), End> {
@@ -758,13 +763,18 @@ impl Client {
         if reply_to.is_unwanted() {
             return Ok(());
         }
-        let id = self.next_reply_id;
-        self.next_reply_id = self.next_reply_id.wrapping_add(1);
-        let bytes = reply_to.pack(reply_to.encode(id, reply), self.heavy());
+        let bytes = reply_to.pack(self.encode(reply_to, reply), self.heavy());
         let bytes = bytes.await;
         let mut end = self.end();
         let sent = end.send(&bytes).await;
         sent.map_err(|_| end.end())
+    }
+
+    /// Encodes a reply, with the next `requestID`.
+    fn encode(&mut self, reply_to: ReplyTo, reply: &RawDocument) -> Vec<u8> {
+        let id = self.next_reply_id;
+        self.next_reply_id = self.next_reply_id.wrapping_add(1);
+        reply_to.encode(id, reply)
     }
 
     /// The client connection, for a reply for which the client waits.

@@ -16,7 +16,9 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout};
 
-use super::{Client, CredentialMode, End, own_reply::ReplyTo};
+use super::{
+    Client, CredentialMode, End, backlog::Backlog, forward::HELD_REPLY_BYTES, own_reply::ReplyTo,
+};
 use crate::{
     limits::Turns,
     pool::Demand,
@@ -28,7 +30,7 @@ use seawall_command::{
     API_STRICT_ERROR, BAD_VALUE, Command, ErrorReply, HOST_UNREACHABLE, INVALID_BSON,
     ReadPreference, TYPE_MISMATCH, Target, UNAUTHORIZED, is_state_change,
 };
-use seawall_transport::{Sharer, connection::reply_is_ok};
+use seawall_transport::{MemoryBudget, MemoryShare, Sharer, connection::reply_is_ok};
 
 /// How long a server may take to list the rights of a user.
 const RIGHTS_LIMIT: Duration = Duration::from_secs(5);
@@ -107,8 +109,47 @@ impl Client {
             Ok(own) => self.own_reply(identity, own).await,
             Err(error) => Err(error),
         };
-        let reply = reply.unwrap_or_else(|error| error.to_document());
-        self.reply_locally(command, reply_to, &reply, now).await
+        let replies = &self.shared.memory.replies;
+        let reserved = reply.and_then(|reply| {
+            let bytes = reply.as_bytes().len();
+            Ok((reply, reserve(replies, self.sharer, bytes)?))
+        });
+        match reserved {
+            Ok((reply, Some(share))) => {
+                let bytes = reply.as_bytes().len();
+                let sent = self.send_large(reply_to, reply, share).await;
+                self.count_local(command, bytes, None, now);
+                sent
+            }
+            Ok((reply, None)) => self.reply_locally(command, reply_to, &reply, now).await,
+            Err(error) => {
+                let reply = error.to_document();
+                self.reply_locally(command, reply_to, &reply, now).await
+            }
+        }
+    }
+
+    /// Sends a reply for which `share` has memory. Closes a client that reads slowly if other
+    /// clients need this memory.
+    async fn send_large(
+        &mut self,
+        reply_to: ReplyTo,
+        reply: RawDocumentBuf,
+        share: MemoryShare,
+    ) -> Result<(), End> {
+        if reply_to.is_unwanted() {
+            return Ok(());
+        }
+        let plain = self.encode(reply_to, &reply);
+        // The share has memory for two copies of the reply, and compression makes a second one.
+        drop(reply);
+        let packed = reply_to.pack(plain, self.heavy()).await;
+        let shared = Arc::clone(&self.shared);
+        let turn = shared.limits.forwarding().stepwise(self.sharer);
+        let mut end = self.end();
+        let backlog = Backlog::of(packed, Some(share));
+        let sent = backlog.send(&mut end, turn).await;
+        sent.map_err(|_| end.end())
     }
 
     async fn own_reply(
@@ -214,6 +255,24 @@ impl Client {
 
 fn unavailable(message: &str) -> ErrorReply {
     ErrorReply::new(HOST_UNREACHABLE, message)
+}
+
+/// Reserves memory for two copies of a reply of `bytes` bytes, because its client may read slowly.
+/// `None` if the reply is small, so that it needs no reservation.
+///
+/// # Errors
+/// The budget has no memory for the reply.
+fn reserve(
+    budget: &MemoryBudget,
+    sharer: Sharer,
+    bytes: usize,
+) -> Result<Option<MemoryShare>, ErrorReply> {
+    if bytes <= HELD_REPLY_BYTES {
+        return Ok(None);
+    }
+    let share = budget.try_reserve(sharer, 2 * bytes);
+    let refusal = || unavailable("no memory for the reply; use a smaller limit");
+    share.ok_or_else(refusal).map(Some)
 }
 
 /// True if the privileges in a reply to `connectionStatus` allow `action` on the cluster.
@@ -332,6 +391,19 @@ mod tests {
         let command = Command::inspect(&body).unwrap();
         assert!(command.spec.is_about_seawall);
         parse(&command).map_err(|error| error.code)
+    }
+
+    #[test]
+    fn a_large_reply_is_refused_if_no_memory_for_messages_is_free() {
+        let budget = MemoryBudget::of_bytes(8 << 20);
+        let reserve = |bytes| reserve(&budget, Sharer::Local, bytes);
+        assert!(reserve(HELD_REPLY_BYTES).unwrap().is_none());
+        assert_eq!(budget.used_bytes(), 0);
+        let share = reserve(1 << 20).unwrap();
+        assert_eq!(budget.used_bytes(), 2 << 20);
+        assert_eq!(reserve(2 << 20).unwrap_err().code, HOST_UNREACHABLE);
+        drop(share);
+        assert!(reserve(2 << 20).unwrap().is_some());
     }
 
     #[test]
