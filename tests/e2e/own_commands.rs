@@ -235,7 +235,7 @@ async fn without_access_control_the_command_seawall_shows_topics_and_refuses_act
     assert_eq!(refused.code(), Some(UNAUTHORIZED));
 }
 
-/// The client does not read its reply of about a megabyte, and a Unix socket has room for much less.
+/// The client does not read its reply of about a megabyte. A Unix socket has room for much less.
 #[tokio::test]
 async fn a_large_reply_to_the_seawall_command_counts_towards_the_memory_for_messages() {
     let server = Standalone::start(Options::default()).await.unwrap();
@@ -256,4 +256,27 @@ async fn a_large_reply_to_the_seawall_command_counts_towards_the_memory_for_mess
     let owner = ["owner=\"messages\""];
     let is_charged = async || seawall.metric("seawall_memory_bytes", &owner).await >= 100_000.0;
     eventually(LIMIT, is_charged).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_seawall_command_that_waits_for_its_turn_ends_when_its_client_disconnects() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    let address = seawall.address().parse().unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..200 {
+        clients.push(RawClient::connect(address).await.unwrap());
+    }
+    let connected = async || seawall.metric("seawall_client_connections", &[]).await;
+    let are_connected = async || connected().await >= 200.0;
+    eventually(LIMIT, are_connected).await.unwrap();
+    // Four commands at a time ask the server for rights, and each waits for 5 s.
+    server.mongod().stop_process().unwrap();
+    let status = OpMsg::new(doc! { "seawall": "status", "$db": "admin" });
+    for client in &mut clients {
+        client.send(&status).await.unwrap();
+    }
+    drop(clients);
+    let have_left = async || connected().await <= 4.0;
+    eventually(LIMIT, have_left).await.unwrap();
 }

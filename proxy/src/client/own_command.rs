@@ -10,7 +10,7 @@
 //! command, Seawall asks a server for these rights on a connection of this user. The replies are
 //! the same as in the HTTP API.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use futures_util::future::BoxFuture;
@@ -97,7 +97,8 @@ impl fmt::Debug for Reporter {
 }
 
 impl Client {
-    /// Serves the command `seawall`.
+    /// Serves the command `seawall`. If the client leaves while the command waits for its turn, the
+    /// command does not run.
     pub(super) async fn serve_own(
         &mut self,
         identity: &Arc<Identity>,
@@ -105,9 +106,20 @@ impl Client {
         reply_to: ReplyTo,
         now: Instant,
     ) -> Result<(), End> {
-        let reply = match parse(command) {
-            Ok(own) => self.own_reply(identity, own).await,
-            Err(error) => Err(error),
+        let shared = Arc::clone(&self.shared);
+        let reply = match (parse(command), shared.reporter.get()) {
+            (Err(error), _) => Err(error),
+            (Ok(_), None) => Err(unavailable("Seawall is starting")),
+            (Ok(own), Some(reporter)) => {
+                let from = (identity.id().as_u64(), self.sharer);
+                let turn = pin!(reporter.turns.take(from));
+                let turn = self.end().unless_gone(turn).await;
+                let Some(_turn) = turn else {
+                    self.count_local(command, 0, None, now);
+                    return Err(End::Gone);
+                };
+                self.own_reply(reporter, identity, own).await
+            }
         };
         let replies = &self.shared.memory.replies;
         let reserved = reply.and_then(|reply| {
@@ -154,13 +166,10 @@ impl Client {
 
     async fn own_reply(
         &self,
+        reporter: &Reporter,
         identity: &Arc<Identity>,
         own: OwnCommand,
     ) -> Result<RawDocumentBuf, ErrorReply> {
-        let reporter = self.shared.reporter.get();
-        let reporter = reporter.ok_or_else(|| unavailable("Seawall is starting"))?;
-        let turn = reporter.turns.take((identity.id().as_u64(), self.sharer));
-        let _turn = turn.await;
         let privileges = self.privileges(identity).await?;
         let is_open = self.shared.logins.credentials.mode() == CredentialMode::None;
         let is_allowed = match is_open {
