@@ -2,9 +2,8 @@
 
 use std::{
     collections::VecDeque,
-    fs::{self, File, OpenOptions},
+    fs::File,
     io::{self, BufReader, BufWriter, Read as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -14,7 +13,7 @@ use seawall_capture::{
     record::{Content, End, EndReason, Header, Redaction},
     recorder::{self, Export, ExportError, Layout, RecorderError, RecorderWriter},
 };
-use seawall_console::{Exit, complain, print_line, write_whole};
+use seawall_console::{Exit, complain, print_line, write_new};
 use seawall_redact::{Records, Redactor};
 use seawall_replay::SourceError;
 
@@ -117,16 +116,19 @@ fn convert(arguments: &Convert) -> Result<Converted, ConvertError> {
     if let Some(redactor) = redactor {
         source = Box::new(Redacted::new(source, redactor)?);
     }
-    let destination = &arguments.destination;
-    create(destination)?;
-    let converted = write_whole(destination, |file| match layout {
-        None => to_capture(source.as_mut(), BufWriter::new(file)),
-        Some(layout) => to_recording(source.as_mut(), layout, BufWriter::new(file)),
-    });
-    if converted.is_err() {
-        drop(fs::remove_file(destination));
-    }
-    converted
+    write(&arguments.destination, source.as_mut(), layout)
+}
+
+/// Writes the converted file: a recording with this layout, or a capture if `layout` is `None`.
+fn write(
+    destination: &Path,
+    source: &mut dyn Source,
+    layout: Option<Layout>,
+) -> Result<Converted, ConvertError> {
+    write_new(destination, |file| match layout {
+        None => to_capture(source, BufWriter::new(file)),
+        Some(layout) => to_recording(source, layout, BufWriter::new(file)),
+    })
 }
 
 /// The records of a capture, or of a recording (a file of mongod's traffic recorder) that is
@@ -342,13 +344,50 @@ fn open(path: &Path) -> Result<File, ConvertError> {
     })
 }
 
-/// Creates an empty file that only the current user of the operating system can read. Fails if the
-/// file exists already, because it must not be overwritten.
-fn create(path: &Path) -> Result<(), ConvertError> {
-    let mut options = OpenOptions::new();
-    let created = options.write(true).create_new(true).mode(0o600).open(path);
-    created.map(drop).map_err(|source| ConvertError::Open {
-        path: path.to_owned(),
-        source,
-    })
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, process};
+
+    use super::*;
+
+    /// A source without records. Nothing may have the name of the converted file while the source
+    /// is read.
+    struct Unread {
+        header: Header,
+        destination: PathBuf,
+    }
+
+    impl Source for Unread {
+        fn header(&self) -> &Header {
+            &self.header
+        }
+
+        fn next_record(&mut self) -> Result<Option<Content>, ConvertError> {
+            assert!(!self.destination.exists());
+            Ok(None)
+        }
+
+        fn end(&self) -> End {
+            End::default()
+        }
+
+        fn not_converted(&self) -> String {
+            String::new()
+        }
+    }
+
+    /// A process that is killed during a conversion leaves no file with this name.
+    #[test]
+    fn a_converted_file_gets_its_name_when_it_is_complete() {
+        let name = format!("seawall-convert-{}", process::id());
+        let destination = env::temp_dir().join(name);
+        let mut source = Unread {
+            header: Header::default(),
+            destination: destination.clone(),
+        };
+        write(&destination, &mut source, None).unwrap();
+        let converted = fs::read(&destination).unwrap();
+        fs::remove_file(&destination).unwrap();
+        assert!(is_capture(&converted));
+    }
 }

@@ -18,5 +18,5 @@ mod output;
 
 pub use self::{
     exit::{Exit, complain, print, print_line, say},
-    output::write_whole,
+    output::{write_new, write_whole},
 };

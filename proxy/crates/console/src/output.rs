@@ -7,7 +7,7 @@ use std::{
     hash::{BuildHasher as _, RandomState},
     io,
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// Replaces the content of a file, or creates the file. `write` gets a temporary file in the same
@@ -34,8 +34,7 @@ pub fn write_whole<T, E: From<io::Error>>(
         // A file is not replaced if this process may not write it.
         drop(File::options().write(true).open(&target)?);
     }
-    let number = RandomState::new().hash_one(());
-    let temporary = target.with_file_name(format!(".seawall-{number:016x}.tmp"));
+    let temporary = temporary_beside(&target);
     let file = match create_like(existing.as_ref(), &temporary) {
         Err(error) if existing.is_some() && is_not_allowed(error.kind()) => {
             return write(&File::create(&target)?);
@@ -52,6 +51,53 @@ pub fn write_whole<T, E: From<io::Error>>(
     written
 }
 
+/// Creates a file that only the current user of the operating system can read. `write` gets a
+/// temporary file in the same folder, which gets the name of the file only when it is complete. So
+/// if `write` fails or the process is killed, there is no file with this name.
+///
+/// # Errors
+/// If a file with this name exists: it is not replaced. Otherwise the error of `write`, or the
+/// error of an access to the files.
+pub fn write_new<T, E: From<io::Error>>(
+    path: &Path,
+    write: impl FnOnce(&File) -> Result<T, E>,
+) -> Result<T, E> {
+    // Check this now, because `write` may take long.
+    if fs::symlink_metadata(path).is_ok() {
+        let error = io::Error::new(io::ErrorKind::AlreadyExists, "the file exists already");
+        return Err(error.into());
+    }
+    let temporary = temporary_beside(path);
+    let file = create_private(&temporary)?;
+    let written = write_synced(&file, write).and_then(|written| {
+        publish(fs::hard_link(&temporary, path), &temporary, path)?;
+        Ok(written)
+    });
+    // If the temporary file was renamed, it no longer exists, so the error of this call is ignored.
+    drop(fs::remove_file(&temporary));
+    written
+}
+
+/// Gives a temporary file the name `path`. `linked` is the result of the attempt to create `path` as
+/// a hard link. If this attempt failed, for example because the file system has no hard links,
+/// renames the file instead. Fails if a file with the name `path` exists.
+fn publish(linked: io::Result<()>, temporary: &Path, path: &Path) -> io::Result<()> {
+    match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            // A rename replaces an existing file, so reserve the name first.
+            drop(File::create_new(path)?);
+            fs::rename(temporary, path)
+        }
+        linked => linked,
+    }
+}
+
+/// A path for a temporary file in the same folder as `path`.
+fn temporary_beside(path: &Path) -> PathBuf {
+    let number = RandomState::new().hash_one(());
+    path.with_file_name(format!(".seawall-{number:016x}.tmp"))
+}
+
 /// True if this process may not create a file in the folder, or may not give it to another owner.
 fn is_not_allowed(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
@@ -66,14 +112,19 @@ fn create_like(existing: Option<&Metadata>, path: &Path) -> io::Result<File> {
     };
     // The existing file may be secret. So other users cannot open the new file before it has its
     // permissions.
-    let mut options = File::options();
-    options.write(true).create_new(true).mode(0o600);
-    let file = options.open(path)?;
+    let file = create_private(path)?;
     if let Err(error) = set_owner_and_permissions(&file, existing) {
         drop(fs::remove_file(path));
         return Err(error);
     }
     Ok(file)
+}
+
+/// Creates a file that only the current user of the operating system can open.
+fn create_private(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(0o600);
+    options.open(path)
 }
 
 fn set_owner_and_permissions(file: &File, existing: &Metadata) -> io::Result<()> {
@@ -112,7 +163,6 @@ mod tests {
         fs::Permissions,
         io::Write as _,
         os::unix::fs::{PermissionsExt as _, chown, symlink},
-        path::PathBuf,
         process,
     };
 
@@ -139,18 +189,20 @@ mod tests {
         }
     }
 
+    /// Writes a part of the content, and then fails.
+    fn write_half(mut file: &File) -> io::Result<()> {
+        file.write_all(b"half")?;
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
     #[test]
     fn a_file_keeps_its_content_if_its_new_content_cannot_be_written() {
         let folder = Folder::create("full");
         let path = folder.0.join("report.html");
-        let fail = |mut file: &File| {
-            file.write_all(b"half")?;
-            Err(io::Error::from(io::ErrorKind::StorageFull))
-        };
-        assert!(write_whole::<(), _>(&path, fail).is_err());
+        assert!(write_whole(&path, write_half).is_err());
         assert_eq!(folder.files(), 0);
         fs::write(&path, "old").unwrap();
-        assert!(write_whole::<(), _>(&path, fail).is_err());
+        assert!(write_whole(&path, write_half).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         assert_eq!(folder.files(), 1);
     }
@@ -198,6 +250,54 @@ mod tests {
         for name in [&path, &other] {
             assert_eq!(fs::read_to_string(name).unwrap(), "new", "{name:?}");
         }
+    }
+
+    #[test]
+    fn a_new_file_gets_its_name_when_it_is_complete() {
+        let folder = Folder::create("new");
+        let path = folder.0.join("capture.swc");
+        assert!(write_new(&path, write_half).is_err());
+        assert_eq!(folder.files(), 0);
+        let write = |mut file: &File| {
+            assert!(!path.exists());
+            file.write_all(b"whole")
+        };
+        write_new(&path, write).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "whole");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(folder.files(), 1);
+    }
+
+    #[test]
+    fn a_new_file_replaces_no_file() {
+        let folder = Folder::create("exists");
+        let path = folder.0.join("capture.swc");
+        // Another process creates a file with the same name at the same time.
+        let write = |mut file: &File| {
+            file.write_all(b"new")?;
+            fs::write(&path, "old")
+        };
+        for _ in 0..2 {
+            let error = write_new(&path, write).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+            assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+            assert_eq!(folder.files(), 1);
+        }
+    }
+
+    #[test]
+    fn a_new_file_is_renamed_if_its_file_system_has_no_hard_links() {
+        let folder = Folder::create("unlinked");
+        let [path, temporary] = ["capture.swc", "temporary"].map(|name| folder.0.join(name));
+        let unsupported = || Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        fs::write(&temporary, "new").unwrap();
+        publish(unsupported(), &temporary, &path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        fs::write(&temporary, "newer").unwrap();
+        let error = publish(unsupported(), &temporary, &path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
     }
 
     /// In a container, a file may be mounted into a folder of a read-only file system.
