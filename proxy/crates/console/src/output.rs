@@ -78,8 +78,8 @@ pub fn write_new<T, E: From<io::Error>>(
     written
 }
 
-/// Gives a temporary file the name `path`. `linked` is the result of the attempt to create `path` as
-/// a hard link. If this attempt failed, for example because the file system has no hard links,
+/// Gives a temporary file the name `path`. `linked` is the result of the attempt to create `path`
+/// as a hard link. If this attempt failed, for example because the file system has no hard links,
 /// renames the file instead. Fails if a file with the name `path` exists.
 fn publish(linked: io::Result<()>, temporary: &Path, path: &Path) -> io::Result<()> {
     match linked {
