@@ -18,7 +18,7 @@ use bytes::Bytes;
 use seawall_capture::record::{
     ClientBegan, ClientEnded, Command, Content, EndReason, Event, OmissionReason, Omitted, Reply,
 };
-use seawall_locks::{Condvar, Mutex};
+use seawall_locks::{Condvar, Mutex, MutexGuard};
 use tokio::time::Instant;
 
 /// Memory of a record without its message, in bytes.
@@ -247,11 +247,13 @@ impl Queue {
     /// records. The first records are `event`, then the clients, then the kept records. Returns the
     /// time at which the capture begins: the time of the oldest kept record or of the event.
     pub(super) fn begin(&self, event: Event, totals: &Totals) -> u64 {
+        // Declared before `state`, so that the dropped records are freed without the lock.
+        let mut too_old = Vec::new();
         let mut state = self.state.lock();
         // Drop old records now: if no operation came just before the event, some records are too
         // old.
-        let dropped = state.drop_old(event.at_us);
-        self.release(dropped);
+        let freed = state.drop_old(event.at_us, &mut too_old);
+        self.release(freed);
         let Some(ring) = state.ring.take() else {
             return event.at_us;
         };
@@ -327,7 +329,7 @@ impl Queue {
             Some(ring) => drop(ring.clients.insert(client, began)),
             None => {
                 state.counts.clients += 1;
-                self.push(&mut state, Content::ClientBegan(began), RECORD_BYTES);
+                self.push(state, Content::ClientBegan(began), RECORD_BYTES);
             }
         }
         Some(client)
@@ -335,8 +337,7 @@ impl Queue {
 
     pub(super) fn end_client(&self, ended: ClientEnded) {
         self.used_bytes.fetch_add(RECORD_BYTES, Ordering::Relaxed);
-        let mut state = self.state.lock();
-        self.push(&mut state, Content::ClientEnded(ended), RECORD_BYTES);
+        self.push(self.state.lock(), Content::ClientEnded(ended), RECORD_BYTES);
     }
 
     /// Adds a command and returns the operation's number. `None` if the capture has ended, or if
@@ -379,7 +380,7 @@ impl Queue {
             at_us,
             message,
         };
-        self.push(&mut state, Content::Command(command), bytes);
+        self.push(state, Content::Command(command), bytes);
         Some(operation)
     }
 
@@ -410,12 +411,12 @@ impl Queue {
     pub(super) fn reply(&self, reply: Reply) {
         let bytes = RECORD_BYTES + reply.message.len();
         self.used_bytes.fetch_add(RECORD_BYTES, Ordering::Relaxed);
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         if reply.operation < state.first_operation {
             self.release(bytes);
             return;
         }
-        self.push(&mut state, Content::Reply(reply), bytes);
+        self.push(state, Content::Reply(reply), bytes);
     }
 
     /// Counts operations that are not recorded. If `operations` is 0, counts the message of a reply
@@ -456,7 +457,7 @@ impl Queue {
             bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
             reason: reason.into(),
         };
-        self.push(&mut state, Content::Omitted(omitted), RECORD_BYTES);
+        self.push(state, Content::Omitted(omitted), RECORD_BYTES);
     }
 
     /// Counts a command or a reply that the writer could not redact. `omitted` is the record that
@@ -486,13 +487,17 @@ impl Queue {
             // The records of a ring are in no capture, so they do not count as omitted.
             self.is_ring.store(false, Ordering::Relaxed);
             self.release(ring.clients.len() * RECORD_BYTES);
+            drop(state);
             return VecDeque::new();
         }
-        for record in rest.into_iter().chain(queued) {
-            state.skip(&record, totals);
+        for record in rest.iter().chain(&queued) {
+            state.skip(record, totals);
         }
         state.report_gaps();
-        mem::take(&mut state.records)
+        let omitted = mem::take(&mut state.records);
+        drop(state);
+        drop((rest, queued));
+        omitted
     }
 
     /// Corrects the counts: moves `operations` from the recorded operations to the omitted
@@ -550,8 +555,12 @@ impl Queue {
         self.used_bytes.fetch_update(set, get, add).ok().map(drop)
     }
 
-    fn push(&self, state: &mut QueueState, content: Content, bytes: usize) {
+    /// Adds a record, and then releases the lock of the queue (`state`). Only after this, the
+    /// records that are dropped are freed: to free many or large records takes long, and all
+    /// captured clients use this lock.
+    fn push(&self, mut state: MutexGuard<'_, QueueState>, content: Content, bytes: usize) {
         if state.end.is_some() {
+            drop(state);
             self.release(bytes);
             return;
         }
@@ -560,8 +569,10 @@ impl Queue {
         state.records.push_back(content);
         if state.ring.is_some() {
             state.bytes += bytes;
-            let dropped = state.drop_old(now_us);
-            self.release(dropped);
+            let mut too_old = Vec::new();
+            let freed = state.drop_old(now_us, &mut too_old);
+            drop(state);
+            self.release(freed);
             return;
         }
         let was_small = state.bytes < WAKE_BYTES;
@@ -654,8 +665,9 @@ impl QueueState {
     }
 
     /// Drops records of a ring that are too old or exceed its memory limit. Returns the memory of
-    /// the dropped records.
-    fn drop_old(&mut self, now_us: u64) -> usize {
+    /// the dropped records, and adds the records to `too_old`, so that the caller can free them
+    /// without the lock.
+    fn drop_old(&mut self, now_us: u64, too_old: &mut Vec<Content>) -> usize {
         let Some(ring) = &mut self.ring else {
             return 0;
         };
@@ -672,7 +684,7 @@ impl QueueState {
             }
             dropped += bytes;
             self.bytes -= bytes;
-            self.records.pop_front();
+            too_old.extend(self.records.pop_front());
         }
         dropped
     }

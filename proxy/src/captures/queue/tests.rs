@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -235,4 +237,83 @@ fn records_that_are_added_after_the_end_of_a_capture_are_dropped() {
     assert_eq!(queue.counts().omitted, [1, 0, 0, 0, 0]);
     assert_eq!(batch.end, Some(EndReason::Stopped));
     assert_eq!(queue.counts().operations, 0);
+}
+
+/// The message of a reply. If it is freed while the queue is not locked, it is counted.
+struct Counted {
+    queue: Arc<Queue>,
+    freed: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &[7; 10]
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let is_unlocked = self.queue.state.try_lock().is_some();
+        let freed = usize::from(is_unlocked);
+        self.freed.fetch_add(freed, Ordering::Relaxed);
+    }
+}
+
+/// Frees a reply that was added to a queue, or that the queue refuses.
+type Free = fn(&Queue, &Totals, Reply);
+
+/// All captured clients use the lock, and to free a large record takes long.
+#[test]
+fn records_are_freed_while_the_queue_is_not_locked() {
+    let later: Free = |queue, _, reply| {
+        queue.reply(reply);
+        queue.reply(reply_to(1, 2_000_000));
+    };
+    let event: Free = |queue, totals, reply| {
+        queue.reply(reply);
+        let event = Event {
+            at_us: 2_000_000,
+            ..Event::default()
+        };
+        queue.begin(event, totals);
+    };
+    let discarded: Free = |queue, totals, reply| {
+        queue.reply(reply);
+        queue.discard(EndReason::Stopped, VecDeque::new(), totals);
+    };
+    let taken: Free = |queue, totals, reply| {
+        queue.reply(reply);
+        let rest = queue.take(Duration::ZERO).records;
+        queue.discard(EndReason::DiskLimit, rest, totals);
+    };
+    let refused: Free = |queue, _, reply| {
+        queue.end(EndReason::Stopped);
+        queue.reply(reply);
+    };
+    let cases = [
+        (true, later),
+        (true, event),
+        (true, discarded),
+        (false, discarded),
+        (false, taken),
+        (false, refused),
+    ];
+    for (number, (is_ring, free)) in cases.into_iter().enumerate() {
+        let (queue, totals, now) = match is_ring {
+            true => ring(1 << 20),
+            false => queue(1 << 20, None),
+        };
+        let (queue, freed) = (Arc::new(queue), Arc::new(AtomicUsize::new(0)));
+        assert!(queue.reserve_message(10, 0, now, &totals));
+        let message = Bytes::from_owner(Counted {
+            queue: Arc::clone(&queue),
+            freed: Arc::clone(&freed),
+        });
+        let reply = Reply {
+            message,
+            ..reply_to(1, 0)
+        };
+        free(&queue, &totals, reply);
+        assert_eq!(freed.load(Ordering::Relaxed), 1, "case {number}");
+    }
 }
