@@ -98,9 +98,17 @@ fn search(document: &[u8], is_redacted: bool, depth: usize) -> Option<Exclusion>
             element.name,
             b"$gt" | b"$gte" | b"$lt" | b"$lte" | b"$regex"
         );
+        let is_pattern = matches!(
+            element.name,
+            b"$regexFind" | b"$regexFindAll" | b"$regexMatch"
+        );
         match element.kind {
             STRING if is_redacted && is_range => Some(Exclusion::StringRange),
             REGEX if is_redacted => Some(Exclusion::StringRange),
+            DOCUMENT if is_redacted && is_pattern => Some(Exclusion::StringRange),
+            ARRAY if is_redacted && is_range && has_constant_string(element.value) => {
+                Some(Exclusion::StringRange)
+            }
             STRING => is_clock(element.value).then_some(Exclusion::Volatile),
             DOCUMENT | ARRAY => search(element.value, is_redacted, depth + 1),
             _ => None,
@@ -129,6 +137,13 @@ fn has_start(options: &[u8]) -> bool {
 fn is_clock(string: &[u8]) -> bool {
     let text = string.get(4..).unwrap_or_default();
     text.starts_with(b"$$NOW") || text.starts_with(b"$$CLUSTER_TIME")
+}
+
+/// True if the arguments of an operator in an expression contain a string that is a constant, and
+/// not a field path or a variable.
+fn has_constant_string(arguments: &[u8]) -> bool {
+    let is_constant = |element: &RawElement<'_>| element.value.get(4) != Some(&b'$');
+    elements(arguments).any(|element| element.kind == STRING && is_constant(&element))
 }
 
 /// The elements of a document, up to the first invalid one.
@@ -369,6 +384,27 @@ mod tests {
         for (command, syntax, plain, redacted) in cases {
             assert_eq!(excluded(&command, syntax, false), plain, "{command}");
             assert_eq!(excluded(&command, syntax, true), redacted, "{command}");
+        }
+    }
+
+    /// Pseudonyms keep neither the order of strings nor the rest of a pattern after its prefix.
+    #[test]
+    fn results_of_expressions_with_ranges_or_patterns_of_redacted_strings_are_not_compared() {
+        let range = Some(Exclusion::StringRange);
+        for (expression, redacted) in [
+            (doc! {"$lt": ["$name", "m"]}, range),
+            (doc! {"$gte": [{"$toLower": "$name"}, "m"]}, range),
+            (
+                doc! {"$regexMatch": {"input": "$name", "regex": "^m.*n"}},
+                range,
+            ),
+            (doc! {"$eq": ["$name", "m"]}, None),
+            (doc! {"$lt": ["$age", 5]}, None),
+            (doc! {"$lt": ["$seen", "$changed"]}, None),
+        ] {
+            let command = doc! {"find": "c", "filter": {"$expr": expression}};
+            let of = |is_redacted| excluded(&command, Syntax::Find, is_redacted);
+            assert_eq!((of(false), of(true)), (None, redacted), "{command}");
         }
     }
 
