@@ -37,6 +37,23 @@ impl FromStr for ListenAddress {
     }
 }
 
+impl ListenAddress {
+    /// True if the system cannot bind both addresses: they are equal, or they have the same port
+    /// and one of them includes the other. `0.0.0.0` includes all IPv4 addresses, and `[::]` all
+    /// IPv6 addresses. On some systems, `[::]` also includes IPv4 addresses; this is not
+    /// considered. Host names are not resolved.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        if let (Self::Tcp(one), Self::Tcp(two)) = (self, other)
+            && let (Ok(one), Ok(two)) = (one.parse::<SocketAddr>(), two.parse::<SocketAddr>())
+        {
+            let has_all = one.ip().is_unspecified() || two.ip().is_unspecified();
+            let is_same_family = one.is_ipv4() == two.is_ipv4();
+            return one.port() == two.port() && is_same_family && (has_all || one.ip() == two.ip());
+        }
+        self == other
+    }
+}
+
 impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -220,6 +237,26 @@ mod tests {
         ] {
             let address: ListenAddress = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn an_address_for_all_hosts_overlaps_with_the_other_addresses_of_its_family_and_port() {
+        for (one, two, expected) in [
+            ("0.0.0.0:1", "127.0.0.1:1", true),
+            ("[::]:1", "[::1]:1", true),
+            ("10.0.0.1:1", "10.0.0.1:1", true),
+            ("seawall:1", "seawall:1", true),
+            ("unix:/a", "unix:/a", true),
+            ("0.0.0.0:1", "127.0.0.1:2", false),
+            ("0.0.0.0:1", "[::1]:1", false),
+            ("127.0.0.1:1", "127.0.0.2:1", false),
+            ("seawall:1", "127.0.0.1:1", false),
+            ("unix:/a", "0.0.0.0:1", false),
+        ] {
+            let [first, second] = [one, two].map(|text| text.parse::<ListenAddress>().unwrap());
+            assert_eq!(first.overlaps(&second), expected, "{one} {two}");
+            assert_eq!(second.overlaps(&first), expected, "{two} {one}");
         }
     }
 

@@ -57,37 +57,37 @@ fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
     }
 }
 
-/// Checks that the two HTTP addresses differ from each other and from the addresses of clients.
-/// Otherwise, an HTTP address could never be bound, but Seawall would start without it.
+/// Checks that the two HTTP addresses overlap neither with each other nor with the addresses of
+/// clients. Otherwise, an HTTP address could never be bound, but Seawall would start without it.
 fn http_addresses_differ(listeners: &[Listener], admin: &Admin, problems: &mut Problems) {
     if problems.has("admin.address") || problems.has("listen.address") {
         return;
     }
     let address = admin.address.with_fixed_port();
     let metrics = admin.metrics_address.with_fixed_port();
-    let of_clients = |address: &ListenAddress| {
-        let mut listeners = listeners.iter();
-        let listener = listeners.find(|listener| listener.addresses.contains(address));
-        listener.map(|listener| format!("{}.address", listener.path))
+    let of_clients = |own: &ListenAddress| {
+        listeners.iter().find_map(|listener| {
+            let mut addresses = listener.addresses.iter();
+            let address = addresses.find(|address| address.overlaps(own))?;
+            Some((format!("{}.address", listener.path), address))
+        })
     };
     for (key, own, earlier) in [
-        ("admin.address", &address, &None),
-        ("admin.metrics_address", &metrics, &address),
+        ("admin.address", &address, None),
+        ("admin.metrics_address", &metrics, address.as_ref()),
     ] {
         let Some(own) = own else {
             continue;
         };
-        let other = match earlier.as_ref() == Some(own) {
-            true => Some("admin.address".to_owned()),
-            false => of_clients(own),
-        };
-        if let Some(other) = other {
+        let earlier = earlier.filter(|earlier| earlier.overlaps(own));
+        let earlier = earlier.map(|earlier| ("admin.address".to_owned(), earlier));
+        if let Some((other, address)) = earlier.or_else(|| of_clients(own)) {
+            let allowed = match address == own {
+                true => format!("must differ from {other}"),
+                false => format!("must have another port than {other}, {address}"),
+            };
             let text = shown_text(&own.to_string());
-            problems.add(Problem::new(
-                key,
-                &text,
-                &format!("must differ from {other}"),
-            ));
+            problems.add(Problem::new(key, &text, &allowed));
         }
     }
 }
@@ -436,6 +436,15 @@ mod tests {
                 "admin.metrics_address = \"b:1\"\n[[listeners]]\naddress = \"a:1\"\n\
                  [[listeners]]\naddress = \"b:1\"\n",
                 "admin.metrics_address = \"b:1\": must differ from listeners[1].address",
+            ),
+            (
+                "admin.metrics_address = \"0.0.0.0:9909\"\n",
+                "admin.metrics_address = \"0.0.0.0:9909\": \
+                 must have another port than admin.address, 127.0.0.1:9909",
+            ),
+            (
+                "listen.address = \"[::]:1\"\nadmin.address = \"[::1]:1\"\n",
+                "admin.address = \"[::1]:1\": must have another port than listen.address, [::]:1",
             ),
         ] {
             assert_eq!(problems(toml), expected);
