@@ -156,7 +156,7 @@ impl Link {
     pub async fn run(&mut self, command: &RawDocument) -> Result<&RawDocument, Failure> {
         self.request_id = self.request_id.wrapping_add(1);
         let request = encode_request(self.request_id, command.as_bytes());
-        self.stream.write_all(&request).await?;
+        self.send(&request).await?;
         self.read_reply().await?;
         let body = self.buffer.get(BODY_OFFSET..).unwrap_or_default();
         let body = RawDocument::from_bytes(body).map_err(|_| Failure::Wrong("invalid BSON"))?;
@@ -253,6 +253,7 @@ mod tests {
 
     use rcgen::{CertificateParams, KeyPair};
     use seawall_transport::connection::{Authorities, ServerTls, TlsSettings, Verification};
+    use seawall_wire::encode_op_msg_like;
     use tokio::net::TcpSocket;
     use tokio_rustls::{
         TlsAcceptor,
@@ -261,6 +262,7 @@ mod tests {
             crypto::ring,
             pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
         },
+        server::TlsStream,
     };
 
     use super::*;
@@ -292,8 +294,8 @@ mod tests {
         ServerTls::new(&settings).unwrap()
     }
 
-    #[tokio::test]
-    async fn a_message_that_is_larger_than_the_buffers_of_the_sockets_is_sent_whole_over_tls() {
+    /// A connection over TLS between sockets with small buffers. Returns both of its ends.
+    async fn connected() -> (Link, TlsStream<TcpStream>) {
         let listening = TcpSocket::new_v4().unwrap();
         listening.set_recv_buffer_size(SOCKET_BYTES).unwrap();
         listening.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -306,24 +308,55 @@ mod tests {
         near.set_nodelay(true).unwrap();
         let (client, server) = (client(), server());
         let (near, far) = tokio::join!(client.connect("127.0.0.1", near), server.accept(far));
-        let mut far = far.unwrap();
-        let mut link = Link {
+        let link = Link {
             stream: near.unwrap(),
             buffer: Vec::new(),
             reply_bytes: 0,
             request_id: 0,
         };
+        (link, far.unwrap())
+    }
+
+    /// Ends the stream of the socket. Bytes that the TLS library holds are lost.
+    async fn end(link: &mut Link) {
+        let Stream::Tls { stream, .. } = &mut link.stream else {
+            panic!("the stream is not encrypted");
+        };
+        stream.get_mut().0.shutdown().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_message_that_is_larger_than_the_buffers_of_the_sockets_is_sent_whole_over_tls() {
+        let (mut link, mut far) = connected().await;
         let message = vec![7; 256 * 1024];
         let mut received = vec![0; message.len()];
         let sending = async {
             link.send(&message).await.unwrap();
-            let Stream::Tls { stream, .. } = &mut link.stream else {
-                panic!("the stream is not encrypted");
-            };
-            // This ends the stream of the socket. Bytes that the TLS library holds are lost.
-            stream.get_mut().0.shutdown().await.unwrap();
+            end(&mut link).await;
         };
         let ((), result) = tokio::join!(sending, far.read_exact(&mut received));
         result.expect("the whole message arrives");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_larger_than_the_buffers_of_the_sockets_is_sent_whole_over_tls() {
+        let (mut link, mut far) = connected().await;
+        let command = rawdoc! { "insert": "things", "text": "x".repeat(256 * 1024), "$db": "load" };
+        let request = encode_request(1, command.as_bytes());
+        let reply = encode_op_msg_like(0, 1, 1, rawdoc! { "ok": 1.0 }.as_bytes());
+        let mut received = vec![0; request.len()];
+        let sending = async {
+            link.run(&command).await.map(drop).unwrap();
+            end(&mut link).await;
+        };
+        let receiving = async {
+            // The reply is sent before the command was read, so that the client never waits for it.
+            far.write_all(&reply).await.unwrap();
+            far.flush().await.unwrap();
+            far.read_exact(&mut received).await
+        };
+        let ((), result) = tokio::join!(sending, receiving);
+        result.expect("the whole command arrives");
+        assert!(received == request);
     }
 }
