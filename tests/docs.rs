@@ -264,8 +264,8 @@ fn the_docs_name_a_test_for_the_limit_of_each_shared_resource() {
     );
 }
 
-/// The arguments of each command `seawall` in a page. A command is in backticks, or on a line of
-/// its own.
+/// The arguments of each command `seawall` in a page, also if the page writes it as
+/// `cargo run --release -- …`. A command is in backticks, or on a line of its own.
 fn commands(text: &str) -> Vec<Vec<&str>> {
     let lines = text.lines();
     let quoted = lines

@@ -122,8 +122,8 @@ pub(super) struct Inner {
     waiting: usize,
     /// Number of all users' connections that are in use.
     in_use: usize,
-    /// Number of all users' connections in use by operations that may use the reserve (see
-    /// [`super::reserve`]).
+    /// Number of connections that urgent operations of all users use. Urgent operations may use the
+    /// reserve (see [`super::reserve`]).
     urgent: usize,
     /// Number of all users' connections that are being established.
     pending: usize,

@@ -351,7 +351,8 @@ impl PartExclusion {
         }
     }
 
-    /// Counts the refusal if the excluded parts may be its cause. Returns true if it was counted.
+    /// Counts the refusal if the server may have refused the command because the command excludes
+    /// parts of the reply. Returns true if the refusal was counted.
     fn count_refusal(&mut self, code: i32) -> bool {
         let is_possible_cause =
             self.is_on() && code != UNAUTHORIZED && !SHUTDOWN_CODES.contains(&code);

@@ -91,8 +91,8 @@ fn replaced(character: char, seed: u32, is_first: bool) -> char {
         DOLLAR if is_first => code,
         0x01..=0x1f => permuted(code, 0x01, 0x1f, seed),
         0x20..=0x7e if is_first => {
-            // `$` and `|` are excluded: each code above them is reduced, so that the remaining
-            // codes are consecutive.
+            // `$` and `|` are excluded: a code is reduced by one for each of them that is below
+            // it, so that the remaining codes are consecutive.
             let dense = code - u32::from(code > DOLLAR) - u32::from(code > PIPE);
             let moved = permuted(dense, 0x20, 0x7c, seed);
             let moved = moved + u32::from(moved >= DOLLAR);

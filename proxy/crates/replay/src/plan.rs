@@ -27,7 +27,7 @@ const MAX_KILLED: usize = 1_000;
 /// The commands that a user wants to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// True if writes are sent.
+    /// True if the user chose writes too (`--with-writes`), and not only reads.
     pub with_writes: bool,
     /// The shapes whose commands are sent; all if empty. The `getMore`s on the cursors of these
     /// commands, and the ends of their transactions, are sent, too.

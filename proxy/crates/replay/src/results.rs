@@ -92,7 +92,7 @@ pub enum ResultKind {
 pub struct ReplaySettings {
     /// The pace, such as `speed 1`.
     pub pace: String,
-    /// True if writes were sent.
+    /// True if writes were chosen too (`--with-writes`), and not only reads.
     pub with_writes: bool,
     /// The ids of the chosen shapes; empty if all shapes were chosen.
     pub only: Vec<String>,

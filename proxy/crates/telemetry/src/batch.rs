@@ -84,7 +84,7 @@ pub struct Batch {
 
 impl Batch {
     /// Creates an empty batch for points with the time `now`. A series starts at `started_at`,
-    /// except if the caller adds it with another start.
+    /// unless the caller adds it with another start.
     pub fn new(started_at: SystemTime, now: SystemTime) -> Self {
         Self {
             started_ns: nanoseconds(started_at),

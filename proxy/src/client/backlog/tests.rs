@@ -123,7 +123,7 @@ async fn the_last_piece_of_a_large_reply_is_held_back_until_the_backlog_is_sent(
 }
 
 #[tokio::test]
-async fn a_large_reply_is_forwarded_in_small_pieces_without_free_memory() {
+async fn a_large_reply_is_forwarded_even_if_the_memory_budget_has_no_room_for_a_large_piece() {
     let budget = MemoryBudget::of_bytes(2 * PIECE_BYTES);
     let (_, read, sent) = forward_to_reader(&budget).await;
     assert!(
