@@ -1,6 +1,9 @@
 //! Certificate revocation lists: reads them, and finds the authorities that have no current list.
 
-use std::{cmp::Reverse, collections::HashMap};
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+};
 
 use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::{
@@ -141,12 +144,14 @@ fn may_have_signed(authority: &X509Certificate<'_>, list: &CertificateRevocation
 }
 
 /// An authority without a current revocation list. Seawall refuses the certificates that this
-/// authority has issued.
+/// authority has issued. If only a partition of the list is outdated, Seawall accepts certificates
+/// that name another partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorityWithoutList {
     /// The subject of the authority, such as `CN=clients, O=Example`.
     pub authority: String,
-    /// The state of the authority's list: `missing` or `outdated`.
+    /// The state of the authority's list: `missing` or `outdated`. If a partition is outdated, the
+    /// state is `outdated`.
     pub list: &'static str,
 }
 
@@ -185,9 +190,18 @@ pub fn authorities_without_list(
         if has_issued_another {
             continue;
         }
-        let list = lists.iter().find(|list| may_have_signed(authority, list));
-        let next_update = list.map(|list| list.next_update().map_or(i64::MAX, |of| of.timestamp()));
-        let list = match next_update {
+        let own = lists.iter().filter(|list| may_have_signed(authority, list));
+        let mut partitions = HashSet::new();
+        let next_updates = own.enumerate().filter_map(|(place, list)| {
+            // An outdated partition refuses peers even if another list is current. So the newest
+            // list of each partition counts, and of the whole lists only the newest list of all.
+            let counts = match partition_of_list(list) {
+                Some(partition) => partitions.insert(partition),
+                None => place == 0,
+            };
+            counts.then(|| list.next_update().map_or(i64::MAX, |of| of.timestamp()))
+        });
+        let list = match next_updates.min() {
             None => "missing",
             Some(time) if time <= now => "outdated",
             Some(_) => continue,
@@ -205,8 +219,9 @@ pub(crate) mod tests {
     use std::path::Path;
 
     use rcgen::{
-        BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
-        KeyIdMethod, KeyPair, KeyUsagePurpose, SerialNumber, date_time_ymd,
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, CrlDistributionPoint,
+        CrlIssuingDistributionPoint, DnType, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+        SerialNumber, date_time_ymd,
     };
 
     use super::*;
@@ -225,21 +240,26 @@ pub(crate) mod tests {
         (Issuer::new(params, key), certificate)
     }
 
-    /// A revocation list with this number. The list must be replaced at the beginning of the year
-    /// `next_update_year`. Its date is one year earlier.
-    pub(crate) fn numbered_list(
-        issuer: &Issuer<'static, KeyPair>,
-        number: u64,
-        next_update_year: i32,
-    ) -> rcgen::CertificateRevocationList {
-        let params = CertificateRevocationListParams {
+    /// The properties of a revocation list with this number. The list must be replaced at the
+    /// beginning of the year `next_update_year`. Its date is one year earlier.
+    fn list_params(number: u64, next_update_year: i32) -> CertificateRevocationListParams {
+        CertificateRevocationListParams {
             this_update: date_time_ymd(next_update_year - 1, 1, 1),
             next_update: date_time_ymd(next_update_year, 1, 1),
             crl_number: SerialNumber::from(number),
             issuing_distribution_point: None,
             revoked_certs: Vec::new(),
             key_identifier_method: KeyIdMethod::Sha256,
-        };
+        }
+    }
+
+    /// A revocation list with the properties of [`list_params`].
+    pub(crate) fn numbered_list(
+        issuer: &Issuer<'static, KeyPair>,
+        number: u64,
+        next_update_year: i32,
+    ) -> rcgen::CertificateRevocationList {
+        let params = list_params(number, next_update_year);
         params.signed_by(issuer).unwrap()
     }
 
@@ -248,6 +268,25 @@ pub(crate) mod tests {
         next_update_year: i32,
     ) -> CertificateRevocationListDer<'static> {
         numbered_list(issuer, 1, next_update_year).der().clone()
+    }
+
+    /// The partition `uri` of the issuer's revocation list.
+    fn partition(
+        issuer: &Issuer<'static, KeyPair>,
+        uri: &str,
+        next_update_year: i32,
+    ) -> CertificateRevocationListDer<'static> {
+        let distribution_point = CrlDistributionPoint {
+            uris: vec![uri.to_owned()],
+        };
+        let params = CertificateRevocationListParams {
+            issuing_distribution_point: Some(CrlIssuingDistributionPoint {
+                distribution_point,
+                scope: None,
+            }),
+            ..list_params(1, next_update_year)
+        };
+        params.signed_by(issuer).unwrap().der().clone()
     }
 
     fn found(
@@ -270,6 +309,32 @@ pub(crate) mod tests {
         ];
         assert_eq!(found(&authorities, &lists), expected);
         assert!(found(&authorities, &[]).is_empty());
+    }
+
+    /// An outdated partition refuses each certificate that names no partition.
+    #[test]
+    fn an_authority_is_found_if_the_newest_list_of_a_partition_is_outdated() {
+        let (issuer, certificate) = authority("clients");
+        let partition = |uri, year| partition(&issuer, uri, year);
+        let whole = |year| list(&issuer, year);
+        let (a, b) = ("http://a/", "http://b/");
+        for (lists, is_found) in [
+            (vec![partition(b, 2_031), partition(a, 2_030)], true),
+            (vec![whole(2_031), partition(a, 2_030)], true),
+            (
+                vec![
+                    partition(a, 2_032),
+                    partition(b, 2_031),
+                    partition(a, 2_030),
+                ],
+                false,
+            ),
+            (vec![partition(a, 2_031), whole(2_030)], false),
+        ] {
+            let expected = is_found.then(|| ("CN=clients".to_owned(), "outdated"));
+            let found = found(std::slice::from_ref(&certificate), &lists);
+            assert_eq!(found, expected.as_slice());
+        }
     }
 
     /// Only a peer's own certificate is checked for revocation, not certificates of authorities.
