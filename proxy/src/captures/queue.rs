@@ -248,11 +248,11 @@ impl Queue {
     /// time at which the capture begins: the time of the oldest kept record or of the event.
     pub(super) fn begin(&self, event: Event, totals: &Totals) -> u64 {
         // Declared before `state`, so that the dropped records are freed without the lock.
-        let mut too_old = Vec::new();
+        let mut dropped = Vec::new();
         let mut state = self.state.lock();
         // Drop old records now: if no operation came just before the event, some records are too
         // old.
-        let freed = state.drop_old(event.at_us, &mut too_old);
+        let freed = state.drop_old(event.at_us, &mut dropped);
         self.release(freed);
         let Some(ring) = state.ring.take() else {
             return event.at_us;
@@ -269,15 +269,19 @@ impl Queue {
             (first.min(operation), kept + 1)
         });
         state.first_operation = first;
-        let dropped = |record: &Content| match record {
-            Content::Reply(reply) => reply.operation < first,
-            _ => false,
+        // Drop the replies whose commands were dropped.
+        let has_command = |record: &Content| match record {
+            Content::Reply(reply) => reply.operation >= first,
+            _ => true,
         };
-        let before: usize = state.records.iter().map(memory_of).sum();
-        state.records.retain(|record| !dropped(record));
-        let after: usize = state.records.iter().map(memory_of).sum();
-        self.release(before - after);
-        state.bytes -= before - after;
+        let records = mem::take(&mut state.records).into_iter();
+        let (kept_records, without_command): (VecDeque<_>, VecDeque<_>) =
+            records.partition(has_command);
+        let bytes: usize = without_command.iter().map(memory_of).sum();
+        self.release(bytes);
+        state.records = kept_records;
+        state.bytes -= bytes;
+        dropped.extend(without_command);
         let front = state.records.front().map_or(event.at_us, time_of);
         let began_at_us = front.min(event.at_us);
         state.counts.clients = u64::try_from(ring.clients.len()).unwrap_or(u64::MAX);

@@ -277,6 +277,19 @@ fn records_are_freed_while_the_queue_is_not_locked() {
         };
         queue.begin(event, totals);
     };
+    let without_command: Free = |queue, totals, reply| {
+        let command = queue.command(1, 0, &[7; 10], Instant::now(), totals);
+        assert_eq!(command, Some(reply.operation));
+        queue.reply(Reply {
+            at_us: 1_500_000,
+            ..reply
+        });
+        let event = Event {
+            at_us: 2_000_000,
+            ..Event::default()
+        };
+        queue.begin(event, totals);
+    };
     let discarded: Free = |queue, totals, reply| {
         queue.reply(reply);
         queue.discard(EndReason::Stopped, VecDeque::new(), totals);
@@ -293,6 +306,7 @@ fn records_are_freed_while_the_queue_is_not_locked() {
     let cases = [
         (true, later),
         (true, event),
+        (true, without_command),
         (true, discarded),
         (false, discarded),
         (false, taken),
