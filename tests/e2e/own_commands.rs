@@ -279,4 +279,7 @@ async fn a_seawall_command_that_waits_for_its_turn_ends_when_its_client_disconne
     drop(clients);
     let have_left = async || connected().await <= 4.0;
     eventually(LIMIT, have_left).await.unwrap();
+    let waiting = ["stage=\"permit\""];
+    let are_gone = async || seawall.metric("seawall_clients_gone_total", &waiting).await >= 1.0;
+    eventually(LIMIT, are_gone).await.unwrap();
 }

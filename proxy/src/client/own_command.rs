@@ -30,6 +30,7 @@ use seawall_command::{
     API_STRICT_ERROR, BAD_VALUE, Command, ErrorReply, HOST_UNREACHABLE, INVALID_BSON,
     ReadPreference, TYPE_MISMATCH, Target, UNAUTHORIZED, is_state_change,
 };
+use seawall_stats::Phase;
 use seawall_transport::{MemoryBudget, MemoryShare, Sharer, connection::reply_is_ok};
 
 /// How long a server may take to list the rights of a user.
@@ -98,7 +99,7 @@ impl fmt::Debug for Reporter {
 
 impl Client {
     /// Serves the command `seawall`. If the client leaves while the command waits for its turn, the
-    /// command does not run.
+    /// command does not run and counts as no operation.
     pub(super) async fn serve_own(
         &mut self,
         identity: &Arc<Identity>,
@@ -115,7 +116,7 @@ impl Client {
                 let turn = pin!(reporter.turns.take(from));
                 let turn = self.end().unless_gone(turn).await;
                 let Some(_turn) = turn else {
-                    self.count_local(command, 0, None, now);
+                    self.shared.recorder.client_gone(Phase::Permit);
                     return Err(End::Gone);
                 };
                 self.own_reply(reporter, identity, own).await

@@ -320,7 +320,8 @@ impl Recorder {
             .count(MetricName::ClientsGoneTotal, &[("stage", stage)]);
     }
 
-    pub(super) fn client_gone(&self, phase: Phase) {
+    /// Counts a client that disconnected during this phase of an operation.
+    pub(crate) fn client_gone(&self, phase: Phase) {
         self.metrics
             .count(MetricName::ClientsGoneTotal, &[("stage", phase.as_str())]);
     }
