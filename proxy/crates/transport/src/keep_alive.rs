@@ -49,11 +49,11 @@ pub(crate) fn keep_server_alive(socket: &impl AsFd) -> io::Result<()> {
     Ok(set_socket_keepalive(socket, true)?)
 }
 
-/// Makes the kernel end a connection in two cases: sent bytes stay unacknowledged for 30 s, or the
-/// server's receive buffer is full for 30 s. Must not be called if Seawall relays all bytes of one
-/// client to the server. Such a client may send bytes while a long operation runs. The server reads
-/// these bytes only when the operation ends. So they may fill the receive buffer of a healthy
-/// server for more than 30 s.
+/// Makes the kernel end a connection in two cases: sent bytes stay unacknowledged for 30 s, or
+/// bytes wait for 30 s because the server's receive buffer is full. Must not be called if Seawall
+/// relays all bytes of one client to the server. Such a client may send bytes while a long
+/// operation runs. The server reads these bytes only when the operation ends. So they may fill the
+/// receive buffer of a healthy server for more than 30 s.
 ///
 /// # Errors
 /// If the system refuses the option.

@@ -207,8 +207,8 @@ async fn kill(mut checkout: Checkout, part: Option<RawDocumentBuf>) -> Option<Ra
     Some(reply)
 }
 
-/// Ends an exchange ([`kill`]) in the background after its client has left, so that its connection
-/// returns to `pool`.
+/// Runs an exchange ([`kill`]) to its end in the background after its client has left, so that its
+/// connection returns to `pool`.
 fn drain<E>(pool: Arc<ServerPool>, exchange: E)
 where
     E: Future<Output = Option<RawDocumentBuf>> + Send + 'static,
