@@ -124,6 +124,17 @@ fn partition_of_list<'a>(list: &'a CertificateRevocationList<'_>) -> Option<&'a 
     point.map(|extension| extension.value)
 }
 
+/// True if a list has only certificates of authorities. Such a list does not show if the
+/// certificate of a peer was revoked, and rustls does not use it for one.
+fn has_only_authorities(list: &CertificateRevocationList<'_>) -> bool {
+    list.extensions().iter().any(|extension| {
+        matches!(
+            extension.parsed_extension(),
+            ParsedExtension::IssuingDistributionPoint(point) if point.only_contains_ca_certs
+        )
+    })
+}
+
 /// The identifier of the key of an authority.
 fn key_of_authority<'a>(authority: &'a X509Certificate<'_>) -> Option<&'a [u8]> {
     authority
@@ -190,7 +201,9 @@ pub fn authorities_without_list(
         if has_issued_another {
             continue;
         }
-        let own = lists.iter().filter(|list| may_have_signed(authority, list));
+        let own = lists
+            .iter()
+            .filter(|list| may_have_signed(authority, list) && !has_only_authorities(list));
         let mut partitions = HashSet::new();
         let next_updates = own.enumerate().filter_map(|(place, list)| {
             // An outdated partition refuses peers even if another list is current. So the newest
@@ -220,8 +233,8 @@ pub(crate) mod tests {
 
     use rcgen::{
         BasicConstraints, CertificateParams, CertificateRevocationListParams, CrlDistributionPoint,
-        CrlIssuingDistributionPoint, DnType, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
-        SerialNumber, date_time_ymd,
+        CrlIssuingDistributionPoint, CrlScope, DnType, IsCa, Issuer, KeyIdMethod, KeyPair,
+        KeyUsagePurpose, SerialNumber, date_time_ymd,
     };
 
     use super::*;
@@ -270,10 +283,12 @@ pub(crate) mod tests {
         numbered_list(issuer, 1, next_update_year).der().clone()
     }
 
-    /// The partition `uri` of the issuer's revocation list.
+    /// The partition `uri` of the issuer's revocation list. `scope` says which kind of certificates
+    /// it has; `None` for all kinds.
     fn partition(
         issuer: &Issuer<'static, KeyPair>,
         uri: &str,
+        scope: Option<CrlScope>,
         next_update_year: i32,
     ) -> CertificateRevocationListDer<'static> {
         let distribution_point = CrlDistributionPoint {
@@ -282,7 +297,7 @@ pub(crate) mod tests {
         let params = CertificateRevocationListParams {
             issuing_distribution_point: Some(CrlIssuingDistributionPoint {
                 distribution_point,
-                scope: None,
+                scope,
             }),
             ..list_params(1, next_update_year)
         };
@@ -315,7 +330,7 @@ pub(crate) mod tests {
     #[test]
     fn an_authority_is_found_if_the_newest_list_of_a_partition_is_outdated() {
         let (issuer, certificate) = authority("clients");
-        let partition = |uri, year| partition(&issuer, uri, year);
+        let partition = |uri, year| partition(&issuer, uri, None, year);
         let whole = |year| list(&issuer, year);
         let (a, b) = ("http://a/", "http://b/");
         for (lists, is_found) in [
@@ -335,6 +350,19 @@ pub(crate) mod tests {
             let found = found(std::slice::from_ref(&certificate), &lists);
             assert_eq!(found, expected.as_slice());
         }
+    }
+
+    /// Such a list does not show if the certificate of a peer was revoked.
+    #[test]
+    fn a_revocation_list_that_has_only_certificates_of_authorities_does_not_count() {
+        let (issuer, certificate) = authority("clients");
+        let scope = Some(CrlScope::CaCertsOnly);
+        let of_authorities = |year| partition(&issuer, "http://a/", scope, year);
+        let authorities = [certificate];
+        let missing = [("CN=clients".to_owned(), "missing")];
+        assert_eq!(found(&authorities, &[of_authorities(2_031)]), missing);
+        let lists = [list(&issuer, 2_031), of_authorities(2_030)];
+        assert!(found(&authorities, &lists).is_empty());
     }
 
     /// Only a peer's own certificate is checked for revocation, not certificates of authorities.
