@@ -203,7 +203,8 @@ pub struct App {
     telemetry: RunningTelemetry,
     /// The state that HTTP requests read; `None` during the start.
     state: Option<Arc<AdminState>>,
-    /// The configuration values in effect, which the API shows.
+    /// The configuration that the API shows: the values in effect, and the values that take effect
+    /// at the next start.
     configuration: watch::Sender<Arc<seawall_api::Configuration>>,
     reloads: mpsc::Sender<ReloadRequest>,
     reload_requests: tokio::sync::Mutex<mpsc::Receiver<ReloadRequest>>,
@@ -544,7 +545,7 @@ impl App {
     }
 
     /// Calls `close` with rising percentages of clients, up to 100, within [`CLOSING_SPREAD`]. Ends
-    /// when no client is left.
+    /// earlier if no client is left.
     async fn spread(&self, close: impl Fn(u64)) {
         for percent in (0..=100).step_by(5) {
             if self.tracker.is_empty() {
@@ -711,7 +712,8 @@ async fn watch_lateness(shared: &Shared, lateness: &Lateness, record: impl Fn(Du
 
 async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
     let mut ticks = interval(MAINTENANCE_INTERVAL);
-    // Skip the rounds that were missed while the process was stopped, because they are not needed.
+    // Skip the ticks that were missed while the process was suspended, because one tick does the
+    // work of all of them.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;

@@ -16,7 +16,7 @@
 //! | [`topology`] | the deployment's description; server selection |
 //! | [`pool`] | the connections to one server, with one pool per user |
 //! | [`limits`], [`pins`] | admission limits; cursors and transactions pinned to a server |
-//! | [`captures`] | captures of all traffic of the selected clients |
+//! | [`captures`] | recordings of the operations of selected clients |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
 //! | [`pulse`] | samples of each server's `serverStatus` |
 //! | `service_account` | the user in the connection string: its login and its commands |

@@ -341,7 +341,7 @@ async fn passwords_and_scram_keys_are_never_written_to_a_capture() {
 }
 
 #[tokio::test]
-async fn only_operations_of_selected_clients_and_namespaces_are_captured() {
+async fn only_operations_of_clients_that_match_the_selection_are_captured() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
     let (one, two) = (scene::writer().await, scene::writer().await);

@@ -24,7 +24,7 @@ const CONNECTIONS: u32 = 1_000;
 /// Number of connections of the Go driver, which opens at most ten connections in ten seconds.
 const GO_CONNECTIONS: u32 = 10;
 
-/// Number of connections of each of the other drivers.
+/// Number of connections that each driver except the Go driver opens.
 const OTHER_CONNECTIONS: u32 = 330;
 
 /// Number of times that the test reloads the configuration.

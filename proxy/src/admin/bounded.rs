@@ -2,10 +2,10 @@
 //! is reached, [`accept`] evicts (closes) a connection of the address with the most connections. So
 //! one address cannot lock out others, for example health checks. An evicted connection is closed
 //! even while the handler of its request still runs, because eviction wakes the connection's task.
-//! A connection is also evicted if too many bytes of replies wait for their callers. A connection
-//! on which nothing is read or written for some time is closed too. While a caller does not read
-//! its replies, Seawall reads nothing from it. While a caller performs its TLS handshake, the
-//! listener accepts further connections.
+//! A connection is also evicted if too many bytes of replies wait until their callers read them. A
+//! connection on which nothing is read or written for some time is closed too. While a caller does
+//! not read its replies, Seawall reads nothing from it. While a caller performs its TLS handshake,
+//! the listener accepts further connections.
 
 use std::{
     fmt,
@@ -106,7 +106,7 @@ impl Bounded {
 }
 
 /// The permits of a connection. `eviction` signals that the connection was evicted: `permit` was
-/// given to another connection, or too many bytes of replies wait for their callers.
+/// given to another connection, or too many bytes of replies wait until their callers read them.
 #[derive(Debug)]
 struct ConnectionPermits {
     permit: EvictablePermit,
@@ -271,8 +271,9 @@ impl Connection {
         is_idle.map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Passes on the result of a write of `bytes` bytes, the rest of a reply. While the write waits
-    /// for the caller, nothing is read.
+    /// Passes on the result of a write. `bytes` is the size of the part of the reply that was not
+    /// written before. While the write waits until the caller reads, nothing is read from the
+    /// connection.
     fn note_write(
         &mut self,
         bytes: usize,
@@ -298,8 +299,8 @@ impl Connection {
     }
 
     /// Counts the reply, which waits until the caller reads. If too many bytes wait, closes the
-    /// oldest connection of the address with the most connections. Fails if no address has at least
-    /// two connections more than the caller's address.
+    /// oldest connection of the address with the most connections, or fails if no address has at
+    /// least two connections more than the caller's address.
     fn hold_reply(&mut self) -> io::Result<()> {
         self.is_held = true;
         let bytes = self.reply_bytes.min(MAX_UNREAD_BYTES);
@@ -569,7 +570,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_pieces_of_a_reply_are_written_at_once() {
+    async fn the_pieces_of_a_reply_are_written_with_one_call() {
         let (mut listener, address) = listener().await;
         let mut caller = TcpStream::connect(address).await.unwrap();
         let (mut connection, _) = listener.accept().await;

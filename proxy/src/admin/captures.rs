@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn streamed_captures_read_files_only_while_they_have_a_place() {
+    async fn a_streamed_capture_waits_while_too_many_tasks_use_the_directory_of_captures() {
         let state = Arc::new(AdminState {
             capture_places: Arc::new(Semaphore::new(0)),
             ..state()

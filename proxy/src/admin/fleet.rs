@@ -240,7 +240,8 @@ impl Fleet {
 type Parameters = Vec<(String, String)>;
 
 /// Middleware that replies to requests with `instances=all`, and refuses requests that this
-/// instance has sent to itself. All other requests without `instances` pass unchanged.
+/// instance has sent to itself. All other requests without `instances` pass unchanged. Requests for
+/// `/api/v1/live` pass too, because that endpoint itself handles `instances=all`.
 pub(super) async fn respond(
     State(state): State<Arc<AdminState>>,
     request: Request,

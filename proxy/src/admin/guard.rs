@@ -272,8 +272,9 @@ impl Guard {
         }
     }
 
-    /// Decides about a request if no tokens are configured. Refuses requests from pages of another
-    /// origin. If the request has no certificate, also refuses unknown host names.
+    /// Decides about a request if no tokens are configured. Refuses the request if its `Origin`
+    /// header names another origin, or if a page of another site made the browser send it. Without
+    /// a certificate, also refuses unknown host names.
     fn admit_own(&self, presented: &Presented<'_>) -> Result<(), Refusal> {
         let Presented { uri, headers, .. } = *presented;
         let hosts = hosts(uri, headers);

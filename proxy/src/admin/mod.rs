@@ -111,7 +111,7 @@ pub struct AdminState {
     pub mode: &'static str,
     /// Returns the name of the credential source; `auto` until the source is determined.
     pub credentials: Box<dyn Fn() -> &'static str + Send + Sync>,
-    /// Returns the expiry time of each file with certificates.
+    /// Returns when each certificate and each revocation list in the TLS files expires.
     pub certificates: Box<dyn Fn() -> Vec<seawall_api::Certificate> + Send + Sync>,
     /// Decides which requests are admitted.
     pub guard: ArcSwap<Guard>,
@@ -129,7 +129,8 @@ pub struct AdminState {
     pub live: Live,
     /// The other Seawall instances, which `admin.peers` lists.
     pub fleet: ArcSwap<Fleet>,
-    /// The configuration values that are in effect.
+    /// The configuration that the API shows: the values in effect, and the values that take effect
+    /// at the next start.
     pub configuration: watch::Receiver<Arc<seawall_api::Configuration>>,
     /// The channel for requests to reload the configuration.
     pub reloads: mpsc::Sender<ReloadRequest>,
@@ -233,8 +234,9 @@ pub(crate) async fn serve_metrics(
         .await
 }
 
-/// The routes of the address for metrics. They are open to all callers and reveal no more than the
-/// names of databases, collections and servers.
+/// The routes of the address for metrics. They are open to all callers. The metrics contain names,
+/// for example of databases, collections, fields and servers, and the subjects of certificates, but
+/// no values of documents or commands.
 pub(crate) fn metrics_router(state: Arc<AdminState>) -> Router {
     let metrics = Router::new()
         .route("/metrics", get(metrics))
@@ -322,7 +324,7 @@ async fn live(State(state): State<Arc<AdminState>>) -> (StatusCode, &'static str
         true => (StatusCode::OK, "alive\n"),
         false => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "the threads that serve clients make no progress\n",
+            "the threads of Seawall make no progress\n",
         ),
     }
 }

@@ -88,7 +88,7 @@ impl Sessions {
     }
 }
 
-/// The hash of the id of the oldest session of the token with the most sessions.
+/// Finds the token with the most sessions. Returns the hash of the id of its oldest session.
 fn oldest_of_most(by_hash: &HashMap<[u8; 32], BrowserSession>) -> Option<[u8; 32]> {
     let mut counts = HashMap::<&str, usize>::new();
     for session in by_hash.values() {

@@ -298,9 +298,8 @@ pub(super) fn annotate_reload<'a>(insight: &Insight, keys: impl Iterator<Item = 
     }
 }
 
-/// Updates the metrics of Seawall itself. These are its memory, its CPU time, and the lines that
-/// the log and the slow log have dropped. Also the data that the history has dropped early or could
-/// not write.
+/// Updates the metrics of Seawall itself: its memory, its CPU time, the lines that the log and the
+/// slow log have dropped, and the data that the history has dropped early or could not write.
 pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
     let size = feed.insight.size();
     let losses = HistoryLosses {

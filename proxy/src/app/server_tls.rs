@@ -154,9 +154,9 @@ impl ServerTlsFiles {
     /// The directory of authorities that `SSL_CERT_DIR` or the operating system names. Seawall does
     /// not read this directory, and verifies servers with other authorities. `None` if there is no
     /// such directory, if the configuration names a file of authorities, or if servers are not
-    /// verified. Also `None` if `SSL_CERT_DIR` names no directory and the operating system has a
-    /// file of authorities. This method may block, because it lists the file names in the directory
-    /// of the operating system.
+    /// verified. Also `None` if `SSL_CERT_DIR` names no directory, and the operating system has a
+    /// file of authorities or has no authorities in its directory. This method may block, because
+    /// it lists the file names in the directory of the operating system.
     pub(crate) fn unread_directory(&self) -> Option<UnreadDirectory> {
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let named = match variable(ENV_CERT_FILE) {
@@ -352,7 +352,8 @@ impl App {
     ///
     /// First tries to connect to a server if TLS files for connections to servers or the password
     /// of the service account have changed. If no available server accepts the files, nothing
-    /// changes, because the pools would lose all connections.
+    /// changes, because the pools would lose all connections. Nothing changes either if a server
+    /// refuses the login of the service account with the changed password or certificate.
     ///
     /// # Errors
     /// The problems of the new configuration. Nothing has changed.
@@ -427,8 +428,9 @@ impl App {
         }
     }
 
-    /// The problem if no available server accepts a connection with `tls`; `None` if a server
-    /// accepts it, or if no server is available.
+    /// The problem if no available server accepts a connection with `tls`, or if a server refuses
+    /// the login of the service account with the certificate in `tls`. `None` if there is no such
+    /// problem, or if no server is available.
     async fn problem_with_servers(&self, tls: &Arc<ServerTls>) -> Option<String> {
         let nonces = match NonceSource::new() {
             Ok(nonces) => Arc::new(nonces),

@@ -131,6 +131,7 @@ fn built_tls(settings: &config::Settings) -> Vec<(String, Built)> {
 }
 
 /// Logs each certificate authority for client certificates that has no current revocation list.
+/// Logs nothing if no revocation list is configured, because revocation is then not checked.
 fn warn(section: &str, tls: Option<&ClientTls>) {
     for AuthorityWithoutList { authority, list } in authorities_without_list(tls) {
         tracing::warn!(

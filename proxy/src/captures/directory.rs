@@ -177,7 +177,7 @@ impl Directory {
         let directory = File::open(&self.path)?;
         match directory.try_lock() {
             Err(TryLockError::WouldBlock) => Ok(None),
-            // The file system may have no locks.
+            // If the file system has no locks, the capture runs without a lock.
             Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(directory)),
         }
     }

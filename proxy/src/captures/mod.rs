@@ -1,18 +1,18 @@
-//! Captures of all traffic of the selected clients.
+//! Captures: recordings of the operations of selected clients.
 //!
 //! ```text
 //! client/operation ──► Recording ──► queue (bounded) ──► writer (a thread) ──► files
 //!                        selection: which clients
 //! ```
 //!
-//! One capture runs at a time. While no capture runs, this module costs an operation one relaxed
-//! atomic load. A capture never delays an operation. If the queue is full or the rate limit is
-//! reached, operations are omitted, and the file and the metrics report their number. If a write
-//! fails or the limit of bytes on disk is reached, the capture ends. A capture never contains
-//! logins, commands that may contain secrets, unknown commands, or the replies to all these
-//! commands. If redaction is on, the writer thread replaces the values in commands and replies
-//! before it writes, so no original value reaches the disk. This module does not use HTTP and does
-//! not select servers.
+//! One capture runs at a time. While no capture runs, and Seawall does not wait for an event that
+//! begins a capture, this module costs an operation one relaxed atomic load. A capture never delays
+//! an operation. If the queue is full or the rate limit is reached, operations are omitted, and the
+//! file and the metrics report their number. If a write fails or the limit of bytes on disk is
+//! reached, the capture ends. A capture never contains logins, commands that may contain secrets,
+//! unknown commands, or the replies to all these commands. If redaction is on, the writer thread
+//! replaces the values in commands and replies before it writes, so no original value reaches the
+//! disk. This module does not use HTTP and does not select servers.
 
 mod directory;
 mod member;
@@ -128,7 +128,7 @@ impl EventKind {
     }
 }
 
-/// The reason why a capture was not started, stopped or found.
+/// The reason why a capture could not be started, stopped, listed, read or deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// Captures are off.

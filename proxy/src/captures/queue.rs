@@ -475,8 +475,9 @@ impl Queue {
 
     /// Ends the capture, and drops all records that are not written yet: the queued records and
     /// `rest`, which the writer has already taken. Their operations count as omitted. Returns
-    /// records that report all omissions. If the queue still waits for an event, nothing counts as
-    /// omitted, and no records are returned.
+    /// records that report these omissions, and the earlier omissions that no written record
+    /// reports. If the queue still waits for an event, nothing counts as omitted, and no records
+    /// are returned.
     pub(super) fn discard(
         &self,
         reason: EndReason,
@@ -657,7 +658,8 @@ impl QueueState {
 
     /// Counts the omissions from the time before the event that begins the capture. They were not
     /// counted at that time, because no capture was running. Each [`Omitted`] record in the queue
-    /// contains the number of its omitted operations.
+    /// contains the number of its omitted operations. This number is 0 for an omitted message of a
+    /// reply, which counts as 1.
     fn count_kept_omissions(&mut self, totals: &Totals) {
         let omitted = self.records.iter().filter_map(|record| match record {
             Content::Omitted(omitted) => Some((omitted.reason(), omitted.operations.max(1))),

@@ -350,8 +350,8 @@ mod tests {
 
     use super::*;
 
-    /// A source without records. Nothing may have the name of the converted file while the source
-    /// is read.
+    /// A source without records. When it is read, it checks that no file has the name of the
+    /// converted file yet.
     struct Unread {
         header: Header,
         destination: PathBuf,

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_both_proxy_protocol_versions_carry_the_address_of_the_client() {
+    fn the_client_address_is_read_from_proxy_headers_of_versions_1_and_2() {
         let expected = "192.0.2.7:12345".parse().ok();
         let header = b"PROXY TCP4 192.0.2.7 192.0.2.1 12345 27017\r\n";
         assert_eq!(client(header), expected);

@@ -634,8 +634,8 @@ struct FreshShape {
 }
 
 /// True if a shape with these sums is exported as metrics. It is not exported if all its operations
-/// wait for data (awaiting operations). It is also not exported if its row is empty, because each
-/// `getMore` was counted with the shape that opened its cursor.
+/// wait for data (awaiting operations). It is also not exported if its row is empty. The row of a
+/// `getMore` shape is empty if each `getMore` was counted with the shape that opened its cursor.
 fn is_exported(sums: &ShapeSums) -> bool {
     sums.figures.count > 0 || !sums.figures.more_time.is_zero()
 }

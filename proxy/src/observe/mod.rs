@@ -78,15 +78,15 @@ pub(crate) use self::{
 pub struct ObserverSettings {
     /// True if shapes are counted. Namespaces are always counted.
     pub counts_shapes: bool,
-    /// Maximum number of shape rows. This number does not include the row `other` of each namespace
-    /// (its level is `rest`). This row counts the shapes that no other row counts.
+    /// Maximum number of shape rows. The row `other` of a namespace (level `rest`), which counts
+    /// the shapes that no other row counts, does not count towards this number.
     pub max_shapes: usize,
     /// Key for hashing the field names in shapes; `None` shows the names.
     pub name_key: Option<NameKey>,
-    /// Maximum number of namespace rows. Two kinds of rows do not count towards this number. One is
-    /// the `other` row of each command, which counts the namespaces without a row of their own. The
-    /// other kind are the rows of commands without a collection on the databases `admin` and
-    /// `other`. They also count commands of clients that have not logged in.
+    /// Maximum number of namespace rows. Two kinds of rows do not count towards this number: first,
+    /// the `other` row of each command, which counts the namespaces without a row of their own;
+    /// second, the rows of commands without a collection on the databases `admin` and `other`,
+    /// which also count commands of clients that have not logged in.
     pub max_namespaces: usize,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     pub keeps_seconds: bool,

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_is_counted_once_although_threads_could_not_be_read() {
+    fn cpu_time_that_could_not_be_read_is_counted_once_by_a_later_measurement() {
         let mut times = CpuTimes::default();
         let mut measure = |process: u64, threads| {
             times.add(Some(Duration::from_secs(process)), threads);

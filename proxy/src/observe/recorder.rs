@@ -159,7 +159,8 @@ impl Recorder {
         let rows = registry.rows_of(&fingerprint, counts_shapes, now, describe);
         drop(registry);
         let mut shard = self.shards.mine();
-        // If rows were evicted since the look-up, its result may be wrong, so it is not cached.
+        // If the generation has changed since the look-up, for example because rows were evicted,
+        // the result may be wrong, so it is not cached.
         let is_current = self.generation.load(Ordering::Acquire) == generation;
         if is_current && shard.generation == generation {
             shard.rows.insert(key, rows);
@@ -338,8 +339,9 @@ impl Recorder {
         )
     }
 
-    /// The row of a server: its index and its name, which is the address. Servers beyond
-    /// `MAX_SERVERS` share the last row, whose name is [`OTHER`].
+    /// The row of a server: its index and its name, which is the address. If there are more servers
+    /// than rows, the servers without a row of their own share the last of the `MAX_SERVERS` rows,
+    /// whose name is [`OTHER`].
     fn server_row(&self, address: &str) -> (ServerIndex, Arc<str>) {
         let mut servers = self.servers.lock();
         let known = servers.iter().position(|known| **known == *address);

@@ -31,9 +31,9 @@ use super::{
     sums::{Folded, NamespaceIndex, RowIndexes, ShapeIndex, ShapeSums},
 };
 
-/// The name of a row that counts everything without a row of its own, such as all other namespaces
-/// of a command. If such a row counts the other shapes of a namespace, this name is also shown as
-/// the text of the shape.
+/// The name of a row that counts the namespaces, the shapes or the servers without a row of their
+/// own. If such a row counts shapes of a namespace, this name is also shown as the text of the
+/// shape.
 pub(crate) const OTHER: &str = "other";
 
 /// Maximum number of fine rows (rows that count one shape) for shapes with the same coarse shape.
@@ -74,7 +74,7 @@ const PROMOTION_LIFE: u32 = 60;
 /// Maximum number of shapes that get a reserved row within one second.
 const PROMOTED_PER_SECOND: usize = 64;
 
-/// A command on a collection.
+/// A command, together with the database and the collection that it uses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Namespace {
     /// The command's canonical name.
@@ -485,8 +485,9 @@ impl Registry {
 
     /// Lowers the weights of all shapes, because past operations count less and less. Then adds
     /// `folded`, the time of the operations of shapes without a row, to the weights of these
-    /// shapes. Reserves rows for the shapes that are heavier than the lightest row. Called once a
-    /// second. Returns true if the look-ups that threads have cached are no longer valid.
+    /// shapes. Reserves rows for the heaviest of these shapes: if a limit of rows is reached, only
+    /// for shapes that are heavier than the lightest row. Called once a second. Returns true if the
+    /// look-ups that threads have cached are no longer valid.
     pub(super) fn turn_over(
         &mut self,
         folded: HashMap<ShapeId, Folded>,

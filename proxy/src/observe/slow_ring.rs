@@ -103,9 +103,9 @@ impl Default for SlowNotes {
 }
 
 impl SlowNotes {
-    /// Notes an operation that ended at `at`. Instead, counts the operation as omitted if the list
-    /// of noted operations is full. Does the same if the limit of operations per second, or the
-    /// user's share of this limit, is used up.
+    /// Notes an operation that ended at `at`. Counts the operation as omitted instead if the list
+    /// of noted operations is full, or if the limit of operations per second or the user's share of
+    /// this limit is used up.
     pub(super) fn note(
         &self,
         record: &Record,

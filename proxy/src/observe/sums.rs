@@ -495,7 +495,8 @@ impl ShapeSums {
         self.statements += record.statements;
     }
 
-    /// Adds a `getMore` to the sums of the shape whose operation opened the cursor. The time of the
+    /// Adds a `getMore` to these sums: the sums of the shape whose operation opened the cursor or,
+    /// if that operation is unknown, of the shape of the `getMore` itself. The time of the
     /// `getMore` is not added to the durations of the shape's operations, but to `more_time`. If
     /// the `getMore` is awaiting, its time is added to `awaited_time` instead.
     fn add_more(&mut self, record: &Record, total: Total) {

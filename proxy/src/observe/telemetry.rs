@@ -106,8 +106,8 @@ impl Exporter {
     }
 }
 
-/// Adds the operations of a namespace: one series for each kind of failure, and one for the
-/// operations that succeeded.
+/// Adds the operations of a namespace: one series for each kind of failure, and one for all other
+/// operations, including operations to which Seawall itself replied.
 fn add_operations(batch: &mut Batch, namespace: &Namespace, sums: &NamespaceSums) {
     let mut others = sums.all_durations();
     // Failures whose attributes are equal are added up, because each point of a metric must have

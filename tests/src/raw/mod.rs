@@ -135,7 +135,8 @@ impl RawClient {
         RawReply::parse(message).ok_or(RawError::Malformed)
     }
 
-    /// Sends a message and reads its reply. The reply's `responseTo` must match.
+    /// Sends a message and reads its reply. The reply's `responseTo` must be the `requestID` of the
+    /// message.
     pub async fn exchange(&mut self, message: &OpMsg) -> Result<RawReply, RawError> {
         let request_id = self.send(message).await?;
         self.read_reply_to(request_id).await

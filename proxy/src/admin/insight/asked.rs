@@ -15,7 +15,7 @@ type Refused = (StatusCode, String);
 /// The order of shapes if the request has no `sort`.
 pub(super) const DEFAULT_SORT: &str = "total_time";
 
-/// Length of the period of a request without `since`.
+/// Length of the period, which ends now, if a request has neither `since` nor `from`.
 pub(super) const DEFAULT_SINCE: Duration = Duration::from_secs(600);
 
 /// Maximum number of steps in a response. It is enough for ten minutes in steps of one second, or

@@ -74,7 +74,7 @@ impl LogControl {
         (control, FlushAtExit(Some(guard)))
     }
 
-    /// Counts the lines that were dropped.
+    /// Returns the counter of the lines that were dropped.
     pub(super) fn left_out(&self) -> ErrorCounter {
         self.writer.error_counter()
     }

@@ -24,9 +24,9 @@ use crate::{
 /// seconds.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Time after which Seawall loads a refused configuration again (`reload.watch`). Only a valid
-/// configuration is loaded again: the refusal may have had a temporary cause, for example servers
-/// that did not reply in time.
+/// Time after which Seawall loads a refused configuration again (`reload.watch`). A configuration
+/// is loaded again only if the parser accepts it: its refusal may then have had a temporary cause,
+/// for example servers that did not reply in time.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Reloads the configuration of a running proxy.
@@ -248,7 +248,7 @@ impl Reloader {
     /// these have changed since the last reload or must be tried again.
     async fn check_files(&mut self) {
         // If an earlier read still hangs, skip this check. The call that started the read has
-        // already logged the problem.
+        // already reported the problem.
         if self.files.thread.is_hanging() {
             return;
         }

@@ -445,9 +445,10 @@ mod tests {
     }
 
     /// The client offers only a key of a group that Seawall does not support, so Seawall requests a
-    /// second `ClientHello`. Seawall computes its signature after the second `ClientHello`.
+    /// second `ClientHello`. Seawall computes its signature after the second `ClientHello`. Here,
+    /// only one step of a handshake may run at a time, and the test occupies the only turn.
     #[tokio::test]
-    async fn the_second_client_hello_of_a_tls_handshake_waits_for_a_turn() {
+    async fn the_signature_after_a_second_client_hello_waits_while_another_handshake_step_runs() {
         let turns = StepTurns::new(1);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -109,8 +109,8 @@ impl ChainVerifier {
 }
 
 /// Finds connected clients that must be closed. It refuses fewer certificates than a handshake
-/// does. Otherwise, a reload with an outdated revocation list would close all clients. A reload of
-/// Seawall's own certificate would close each client whose certificate has expired since its
+/// does. Otherwise, a reload with an outdated revocation list would close all clients, and a reload
+/// of Seawall's own certificate would close each client whose certificate has expired since its
 /// handshake.
 #[derive(Debug)]
 pub(super) struct ConnectedVerifier(ChainVerifier);
@@ -139,7 +139,8 @@ impl ConnectedVerifier {
     }
 }
 
-/// Verifies clients' certificates. Two verifiers are equal if they accept the same clients.
+/// Verifies clients' certificates. Two verifiers are equal if they have the same authorities and
+/// revocation lists, and both or neither require a certificate: they then accept the same clients.
 pub(super) struct Verifier {
     is_required: bool,
     roots: Arc<RootCertStore>,

@@ -261,7 +261,7 @@ fn collections_with_too_long_names_are_counted_in_the_row_named_other() {
 
 /// Collections with too long names are counted in the row `other`.
 #[test]
-fn a_row_named_other_takes_no_row_from_a_collection() {
+fn the_row_named_other_does_not_count_towards_the_limit_of_collections() {
     let mut table = Table::new(100);
     table.run(&find(&"c".repeat(251), 1, 0), MS);
     for n in 0..10 {
