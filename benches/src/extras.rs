@@ -1,4 +1,4 @@
-//! Parts of the bench `storm` that measure without a connection storm: the system calls of a login,
+//! Parts of the bench `storm` that measure without a reconnect storm: the system calls of a login,
 //! the memory of an idle client, and the run time of scripts that each establish one connection.
 
 use std::{

@@ -47,7 +47,7 @@ async fn get_last_error_is_refused_with_all_server_versions() {
 }
 
 #[tokio::test]
-async fn crud_cursors_and_transactions_work_through_the_proxy() {
+async fn operations_and_cursors_and_transactions_work_through_the_proxy() {
     let set = shared_replica_set().await.unwrap();
     let (db, user) = (unique_name("db"), unique_name("user"));
     let new = NewUser::new("admin", &user, "secret").role("readWriteAnyDatabase", "admin");

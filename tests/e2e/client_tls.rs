@@ -410,7 +410,7 @@ async fn an_optional_certificate_may_be_missing_but_not_invalid() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_tls_mode_prefer_clients_may_connect_with_or_without_tls() {
+async fn clients_may_connect_with_or_without_tls_in_the_tls_mode_named_prefer() {
     let scene = Scene::start("listen.tls.mode = \"prefer\"\n").await;
     assert!(scene.is_served(None).await);
     let mut plain = RawClient::connect(scene.seawall().address().parse().unwrap())

@@ -18,7 +18,7 @@ use crate::{client_tls::HANDSHAKE_FAILED, served::Served};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Time limit until Seawall reports a connection storm. Before that, Seawall learns the normal
+/// Time limit until Seawall reports a reconnect storm. Before that, Seawall learns the normal
 /// traffic for ten seconds.
 const STORM_LIMIT: Duration = Duration::from_secs(60);
 

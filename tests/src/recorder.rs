@@ -56,8 +56,8 @@ impl Recorder {
         self.address
     }
 
-    /// All connections since the start, including closed ones, in the order in which they were
-    /// accepted.
+    /// All connections since the start, in the order in which they were accepted: also closed ones,
+    /// but not those that [`Recorder::refuse`] closed at once.
     pub fn connections(&self) -> Vec<Recording> {
         let connections = self.shared.connections.lock();
         connections

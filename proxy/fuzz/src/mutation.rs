@@ -1,4 +1,5 @@
-//! Random inputs: corpus entries with some changes. One of 16 inputs consists only of random bytes.
+//! Random inputs: corpus entries with some changes. On average, one of 16 inputs consists only of
+//! random bytes.
 //!
 //! There is no coverage feedback. The same seed gives the same inputs on every machine.
 

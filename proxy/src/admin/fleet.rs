@@ -96,7 +96,7 @@ struct PeerState {
     pause: Option<(Instant, String)>,
 }
 
-/// The reply of an instance as it arrived.
+/// The reply of an instance, not parsed yet.
 struct Reply {
     bytes: Vec<u8>,
     /// Permits for the memory of a peer's reply, one for each byte (see [`MAX_MEMORY_BYTES`]).

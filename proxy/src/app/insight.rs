@@ -28,8 +28,9 @@ use crate::{
 use seawall_insight::{Annotation, AnnotationKind, Clock, Insight, Second, StormChange};
 use seawall_shape::NameKey;
 
-/// Delay between the end of a second and the collection of its measurements. After this delay, all
-/// operations that ended in that second have been counted.
+/// Delay between the end of a second and the collection of its measurements. After this delay, the
+/// threads have normally counted all operations that ended in that second. Operations that they
+/// count later are part of the next second.
 const AFTER_THE_SECOND: Duration = Duration::from_millis(10);
 
 /// Creates the observer of operations, and opens its slow log if the configuration has one.

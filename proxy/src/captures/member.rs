@@ -70,7 +70,8 @@ pub struct Arrived<'a> {
     pub command: &'a Command<'a>,
     /// The bytes of the command.
     pub input: &'a CommandBytes<'a>,
-    /// When the command's last byte arrived.
+    /// When the command's last byte arrived. If only the head was read: when the message began to
+    /// arrive.
     pub at: Instant,
 }
 

@@ -40,7 +40,8 @@ pub(super) struct Written {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
-    /// Size of all parts together, in bytes.
+    /// Number of bytes that were written to all parts together. The last record of each part is not
+    /// included.
     pub(super) bytes: u64,
     /// Number of parts.
     pub(super) parts: u32,

@@ -139,8 +139,8 @@ impl Listener {
     /// Binds every address that a host name resolves to, or one unix socket.
     ///
     /// # Errors
-    /// The name is unknown, the address is in use, the address is not local, or the path of the unix
-    /// socket belongs to a file that is not a socket.
+    /// The name is unknown, the address is in use, the address is not local, or the path of the
+    /// unix socket belongs to a file that is not a socket.
     pub async fn bind(address: &Address, backlog: u32) -> io::Result<Vec<Self>> {
         match address {
             Address::Unix(path) => {

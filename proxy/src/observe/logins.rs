@@ -7,9 +7,9 @@ use seawall_stats::Traffic;
 /// Counts since the last [`Logins::add_to`]. Many tasks add to them without a lock.
 #[derive(Debug, Default)]
 pub(super) struct Logins {
-    /// Logins of clients that ended, with any result.
+    /// Ended logins of clients, with any result.
     pub(super) of_clients: AtomicU64,
-    /// Logins of Seawall and of relayed clients at servers, with any result.
+    /// Ended logins of Seawall and of relayed clients at servers, with any result.
     pub(super) at_servers: AtomicU64,
     /// Server connections established.
     pub(super) server_connections: AtomicU64,

@@ -160,7 +160,7 @@ pub(in crate::admin) fn event(tick: &[u8]) -> Option<Bytes> {
     Some(format!("event: tick\ndata: {tick}\n\n").into())
 }
 
-/// One stream. Dropping this value makes room for another stream.
+/// One stream of live updates. Dropping this value makes room for another stream.
 struct Subscription {
     updates: watch::Receiver<Option<Bytes>>,
     state: Arc<AdminState>,
