@@ -65,7 +65,7 @@ impl Scene {
         let row = async || {
             let reply: Namespaces = self.seawall.api("/api/v1/namespaces").await;
             let rows = reply.namespaces.into_iter();
-            // Seawall counts operations before a login as operations of the database `other`.
+            // Seawall counts operations before a login under the database `admin` or `other`.
             let own = rows.filter(|row| [&*self.db, "admin", "other"].contains(&&*row.db));
             match own.filter(|row| row.command == command).last() {
                 Some(row) if row.count == count => Ok(row),

@@ -223,7 +223,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Removes the file, because there are no results. A file that existed before is kept.
+    /// Removes the file, because it has no complete results. A file that existed before is kept.
     fn discard(self) {
         if self.is_new {
             drop(fs::remove_file(self.path));
