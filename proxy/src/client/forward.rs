@@ -183,8 +183,8 @@ fn facts_of(reply: &[u8], form: ReplyForm) -> ReplyFacts {
 }
 
 /// Reads some bytes into `held`. `length` is the length of the reply; `None` while the head is
-/// incomplete. Fails if the server has ended the connection or counts as
-/// hung, or if the client has left.
+/// incomplete. Fails if the server has ended the connection or counts as hung, or if the client has
+/// left.
 async fn read_more(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,

@@ -25,6 +25,7 @@ mod login;
 mod operation;
 mod own_command;
 mod own_reply;
+mod peer;
 mod refusal_time;
 mod refusals;
 mod relay;
@@ -35,7 +36,7 @@ mod streaming;
 
 use std::{
     future::poll_fn,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     pin::pin,
     sync::Arc,
     task::{Context, Poll},
@@ -69,6 +70,7 @@ pub use self::credentials::{
 };
 pub use self::fault::{Fault, FaultEnd};
 pub use self::own_command::{OwnCommand, Reporter};
+pub use self::peer::Peer;
 pub use self::shared::{Arrivals, Logins, MessageMemory, Routing, Shared};
 use self::{
     client_end::ClientEnd,
@@ -121,32 +123,6 @@ pub struct ClientSettings {
     pub serves_own_commands: bool,
     /// Seawall's own name, as servers see it in `$client`.
     pub host: String,
-}
-
-/// A client's address, as a value and as text.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// IP address; `None` over a unix socket.
-    pub ip: Option<IpAddr>,
-    /// Address and port as text, for `whatsmyuri` and for servers' logs.
-    pub text: Arc<str>,
-}
-
-impl Peer {
-    /// The client at this address. If it is an IPv6 address that contains an IPv4 address
-    /// (`::ffff:0:0/96` of RFC 4291), the client has the IPv4 address. A socket for both protocols
-    /// returns such addresses.
-    pub(crate) fn at(address: SocketAddr) -> Self {
-        let ip = address.ip().to_canonical();
-        let text = match ip {
-            IpAddr::V4(_) => SocketAddr::new(ip, address.port()).to_string(),
-            IpAddr::V6(_) => address.to_string(),
-        };
-        Self {
-            ip: Some(ip),
-            text: text.into(),
-        }
-    }
 }
 
 /// A client that has just connected.
