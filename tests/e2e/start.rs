@@ -209,6 +209,32 @@ async fn the_command_seawall_check_warns_if_only_ssl_cert_dir_names_trusted_auth
     assert!(!warns(&named, false).await);
 }
 
+/// The path of the authorities is a folder: it exists, but cannot be read like a file.
+#[tokio::test]
+async fn the_command_seawall_check_reports_authorities_of_the_system_that_cannot_be_read() {
+    let scratch = Scratch::create().unwrap();
+    let folder = scratch.path();
+    let collector = [
+        ("SEAWALL_TELEMETRY__ENABLED", "true"),
+        ("SEAWALL_TELEMETRY__ENDPOINT", "https://127.0.0.1:1"),
+    ];
+    let peers = [("SEAWALL_ADMIN__PEERS", "https://127.0.0.1:1")];
+    for (variables, key) in [
+        (collector.as_slice(), "telemetry"),
+        (peers.as_slice(), "admin.peers"),
+    ] {
+        let mut command = Command::new(binary());
+        command.args(["check", "--deployment", "mongodb://127.0.0.1:1/"]);
+        command.env("SSL_CERT_FILE", folder);
+        command.envs(variables.iter().copied());
+        let output = command.output().await.unwrap();
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+        let problem = format!("{key}: {}: ", folder.display());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(&problem), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn without_a_ca_file_seawall_trusts_the_authorities_of_the_operating_system() {
     let options = Options {

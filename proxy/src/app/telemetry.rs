@@ -4,7 +4,12 @@
 //! no count, because all figures are cumulative. So there is no queue of failed exports: Seawall
 //! sends a failed export again only until the next export is due.
 
-use std::{mem, path::Path, sync::Arc, time::Duration};
+use std::{
+    io, mem,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use seawall_config as config;
 use tokio::{
@@ -29,6 +34,14 @@ pub enum TelemetryError {
     /// The URL or a header cannot be used.
     #[error("telemetry: {0}")]
     Collector(#[from] CollectorError),
+    /// The file with the certificate authorities of the operating system cannot be read.
+    #[error("telemetry: {path}: {source}")]
+    Unreadable {
+        /// The path of the file.
+        path: PathBuf,
+        /// The reason why the file cannot be read.
+        source: io::Error,
+    },
     /// The TLS files cannot be used.
     #[error("telemetry: {0}")]
     Tls(#[from] TlsError),
@@ -254,7 +267,11 @@ fn tls(settings: &config::Telemetry) -> Result<ServerTls, TelemetryError> {
         Some(_) => None,
         None => openssl_probe::probe().cert_file,
     };
-    let system = system.and_then(|path| config::ReadFile::read(path).ok());
+    let read = |path: PathBuf| {
+        let read = config::ReadFile::read(path);
+        read.map_err(|(path, source)| TelemetryError::Unreadable { path, source })
+    };
+    let system = system.map(read).transpose()?;
     let own = settings.ca_file.as_ref();
     let authorities = Authorities::of(
         own.map(|file| pem(file.path(), file.expose())),
