@@ -311,15 +311,15 @@ async fn a_reload_that_fails_creates_no_slow_log() {
 
 /// Creates a named pipe. It behaves like a file on a network file system that hangs: the call that
 /// opens one end blocks until the other end is opened.
-fn pipe(served: &Served, name: &str) -> PathBuf {
-    let pipe = served.scratch.join(name);
+fn pipe(scratch: &Scratch, name: &str) -> PathBuf {
+    let pipe = scratch.join(name);
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     pipe
 }
 
 /// Replaces the configuration by a named pipe.
 fn replace_by_pipe(served: &Served) {
-    fs::rename(pipe(served, "pipe"), &served.file).unwrap();
+    fs::rename(pipe(&served.scratch, "pipe"), &served.file).unwrap();
 }
 
 const HANGS: &str = "could not be opened or read within 10 s";
@@ -347,7 +347,7 @@ async fn reloads_are_refused_and_clients_are_served_while_a_file_read_hangs() {
 #[tokio::test]
 async fn the_process_drains_and_ends_although_opening_a_new_slow_log_or_tls_file_hangs() {
     let mut served = Served::start("").await;
-    let (slow, authorities) = (pipe(&served, "slow"), pipe(&served, "authorities"));
+    let [slow, authorities] = ["slow", "authorities"].map(|name| pipe(&served.scratch, name));
     let uri = format!(
         "mongodb://127.0.0.1:1/?tls=true&tlsCAFile={}",
         authorities.display()
@@ -370,6 +370,24 @@ async fn the_process_drains_and_ends_although_opening_a_new_slow_log_or_tls_file
             "{problem}"
         );
     }
+    served.process.signal(Signal::TERM);
+    assert!(served.process.ended().await.success());
+}
+
+/// Without `admin.peer_ca_file`, Seawall trusts the authorities of the operating system for peers
+/// with TLS.
+#[tokio::test]
+async fn the_process_drains_and_ends_although_reading_the_authorities_of_the_system_hangs() {
+    let scratch = Scratch::create().unwrap();
+    let variable = format!("SSL_CERT_FILE={}", pipe(&scratch, "authorities").display());
+    let mut served = Served::launch(&["env", &variable], "").await;
+    served.write("admin.peers = \"https://127.0.0.1:1\"\n");
+    let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();
+    let [problem] = &*refused.problems else {
+        panic!("{refused:?}")
+    };
+    assert!(problem.contains("authorities"), "{problem}");
+    assert!(problem.contains(HANGS), "{problem}");
     served.process.signal(Signal::TERM);
     assert!(served.process.ended().await.success());
 }

@@ -15,10 +15,10 @@ use tokio::task::block_in_place;
 use super::{
     App, StartError, captures, convert, insight,
     limited_thread::{LimitedThread, NoResult},
-    peers::{self, Peers},
+    peers::{self, Peers, PeersError},
     reload_problems::Found,
     server_tls::NewAccess,
-    telemetry::Destination,
+    telemetry::{Destination, TelemetryError},
     tls::{NewTls, tls_problems},
 };
 use crate::{
@@ -39,13 +39,25 @@ struct Prepared {
     /// One entry for each listener: its new TLS configuration, or `None` if TLS does not change.
     tls: Vec<Option<NewTls>>,
     admin_tls: Option<NewTls>,
+    outgoing: Outgoing,
+    credentials: CredentialSettings,
+}
+
+/// The new HTTP clients for other Seawall instances and for the collector of metrics.
+#[derive(Default)]
+struct Outgoing {
     /// The new peers; `None` if they do not change.
     peers: Option<Peers>,
-    credentials: CredentialSettings,
     /// The new destination of metrics. `None` if the destination stays as it is, and `Some(None)`
     /// if the export is switched off.
     telemetry: Option<Option<Arc<Destination>>>,
 }
+
+/// The new HTTP clients, or the reasons why they cannot be set up.
+type BuiltOutgoing = (
+    Result<Option<Peers>, PeersError>,
+    Result<Option<Option<Arc<Destination>>>, TelemetryError>,
+);
 
 /// A reload that is ready to be carried out. Only opening a new slow log can still fail.
 struct Plan {
@@ -89,7 +101,7 @@ impl App {
     /// Applies the live values of a new configuration: the values that need no restart. `access`
     /// contains the changed TLS files and the changed password for connections to servers; both
     /// have already been tried at the servers. `found` contains the problems so far. `thread` opens
-    /// files, because opening a file may hang.
+    /// and reads files, because a file system may hang.
     pub(super) async fn reload_with(
         &self,
         new: &Loaded,
@@ -104,7 +116,8 @@ impl App {
             let checked = thread.run(move || insight::check_slow_log(&settings)).await;
             found.unless_failed(slow_log_result(checked));
         }
-        let plan = block_in_place(|| self.plan(new, &access, found))?;
+        let outgoing = self.outgoing(&new.settings, thread, &mut found).await;
+        let plan = block_in_place(|| self.plan(new, &access, outgoing, found))?;
         let reload = api::Reload {
             applied: !is_dry_run,
             changes: plan.changes.clone(),
@@ -124,11 +137,58 @@ impl App {
         Ok(reload)
     }
 
+    /// Builds the new HTTP clients. Adds the problems to `found`.
+    async fn outgoing(
+        &self,
+        new: &config::Settings,
+        thread: &mut LimitedThread,
+        found: &mut Found,
+    ) -> Outgoing {
+        let Some(build) = self.outgoing_builder(new) else {
+            return Outgoing::default();
+        };
+        match thread.run(build).await {
+            Ok((peers, telemetry)) => Outgoing {
+                peers: found.unless_failed(peers).flatten(),
+                telemetry: found.unless_failed(telemetry).flatten(),
+            },
+            Err(error) => {
+                found.add(format!(
+                    "cannot read the authorities of the operating system: {error}"
+                ));
+                Outgoing::default()
+            }
+        }
+    }
+
+    /// Returns a function that builds the new HTTP clients; `None` if their settings have not
+    /// changed. The function may block while it reads the authorities of the operating system.
+    fn outgoing_builder(
+        &self,
+        new: &config::Settings,
+    ) -> Option<impl FnOnce() -> BuiltOutgoing + Send + use<>> {
+        let running = self.settings();
+        let settings = running.with_live_values_of(new);
+        let has_other_peers = peers::settings(&settings.admin) != peers::settings(&running.admin);
+        let has_other_telemetry = settings.telemetry != running.telemetry;
+        if !has_other_peers && !has_other_telemetry {
+            return None;
+        }
+        let admin = has_other_peers.then_some(settings.admin);
+        let telemetry = has_other_telemetry.then(|| self.telemetry.builder(settings.telemetry));
+        Some(move || {
+            let peers = admin.map(|admin| peers::peers(&admin));
+            let telemetry = telemetry.map(|build| build());
+            (peers.transpose(), telemetry.transpose())
+        })
+    }
+
     /// Prepares everything that a reload changes, except the slow log. Changes nothing.
     fn plan(
         &self,
         new: &Loaded,
         access: &NewAccess,
+        outgoing: Outgoing,
         mut found: Found,
     ) -> Result<Plan, Vec<String>> {
         let running = self.running.lock();
@@ -140,7 +200,7 @@ impl App {
             ));
         }
         self.check_next_start(&new.settings, &running.settings, &mut found);
-        let prepared = self.prepare(&settings, &running.settings, found)?;
+        let prepared = self.prepare(&settings, &running.settings, outgoing, found)?;
         let mut changes = changes(&changed, &running.values, &new.values);
         if access.tls.is_some() && !changes_access(&changed) {
             changes.push(changed_files(&running.values));
@@ -204,19 +264,13 @@ impl App {
         &self,
         settings: &config::Settings,
         running: &config::Settings,
+        outgoing: Outgoing,
         mut found: Found,
     ) -> Result<Prepared, Vec<String>> {
         let tls = self.prepare_tls(settings, running, &mut found);
         let (new, earlier) = (&settings.admin.tls, &running.admin.tls);
         let admin_tls = self.admin_tls.prepare(new.as_ref(), earlier.as_ref());
         let admin_tls = found.unless_failed(admin_tls).flatten();
-        let telemetry = match settings.telemetry == running.telemetry {
-            true => None,
-            false => found.unless_failed(self.telemetry.prepare(&settings.telemetry)),
-        };
-        let has_other_peers = peers::settings(&settings.admin) != peers::settings(&running.admin);
-        let peers = has_other_peers.then(|| peers::peers(&settings.admin));
-        let peers = found.unless_failed(peers.transpose()).flatten();
         let credentials = found.unless_failed(convert::credential_settings(
             &settings.auth,
             &settings.limits,
@@ -226,9 +280,8 @@ impl App {
             Some(credentials) if found.is_empty() => Ok(Prepared {
                 tls,
                 admin_tls,
-                peers,
+                outgoing,
                 credentials,
-                telemetry,
             }),
             _ => Err(found.into_list()),
         }
@@ -275,7 +328,7 @@ impl App {
             shared.routing.fault.store(fault.map(Arc::new));
         }
         shared.logins.credentials.configure(prepared.credentials);
-        if let Some(destination) = prepared.telemetry {
+        if let Some(destination) = prepared.outgoing.telemetry {
             self.telemetry.replace(destination);
         }
         if let Some(password) = access.password {
@@ -302,7 +355,7 @@ impl App {
             };
             state.configure(switches, convert::guard(&settings.admin));
         }
-        if let Some(peers) = prepared.peers {
+        if let Some(peers) = prepared.outgoing.peers {
             self.use_peers(peers);
         }
     }

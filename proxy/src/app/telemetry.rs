@@ -82,15 +82,15 @@ impl RunningTelemetry {
         })
     }
 
-    /// Builds the destination from new settings; `None` if the export is off.
-    ///
-    /// # Errors
-    /// See [`TelemetryError`].
-    pub(super) fn prepare(
+    /// Returns a function that builds the destination from new settings; the destination is `None`
+    /// if the export is off. The function may block while it reads the authorities of the operating
+    /// system. For its errors, see [`TelemetryError`].
+    pub(super) fn builder(
         &self,
-        settings: &config::Telemetry,
-    ) -> Result<Option<Arc<Destination>>, TelemetryError> {
-        destination(settings, &self.instance)
+        settings: config::Telemetry,
+    ) -> impl FnOnce() -> Result<Option<Arc<Destination>>, TelemetryError> + Send + use<> {
+        let instance = self.instance.clone();
+        move || destination(&settings, &instance)
     }
 
     /// Exports to another destination from now on; exports nothing if `destination` is `None`.
