@@ -12,6 +12,7 @@ use seawall_tests::{
         FailTimes, NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, create_user, fail_command,
         shared_standalone, unique_name,
     },
+    process::Process,
     raw::{Login, OpMsg, RawClient, RawReply},
     scratch::Scratch,
     seawall::{self, Seawall},
@@ -20,6 +21,7 @@ use seawall_tests::{
 use crate::served::Served;
 
 const UNAUTHORIZED: i32 = 13;
+const MAX_TIME_MS_EXPIRED: i32 = 50;
 const COMMAND_NOT_FOUND: i32 = 59;
 const API_STRICT_ERROR: i32 = 323;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -161,6 +163,44 @@ async fn each_reload_by_the_seawall_command_is_in_the_audit_log() {
     }
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert_eq!(fields[0]["refused"], 1);
+}
+
+/// The server does not list the rights of the user, so the reload does not begin.
+#[tokio::test]
+async fn a_reload_that_fails_because_the_rights_of_its_user_are_unknown_is_in_the_audit_log() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let scratch = Scratch::create().unwrap();
+    let toml = format!(
+        "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
+         deployment.uri = {:?}\n",
+        server.uri()
+    );
+    let file = scratch.write("seawall.toml", toml).unwrap();
+    let mut process = Process::serve(&file).await;
+    let mut root = logged_in(process.address(), ROOT, ROOT_PASSWORD).await;
+    let failure = doc! { "failCommands": ["connectionStatus"], "errorCode": MAX_TIME_MS_EXPIRED };
+    let administrator = server.administrator().await.unwrap();
+    fail_command(&administrator, FailTimes::Always, failure)
+        .await
+        .unwrap();
+    // Requests that only read are not logged.
+    let status = ask(&mut root, doc! { "seawall": "status" }).await;
+    assert_eq!(status.code(), Some(MAX_TIME_MS_EXPIRED), "{status:?}");
+    let reload = ask(&mut root, doc! { "seawall": "reload" }).await;
+    assert_eq!(reload.code(), Some(MAX_TIME_MS_EXPIRED), "{reload:?}");
+    process.signal(Signal::TERM);
+    assert!(process.ended().await.success());
+    let lines = process.all_said("admin action");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let fields = &lines[0]["fields"];
+    assert_eq!(fields["action"], r#"{seawall: "reload"}"#);
+    assert_eq!(fields["caller"], format!("admin.{ROOT}"));
+    assert_eq!(
+        fields["outcome"],
+        reload.body.get_str("errmsg").unwrap(),
+        "{fields}"
+    );
+    assert_eq!(fields["refused"], 1);
 }
 
 #[tokio::test]

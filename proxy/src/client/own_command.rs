@@ -89,6 +89,16 @@ impl Reporter {
             refused_actions: OccasionalLog::default(),
         }
     }
+
+    /// Logs an action that does not run for this reason, at most once a minute. `None` for a
+    /// command that only reads.
+    fn log_refusal(&self, action: Option<Action>, reason: &str) {
+        if let Some(action) = action
+            && let Some(refused) = self.refused_actions.count(Instant::now())
+        {
+            action.log_refusal(reason.to_owned(), refused);
+        }
+    }
 }
 
 impl fmt::Debug for Reporter {
@@ -171,7 +181,14 @@ impl Client {
         identity: &Arc<Identity>,
         own: OwnCommand,
     ) -> Result<RawDocumentBuf, ErrorReply> {
-        let privileges = self.privileges(identity).await?;
+        let action = (!own.topic.only_reads()).then(|| self.action(identity, own));
+        let privileges = match self.privileges(identity).await {
+            Ok(privileges) => privileges,
+            Err(error) => {
+                reporter.log_refusal(action, &error.message);
+                return Err(error);
+            }
+        };
         let is_open = self.shared.logins.credentials.mode() == CredentialMode::None;
         let is_allowed = match is_open {
             // Without access control, every client may do everything on the servers. In Seawall,
@@ -180,7 +197,6 @@ impl Client {
             true => own.topic.only_reads(),
             false => grants(&privileges, own.topic.required_action()),
         };
-        let action = (!own.topic.only_reads()).then(|| self.action(identity, own));
         if !is_allowed {
             let reason = match is_open {
                 true => "not allowed, because the deployment has no access control".to_owned(),
@@ -189,11 +205,7 @@ impl Client {
                     own.topic.required_action()
                 ),
             };
-            if let Some(action) = action
-                && let Some(refused) = reporter.refused_actions.count(Instant::now())
-            {
-                action.log_refusal(reason.clone(), refused);
-            }
+            reporter.log_refusal(action, &reason);
             let topic = own.topic.name();
             let message = format!("not authorized to run seawall: {topic:?}; {reason}");
             return Err(ErrorReply::new(UNAUTHORIZED, message));
