@@ -92,6 +92,10 @@ pub(super) fn routes(state: &Arc<AdminState>) -> Routes {
         .route_layer(middleware::from_fn_with_state(
             Arc::clone(state),
             guard::check_page,
+        ))
+        .route_layer(middleware::from_fn_with_state(
+            Arc::clone(state),
+            session::log_refused_login,
         ));
     let live = Router::new()
         .route("/api/v1/live", get(live::stream))

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::State,
-    http::{StatusCode, header, request::Parts},
+    extract::{Request, State},
+    http::{Method, StatusCode, header, request::Parts},
+    middleware::Next,
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
@@ -17,6 +18,9 @@ use super::super::{
     guard::{Presented, Refusal, action_of, caller_of, is_from_own_page},
     sessions::{COOKIE, LIFETIME},
 };
+
+/// The name of a login in the audit log.
+const LOGIN: &str = "login";
 
 #[derive(Deserialize)]
 pub(super) struct Login {
@@ -38,11 +42,7 @@ pub(super) async fn begin(
     if !is_from_own_page(&parts.uri, &parts.headers) {
         return Refusal::Origin.into_response();
     }
-    let line = |caller| action_of("login".to_owned(), caller, &parts.extensions);
     let Some(token) = state.guard.load().token(&login.token) else {
-        if let Some(refused) = state.refused_logins.count(Instant::now()) {
-            line(None).log_refused_status(StatusCode::UNAUTHORIZED.as_u16(), refused);
-        }
         return Refusal::Token.into_response();
     };
     let id = match state.sessions.begin(&login.token, Instant::now()) {
@@ -52,8 +52,29 @@ pub(super) async fn begin(
             return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
         }
     };
-    line(Some(token.name.clone())).log_status(StatusCode::NO_CONTENT.as_u16());
+    let caller = Some(token.name.clone());
+    let line = action_of(LOGIN.to_owned(), caller, &parts.extensions);
+    line.log_status(StatusCode::NO_CONTENT.as_u16());
     with_cookie(&parts, &id, LIFETIME.as_secs())
+}
+
+/// Middleware that logs refused logins, for any reason. At most one a minute is logged.
+pub(super) async fn log_refused_login(
+    State(state): State<Arc<AdminState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_login = request.method() == Method::POST;
+    let line = is_login.then(|| action_of(LOGIN.to_owned(), None, request.extensions()));
+    let response = next.run(request).await;
+    let status = response.status();
+    if let Some(line) = line
+        && matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+        && let Some(refused) = state.refused_logins.count(Instant::now())
+    {
+        line.log_refused_status(status.as_u16(), refused);
+    }
+    response
 }
 
 /// Ends the session of the request.

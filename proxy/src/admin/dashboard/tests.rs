@@ -8,7 +8,7 @@ use axum::{
     http::Method,
 };
 use futures_util::StreamExt as _;
-use tokio::time::timeout;
+use tokio::time::{Instant, advance, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
@@ -140,6 +140,36 @@ async fn a_dashboard_login_needs_a_valid_token_and_a_json_request_from_the_same_
     let form = [HOST, ("content-type", "text/plain")];
     let refused = send(&state, begin, &form, valid).await;
     assert_eq!(refused.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dashboard_logins_that_are_refused_for_any_reason_are_counted_and_logged_once_a_minute() {
+    let state = guarded();
+    let requiring = Guard {
+        requires_certificate: true,
+        ..guard(&["secret"])
+    };
+    let (wrong, valid) = (r#"{"token":"x"}"#, r#"{"token":"secret"}"#);
+    for (new, site, body, status) in [
+        (None, "same-origin", wrong, 401),
+        (None, "same-site", valid, 403),
+        (Some(requiring), "same-origin", valid, 403),
+    ] {
+        if let Some(new) = new {
+            state.configure(SWITCHES, new);
+        }
+        let begin = (Method::POST, "/api/v1/session");
+        let headers = [HOST, JSON, ("sec-fetch-site", site)];
+        let refused = send(&state, begin, &headers, body).await;
+        assert_eq!(refused.status().as_u16(), status);
+    }
+    // A request for the caller's rights is no login.
+    let asked = get_with(&state, "/api/v1/session", &[HOST]).await;
+    assert_eq!(asked.status(), StatusCode::FORBIDDEN);
+    // The first refusal was logged, and the next two were not. A minute later, the log line of a
+    // further refusal reports all three.
+    advance(Duration::from_secs(60)).await;
+    assert_eq!(state.refused_logins.count(Instant::now()), Some(3));
 }
 
 #[tokio::test]
