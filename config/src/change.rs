@@ -71,6 +71,30 @@ fn tls_keys(tls: &ServerTls) -> (Vec<&Path>, Vec<&Path>, Vec<&Path>, bool) {
     )
 }
 
+/// Replaces the contents of the files in `kept` by the contents that `newer` has for the same paths.
+fn renew_contents(kept: &mut ServerTls, newer: &ServerTls) {
+    let ServerTls {
+        ca_file,
+        certificate_key_file,
+        crl_files,
+        allow_invalid_hostnames: _,
+    } = newer;
+    let read = ca_file.iter().chain(certificate_key_file);
+    let read: Vec<&ReadFile> = read.chain(crl_files.iter().flatten()).collect();
+    let ServerTls {
+        ca_file,
+        certificate_key_file,
+        crl_files,
+        allow_invalid_hostnames: _,
+    } = kept;
+    let files = ca_file.iter_mut().chain(certificate_key_file);
+    for file in files.chain(crl_files.iter_mut().flatten()) {
+        if let Some(same) = read.iter().find(|other| other.path() == file.path()) {
+            file.clone_from(same);
+        }
+    }
+}
+
 impl Settings {
     /// The keys and sections whose values are not the same as in `running`. Secrets are compared
     /// too. Files that were read with the settings, such as certificates, are compared with their
@@ -189,6 +213,9 @@ impl Settings {
         deployment.adopt_live(&newer.deployment, of_path);
         if newer.deployment.delays_tls(&self.deployment) {
             deployment.tls.clone_from(&self.deployment.tls);
+            if let (Some(kept), Some(newer)) = (&mut deployment.tls, &newer.deployment.tls) {
+                renew_contents(kept, newer);
+            }
         }
         auth.adopt_live(&newer.auth, of_path);
         pool.adopt_live(&newer.pool, of_path);
@@ -522,5 +549,30 @@ mod tests {
         let (running, newer) = (settings("one", "old"), settings("two", "new"));
         std::fs::remove_file(&file).unwrap();
         assert_eq!(change_of_server_tls(&running, &newer), Change::Live);
+    }
+
+    /// The certificate of the running connections expires if it is not renewed before the restart.
+    #[test]
+    fn a_renewed_tls_file_needs_no_restart_even_if_another_tls_key_waits_for_the_restart() {
+        let name = format!("seawall-renewed-beside-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let settings = |host: &str, content: &str, more: &str| {
+            std::fs::write(&file, content).unwrap();
+            let toml = format!(
+                "deployment.uri = \"mongodb://{host}/?tls=true\"\n\
+                 deployment.tls.certificate_key_file = {file:?}\n\
+                 deployment.tls.crl_file = {file:?}\n{more}"
+            );
+            Settings::from_toml(&toml).unwrap()
+        };
+        let any_name = "deployment.tls.allow_invalid_hostnames = true\n";
+        let (running, newer) = (settings("one", "old", ""), settings("two", "new", any_name));
+        std::fs::remove_file(&file).unwrap();
+        let tls = running.with_live_values_of(&newer).deployment.tls.unwrap();
+        assert!(!tls.allow_invalid_hostnames);
+        let files = tls.certificate_key_file.into_iter();
+        let files = files.chain(tls.crl_files.into_iter().flatten());
+        let contents: Vec<_> = files.map(|file| file.expose().to_owned()).collect();
+        assert_eq!(contents, ["new", "new"]);
     }
 }
