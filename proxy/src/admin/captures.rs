@@ -23,7 +23,8 @@ use tokio::time::{sleep, timeout};
 
 use super::{AdminState, Refused, bad_request, guard::Presented, work_in};
 use crate::captures::{
-    CaptureError, CaptureId, CaptureState, Captures, MAX_NAMES, Plan, Selection, redaction_named,
+    CaptureError, CaptureId, CaptureParts, CaptureState, Captures, MAX_NAMES, Plan, Selection,
+    redaction_named,
 };
 
 /// Maximum length of a name (namespace, user or application) that selects the clients of a capture,
@@ -139,12 +140,13 @@ pub(super) async fn content(
 ) -> Result<Response, Refused> {
     let id = parsed(&id)?;
     let checked = id.clone();
-    let found = work(&state, move |captures| captures.part(&checked, 0)).await?;
-    found.map_err(|error| refused(&error))?;
+    let found = work(&state, move |captures| captures.parts(&checked)).await?;
+    let parts = found.map_err(|error| refused(&error))?;
     let content = Content {
         state,
         request,
         id,
+        parts,
         next_part: 0,
         file: None,
     };
@@ -163,6 +165,7 @@ struct Content {
     /// may read captures.
     request: Parts,
     id: CaptureId,
+    parts: CaptureParts,
     next_part: u32,
     file: Option<File>,
 }
@@ -217,8 +220,7 @@ impl Content {
                     return Ok(Chunk::Bytes(chunk.into()));
                 }
             }
-            let next = self.state.captures.part(&self.id, self.next_part);
-            match next.map_err(io::Error::other)? {
+            match self.parts.path(self.next_part)? {
                 Some(path) => {
                     // The next part exists, so the current part is complete. Its last bytes may
                     // have been written after the read above, so read the rest first.
@@ -399,17 +401,19 @@ mod tests {
             ..state()
         });
         let request = Request::get("/").header(header::HOST, "localhost");
+        let id = CaptureId::parse("20261128T000000Z-00000000").unwrap();
         let content = Content {
             state: Arc::clone(&state),
             request: request.body(()).unwrap().into_parts().0,
-            id: CaptureId::parse("20261128T000000Z-00000000").unwrap(),
+            parts: CaptureParts::of_no_capture(id.clone()),
+            id,
             next_part: 0,
             file: None,
         };
         let mut next = Box::pin(content.next());
         assert!(timeout(MAX_WAIT, &mut next).await.is_err());
         state.capture_places.add_permits(1);
-        // Captures are off, so the read fails.
+        // There is no such capture, so the read fails.
         assert!(matches!(next.await, Some((Err(_), _))));
     }
 

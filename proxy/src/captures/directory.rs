@@ -153,6 +153,28 @@ pub(super) struct Directory {
     path: PathBuf,
 }
 
+/// The parts of one capture. A reload that changes the directory of captures does not change them.
+#[derive(Debug)]
+pub(crate) struct CaptureParts {
+    directory: Directory,
+    id: CaptureId,
+}
+
+impl CaptureParts {
+    /// The path of a part; `None` if the capture has no such part. If the capture runs, the part
+    /// may grow, and further parts may follow.
+    ///
+    /// # Errors
+    /// If the capture does not exist.
+    pub(crate) fn path(&self, part: u32) -> io::Result<Option<PathBuf>> {
+        if !self.directory.contains(&self.id) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let path = self.directory.part(&self.id, part);
+        Ok(path.exists().then_some(path))
+    }
+}
+
 impl Directory {
     pub(super) fn new(path: PathBuf) -> Self {
         Self { path }
@@ -271,7 +293,14 @@ impl Directory {
         Ok(expired)
     }
 
-    fn kept(&self, id: CaptureId) -> io::Result<Kept> {
+    /// The parts of a capture.
+    pub(super) fn parts(&self, id: CaptureId) -> CaptureParts {
+        let directory = self.clone();
+        CaptureParts { directory, id }
+    }
+
+    /// The capture `id`.
+    pub(super) fn kept(&self, id: CaptureId) -> io::Result<Kept> {
         let mut kept = Kept {
             bytes: 0,
             parts: 0,

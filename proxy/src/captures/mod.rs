@@ -15,6 +15,7 @@
 //! disk. This module does not use HTTP and does not select servers.
 
 mod directory;
+mod latest;
 mod member;
 mod queue;
 mod redaction;
@@ -54,17 +55,19 @@ pub use self::{
     state::CaptureState,
     tap::Plan,
 };
+pub(crate) use self::{
+    directory::CaptureParts,
+    redaction::{redaction_name, redaction_named},
+    selection::MAX_NAMES,
+};
 use self::{
     directory::{Directory, Expired, Kept},
+    latest::Latest,
     queue::{Counts, ENDS, Lead, Queue, QueueLimits, REASONS, Totals, end_name, reason_name},
     redaction::Redacting,
     tap::Tap,
     writer::{FileLimits, Files},
     written::{Beginning, Written},
-};
-pub(crate) use self::{
-    redaction::{redaction_name, redaction_named},
-    selection::MAX_NAMES,
 };
 
 /// Maximum time for which a request to stop a capture waits until the files are complete. The disk
@@ -184,6 +187,7 @@ pub enum CaptureError {
 /// The running capture of this process, and the captures in its directory.
 pub struct Captures {
     running: Arc<Running>,
+    latest: Latest,
     totals: Arc<Totals>,
     settings: ArcSwapOption<CaptureSettings>,
     /// True in relay mode: each client has its own server connection, and no client is captured.
@@ -300,6 +304,7 @@ impl Captures {
     ) -> Self {
         let captures = Self {
             running: Arc::default(),
+            latest: Latest::default(),
             totals: Arc::default(),
             settings: ArcSwapOption::from_pointee(settings),
             relays_clients: false,
@@ -537,6 +542,7 @@ impl Captures {
             kept.measure(|| of_writer.list(), &running);
             capture.update(|progress| progress.has_ended = true);
         };
+        self.latest.set(written.id.clone(), directory.clone());
         self.running.set_written(Arc::clone(written));
         let spawned = spawn(Box::new(work));
         if spawned.is_err() {
@@ -570,7 +576,7 @@ impl Captures {
         if self.running_id().as_ref() == Some(id) {
             return Err(CaptureError::Running(id.as_str().to_owned()));
         }
-        let directory = self.directory()?;
+        let directory = self.directory_of(id)?;
         match directory.delete(id) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(CaptureError::Unknown);
@@ -587,26 +593,33 @@ impl Captures {
     /// If captures are off, or the directory cannot be read.
     pub fn list(&self) -> Result<Vec<CaptureState>, CaptureError> {
         let running = self.running.written.load_full();
-        let kept = self.directory()?.list()?.into_iter();
-        let states = kept.map(|kept| match &running {
+        let latest = self.latest.kept();
+        let mut kept = match self.directory() {
+            Err(CaptureError::Off) if latest.is_some() => Vec::new(),
+            directory => directory?.list()?,
+        };
+        // A reload may have changed the directory since the latest capture began.
+        let elsewhere = latest.filter(|latest| kept.iter().all(|kept| kept.id != latest.id));
+        if let Some(elsewhere) = elsewhere {
+            kept.insert(0, elsewhere);
+        }
+        let states = kept.into_iter().map(|kept| match &running {
             Some(running) if running.id == kept.id => CaptureState::of_running(running),
             _ => CaptureState::of_kept(kept),
         });
         Ok(states.collect())
     }
 
-    /// The path of a part; `None` if the capture has no such part. If the capture runs, the part
-    /// may grow, and further parts may follow.
+    /// The parts of a capture.
     ///
     /// # Errors
     /// If captures are off, or the capture does not exist.
-    pub fn part(&self, id: &CaptureId, part: u32) -> Result<Option<PathBuf>, CaptureError> {
-        let directory = self.directory()?;
-        if !directory.contains(id) {
-            return Err(CaptureError::Unknown);
+    pub(crate) fn parts(&self, id: &CaptureId) -> Result<CaptureParts, CaptureError> {
+        let directory = self.directory_of(id)?;
+        match directory.contains(id) {
+            true => Ok(directory.parts(id.clone())),
+            false => Err(CaptureError::Unknown),
         }
-        let path = directory.part(id, part);
-        Ok(path.exists().then_some(path))
     }
 
     /// True while files of this capture may still grow.
@@ -690,6 +703,13 @@ impl Captures {
         self.running.id()
     }
 
+    /// The directory of a capture.
+    fn directory_of(&self, id: &CaptureId) -> Result<Directory, CaptureError> {
+        let latest = self.latest.directory_of(id);
+        latest.map_or_else(|| self.directory(), Ok)
+    }
+
+    /// The directory of captures that begin now.
     fn directory(&self) -> Result<Directory, CaptureError> {
         let settings = self.settings.load();
         let settings = settings.as_ref().ok_or(CaptureError::Off)?;

@@ -1,6 +1,7 @@
 //! Tests of captures, from the start of a capture to its files, without a server.
 
 mod cleaning;
+mod reloading;
 mod starting;
 mod waiting;
 
@@ -326,7 +327,7 @@ fn every_action_is_refused_while_captures_are_off() {
     assert!(matches!(captures.start(plan()), Err(CaptureError::Off)));
     assert!(matches!(captures.list(), Err(CaptureError::Off)));
     assert!(matches!(captures.delete(&id), Err(CaptureError::Off)));
-    assert!(matches!(captures.part(&id, 0), Err(CaptureError::Off)));
+    assert!(matches!(captures.parts(&id), Err(CaptureError::Off)));
     assert!(!captures.take_cleaning_turn());
 }
 

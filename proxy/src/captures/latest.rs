@@ -1,0 +1,33 @@
+//! The latest capture of this process. A reload can change the directory of captures or turn them
+//! off, but the capture that runs at this time stays in its directory.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+
+use super::directory::{CaptureId, Directory, Kept};
+
+/// The latest capture of this process, with its directory; empty before the first capture.
+#[derive(Debug, Default)]
+pub(super) struct Latest(ArcSwapOption<(CaptureId, Directory)>);
+
+impl Latest {
+    pub(super) fn set(&self, id: CaptureId, directory: Directory) {
+        self.0.store(Some(Arc::new((id, directory))));
+    }
+
+    /// The directory of the capture `id`; `None` if this is not the latest capture.
+    pub(super) fn directory_of(&self, id: &CaptureId) -> Option<Directory> {
+        let latest = self.0.load_full();
+        let latest = latest.filter(|latest| latest.0 == *id);
+        latest.map(|latest| latest.1.clone())
+    }
+
+    /// The latest capture on disk; `None` if there is none, or if it cannot be read. Blocks for
+    /// some file operations.
+    pub(super) fn kept(&self) -> Option<Kept> {
+        let latest = self.0.load_full()?;
+        let (id, directory) = &*latest;
+        directory.kept(id.clone()).ok()
+    }
+}
