@@ -71,7 +71,8 @@ fn tls_keys(tls: &ServerTls) -> (Vec<&Path>, Vec<&Path>, Vec<&Path>, bool) {
     )
 }
 
-/// Replaces the contents of the files in `kept` by the contents that `newer` has for the same paths.
+/// Replaces the contents of the files in `kept` by the contents that `newer` has for the same
+/// paths.
 fn renew_contents(kept: &mut ServerTls, newer: &ServerTls) {
     let ServerTls {
         ca_file,
