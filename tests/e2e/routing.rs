@@ -221,6 +221,10 @@ async fn each_read_preference_uses_the_members_that_the_server_selection_specifi
             &[0],
         ),
         (doc! {"mode": "secondary"}, &[1, 2]),
+        (
+            doc! {"mode": "secondary", "maxStalenessSeconds": 0_i64},
+            &[1, 2],
+        ),
         (doc! {"mode": "secondary", "tags": [{"dc": "east"}]}, &[1]),
         (
             doc! {"mode": "secondary", "tags": [{"dc": "north"}, {"dc": "west"}]},

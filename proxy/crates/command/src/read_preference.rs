@@ -48,7 +48,7 @@ pub enum ReadPreferenceError {
     /// `tags` is not an array of documents, or a value in one of these documents is not a string.
     #[error("$readPreference tags must be an array of documents whose values are strings")]
     Tags,
-    /// `maxStalenessSeconds` is not a number, or is below the minimum of 90 seconds.
+    /// `maxStalenessSeconds` is not a number, or sets a limit below the minimum of 90 seconds.
     #[error("maxStalenessSeconds must be a number and at least 90")]
     MaxStaleness,
     /// The mode `primary` has tag sets or a maximum staleness.
@@ -158,8 +158,10 @@ fn parse_tag_sets(
 
 fn parse_staleness(value: ElementKind<'_>) -> Result<Option<Duration>, ReadPreferenceError> {
     match value.as_i64() {
-        // In a connection string, -1 means "no limit". Some drivers also send -1 in commands.
-        Some(-1) => Ok(None),
+        // In a connection string, -1 means "no limit". Some drivers also send -1 in commands. In a
+        // command, 0 means "no limit" for servers. The Java and Go drivers send the 0 of their
+        // users to routers.
+        Some(-1 | 0) => Ok(None),
         Some(seconds) if seconds >= MIN_STALENESS_SECONDS => {
             Ok(Some(Duration::from_secs(seconds.unsigned_abs())))
         }
@@ -192,6 +194,16 @@ mod tests {
             parse(doc! {"mode": "primary", "tags": [{}]}).unwrap().mode,
             Mode::Primary
         );
+    }
+
+    #[test]
+    fn a_maximum_staleness_of_0_means_no_limit() {
+        for mode in ["primary", "secondary", "nearest"] {
+            for zero in [bson::Bson::Int32(0), bson::Bson::Int64(0)] {
+                let parsed = parse(doc! {"mode": mode, "maxStalenessSeconds": zero}).unwrap();
+                assert_eq!((parsed.mode.as_str(), parsed.max_staleness), (mode, None));
+            }
+        }
     }
 
     #[test]
