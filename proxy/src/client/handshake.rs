@@ -2,7 +2,7 @@
 
 use std::{pin::pin, sync::Arc};
 
-use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use tokio::time::Instant;
 
 use super::{
@@ -21,6 +21,7 @@ use seawall_command::{
 };
 use seawall_stats::Stage;
 use seawall_transport::Sharer;
+use seawall_wire::Elements;
 
 impl Client {
     /// Serves a command of the handshake or the login.
@@ -86,9 +87,7 @@ impl Client {
         let reply = match command.spec.reply_before_login {
             ReplyBeforeLogin::Ping => rawdoc! { "ok": 1.0 },
             ReplyBeforeLogin::BuildInfo => self.build_info(),
-            ReplyBeforeLogin::ConnectionStatus => rawdoc! {
-                "authInfo": { "authenticatedUsers": [], "authenticatedUserRoles": [] }, "ok": 1.0,
-            },
+            ReplyBeforeLogin::ConnectionStatus => connection_status(command),
             ReplyBeforeLogin::GetLastError => {
                 ErrorReply::new(5_739_000, "getLastError command is not supported").to_document()
             }
@@ -444,4 +443,14 @@ impl Client {
 /// True if a hello has `exhaustAllowed` but no `maxAwaitTimeMS`. Servers refuse this.
 fn is_exhaust_misused(hello: &RawDocument, reply_to: ReplyTo) -> bool {
     reply_to.allows_exhaust() && !matches!(hello.get("maxAwaitTimeMS"), Ok(Some(_)))
+}
+
+/// The reply to a `connectionStatus` of a client without a user.
+fn connection_status(command: &Command<'_>) -> RawDocumentBuf {
+    let mut info = rawdoc! { "authenticatedUsers": [], "authenticatedUserRoles": [] };
+    let shows_privileges = Elements::find(command.body, "showPrivileges");
+    if shows_privileges.is_some_and(|element| element.value.is_truthy()) {
+        info.append(cstr!("authenticatedUserPrivileges"), RawArrayBuf::new());
+    }
+    rawdoc! { "authInfo": info, "ok": 1.0 }
 }
