@@ -272,6 +272,33 @@ async fn clients_of_a_dropped_user_get_code_13_and_new_logins_fail() {
 }
 
 #[tokio::test]
+async fn a_client_whose_user_was_dropped_can_run_commands_that_need_no_login_as_on_a_server() {
+    let seawall = seawall("").await;
+    let direct = server().await.raw_client().await.unwrap();
+    let mut replies = Vec::new();
+    for mut client in [connect(&seawall).await, direct] {
+        let dropped = writer().await;
+        let outcome = client.login(&dropped.login()).await.unwrap();
+        assert!(outcome.is_authenticated(), "{outcome:?}");
+        assert!(find(&mut client, &dropped.name).await.is_ok());
+        drop_user(&root().await, &dropped).await;
+        let refused = find(&mut client, &dropped.name).await;
+        assert_eq!(refused.code(), Some(13), "{refused:?}");
+        let commands = [
+            doc! { "ping": 1 },
+            doc! { "buildInfo": 1 },
+            doc! { "connectionStatus": 1, "showPrivileges": true },
+        ];
+        let mut bodies = Vec::new();
+        for command in commands {
+            bodies.push(client.expect_ok("admin", command).await.body);
+        }
+        replies.push(bodies);
+    }
+    assert_eq!(replies[0], replies[1]);
+}
+
+#[tokio::test]
 async fn a_client_whose_user_was_dropped_can_log_in_as_another_user_as_on_a_server() {
     let seawall = seawall("").await;
     let direct = server().await.raw_client().await.unwrap();

@@ -1,6 +1,6 @@
 //! Serves the commands of the handshake and of the login, to which Seawall itself replies.
 
-use std::{pin::pin, sync::Arc};
+use std::{net::IpAddr, pin::pin, sync::Arc};
 
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use tokio::time::Instant;
@@ -20,7 +20,7 @@ use seawall_command::{
     table::ReplyBeforeLogin,
 };
 use seawall_stats::Stage;
-use seawall_transport::Sharer;
+use seawall_transport::{LARGE_MESSAGE_BYTES, Sharer};
 use seawall_wire::Elements;
 
 impl Client {
@@ -75,9 +75,32 @@ impl Client {
         self.reply_locally(command, reply_to, &reply, now).await
     }
 
-    /// Replies to a command of a client that must log in. Seawall replies itself, because it
-    /// forwards no command before the login. The reply is an error if a server would require a
-    /// login. Also replies to a `buildInfo` that arrives as an `OP_QUERY`.
+    /// The identity with which a server runs a command; `None` if Seawall replies itself. Seawall
+    /// replies itself in three cases: to a client that must log in, to a command that needs no
+    /// login if the client has lost its login ([`has_lost_login`]), and to `getLastError` if the
+    /// servers still support it. A server would report the last operation of its connection, which
+    /// may be another client's operation.
+    pub(super) fn operator(&mut self, command: &Command<'_>) -> Option<Arc<Identity>> {
+        let identity = self.current_identity()?;
+        let is_local = match command.spec.reply_before_login {
+            ReplyBeforeLogin::Refusal => false,
+            ReplyBeforeLogin::Ping
+            | ReplyBeforeLogin::BuildInfo
+            | ReplyBeforeLogin::ConnectionStatus => {
+                // Seawall searches the whole command, so the command must not be long.
+                command.body.len() <= LARGE_MESSAGE_BYTES && has_lost_login(&identity, self.peer.ip)
+            }
+            ReplyBeforeLogin::GetLastError => {
+                let snapshot = self.shared.routing.topology.snapshot();
+                snapshot.description.knows_get_last_error()
+            }
+        };
+        (!is_local).then_some(identity)
+    }
+
+    /// Replies to a command for which the client has no [`Self::operator`]. Seawall replies itself,
+    /// because it forwards no command before the login. The reply is an error if a server would
+    /// require a login. Also replies to a `buildInfo` that arrives as an `OP_QUERY`.
     pub(super) async fn serve_unauthenticated(
         &mut self,
         command: &Command<'_>,
@@ -453,4 +476,16 @@ fn connection_status(command: &Command<'_>) -> RawDocumentBuf {
         info.append(cstr!("authenticatedUserPrivileges"), RawArrayBuf::new());
     }
     rawdoc! { "authInfo": info, "ok": 1.0 }
+}
+
+/// True if a client at `peer`, which has logged in as the user of `identity`, is no longer logged
+/// in: the user was dropped, or the user's `authenticationRestrictions` no longer permit the
+/// client. A server then runs only commands that need no login.
+fn has_lost_login(identity: &Identity, peer: Option<IpAddr>) -> bool {
+    match identity.status() {
+        IdentityStatus::Good => !identity.permits(peer),
+        IdentityStatus::Gone => true,
+        // Seawall closes the connection of this client, so that the client logs in again.
+        IdentityStatus::Refused => false,
+    }
 }

@@ -673,18 +673,6 @@ impl Client {
         self.identity.clone()
     }
 
-    /// The identity with which a server runs a command; `None` if Seawall replies itself. Seawall
-    /// replies itself to a client that must log in, and to `getLastError` if the servers still
-    /// support it: a server would report the last operation of its connection, which may be another
-    /// client's operation.
-    fn operator(&mut self, command: &Command<'_>) -> Option<Arc<Identity>> {
-        let is_local = command.spec.reply_before_login == ReplyBeforeLogin::GetLastError && {
-            let snapshot = self.shared.routing.topology.snapshot();
-            snapshot.description.knows_get_last_error()
-        };
-        self.current_identity().filter(|_| !is_local)
-    }
-
     /// Removes or sets the anonymous identity, if the deployment's access control has changed.
     fn update_identity(&mut self) {
         let is_over = |i: &Arc<Identity>| i.is_anonymous() && i.status() != IdentityStatus::Good;
