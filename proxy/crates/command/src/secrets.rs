@@ -1,5 +1,7 @@
 //! Finds commands that may contain secrets, or whose replies may contain secrets. With any
 //! configuration, the slow log and captures never contain the values of such a command or reply.
+//! The slow log also never contains the values of commands of Queryable Encryption. Their replies
+//! contain only encrypted values. Captures contain these commands, because a replay needs them.
 
 use bson::raw::{RawBsonRef, RawDocument};
 use memchr::memmem;
@@ -22,6 +24,10 @@ const OPLOG: &str = "oplog.rs";
 /// The field that lists the namespaces of a `bulkWrite`.
 const NAMESPACES: &str = "nsInfo";
 
+/// The field that drivers add to each command of Queryable Encryption. In a `bulkWrite`, it is in
+/// the elements of [`NAMESPACES`].
+const ENCRYPTION_INFORMATION: &str = "encryptionInformation";
+
 /// True if the values of the command and of its reply cannot be secrets. In the databases `admin`
 /// and `local`, servers store users and record changes of users, so a reply may contain keys of
 /// users. For these databases, the result is false for `getMore`, `aggregate` and `explain`, and
@@ -34,26 +40,49 @@ pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
         return false;
     };
     let reads_documents = match spec.syntax {
-        Syntax::Explain | Syntax::BulkWrite | Syntax::Aggregate
-            if !command_may_be_shown(command) =>
-        {
+        Syntax::Explain | Syntax::BulkWrite | Syntax::Aggregate if !lacks_secrets(command) => {
             return false;
         }
         Syntax::Explain | Syntax::Aggregate if contains(command.body, OPLOG) => return false,
         // A `getMore` names its collection in another field: its first field is the cursor's id.
         Syntax::GetMore | Syntax::Aggregate | Syntax::Explain => true,
         _ if spec.is_secret => return false,
-        // The other commands need no call of `command_may_be_shown`. It returns false only if
-        // `is_secret` is true, or if the command is on `admin` and may name a collection. In both
-        // cases, the result here is also false.
+        // The other commands need no call of `lacks_secrets`. It returns false only if `is_secret`
+        // is true, or if the command is on `admin` and may name a collection. In both cases, the
+        // result here is also false.
         _ => may_name_collection(target),
     };
     !reads_documents || !is_on(command.body, &[USERS_DATABASE, OPLOG_DATABASE])
 }
 
+/// True if a log may contain the command's values: they cannot be secrets, and the command is not
+/// one of Queryable Encryption.
+pub fn command_may_be_shown(command: &CommandBytes<'_>) -> bool {
+    lacks_secrets(command) && !is_of_queryable_encryption(command)
+}
+
+/// True if the command is one of Queryable Encryption. The values in its documents and filters
+/// contain tokens: keys with which a server finds encrypted values and removes the outer layer of
+/// their encryption. For this reason, servers omit such commands from their logs. Also true if the
+/// command cannot be read.
+fn is_of_queryable_encryption(command: &CommandBytes<'_>) -> bool {
+    let body = RawDocument::from_bytes(command.body);
+    let (Ok(body), Some((spec, target))) = (body, named(command.body)) else {
+        return true;
+    };
+    let has_field = |body: &RawDocument| !matches!(body.get(ENCRYPTION_INFORMATION), Ok(None));
+    match (spec.syntax, target) {
+        (Syntax::BulkWrite, _) => namespaces_contain(command, body, ENCRYPTION_INFORMATION),
+        (Syntax::Explain, RawBsonRef::Document(explained)) => {
+            has_field(explained) || has_field(body)
+        }
+        _ => has_field(body),
+    }
+}
+
 /// True if the command's values cannot be secrets. The values of an unknown command may be secrets:
 /// a server may know the command, or the client may have misspelled `createUser`.
-pub fn command_may_be_shown(command: &CommandBytes<'_>) -> bool {
+fn lacks_secrets(command: &CommandBytes<'_>) -> bool {
     let Some((mut spec, mut target)) = named(command.body) else {
         return false;
     };
@@ -93,12 +122,7 @@ fn may_be_of_users(
     match syntax {
         Syntax::BulkWrite => {
             // Each write of a `bulkWrite` may go to any of its namespaces.
-            let sequences = command.sequences.iter();
-            let named = sequences.filter(|sequence| sequence.identifier == NAMESPACES.as_bytes());
-            let mut in_sequences = named.map(|sequence| sequence.documents);
-            let prefix = format!("{USERS_DATABASE}.");
-            in_sequences.any(|documents| contains(documents, &prefix))
-                || field_contains(body, NAMESPACES, &prefix)
+            namespaces_contain(command, body, &format!("{USERS_DATABASE}."))
         }
         // `$merge` and `$out` may write to any database.
         Syntax::Aggregate => {
@@ -124,6 +148,14 @@ fn is_on(body: &[u8], databases: &[&str]) -> bool {
     }
 }
 
+/// True if the list of namespaces of a `bulkWrite` contains `text` at any depth. `body` is the body
+/// of the command.
+fn namespaces_contain(command: &CommandBytes<'_>, body: &RawDocument, text: &str) -> bool {
+    let sequences = command.sequences.iter();
+    let mut lists = sequences.filter(|sequence| sequence.identifier == NAMESPACES.as_bytes());
+    lists.any(|list| contains(list.documents, text)) || field_contains(body, NAMESPACES, text)
+}
+
 /// True if the field `name` is an array that contains `text` at any depth. Also true if the field
 /// has another type or cannot be read. False if there is no such field.
 fn field_contains(body: &RawDocument, name: &str, text: &str) -> bool {
@@ -141,6 +173,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use bson::{Document, Uuid, doc};
+    use seawall_wire::Sequence;
 
     use super::*;
 
@@ -180,6 +213,48 @@ mod tests {
         ] {
             assert_eq!(is_shown(&command), expected, "{command}");
         }
+    }
+
+    /// A replay of a capture needs the commands of Queryable Encryption.
+    #[test]
+    fn commands_of_queryable_encryption_are_shown_in_captures_but_not_in_logs() {
+        let of = |mut command: Document| {
+            command.insert("encryptionInformation", doc! {"type": 1, "schema": {}});
+            command
+        };
+        let find = || of(doc! {"find": "people", "filter": {"ssn": "token"}});
+        let bulk = |namespace: Document| doc! {"bulkWrite": 1, "ops": [], "nsInfo": [namespace]};
+        for (mut command, expected) in [
+            (find(), (false, true)),
+            (
+                of(doc! {"insert": "people", "documents": []}),
+                (false, true),
+            ),
+            (
+                of(doc! {"aggregate": "people", "pipeline": []}),
+                (false, true),
+            ),
+            (doc! {"explain": find()}, (false, true)),
+            (of(doc! {"explain": {"find": "people"}}), (false, true)),
+            (bulk(of(doc! {"ns": "shop.people"})), (false, true)),
+            (bulk(doc! {"ns": "shop.people"}), (true, true)),
+            (doc! {"find": "encryptionInformation"}, (true, true)),
+        ] {
+            command.insert("$db", "shop");
+            assert_eq!(is_shown(&command), expected, "{command}");
+        }
+        // Drivers send the list of namespaces as a document sequence.
+        let body = doc! {"bulkWrite": 1, "$db": "admin"}.to_vec().unwrap();
+        let list = of(doc! {"ns": "shop.people"}).to_vec().unwrap();
+        let sequences = [Sequence {
+            identifier: NAMESPACES.as_bytes(),
+            documents: &list,
+        }];
+        let command = CommandBytes {
+            body: &body,
+            sequences: &sequences,
+        };
+        assert!(!command_may_be_shown(&command) && exchange_may_be_shown(&command));
     }
 
     #[test]
