@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, ReplicaSet, create_user},
@@ -103,6 +103,32 @@ fn batch(reply: &RawReply) -> Vec<Document> {
     batch
         .map(|event| event.as_document().unwrap().clone())
         .collect()
+}
+
+#[tokio::test]
+async fn a_get_more_with_an_invalid_max_time_ms_gets_the_error_of_a_server() {
+    let scene = Scene::start(8).await;
+    let direct = scene.set.raw_client(&scene.set.members()[0]);
+    let mut errors = Vec::new();
+    for mut client in [scene.client().await, direct.await.unwrap()] {
+        let cursor = watch(&mut client, doc! {}).await;
+        let mut of_client = Vec::new();
+        for max_time in [
+            Bson::Int32(-1),
+            Bson::Int64(1 << 40),
+            Bson::Double(50.5),
+            Bson::Boolean(true),
+            Bson::from("text"),
+        ] {
+            let mut command = more(cursor, None);
+            command.insert("maxTimeMS", max_time);
+            let reply = client.command(DB, command).await.unwrap();
+            let text = reply.body.get_str("errmsg").unwrap().to_owned();
+            of_client.push((reply.code(), text));
+        }
+        errors.push(of_client);
+    }
+    assert_eq!(errors[0], errors[1]);
 }
 
 #[tokio::test]

@@ -53,6 +53,8 @@ pub struct Command<'a> {
     pub read_preference: Option<&'a [u8]>,
     /// The client's time limit, `maxTimeMS`.
     pub max_time: Option<MaxTime>,
+    /// True if servers refuse the value of `maxTimeMS`.
+    pub has_invalid_max_time: bool,
     /// The field `collection`. In a `getMore`, it names the cursor's collection.
     pub collection: Option<&'a str>,
     /// The array `cursors`, as BSON bytes. In a `killCursors`, it contains the cursors' ids.
@@ -181,6 +183,7 @@ impl<'a> Command<'a> {
             in_transaction: false,
             read_preference: None,
             max_time: None,
+            has_invalid_max_time: false,
             collection: None,
             cursors: None,
             pipeline: None,
@@ -198,7 +201,10 @@ impl<'a> Command<'a> {
             b"startTransaction" => self.starts_transaction = value.is_truthy(),
             b"autocommit" => self.in_transaction = value == ElementKind::Bool(false),
             b"$readPreference" => self.read_preference = value.as_document(),
-            b"maxTimeMS" => self.max_time = max_time(value, offset),
+            b"maxTimeMS" => {
+                self.max_time = max_time(value, offset);
+                self.has_invalid_max_time = !is_max_time(value);
+            }
             b"collection" => self.collection = value.as_str(),
             b"cursors" => self.cursors = array(value),
             b"pipeline" => {
@@ -356,6 +362,13 @@ fn max_time(value: ElementKind<'_>, offset: usize) -> Option<MaxTime> {
     })
 }
 
+/// True if servers accept this value of `maxTimeMS`: a whole number from 0 to 2,147,483,647. Also
+/// true for every value of the type Decimal128, which [`Elements`] does not decode.
+fn is_max_time(value: ElementKind<'_>) -> bool {
+    let is_in_range = |milliseconds: i64| (0..=i64::from(i32::MAX)).contains(&milliseconds);
+    value == ElementKind::Other(kind::DECIMAL) || value.as_i64().is_some_and(is_in_range)
+}
+
 /// Checks a database name by the rules of servers on Linux.
 fn database_name(name: &[u8]) -> Result<&str, InspectError> {
     /// The maximum length of a database name, in bytes.
@@ -371,7 +384,7 @@ fn database_name(name: &[u8]) -> Result<&str, InspectError> {
 
 #[cfg(test)]
 mod tests {
-    use bson::{Binary, doc, spec::BinarySubtype};
+    use bson::{Binary, Bson, doc, spec::BinarySubtype};
 
     use super::*;
 
@@ -398,6 +411,34 @@ mod tests {
         assert_eq!((max_time.milliseconds, max_time.bson_type), (250, 16));
         assert_eq!(&bytes[max_time.offset..][..4], &250i32.to_le_bytes());
         assert!(command.read_preference.is_some());
+    }
+
+    #[test]
+    fn a_max_time_ms_is_invalid_if_servers_refuse_it() {
+        let largest = i64::from(i32::MAX);
+        let cases = [
+            (Bson::Int32(0), false),
+            (Bson::Int64(largest), false),
+            (Bson::Double(250.0), false),
+            (
+                Bson::Decimal128(bson::Decimal128::from_bytes([0; 16])),
+                false,
+            ),
+            (Bson::Int32(-1), true),
+            (Bson::Int64(largest + 1), true),
+            (Bson::Double(0.5), true),
+            (Bson::Boolean(true), true),
+            (Bson::Null, true),
+            (Bson::from("250"), true),
+        ];
+        for (value, expected) in cases {
+            let body = doc! {"getMore": 5i64, "maxTimeMS": value, "$db": "d"};
+            let bytes = body.to_vec().unwrap();
+            let command = Command::inspect(&bytes).unwrap();
+            assert_eq!(command.has_invalid_max_time, expected, "{body}");
+        }
+        let bytes = doc! {"getMore": 5i64, "$db": "d"}.to_vec().unwrap();
+        assert!(!Command::inspect(&bytes).unwrap().has_invalid_max_time);
     }
 
     #[test]

@@ -61,9 +61,10 @@ impl Wait {
 }
 
 impl Operation<'_> {
-    /// The operation's wait for data; `None` if the operation does not wait for data.
+    /// The operation's wait for data; `None` if the operation does not wait for data. A `getMore`
+    /// whose `maxTimeMS` is invalid does not wait: the server refuses it.
     pub(super) fn wait(&self, began: Instant) -> Option<Wait> {
-        if self.command.class != Class::GetMore {
+        if self.command.class != Class::GetMore || self.command.has_invalid_max_time {
             return None;
         }
         let pin = self.shared.routing.pins.cursor(self.cursor_id()?, began)?;
