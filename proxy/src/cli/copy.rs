@@ -8,10 +8,11 @@ use futures_util::TryStreamExt as _;
 use mongodb::{
     Client, Collection, Database,
     bson::{Document, doc, serialize_to_document},
-    error::ErrorKind,
+    error::{Error as DriverError, ErrorKind},
     options::{ClientOptions, CreateCollectionOptions},
     results::{CollectionSpecification, CollectionType},
 };
+use seawall_command::reports_server_failure;
 use seawall_console::{Exit, complain, print_line, say};
 use seawall_load::{Address, Target};
 use seawall_redact::{Mode, RedactError, Redactor};
@@ -78,7 +79,7 @@ enum CopyError {
         error: RedactError,
     },
     #[error(transparent)]
-    Driver(#[from] mongodb::error::Error),
+    Driver(#[from] DriverError),
     #[error(transparent)]
     Bson(#[from] bson::error::Error),
 }
@@ -354,7 +355,8 @@ impl Copier<'_> {
 
     /// Creates the indexes of the original collection. Values in partial index filters are replaced
     /// by pseudonyms. An index that the server refuses, because it cannot be built on pseudonyms
-    /// (such as a geospatial index), is reported and skipped.
+    /// (such as a geospatial index), is reported and skipped. The copy ends if the server could not
+    /// create an index for another reason.
     async fn indexes(&self, name: &str) -> Result<u64, CopyError> {
         let list = self.from.run_cursor_command(doc! { "listIndexes": name });
         let indexes: Vec<Document> = list.await?.try_collect().await?;
@@ -369,7 +371,7 @@ impl Copier<'_> {
             let command = self.create_index(name, &index)?;
             match self.to.run_raw_command(command).await {
                 Ok(_) => created += 1,
-                Err(error) if matches!(*error.kind, ErrorKind::Command(_)) => say(&format!(
+                Err(error) if is_refusal(&error) => say(&format!(
                     "{}: index {index_name} skipped: {error}",
                     self.namespace
                 )),
@@ -393,6 +395,12 @@ impl Copier<'_> {
             OpMsg::parse(&message).map_err(|_| self.not_redacted(RedactError::Malformed))?;
         Ok(RawDocumentBuf::from_bytes(parsed.body.to_vec())?)
     }
+}
+
+/// True if the server refuses the command itself. False if the command failed because of the server
+/// or the network, for example because the server is no longer the primary.
+fn is_refusal(error: &DriverError) -> bool {
+    matches!(&*error.kind, ErrorKind::Command(command) if !reports_server_failure(command.code))
 }
 
 /// The options of a collection that its copy does not have.
@@ -597,9 +605,16 @@ mod tests {
         assert_eq!(lost, expected);
     }
 
+    /// 67 is `CannotCreateIndex`, 10107 `NotWritablePrimary` and 11602
+    /// `InterruptedDueToReplStateChange`. Without a code, the server closes the connection.
     #[tokio::test]
     async fn an_index_is_skipped_only_if_the_server_refuses_it() {
-        for (is_refused, expected) in [(true, Some(0)), (false, None)] {
+        for (code, expected) in [
+            (Some(67), Some(0)),
+            (Some(10_107), None),
+            (Some(11_602), None),
+            (None, None),
+        ] {
             let script = move |command: &RawDocument| {
                 if command.get_str("listIndexes").is_ok() {
                     return Response::Reply(rawdoc! { "ok": 1, "cursor": {
@@ -608,10 +623,10 @@ mod tests {
                         "firstBatch": [{ "v": 2, "key": { "a": 1 }, "name": "a_1" }],
                     } });
                 }
-                match command.get_str("createIndexes").is_ok() {
-                    true if is_refused => Response::Reply(rawdoc! { "ok": 0, "code": 67 }),
-                    true => Response::Close,
-                    false => Response::Reply(hello()),
+                match (command.get_str("createIndexes").is_ok(), code) {
+                    (true, Some(code)) => Response::Reply(rawdoc! { "ok": 0, "code": code }),
+                    (true, None) => Response::Close,
+                    (false, _) => Response::Reply(hello()),
                 }
             };
             let server = ScriptedServer::start(move || script).await;
@@ -622,7 +637,7 @@ mod tests {
                 to: shop,
                 namespace: "shop.orders".to_owned(),
             };
-            assert_eq!(copier.indexes("orders").await.ok(), expected);
+            assert_eq!(copier.indexes("orders").await.ok(), expected, "{code:?}");
         }
     }
 
