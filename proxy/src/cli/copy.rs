@@ -78,6 +78,12 @@ enum CopyError {
         namespace: String,
         error: RedactError,
     },
+    #[error("{namespace}: the target may lose the index {index}: write concern error {code}")]
+    WriteConcern {
+        namespace: String,
+        index: String,
+        code: i32,
+    },
     #[error(transparent)]
     Driver(#[from] DriverError),
     #[error(transparent)]
@@ -89,7 +95,8 @@ impl CopyError {
         match self {
             Self::Key(_) | Self::Uri(_) | Self::NotLoopback | Self::NotEmpty(_) => Exit::Usage,
             Self::NoCollection(_) | Self::RemoteMember(_) => Exit::Usage,
-            Self::Redact { .. } | Self::Driver(_) | Self::Bson(_) => Exit::Unavailable,
+            Self::Redact { .. } | Self::WriteConcern { .. } => Exit::Unavailable,
+            Self::Driver(_) | Self::Bson(_) => Exit::Unavailable,
         }
     }
 }
@@ -370,7 +377,10 @@ impl Copier<'_> {
             index.remove("ns");
             let command = self.create_index(name, &index)?;
             match self.to.run_raw_command(command).await {
-                Ok(_) => created += 1,
+                Ok(reply) => {
+                    self.check_write_concern(&index_name, &reply)?;
+                    created += 1;
+                }
                 Err(error) if is_refusal(&error) => say(&format!(
                     "{}: index {index_name} skipped: {error}",
                     self.namespace
@@ -379,6 +389,20 @@ impl Copier<'_> {
             }
         }
         Ok(created)
+    }
+
+    /// Fails if the reply to `createIndexes` has a write concern error. The server has then created
+    /// the index, but may have stepped down before the other members had it. For other writes, the
+    /// driver checks this.
+    fn check_write_concern(&self, index: &str, reply: &Document) -> Result<(), CopyError> {
+        match reply.get_document("writeConcernError") {
+            Ok(error) => Err(CopyError::WriteConcern {
+                namespace: self.namespace.clone(),
+                index: index.to_owned(),
+                code: error.get_i32("code").unwrap_or(0),
+            }),
+            Err(_) => Ok(()),
+        }
     }
 
     /// The command that creates an index. Values in the command are replaced by pseudonyms in the
@@ -605,17 +629,13 @@ mod tests {
         assert_eq!(lost, expected);
     }
 
-    /// 67 is `CannotCreateIndex`, 10107 `NotWritablePrimary` and 11602
-    /// `InterruptedDueToReplStateChange`. Without a code, the server closes the connection.
-    #[tokio::test]
-    async fn an_index_is_skipped_only_if_the_server_refuses_it() {
-        for (code, expected) in [
-            (Some(67), Some(0)),
-            (Some(10_107), None),
-            (Some(11_602), None),
-            (None, None),
-        ] {
-            let script = move |command: &RawDocument| {
+    /// Copies the index of a collection to a server that replies to `createIndexes` with `reply`.
+    /// If `reply` is `None`, the server closes the connection. Returns the number of copied
+    /// indexes.
+    async fn copy_index(reply: Option<RawDocumentBuf>) -> Result<u64, CopyError> {
+        let script = move || {
+            let reply = reply.clone();
+            move |command: &RawDocument| {
                 if command.get_str("listIndexes").is_ok() {
                     return Response::Reply(rawdoc! { "ok": 1, "cursor": {
                         "id": 0_i64,
@@ -623,21 +643,50 @@ mod tests {
                         "firstBatch": [{ "v": 2, "key": { "a": 1 }, "name": "a_1" }],
                     } });
                 }
-                match (command.get_str("createIndexes").is_ok(), code) {
-                    (true, Some(code)) => Response::Reply(rawdoc! { "ok": 0, "code": code }),
-                    (true, None) => Response::Close,
-                    (false, _) => Response::Reply(hello()),
+                match command.get_str("createIndexes").is_ok() {
+                    true => reply.clone().map_or(Response::Close, Response::Reply),
+                    false => Response::Reply(hello()),
                 }
-            };
-            let server = ScriptedServer::start(move || script).await;
-            let shop = client(&server).await.database("shop");
-            let copier = Copier {
-                redactor: &Redactor::new(b"a key with more than sixteen bytes", Mode::Ordered),
-                from: shop.clone(),
-                to: shop,
-                namespace: "shop.orders".to_owned(),
-            };
-            assert_eq!(copier.indexes("orders").await.ok(), expected, "{code:?}");
+            }
+        };
+        let server = ScriptedServer::start(script).await;
+        let shop = client(&server).await.database("shop");
+        let copier = Copier {
+            redactor: &Redactor::new(b"a key with more than sixteen bytes", Mode::Ordered),
+            from: shop.clone(),
+            to: shop,
+            namespace: "shop.orders".to_owned(),
+        };
+        copier.indexes("orders").await
+    }
+
+    /// 67 is `CannotCreateIndex`, 10107 `NotWritablePrimary` and 11602
+    /// `InterruptedDueToReplStateChange`.
+    #[tokio::test]
+    async fn an_index_is_skipped_only_if_the_server_refuses_it() {
+        let refusal = |code: i32| Some(rawdoc! { "ok": 0, "code": code });
+        for (reply, expected) in [
+            (refusal(67), Some(0)),
+            (refusal(10_107), None),
+            (refusal(11_602), None),
+            (None, None),
+        ] {
+            let copied = copy_index(reply.clone()).await;
+            assert_eq!(copied.ok(), expected, "{reply:?}");
+        }
+    }
+
+    /// 189 is `PrimarySteppedDown`.
+    #[tokio::test]
+    async fn a_copy_ends_if_the_target_may_lose_an_index_that_it_has_created() {
+        let created = copy_index(Some(rawdoc! { "ok": 1 })).await;
+        assert_eq!(created.ok(), Some(1));
+        let failed = rawdoc! { "ok": 1, "writeConcernError": { "code": 189 } };
+        match copy_index(Some(failed)).await {
+            Err(CopyError::WriteConcern { index, code, .. }) => {
+                assert_eq!((&*index, code), ("a_1", 189));
+            }
+            other => panic!("{other:?}"),
         }
     }
 
