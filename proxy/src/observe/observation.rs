@@ -264,15 +264,28 @@ impl<'a> Observation<'a> {
 }
 
 impl Recorder {
-    /// Begins the observation of an operation that a server will run. `now` is when the last byte
-    /// of its command was read.
+    /// Begins the observation of an operation that a server will run, if its user is not known.
+    /// `now` is when the last byte of its command was read.
     pub fn begin(
         &self,
         input: &CommandBytes<'_>,
         request_bytes: usize,
         now: Instant,
     ) -> Observation<'_> {
-        let rows = self.rows_of(input, CommandKind::Operation);
+        self.begin_for(("", ""), input, request_bytes, now)
+    }
+
+    /// Begins the observation of an operation that a server will run. `user` is the name of the
+    /// client's user, and the authentication database of this user. Both are empty for a client
+    /// that need not log in. `now` is when the last byte of the operation's command was read.
+    pub(crate) fn begin_for(
+        &self,
+        user: (&str, &str),
+        input: &CommandBytes<'_>,
+        request_bytes: usize,
+        now: Instant,
+    ) -> Observation<'_> {
+        let rows = self.rows_of(input, CommandKind::Operation(user));
         let mut observation = Observation::begin(self, rows, request_bytes, now);
         observation.set_statements(statements(input));
         observation

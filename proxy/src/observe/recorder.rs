@@ -20,7 +20,7 @@ use super::{
     logins::Logins,
     metric_handles::Metrics,
     metric_name::MetricName,
-    names::NameTable,
+    names::{CommandUser, NameTable},
     registry::{OTHER, Registry},
     shards::Shards,
     slow_ring::SlowNotes,
@@ -74,9 +74,9 @@ impl fmt::Debug for Recorder {
 /// The kind of a command, which decides which row counts the command. The database and collection
 /// names in a handshake command never get a row, except the database `admin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CommandKind {
-    /// A command that a server runs, except a command of the handshake.
-    Operation,
+pub(super) enum CommandKind<'a> {
+    /// A command of this user that a server runs, except a command of the handshake.
+    Operation(CommandUser<'a>),
     /// A command of the handshake, or a command to which Seawall itself replies, for example
     /// because the client has not logged in yet.
     Handshake,
@@ -118,9 +118,9 @@ impl Recorder {
     }
 
     /// Finds the rows that count a command.
-    pub(super) fn rows_of(&self, input: &CommandBytes<'_>, kind: CommandKind) -> RowIndexes {
+    pub(super) fn rows_of(&self, input: &CommandBytes<'_>, kind: CommandKind<'_>) -> RowIndexes {
         let counts_shapes =
-            kind == CommandKind::Operation && self.counts_shapes.load(Ordering::Relaxed);
+            kind != CommandKind::Handshake && self.counts_shapes.load(Ordering::Relaxed);
         let generation = self.generation.load(Ordering::Acquire);
         let mut shard = self.shards.mine();
         if shard.generation != generation || shard.rows.len() >= MAX_CACHED_ROWS {
@@ -129,7 +129,7 @@ impl Recorder {
             shard.names = self.names.learned();
         }
         let fingerprint = match kind {
-            CommandKind::Operation => fingerprint(input, shard.names.as_deref()),
+            CommandKind::Operation(_) => fingerprint(input, shard.names.as_deref()),
             CommandKind::Handshake => without_names(&seawall_shape::fingerprint(input)),
         };
         let key = (fingerprint.shape, counts_shapes);
@@ -145,7 +145,10 @@ impl Recorder {
         }
         let names = shard.names.clone();
         drop(shard);
-        if counts_shapes && self.learn_names(input) {
+        if counts_shapes
+            && let CommandKind::Operation(user) = kind
+            && self.learn_names(user, input)
+        {
             return self.rows_of(input, kind);
         }
         let now = SystemTime::now();
@@ -168,10 +171,10 @@ impl Recorder {
         rows
     }
 
-    /// Counts the field names in a command. True if there are now too many names below a field
-    /// path: from now on, these names count as data, so the command has another shape.
-    fn learn_names(&self, input: &CommandBytes<'_>) -> bool {
-        let learned = self.names.add_names(input);
+    /// Counts the field names in a user's command. True if there are now too many names below a
+    /// field path: from now on, these names count as data, so the command has another shape.
+    fn learn_names(&self, user: CommandUser<'_>, input: &CommandBytes<'_>) -> bool {
+        let learned = self.names.add_names(user, input);
         if learned > 0 {
             self.metrics
                 .counter(MetricName::FingerprintNamesLearnedTotal, vec![])

@@ -63,12 +63,14 @@ impl Client {
         let input = input(parsed, &sequences);
         let (shared, connected, captured) = (&self.shared, &self.connected, &mut self.captured);
         let (size, bytes) = (message.header.message_length, message.bytes.len());
+        let user = (identity.name(), identity.source());
         // The recording and the observation each need a pass over the whole command. For a long
         // command, the passes wait for a turn (`Heavy::walk`).
         let mut begin = || {
             let arrived = arrived(message, command, &input, now);
             let recording = record_command(&shared.captures, captured, connected, &arrived);
-            (recording, shared.recorder.begin(&input, size, now))
+            let observation = shared.recorder.begin_for(user, &input, size, now);
+            (recording, observation)
         };
         let (recording, mut observation) = match Heavy::is_long_walk(bytes) {
             false => begin(),
