@@ -16,8 +16,8 @@ use foldhash::fast::RandomState;
 use tokio::{sync::oneshot, time::Instant};
 
 pub use self::snapshot::Waits;
-use self::state::PoolState;
 pub(crate) use self::state::Suspicion;
+use self::{growth::RoomSearches, state::PoolState};
 use super::{
     CheckOutError, Limits, Overload, Renewal,
     demand::{Demand, Need},
@@ -137,6 +137,9 @@ pub(super) struct Inner {
     last_suspected: Option<Instant>,
     /// Returns true if an available connection has ended.
     has_ended: fn(&mut Connection) -> bool,
+    /// Number of searches for an available connection to close for another user.
+    #[cfg(test)]
+    pub(super) room_searches: usize,
 }
 
 impl Inner {
@@ -170,6 +173,8 @@ impl Inner {
             expires_at: None,
             last_suspected: None,
             has_ended,
+            #[cfg(test)]
+            room_searches: 0,
         }
     }
 
@@ -420,11 +425,12 @@ impl Inner {
             let count = self.turns.len().min(MAX_USERS_GROWN);
             let ids: Vec<_> = self.turns.iter().copied().take(count).collect();
             self.turns.rotate_left(count);
+            let mut searches = RoomSearches::default();
             for id in ids {
                 if let Some(user) = self.users.get_mut(&id) {
                     user.note_late_command(now);
                 }
-                self.grow(id, &mut todo);
+                self.grow_in(&mut searches, id, &mut todo);
             }
         }
         Some((update, todo))
@@ -563,9 +569,10 @@ impl Inner {
             });
         }
         let ids: Vec<_> = self.users.keys().copied().collect();
+        let mut searches = RoomSearches::default();
         for id in ids {
             self.list(id);
-            self.use_room(id, &mut todo);
+            self.use_room_in(&mut searches, id, &mut todo);
         }
         let short = self.users.iter();
         let short = short.filter(|(_, user)| user.is_short(&self.limits, now));

@@ -8,7 +8,10 @@ use tokio::time::Instant;
 use super::{
     CheckOutError, Limits, Overload,
     inner::{Inner, Start, Suspicion},
-    tests::{CLIENT, WAIT, connection, identity, inner, limits, obtain, reasons, suspect, wait},
+    slots_tests::fixed,
+    tests::{
+        CLIENT, WAIT, connection, identity, inner, limits, obtain, reasons, suspect, use_once, wait,
+    },
 };
 use seawall_auth::Identity;
 use seawall_transport::connection::Generation;
@@ -90,6 +93,37 @@ async fn below_the_connection_limit_no_connection_is_closed_for_another_user() {
     let todo = inner.give_back(users[0].id(), held, None, now);
     assert_eq!(reasons(&todo), []);
     assert_eq!(inner.recover(now, now).establish.len(), 1);
+    inner.check_invariants();
+}
+
+/// At the connection limit, a user can get a connection if the pool closes an available connection
+/// of another user. The search for such a connection examines all users, and locks the pool.
+#[tokio::test(start_paused = true)]
+async fn maintenance_and_recovery_search_once_for_a_connection_to_close_if_many_users_wait() {
+    let now = Instant::now();
+    let mut inner = inner(Limits {
+        concurrency: fixed(1),
+        wait_queue_size: 100,
+        ..limits()
+    });
+    let [busy, others @ ..] = ["busy", "a", "b", "c"].map(identity);
+    for user in &others {
+        use_once(&mut inner, user, now);
+    }
+    // This operation has the only slot. So the operations of the other users wait, although these
+    // users have available connections.
+    let _held = obtain(&mut inner, &busy, now);
+    let crowd: Vec<_> = (0..50).map(|n| identity(&format!("u{n}"))).collect();
+    let users = others.iter().chain(&crowd);
+    let _waits: Vec<_> = users
+        .map(|user| wait(&mut inner, user, CLIENT, now).0)
+        .collect();
+    let before = inner.room_searches;
+    assert!(inner.maintain(now, |_| false).establish.is_empty());
+    assert_eq!(inner.room_searches - before, 1);
+    assert_eq!(suspect(&mut inner, &busy, now), Suspicion::Probe);
+    assert!(inner.recover(now, now).establish.is_empty());
+    assert_eq!(inner.room_searches - before, 2);
     inner.check_invariants();
 }
 

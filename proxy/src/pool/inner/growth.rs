@@ -34,6 +34,26 @@ const MAX_PENDING_FOR_REFILL: usize = 8;
 /// During the search, the pool is locked.
 const MAX_USERS_TRIED: usize = 8;
 
+/// The searches of [`Inner::make_room`] in one pass over many users. Each search examines all
+/// users. During a pass, no operation begins or ends. So after a search has found that no user can
+/// spare a connection, the pass needs no further search for an operation of the same kind.
+#[derive(Debug, Default)]
+pub(super) struct RoomSearches {
+    /// True if no user can spare a connection for an ordinary operation.
+    has_failed: bool,
+    /// True if no user can spare a connection for an urgent operation.
+    has_failed_for_urgent: bool,
+}
+
+impl RoomSearches {
+    fn failure_mut(&mut self, is_urgent: bool) -> &mut bool {
+        match is_urgent {
+            true => &mut self.has_failed_for_urgent,
+            false => &mut self.has_failed,
+        }
+    }
+}
+
 impl Inner {
     /// Decides if `connection`, which user `id` no longer uses, is closed so that another user can
     /// get a connection. Rotates `turns` to this other user. The connection is closed only in two
@@ -140,15 +160,30 @@ impl Inner {
     /// Establishes connections after the number of connections has fallen: first for the next user
     /// in `turns` that needs one, then for user `id`.
     pub(super) fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
+        self.use_room_in(&mut RoomSearches::default(), id, todo);
+    }
+
+    /// Like [`Self::use_room`], in a pass over many users.
+    pub(super) fn use_room_in(
+        &mut self,
+        searches: &mut RoomSearches,
+        id: IdentityId,
+        todo: &mut Todo,
+    ) {
         if let Some((next, _)) = self.next_to_grow(|user| user.waiters.oldest()) {
-            self.grow(next, todo);
+            self.grow_in(searches, next, todo);
             self.turns.rotate_left(1);
         }
-        self.grow(id, todo);
+        self.grow_in(searches, id, todo);
     }
 
     /// Establishes the connections that a user's waiters need, as far as the limits allow.
     pub(super) fn grow(&mut self, id: IdentityId, todo: &mut Todo) {
+        self.grow_in(&mut RoomSearches::default(), id, todo);
+    }
+
+    /// Like [`Self::grow`], in a pass over many users.
+    pub(super) fn grow_in(&mut self, searches: &mut RoomSearches, id: IdentityId, todo: &mut Todo) {
         if self.state != PoolState::Ready {
             return;
         }
@@ -158,7 +193,8 @@ impl Inner {
             .get(&id)
             .is_some_and(|user| user.wants_more(&self.limits, room))
         {
-            if self.total >= self.limits.max_server_connections && !self.make_room(id, todo) {
+            let is_full = self.total >= self.limits.max_server_connections;
+            if is_full && !self.make_room(searches, id, todo) {
                 return;
             }
             self.begin_connection(id, todo);
@@ -211,23 +247,26 @@ impl Inner {
     /// User `id` may need the connection for an urgent operation, such as a commit. Then the other
     /// user keeps only the connections that its waiters can use now. The waiters that cannot use a
     /// connection until later may themselves have to wait until the urgent operation ends.
-    fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
+    fn make_room(&mut self, searches: &mut RoomSearches, id: IdentityId, todo: &mut Todo) -> bool {
         let user = self.users.get(&id);
         let is_urgent = user.is_some_and(User::lacks_urgent_connection);
+        let has_failed = searches.failure_mut(is_urgent);
+        if *has_failed {
+            return false;
+        }
+        #[cfg(test)]
+        {
+            self.room_searches += 1;
+        }
+        let mut is_found = false;
         let others = self.users.values().filter(|user| {
-            let other = user.identity.id();
-            let room = self.room(other);
-            let room = match is_urgent {
-                true => room.now(),
-                false => Room {
-                    left: usize::MAX,
-                    ..room
-                },
-            };
-            other != id && user.available.len() > user.needed(&self.limits, room)
+            let can_spare = self.can_spare(user, is_urgent);
+            is_found |= can_spare;
+            can_spare && user.identity.id() != id
         });
         let longest = others.min_by_key(|user| user.available.first().map(|c| c.last_used_at));
         let longest = longest.map(|user| user.identity.id());
+        *has_failed = !is_found;
         let Some(user) = longest.and_then(|id| self.users.get_mut(&id)) else {
             return false;
         };
@@ -235,6 +274,23 @@ impl Inner {
             .push((user.available.remove(0), CloseReason::GaveWay));
         self.total -= 1;
         true
+    }
+
+    /// True if a user has more available connections than its waiters can use, see
+    /// [`Self::make_room`].
+    fn can_spare(&self, user: &User, is_urgent: bool) -> bool {
+        if user.available.is_empty() {
+            return false;
+        }
+        let room = self.room(user.identity.id());
+        let room = match is_urgent {
+            true => room.now(),
+            false => Room {
+                left: usize::MAX,
+                ..room
+            },
+        };
+        user.available.len() > user.needed(&self.limits, room)
     }
 
     /// True if the pool is not closed and was not cleared since `generation`. A connection of
@@ -360,7 +416,7 @@ impl Inner {
         let may_adopt = is_open
             && has_room
             && (self.total < self.limits.max_server_connections
-                || self.make_room(identity.id(), &mut todo));
+                || self.make_room(&mut RoomSearches::default(), identity.id(), &mut todo));
         if !may_adopt {
             todo.close.push((connection, CloseReason::GaveWay));
             return todo;

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{
     super::{CheckOutError, slots::ResetCause},
     Inner, Todo,
+    growth::RoomSearches,
 };
 use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
@@ -112,10 +113,16 @@ impl Inner {
             PoolState::Suspect { .. } | PoolState::Ready | PoolState::Closed => return todo,
         };
         self.state = PoolState::Ready;
+        if !was_suspect {
+            return todo;
+        }
         let ids: Vec<_> = self.users.keys().copied().collect();
-        for id in ids.into_iter().filter(|_| was_suspect) {
-            self.hand_over(id, now, &mut todo);
-            self.use_room(id, &mut todo);
+        for id in &ids {
+            self.hand_over(*id, now, &mut todo);
+        }
+        let mut searches = RoomSearches::default();
+        for id in ids {
+            self.use_room_in(&mut searches, id, &mut todo);
         }
         todo
     }
