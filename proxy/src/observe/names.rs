@@ -312,6 +312,7 @@ mod tests {
         }
         assert_eq!(table.learned().unwrap().len(), 1);
     }
+
     /// After 65 different field names below a field, Seawall counts these names as data. The number
     /// of such fields is limited.
     #[test]
