@@ -207,9 +207,10 @@ async fn the_connection_for_kill_op_is_replaced_after_a_minute() {
     assert_eq!(ids, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
 }
 
-/// The server does not speak TLS, so no login succeeds after the reload.
+/// Seawall sends `killOp` on an extra connection outside the pool. After the reload, no login
+/// succeeds, because the server does not speak TLS. So the second read is not ended.
 #[tokio::test(start_paused = true)]
-async fn the_connection_for_kill_op_is_replaced_after_a_tls_reload() {
+async fn the_connection_for_kill_op_is_closed_and_not_used_again_after_a_tls_reload() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;

@@ -107,7 +107,7 @@ async fn maintenance_closes_the_connections_of_users_that_no_client_can_use_any_
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_with_refused_keys_stay_open_while_operations_of_their_user_wait() {
+async fn connections_of_a_user_whose_keys_were_refused_stay_open_while_its_operations_wait() {
     let (mut inner, user, now) = (inner(with_minimum(1)), identity("u"), Instant::now());
     let held = obtain(&mut inner, &user, now);
     let (_wait, _) = wait(&mut inner, &user, CLIENT, now);
@@ -234,7 +234,7 @@ async fn a_closed_pool_establishes_no_connections_for_min_pool_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_attempt_from_before_a_clear_fails_no_waiter() {
+async fn a_failed_connection_attempt_that_began_before_the_pool_was_cleared_fails_no_waiter() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_first, todo) = wait(&mut inner, &user, CLIENT, now);
     let [(_, generation)] = &*todo.establish else {

@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 
 use seawall_auth::IdentityId;
 
-/// The slots of one user, and its operations that wait for a slot, as numbers.
+/// The number of slots that one user holds, and the number of its operations that wait for a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Holding {
     slots: usize,

@@ -112,7 +112,8 @@ pub(super) struct Inner {
     /// served or have left may still be in the list: such a user gets no slot. The lists of needs
     /// without a slot are always empty.
     ready: [VecDeque<IdentityId>; Need::ALL.len()],
-    /// True if the last slot went to an operation that other operations may wait for.
+    /// True if the waiter that last got a free slot was an operation that other operations may wait
+    /// for.
     was_urgent: bool,
     /// While all slots are taken, [`Slots::may_exceed`] still allows some users to run an
     /// operation. The next search for such users in a list of `ready` begins at this position. All
@@ -282,7 +283,7 @@ impl Inner {
     }
 
     /// Removes a waiter from the full wait queue to make room for a new waiter of user `id` with
-    /// this demand.
+    /// this demand. `None` if no waiter may be removed; the new waiter is then refused.
     ///
     /// First case: user `id` has less than an equal share of the queue, and another user has at
     /// least two waiters more than `id`. Then a waiter of the user with the most waiters is
@@ -292,9 +293,9 @@ impl Inner {
     ///
     /// - If the new waiter has [`Need::SlotOrReserve`], a waiter with [`Need::Slot`] is removed.
     ///   But a client address can replace waiters of other addresses only while fewer than
-    ///   [`RESERVE`] of its own waiters have [`Need::SlotOrReserve`]. From this number on, only a
-    ///   waiter with [`Need::Slot`] and the same address is removed.
-    /// - If the new waiter has another need, or if no waiter matches these conditions,
+    ///   [`RESERVE`] of its own waiters have [`Need::SlotOrReserve`]. From this number on, a waiter
+    ///   with [`Need::Slot`] and the same address is removed.
+    /// - If the new waiter has another need, or if there is no such waiter,
     ///   [`WaitQueue::make_room`](super::queue::WaitQueue::make_room) selects the waiter.
     fn make_room_in_queue(&mut self, id: IdentityId, demand: Demand) -> Option<Waiter> {
         let own = self.users.get(&id).map_or(0, |user| user.waiters.len());

@@ -36,10 +36,10 @@ use seawall_transport::Sharer;
 const SHARE: usize = 4;
 
 /// Length of a slice (a part of the time for which an operation waits for data at the server) while
-/// permits are left.
+/// permits are left that the operation's user may get.
 const LONG_SLICE: Duration = Duration::from_secs(1);
 
-/// Length of a slice while all permits are in use.
+/// Length of a slice while the operation's user can get no further permit at once.
 const SHORT_SLICE: Duration = Duration::from_millis(100);
 
 /// Length of a slice while more operations wait for a permit than there are permits.

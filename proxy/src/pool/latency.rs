@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_operation_slower_than_the_average_raises_the_average_to_its_own_latency() {
+    async fn an_operation_five_times_slower_than_the_average_raises_the_average_to_its_latency() {
         let (mut latency, now) = (Latency::default(), Instant::now());
         latency.observe(Duration::from_millis(1), now);
         latency.observe(Duration::from_millis(5), now);

@@ -35,10 +35,11 @@ impl ServerPool {
         self.note_state(inner);
     }
 
-    /// Records that a connection of `generation` ended during an operation of `identity`. The pool
-    /// then hands out no connection until [`ServerPool::recover`] or [`ServerPool::clear`] is
-    /// called. The caller calls one of them when the result of a probe is known. If the pool was
-    /// suspect shortly before, it continues to hand out connections.
+    /// Records that a connection of `generation` ended during an operation of `identity`. If the
+    /// result is [`Suspicion::Failed`], the caller must call [`ServerPool::clear`]. If it is
+    /// [`Suspicion::Probe`], the caller must send a probe, and then call [`ServerPool::recover`] or
+    /// [`ServerPool::clear`]. Until then, the pool hands out no connection, unless it became
+    /// suspect shortly before.
     pub(crate) fn suspect(&self, generation: Generation, identity: &Identity) -> Suspicion {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let mut inner = self.inner.lock();

@@ -458,8 +458,9 @@ impl ServerPool {
     /// Checks out a connection authenticated as `identity`, and a slot or a reserved slot if
     /// `demand` needs one. Waits until `deadline`, but at most [`Limits::wait_queue_timeout`]. Free
     /// slots pass to the users round-robin. Among one user's waiters, the addresses are served
-    /// round-robin, and the waiters of each address in order of arrival. When the wait queue is
-    /// full, a waiter of the user or address with the most waiters is refused.
+    /// round-robin, and the waiters of each address in order of arrival. If the wait queue is full,
+    /// one operation is refused: a waiting operation that this operation may replace (see
+    /// `Inner::make_room_in_queue`), or else this operation.
     ///
     /// Cancel safe: a waiter that is dropped leaves the queue, and no connection is lost.
     ///
@@ -585,7 +586,7 @@ impl ServerPool {
         waits + self.lane.permits() <= max / 2
     }
 
-    /// Returns how long operations have been waiting for a connection or a slot.
+    /// Returns the longest current waits for a connection or a slot.
     pub fn waits(&self, now: Instant) -> Waits {
         self.inner.lock().waits(now)
     }

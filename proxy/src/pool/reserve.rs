@@ -8,7 +8,7 @@
 //! - For urgent operations, a user may have a few connections more than `max_pool_size`. Other
 //!   operations of a user never use more than `max_pool_size` connections.
 //! - The last few of `max_server_connections` are not used by operations with
-//!   [`Need::Slot`](super::Need::Slot). A small `max_server_connections` has no reserve.
+//!   [`Need::Slot`](super::Need::Slot). A `max_server_connections` below eight has no reserve.
 //!
 //! For a command of Seawall itself, a further connection is established only after the command has
 //! waited for a short time. Usually an operation of the same user ends within this time, and the

@@ -171,7 +171,7 @@ async fn an_open_transaction_keeps_its_connection_at_max_server_connections() {
     }
 }
 
-/// The last connections below `max_server_connections` are reserved for urgent operations.
+/// The last of the `max_server_connections` connections are reserved for urgent operations.
 #[tokio::test(start_paused = true)]
 async fn a_busy_user_loses_a_connection_to_another_user_if_only_the_reserve_is_free() {
     let now = Instant::now();
@@ -187,7 +187,7 @@ async fn a_busy_user_loses_a_connection_to_another_user_if_only_the_reserve_is_f
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_stream_connection_is_closed_for_a_waiting_commit_after_its_wait() {
+async fn after_a_wait_of_a_change_stream_its_connection_is_closed_for_a_waiting_commit() {
     let now = Instant::now();
     let [writer, other, listener] = ["writer", "other", "listener"].map(identity);
     let mut inner = inner_with_eight_connections();

@@ -236,7 +236,7 @@ async fn two_clears_of_a_pool_for_the_same_failure_are_counted_as_one() {
 }
 
 #[tokio::test]
-async fn a_clear_gives_up_connection_attempts_that_wait_for_their_start_times() {
+async fn a_cleared_pool_gives_up_connection_attempts_that_wait_for_their_start_times() {
     // At one connection per second, the last of the 3,000 connections below may begin only after 50
     // minutes.
     let scene = Scene::ready(Limits {

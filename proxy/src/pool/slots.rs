@@ -577,8 +577,9 @@ impl Slots {
         let counted = |hold| matches!(hold, Hold::Slot | Hold::Reserve);
         let running = self.running.iter().filter(|(_, r)| counted(r.hold));
         let mut running: Vec<_> = running.map(|(key, running)| (key, *running)).collect();
-        // While no operation completes, only the first long operation becomes exempt. An operation
-        // in the reserve would free no slot, so operations with a slot come first.
+        // While no operation completes, one search makes only the first long operation exempt. An
+        // operation in the reserve would free no slot, so the search begins with the operations
+        // that hold slots.
         running.sort_by_key(|(_, running)| running.hold != Hold::Slot);
         for (key, running) in running {
             let time = now.saturating_duration_since(running.started);

@@ -325,7 +325,7 @@ async fn checkouts_wait_after_a_connection_ended_until_a_probe_gets_a_reply() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_counts_as_failed_if_connections_of_two_users_or_an_unused_one_ended() {
+async fn a_server_counts_as_failed_if_connections_of_two_users_or_an_unused_connection_ended() {
     let (one, other, now) = (identity("one"), identity("other"), Instant::now());
     let mut inner = inner(limits());
     assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);

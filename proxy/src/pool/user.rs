@@ -51,8 +51,8 @@ pub(super) struct User {
     pub(super) urgent: usize,
     pub(super) pending: usize,
     pub(super) waiters: WaitQueue,
-    /// True if the user is in `Inner::turns`: the list of all users with waiters, in the order in
-    /// which connections are established for them.
+    /// True if the user is in `Inner::turns`, the order in which connections are established for
+    /// users with waiters.
     pub(super) has_turn: bool,
     /// For each need, true if the user is in the list for this need in `Inner::ready`. This list
     /// contains the users that have both waiters with this need and available connections.

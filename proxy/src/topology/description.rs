@@ -207,11 +207,11 @@ pub struct TopologyDescription {
     pub heartbeat_frequency: Duration,
     /// True if any server has replied since the start of Seawall.
     pub was_seen: bool,
-    /// True if at least one server does not support the command name `hello`. Servers before 4.4.2
-    /// support only `isMaster`.
+    /// True if at least one server does not support the command name `hello`. For example, MongoDB
+    /// 4.4.1 supports only `isMaster`.
     pub lacks_hello: bool,
     /// True if at least one server does not return the field `helloOk` in its replies to `hello` or
-    /// `isMaster`. Servers up to 4.4.2 do not return it.
+    /// `isMaster`. For example, MongoDB 4.4.2 does not return it.
     pub lacks_hello_ok: bool,
     /// The latest cluster time that a server has sent; `None` if no server has sent one. A
     /// standalone never sends one.

@@ -145,11 +145,12 @@ pub struct Topology {
     /// The service account; `None` if the connection string has no user.
     service_account: Option<Arc<ServiceAccount>>,
     /// The TLS options of the official driver. Each new value makes the driver connect again, even
-    /// if it equals the earlier value, because the contents of the files may have changed.
+    /// if it equals the earlier value: the contents of the files may have changed, or the driver
+    /// ignores the primary.
     driver_tls: watch::Sender<DriverTls>,
     ignored_primary: Mutex<IgnoredPrimary>,
-    /// The server that was last chosen for all relays; `None` if none has been chosen yet. A relay
-    /// forwards all bytes of a client unchanged (see [`relay`]).
+    /// The server that was last chosen for all relays (see [`relay`]); `None` if none has been
+    /// chosen yet.
     relay_choice: Mutex<Option<ServerAddress>>,
 }
 
@@ -458,8 +459,8 @@ impl Topology {
 
     /// Handles the end of a connection during an operation. `generation` is the generation that the
     /// pool had when it created the connection. The cause of the end may be the server or the
-    /// client's command. So the pool hands out no connection until a probe gets a reply. The pool
-    /// is cleared only if the server has failed.
+    /// client's command. So the pool usually hands out no connection until a probe gets a reply.
+    /// The pool is cleared only if the server has failed.
     pub(crate) fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
         let pool = checkout.pool();
         match pool.suspect(generation, checkout.identity()) {
@@ -475,9 +476,10 @@ impl Topology {
 
     /// Handles a state-change error (`code`) in a server's reply. `generation` is the generation
     /// that the pool had when it created the connection of the reply. A server that is shutting
-    /// down counts as failed. A primary counts as demoted. A secondary counts as demoted only if
-    /// the code says that the server is leaving or has left the state `SECONDARY`. Clients can
-    /// cause the other state-change codes, for example with a write on a secondary.
+    /// down counts as failed. A secondary counts as demoted only if the code says that the server
+    /// is leaving or has left the state `SECONDARY`. Any other server, such as a primary, counts as
+    /// demoted. The other state-change codes do not demote a secondary, because clients can cause
+    /// them, for example with a write on a secondary.
     pub(crate) fn report_state_change(
         &self,
         pool: &Arc<ServerPool>,
@@ -557,9 +559,8 @@ impl Topology {
         }
     }
 
-    /// The server that all relays use now: the primary, one mongos, or the server of a deployment
-    /// with one server. `None` if no such server is usable. A relay forwards all bytes of a client
-    /// unchanged (see [`relay`]).
+    /// The server that all relays (see [`relay`]) use now: the primary, one mongos, or the server
+    /// of a deployment with one server. `None` if no such server is usable.
     pub(crate) fn relay_server(&self) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
         let candidates = relay::candidates(&snapshot.description);

@@ -57,8 +57,8 @@ const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Pause between two attempts to create the driver's client that monitors the deployment.
 const MONITOR_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// After a change of the TLS settings, a new monitoring client of the driver replaces the earlier
-/// client. Seawall waits at most this time until the new client has found all servers.
+/// After a change of the TLS settings, for example, a new monitoring client of the driver replaces
+/// the earlier client. Seawall waits at most this time until the new client has found all servers.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The reason why a connection string is unusable.
@@ -333,7 +333,8 @@ impl DeploymentOptions {
 }
 
 /// Monitors the deployment until the future is dropped. Each new value of `tls` replaces the
-/// monitoring client, because the contents of the TLS files have changed.
+/// monitoring client: the contents of the TLS files may have changed, or the client ignores the
+/// primary.
 pub(super) async fn watch(
     topology: Weak<Topology>,
     deployment: DeploymentOptions,
@@ -525,8 +526,8 @@ impl Source {
 
     /// Waits until the new client has found all servers that the earlier client has found. After
     /// [`REPLACEMENT_LIMIT`], it is enough if the new client has found any server. A client without
-    /// servers would close all pools. Returns false if `tls` has changed: then another client
-    /// replaces the new one.
+    /// servers would close all pools. If the new client has found no server by then and `tls` has
+    /// changed, returns false: another client then replaces the new one.
     async fn may_replace(&self, tls: &watch::Receiver<DriverTls>) -> bool {
         loop {
             if timeout(REPLACEMENT_LIMIT, self.catch_up()).await.is_ok() {

@@ -37,7 +37,7 @@ impl Inner {
         self.limits.max_server_connections
     }
 
-    /// Returns how long operations have been waiting.
+    /// Returns the longest current waits for a connection or a slot.
     pub(in super::super) fn waits(&self, now: Instant) -> Waits {
         let mut waits = Waits::default();
         if self.waiting == 0 {

@@ -68,11 +68,12 @@ impl Inner {
         }
     }
 
-    /// Records that a connection of `generation` ended during an operation of `user`. A ready pool
-    /// then becomes suspect: it hands out no connection until the server replies to a probe. The
-    /// pool stays ready instead if it last became suspect less than [`MIN_TIME_BETWEEN_PAUSES`]
-    /// ago. The server counts as failed if an available connection has ended too, or if a
-    /// connection of another user ends while the pool is suspect.
+    /// Records that a connection of `generation` ended during an operation of `user`. The server
+    /// counts as failed ([`Suspicion::Failed`]) if an available connection has ended too, or if a
+    /// connection of another user ends while the pool is suspect; the pool's state does not change
+    /// then. Otherwise a ready pool becomes suspect: it hands out no connection until the server
+    /// replies to a probe. But the pool stays ready if it last became suspect less than
+    /// [`MIN_TIME_BETWEEN_PAUSES`] ago.
     pub(in super::super) fn suspect(
         &mut self,
         generation: Generation,

@@ -30,7 +30,8 @@ impl Seeds {
     /// - A seed may now belong to another replica set. The name of the current set makes the driver
     ///   ignore it. If the set has no members any more, it may have a new name.
     /// - If the servers are routers from DNS, the driver has removed routers that DNS no longer
-    ///   lists. Such a router may still run, so the seeds are not used.
+    ///   lists. Such a router may still run, so the seeds are used only if no current server is
+    ///   known.
     pub(super) fn begin_with(&self, found: Found, options: &mut ClientOptions) {
         let topology_type = found.topology_type;
         let is_replica_set = matches!(
