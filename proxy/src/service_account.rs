@@ -159,7 +159,7 @@ impl ServiceAccount {
 
     /// Closes the unused connections that have ended, that were unused for [`MAX_IDLE`], or that
     /// have another login or TLS configuration than new connections. Called once a second, and
-    /// after each change.
+    /// after a change of the password or of the TLS configuration.
     pub(crate) fn close_outdated(&self) {
         let servers: Vec<_> = self.servers.lock().values().cloned().collect();
         for server in servers {
@@ -205,8 +205,10 @@ impl ServiceAccount {
 
     /// Runs a command, which must contain `$db`, at a server. `generation` is the current
     /// generation of the server's pool: connections of an earlier generation are not used. If a
-    /// kept connection fails, the command is sent again on a new connection, so it must be a
-    /// command that may run twice. A reply with `ok: 0` is not an error here.
+    /// kept connection fails, or may no longer have a user
+    /// ([`ServiceConnection::may_have_lost_its_user`]), the command is sent again on a new
+    /// connection. So it must be a command that may run twice. A reply with `ok: 0` is not an error
+    /// here.
     ///
     /// Cancel safe: if the future is dropped, its connection is closed.
     ///
@@ -256,7 +258,7 @@ impl ServiceAccount {
     }
 
     /// Removes the last usable connection from the unused connections of a server. Closes the
-    /// unusable connections behind it.
+    /// unusable connections behind it. `None` if there is no usable connection.
     fn take(
         &self,
         connections: &ServerConnections,

@@ -26,7 +26,7 @@ use seawall_wire::{
 };
 
 /// A reply of at most this size is always held until it is complete. It needs no memory of the
-/// budget.
+/// budget, unless its inflated size is larger.
 pub(super) const HELD_REPLY_BYTES: usize = 64 * 1024;
 
 /// A reply that was read completely from the server.
@@ -183,8 +183,8 @@ fn facts_of(reply: &[u8], form: ReplyForm) -> ReplyFacts {
 }
 
 /// Reads some bytes into `held`. `length` is the length of the reply; `None` while the head is
-/// incomplete. Fails if the server has ended the connection or counts as hung, or if the client has
-/// left.
+/// incomplete. Fails if the server has ended the connection or counts as hung, if it has sent bytes
+/// after the reply, or if the client has left.
 async fn read_more(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,

@@ -148,8 +148,10 @@ impl Hello {
         Ok(hello)
     }
 
-    /// True if the hello comes from a driver's monitor, which never logs in. A client that will log
-    /// in with SCRAM asks for its mechanisms in the hello, or begins the login in the hello.
+    /// True if the hello looks like that of a driver's monitor, which never logs in. A client that
+    /// will log in with SCRAM asks for its mechanisms in the hello, or begins the login in the
+    /// hello. The hello of a client that will log in with another mechanism can look like that of a
+    /// monitor.
     pub(super) fn is_from_monitor(&self) -> bool {
         self.metadata.is_some()
             && !self.is_load_balanced

@@ -93,8 +93,8 @@ impl From<ErrorReply> for LoginEnd {
 enum LoginError {
     /// The proof or the user was refused, or no server was available.
     Credentials(CredentialError),
-    /// The client disconnected. `is_ok` is true if its proof was right, and `None` if its proof was
-    /// not checked.
+    /// The client disconnected. `is_ok` is true if its proof was right, false if its login was
+    /// refused, and `None` if neither was known yet.
     Gone { is_ok: Option<bool> },
 }
 
@@ -450,8 +450,8 @@ impl LoginContext<'_> {
     }
 
     /// Delays a login if the client's address sends more logins of this user with the same result
-    /// (success or failure) than `limits.logins_per_second_per_user` allows. `is_ok` is true if
-    /// this login succeeds. Fails if the client disconnects.
+    /// (success or failure) than `limits.logins_per_second_per_user` allows. `is_ok` is true if the
+    /// proof is right, and false if the login is refused. Fails if the client disconnects.
     async fn delay(&mut self, user: &UserName, is_ok: bool) -> Result<(), LoginError> {
         let from = Sharer::at(self.peer);
         let name = (user.name.as_str(), user.source.as_str());
@@ -497,8 +497,8 @@ impl LoginContext<'_> {
     }
 
     /// Counts a login that ends without an identity. If the client disconnected after its proof was
-    /// checked, the result is `ok` for a right proof, and `refused` for a wrong proof. If the
-    /// client disconnected earlier, the login has no result.
+    /// found right, the result is `ok`; if it disconnected after its login was refused, the result
+    /// is `refused`. If the client disconnected earlier, the login has no result.
     fn fail(&self, mechanism: Mechanism, error: LoginError, began: Instant) -> LoginEnd {
         match error {
             LoginError::Credentials(error) => {

@@ -86,12 +86,12 @@ use self::{
 pub struct ClientSettings {
     /// Largest message of a client that has not logged in, in bytes.
     pub pre_auth_message_bytes: usize,
-    /// How long a client may take to log in.
+    /// Maximum time from the moment when a client must log in until it has logged in.
     pub authentication_timeout: Duration,
-    /// How long an operation waits for a suitable server.
+    /// Maximum time for which an operation waits for a suitable server.
     pub server_selection_timeout: Duration,
-    /// How long an operation waits for its permit (`limits.max_in_flight_operations`), or for a
-    /// pooled connection to the selected server.
+    /// Maximum time that an operation waits for its permit (`limits.max_in_flight_operations`), and
+    /// maximum time that it then waits for a pooled connection to the selected server.
     pub wait_queue_timeout: Duration,
     /// Maximum time for which a client may read nothing while Seawall sends a reply to it.
     pub client_write_idle_timeout: Duration,
@@ -138,8 +138,7 @@ pub struct Newcomer {
     pub compressors: Arc<[Compressor]>,
 }
 
-/// For a client that must log in: the deadline for the login, and the permit that the client holds
-/// until it has logged in.
+/// For a client that must log in: its deadline, and the permit that it holds until its login.
 struct LoginDue {
     /// Counts the client towards the limit of clients that have not logged in. `None` if no permit
     /// was left when an already connected client had to log in, for example after a `logout`.
@@ -325,9 +324,8 @@ impl Client {
     /// Returns the future that serves a message. The future is boxed, so that it uses memory only
     /// while a message is served. Most of the time, most clients are idle.
     fn begin_message(&mut self, message: Message) -> Result<Serving<'_>, End> {
-        // In a reconnect storm, many clients leave before Seawall reads their first message.
-        // Seawall does not serve the message of a client that has left, because the reply would
-        // reach no client.
+        // In a reconnect storm, many clients have left when Seawall reads their first message.
+        // Before a login, Seawall does not serve this message: no client would get its reply.
         if self.identity.is_none() && self.stream.peer_has_left() {
             self.connected.record_left_unserved();
             return Err(End::Gone);
@@ -403,8 +401,7 @@ impl Client {
         self.reader.poll_small(cx, &mut self.stream, max, budget)
     }
 
-    /// Reads the next message, of any size. If [`Self::poll_small`] has read a part of the message,
-    /// reads the rest.
+    /// Reads the next message, of any size, or its rest if [`Self::poll_small`] has read a part.
     async fn read_unfinished(&mut self) -> Result<Option<Message>, End> {
         let max = self.max_message_bytes();
         let budget = &self.shared.memory.requests;
@@ -442,8 +439,7 @@ impl Client {
         if handshake.is_some_and(|deadline| deadline <= until) {
             return self.close("authentication_timeout");
         }
-        // Only the time for the client's proof is over. The client stays connected and may log in
-        // again.
+        // Only the time for the proof is over. The client stays connected and may log in again.
         self.login = None;
         Box::pin(self.read()).await
     }
@@ -468,8 +464,8 @@ impl Client {
         Err(End::Gone)
     }
 
-    /// Decompresses a message. Closes the connection in three cases: the message is malformed (a
-    /// server does the same), the client has not logged in, or the configuration does not allow the
+    /// Decompresses a message. Closes the connection if the message is malformed (as a server
+    /// does), if the client has not logged in, or if the configuration does not allow the
     /// compressor.
     async fn inflate(&mut self, message: Message) -> Result<Message, End> {
         let shared = Arc::clone(&self.shared);
@@ -704,8 +700,7 @@ impl Client {
         sent
     }
 
-    /// Counts a command to which Seawall itself has replied. A reply that does not reach the client
-    /// is counted too.
+    /// Counts a command to which Seawall itself has replied, even if the client got no reply.
     fn count_local(
         &self,
         command: &Command<'_>,

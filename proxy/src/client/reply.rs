@@ -147,7 +147,8 @@ pub(super) fn poll_read_into(
 }
 
 /// Reads and drops the rest of a reply whose client has left, so that the server connection can be
-/// used again. Fails if more than `max_bytes` bytes are unread, or if another reply follows.
+/// used again. Fails if more than `max_bytes` bytes are unread, if the server ends the connection,
+/// if the reply is not the awaited one, or if another reply follows.
 pub(super) async fn drain_reply(
     server: &mut Stream,
     request_id: i32,

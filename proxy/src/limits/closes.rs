@@ -25,8 +25,8 @@ const MAX_WAIT_FOR_REPLY: Duration = Duration::from_secs(30);
 /// Number of different limits for the wait. After this many clients, the limits repeat.
 const WAIT_STEPS: u32 = 1_500;
 
-/// The turns to close client connections, for each reason. Closes for one reason do not delay
-/// closes for another reason.
+/// The turns to close client connections, a separate sequence for each reason. Closes for one
+/// reason do not delay closes for another reason.
 #[derive(Debug)]
 pub(crate) struct Closes {
     /// Turns to close clients because a server refused the keys of their user. Such a client waits

@@ -9,9 +9,10 @@
 //! login waits for its turn. Addresses are served round-robin, and so are the users of each address
 //! ([`super::fair`]).
 //!
-//! If operations wait because their user already has `max_pool_size` connections, only the logins
-//! of that user are slowed down. All other waits slow down the logins of all users, through a
-//! common gate ([`LoginGates`]).
+//! If operations wait because their user already has `max_pool_size` connections, or its full share
+//! of the slots (a slot lets one operation run on the server), only the logins of that user are
+//! slowed down. All other waits slow down the logins of all users, through a common gate
+//! ([`LoginGates`]).
 //!
 //! While the data plane (the threads that serve clients) runs its tasks late, the machine lacks CPU
 //! time. New clients then wait in the same way, before Seawall reads their first byte. So Seawall
@@ -277,8 +278,8 @@ impl GateState {
     }
 }
 
-/// The gates for logins. One gate is for all users. A user whose operations wait for that user's
-/// own connections also has a gate of its own.
+/// The gates for logins. One gate is for all users. A user whose operations wait for other
+/// operations of the same user also has a gate of its own.
 #[derive(Debug)]
 pub struct LoginGates {
     all: Gate,
@@ -332,10 +333,11 @@ impl LoginGates {
         token.keep();
     }
 
-    /// Adjusts all gates to how long operations wait for connections. `by_user` has, for each user,
-    /// how long operations wait for the user's own connections; this wait adjusts the user's gate.
-    /// `wait` is the longest wait for any other reason, and adjusts the common gate. Called every
-    /// 20 ms while operations run or clients arrive; `elapsed` is the time since the last call.
+    /// Adjusts all gates to how long operations wait for connections. `by_user` has the users whose
+    /// operations wait for other operations of the same user, each with its longest such wait,
+    /// which adjusts the user's gate. `wait` is the longest wait for any other reason, and adjusts
+    /// the common gate. Called every 20 ms while operations run or clients arrive; `elapsed` is the
+    /// time since the last call.
     pub fn tick<'u>(
         &self,
         wait: Duration,

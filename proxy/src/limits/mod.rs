@@ -363,8 +363,8 @@ impl Limits {
         &self.forwarding
     }
 
-    /// Returns a runner for the heavy work of a sharer: an address or a user. The runner keeps this
-    /// work away from the threads that serve clients.
+    /// Returns a runner for the heavy work of a sharer: an address or a user. The other clients of
+    /// a thread do not wait for the work that this runner runs.
     pub(crate) fn heavy(&self, sharer: Sharer) -> Heavy<'_> {
         self.heavy.of(sharer)
     }

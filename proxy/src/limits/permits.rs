@@ -3,9 +3,10 @@
 //!
 //! One address may have all permits. If none is free and another address needs one, a connection of
 //! the address with the most permits is closed. This happens only if the address with the most
-//! permits has at least two permits more than the other address. So a single address may use all
-//! permits, but it never locks out another address. Among handshakes and among monitors, the oldest
-//! connection is closed. Among clients, a silent connection is closed.
+//! permits has at least two permits more than the other address. Among handshakes and among
+//! monitors, the oldest connection is closed. Among clients, a silent connection is closed. So a
+//! single address may use all permits, but usually it cannot lock out another address. The
+//! exceptions are clients that all send messages again and again, and a maximum of one permit.
 //!
 //! A monitor that has sent a `hello` in the last ten minutes is never closed for another address.
 //! So that one address cannot lock out the monitors of other addresses, each address gets at most

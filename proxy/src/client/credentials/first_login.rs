@@ -133,7 +133,7 @@ impl Credentials {
         match timeout_at(deadline, connecting).await {
             Ok(Ok(connection)) => Ok((pool, connection)),
             Ok(Err(error)) => {
-                tracing::debug!(%error, "could not connect to a server for a first login");
+                tracing::debug!(%error, "could not connect to a server before a login");
                 Err(CredentialError::Unavailable)
             }
             Err(_) => Err(CredentialError::Unavailable),

@@ -315,8 +315,8 @@ impl Credentials {
     /// Returns the keys of a known user for a login that begins now. Returns the cached keys if
     /// they are fresh and no other login uses them. Otherwise waits until a server has returned the
     /// keys again. The request for these keys must have been sent after the login began. If the
-    /// wait takes too long, returns the cached keys, but not before `least` is over. `None` if the
-    /// user is not known.
+    /// wait takes too long, or if two readings brought no such keys, returns the cached keys. A
+    /// wait shorter than `least` does not count as too long. `None` if the user is not known.
     async fn freshened(self: &Arc<Self>, user: &UserName, least: Duration) -> Option<Known> {
         let began = Instant::now();
         let mut readings = 0;
@@ -435,8 +435,10 @@ impl Credentials {
         self.first_logins.resolve(user);
     }
 
-    /// Stores a user whose keys were requested at `asked_at` and match a proof. If newer keys are
-    /// known and differ from these keys, returns an error and changes nothing.
+    /// Stores a user whose keys were requested at `asked_at` and match a proof. Returns an error
+    /// and changes nothing if newer keys are known and differ from these keys, or if Seawall has
+    /// learned since `asked_at` that the user was dropped or that a server refuses these keys. If
+    /// the user is no longer configured, returns an error and ends the user's identity.
     fn learn(
         &self,
         user: &UserName,

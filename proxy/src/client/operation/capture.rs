@@ -15,7 +15,7 @@ use seawall_stats::Outcome;
 use seawall_transport::Message;
 
 /// Records the command of an operation, if the running capture includes the client. May read the
-/// whole command, because a command that may contain secrets is not recorded.
+/// whole command to find out if it may contain secrets: such a command is not recorded.
 pub(super) fn record_command(
     captures: &Captures,
     captured: &mut CapturedClient,

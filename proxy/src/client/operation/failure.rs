@@ -75,7 +75,7 @@ pub(super) fn error_reply(command: &FailedCommand<'_>, failure: &Failure) -> Err
     }
 }
 
-/// The error for an operation that got no connection in time.
+/// The error for an operation that got no permit or connection in time.
 fn overloaded(command: &FailedCommand<'_>) -> ErrorReply {
     let (mut error, labels) = match command.announces_backpressure {
         true => (

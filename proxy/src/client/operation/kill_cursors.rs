@@ -48,7 +48,8 @@ impl Operation<'_> {
         by_server(cursor_ids(self.command).map(|cursor| (cursor, server(cursor))))
     }
 
-    /// Sends the parts to their servers, one after another, and merges the replies.
+    /// Sends the parts to their servers, one after another, and merges the replies. If a server
+    /// replies with an error, the client gets this error, and the later parts are not sent.
     pub(super) async fn kill_in_parts(
         &self,
         parts: Parts,
@@ -171,8 +172,8 @@ impl Operation<'_> {
 /// than [`MAX_INSPECTED_CURSORS`] cursors.
 fn by_server(cursors: impl Iterator<Item = (i64, Option<Arc<ServerPool>>)>) -> Option<Parts> {
     let mut parts: HashMap<_, (Arc<ServerPool>, Vec<i64>)> = HashMap::new();
-    // A cursor without a pin (the record of its server) has ended, so any server can report that
-    // the cursor does not exist.
+    // A cursor without a pin (the record of its server) has usually ended, so any server can report
+    // that the cursor does not exist.
     let mut unknown = Vec::new();
     for (count, (cursor, server)) in cursors.enumerate() {
         if count == MAX_INSPECTED_CURSORS {

@@ -249,8 +249,8 @@ fn end_of_attempt(last: Attempt) -> AttemptEnd {
 
 /// The end of a write that was sent twice. `first` is the error of the first attempt, and
 /// `may_have_run` is true if the first server may have run the write. The client gets `first` if
-/// the second attempt reached no server. It also gets `first` if the second server says that it
-/// wrote nothing, but the first server may have written.
+/// the second attempt was refused by Seawall, so that it reached no server. It also gets `first` if
+/// the second server says that it wrote nothing, but the first server may have written.
 fn end_of_both_attempts(first: ErrorReply, may_have_run: bool, second: Attempt) -> AttemptEnd {
     match end_of_attempt(second) {
         AttemptEnd::Error(_, Outcome::Refused) => AttemptEnd::Error(first, Outcome::ServerFailed),
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_client_gets_the_first_error_if_the_second_attempt_of_a_write_wrote_nothing() {
+    fn the_client_gets_the_first_error_if_only_the_first_attempt_of_a_write_may_have_written() {
         for (may_have_run, label, is_first) in [
             (true, NO_WRITES_PERFORMED, true),
             (true, RETRYABLE_WRITE_ERROR, false),

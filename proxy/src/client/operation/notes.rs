@@ -196,8 +196,8 @@ pub(in crate::client) fn reports_lost_cursor(facts: &ReplyFacts) -> bool {
 }
 
 /// Marks an operation as a retry if its driver has sent the same operation before. Drivers number
-/// their writes and transactions: a number that arrives twice means the same write, commit or
-/// abort.
+/// the writes and transactions of each session: a number that arrives twice in a session means the
+/// same write, commit or abort.
 pub(in crate::client) fn note_retry<S: Clone>(
     command: &Command<'_>,
     user: u64,

@@ -14,8 +14,8 @@ use seawall_command::Class;
 use seawall_stats::Outcome;
 
 impl Operation<'_> {
-    /// Ends an operation that got no permit or no connection. Does not send an overload error
-    /// before `wait_queue_timeout` is over.
+    /// Ends an operation that got no permit or no connection. Sends no overload error before the
+    /// operation has lasted for `wait_queue_timeout`, or for its own time limit if that is shorter.
     pub(super) async fn refuse(
         &self,
         end: &mut ClientEnd<'_>,

@@ -92,7 +92,8 @@ enum Ended {
     /// The client has reset its connection.
     Reset,
     /// Seawall closes the relay: a message is malformed or not allowed, the client is too slow, or
-    /// a TLS 1.2 connection is [worn out](Wear).
+    /// a TLS 1.2 connection is [worn out](Wear): it has used its keys for almost as many records as
+    /// TLS allows.
     Closed,
 }
 
@@ -139,7 +140,7 @@ impl<'a> Relay<'a> {
         is_idle.then(|| self.requests.load(Ordering::Relaxed))
     }
 
-    /// True if one of the connections is worn out, and the relay is idle.
+    /// True if one of the connections is worn out ([`Wear::is_worn_out`]), and the relay is idle.
     fn has_to_end(&self, wear: &[Wear]) -> bool {
         let has_to_end = wear.iter().any(Wear::is_worn_out) && self.activity().is_some();
         if has_to_end {

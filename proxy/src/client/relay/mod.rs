@@ -1,5 +1,5 @@
-//! Relays: each client connection has its own server connection. All bytes pass unchanged, and
-//! Seawall only observes them.
+//! Relays: each client connection has its own server connection. Seawall observes the bytes and
+//! passes them unchanged, except for the commands below, which it refuses.
 //!
 //! A client is relayed in three cases:
 //!
@@ -13,7 +13,8 @@
 //! client ◄── replies: forwarded and watched as they arrive ◄─────────────── server
 //! ```
 //!
-//! To the server, Seawall is the client, so some commands must not pass:
+//! To the server, Seawall is the client, so Seawall refuses some commands or closes the client that
+//! sent them:
 //!
 //! - If the server requires a login, only the commands that [`guard`] allows pass before the login.
 //!   Otherwise a remote client could create the first user: a server without users allows this to a

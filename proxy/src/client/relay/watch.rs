@@ -680,7 +680,7 @@ fn unpin_ended(pins: &Pins<()>, facts: &ReplyFacts, cursor: Option<i64>, killed:
     }
 }
 
-/// True if a hello comes from a driver's monitor and a server would accept this hello.
+/// True if a hello looks like that of a driver's monitor and a server would accept this hello.
 fn is_from_monitor(hello: &RawDocument) -> bool {
     Hello::parse(hello, false, true).is_ok_and(|hello| hello.is_from_monitor())
 }

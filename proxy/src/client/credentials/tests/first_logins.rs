@@ -43,7 +43,7 @@ async fn seawall_itself_checks_logins_after_a_server_has_checked_the_first_one()
 }
 
 #[tokio::test]
-async fn a_connection_serves_another_login_after_a_wrong_password() {
+async fn a_server_connection_is_reused_for_another_first_login_after_a_wrong_password() {
     let scene = Scene::new().await;
     assert!(refused(scene.log_in("u", "wrong").await));
     assert_eq!(scene.pool.snapshot().available, 0);
