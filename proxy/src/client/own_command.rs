@@ -33,7 +33,7 @@ use seawall_command::{
 use seawall_stats::Phase;
 use seawall_transport::{MemoryBudget, MemoryShare, Sharer, connection::reply_is_ok};
 
-/// How long a server may take to list the rights of a user.
+/// Maximum time for reading the rights of a user, including the selection of a server.
 const RIGHTS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Number of entries (for example, clients) that a reply lists if the command has no `limit`.

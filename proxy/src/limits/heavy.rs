@@ -45,7 +45,8 @@ pub(crate) struct Heavy<'a> {
     sharer: Sharer,
 }
 
-/// The queue of the waiting handshakes of one sharer: an address or a user.
+/// Lets one handshake wait for turns, together with the other handshakes of its sharer: an address
+/// or a user.
 #[derive(Debug)]
 pub(crate) struct HandshakeLine {
     turns: StepTurns,
@@ -53,8 +54,8 @@ pub(crate) struct HandshakeLine {
 }
 
 impl HandshakeLine {
-    /// Creates the queue of a sharer. The handshakes of this sharer wait for one of `turns`: the
-    /// permits to use CPU time.
+    /// Creates the line of one handshake of this sharer. The handshake waits for one of `turns`:
+    /// the permits to use CPU time.
     pub(crate) fn new(turns: StepTurns, sharer: Sharer) -> Self {
         Self { turns, sharer }
     }
@@ -85,7 +86,7 @@ impl HandshakeLine {
     }
 }
 
-/// Remembers, until a task waits for a turn, that the task was woken.
+/// Wakes a task that waits for an event. If the task is woken before it waits, remembers this.
 #[derive(Debug, Default)]
 struct Wakeup(Notify);
 
@@ -131,9 +132,8 @@ impl Heavy<'_> {
         Self::run_elsewhere(turn, work).await
     }
 
-    /// Runs a TLS handshake on threads of low priority. `begin` gets the sharer's queue, in which
-    /// the handshake waits before each step with cryptography. If this future is dropped, the
-    /// handshake ends.
+    /// Runs a TLS handshake on threads of low priority. `begin` gets the line in which the
+    /// handshake waits for a turn before each step. If this future is dropped, the handshake ends.
     ///
     /// # Panics
     /// If the handshake panics.

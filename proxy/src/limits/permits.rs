@@ -39,9 +39,9 @@ pub struct Eviction(Arc<EvictionState>);
 pub(crate) enum EvictionReason {
     /// The connection's permit is given to another connection.
     GaveWay,
-    /// Seawall drains: it closes a share of the connections, or all of them. If a message of the
-    /// connection is being served, the connection is closed after it, unless
-    /// [`EvictablePermits::cut`] was called. A relay counts as serving only while it forwards a
+    /// Seawall drains: it closes a share of the connections, or all of them. A connection whose
+    /// message is being served is closed after this message, unless [`EvictablePermits::cut`] was
+    /// called: then it is closed at once. A relay counts as serving only while it forwards a
     /// message of its client.
     Closing,
 }
@@ -176,7 +176,7 @@ impl EvictablePermits {
     }
 
     /// Returns a permit. If none is free, closes the oldest connection of the sharer with the most
-    /// permits. `None` if that is not possible.
+    /// permits. `None` if no other sharer has at least two more permits than `sharer`.
     pub(crate) fn admit_evicting_oldest(
         self: &Arc<Self>,
         sharer: Sharer,

@@ -70,7 +70,8 @@ pub struct PinLimits {
     pub transaction_idle: Duration,
 }
 
-/// Pins of all clients' cursors and transactions.
+/// For each cursor and each transaction, the server that has it. Also remembers the last write of
+/// each session.
 #[derive(Debug)]
 pub struct Pins<S> {
     cursors: Table<i64, CursorPin<S>>,
@@ -212,7 +213,7 @@ struct Pinned<V> {
     used_at: Instant,
     /// Number of operations that use the entry now.
     uses: u32,
-    /// The unit of the table that the user of this entry holds.
+    /// One unit of the table's size, which the user of this entry holds.
     share: Share<u64>,
 }
 

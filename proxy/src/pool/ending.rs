@@ -44,7 +44,7 @@ const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 /// to `killOp`.
 const REPLY_LIMIT: Duration = Duration::from_secs(10);
 
-/// A request to end a read. Dropping it withdraws the request.
+/// A request to end a read whose client has disconnected. Dropping it withdraws the request.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct EndRequest(Arc<Notify>);

@@ -42,7 +42,7 @@ pub(super) enum Start {
 
 pub(super) type ResultReceiver = oneshot::Receiver<Granted>;
 
-/// A connection that is checked in.
+/// A connection that is checked in, or that was just established.
 pub(super) struct Returned {
     pub(super) connection: Box<Connection>,
     /// The slot of the checkout; `None` if the connection was just established.
@@ -119,14 +119,14 @@ pub(super) struct Inner {
     /// operation. The next search for such users in a list of `ready` begins at this position. All
     /// lists have this position in common.
     examined: usize,
-    /// Number of all users' waiters.
+    /// Number of waiters of all users.
     waiting: usize,
-    /// Number of all users' connections that are in use.
+    /// Number of connections of all users that are in use.
     in_use: usize,
     /// Number of connections that urgent operations of all users use. Urgent operations may use the
     /// reserve (see [`super::reserve`]).
     urgent: usize,
-    /// Number of all users' connections that are being established.
+    /// Number of connections of all users that are being established.
     pending: usize,
     next_ticket: u64,
     /// A time at or before the earliest deadline of all waiters. It may be too early, because the

@@ -78,7 +78,7 @@ struct Users {
     clean_at: usize,
 }
 
-/// The turns of one user.
+/// The turns of one user: each permit of the user includes one.
 #[derive(Debug)]
 struct UserTurns {
     turns: Turns,

@@ -120,7 +120,7 @@ pub struct Limits {
 /// seconds, each at a moment when no operation uses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Renewal {
-    /// The version of the new configuration.
+    /// The version of the new TLS configuration.
     pub version: TlsVersion,
     /// The time of the change.
     pub began: Instant,
@@ -267,12 +267,12 @@ fn lane_size(limits: &Limits) -> usize {
     limits.max_pool_size.min(limits.max_server_connections)
 }
 
-/// A random number, different in each process and pool.
+/// Returns a new random number at each call, so that processes and pools differ.
 fn random() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
-/// A random number from 0 to 1, different in each process and pool.
+/// Returns a new random number from 0 to 1 at each call, so that processes and pools differ.
 fn chance() -> f64 {
     f64::from(u32::try_from(random() >> 32).unwrap_or(0)) / f64::from(u32::MAX)
 }
@@ -296,7 +296,7 @@ pub struct ServerPool {
     /// Read operations whose client has disconnected, and which Seawall must end at the server.
     end_queue: EndQueue,
     lane: Lane,
-    /// Ends the waits for replies when the server hangs.
+    /// Ends the waits for replies of the server when the server counts as hung.
     interrupts: Interrupts,
     /// Notified when a waiter arrives whose deadline is earlier than all other deadlines, and when
     /// the pool is dropped.

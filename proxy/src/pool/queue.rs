@@ -13,7 +13,7 @@ use crate::limits::TurnQueue;
 use seawall_auth::IdentityId;
 use seawall_transport::{Sharer, connection::Connection};
 
-/// The result of a wait.
+/// The result of a wait for a connection and a slot.
 pub(super) type Granted = Result<(Box<Connection>, Slot), CheckOutError>;
 
 /// Identifies a waiter in its queue.

@@ -22,7 +22,7 @@ use seawall_concurrency::{
     Controller, Decision, Epoch, Exemption, Reason, Sample, ServerTimes, ShapeGroups,
 };
 
-/// Time between two updates of the limit.
+/// Time between two updates of the concurrency limit.
 pub(super) const WINDOW: Duration = Duration::from_millis(100);
 
 /// Number of reserved slots. Some operations may use a reserved slot while all slots are taken, for
@@ -44,7 +44,7 @@ const LATE_FACTOR: u32 = 4;
 /// How Seawall determines the number of slots of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
-    /// Seawall measures the server and adjusts the number.
+    /// Seawall measures the server and adjusts the number of slots.
     Auto,
     /// The number of slots is always the configured number.
     Fixed(NonZeroU32),
@@ -142,7 +142,7 @@ pub(super) struct Update {
     pub(super) is_change: bool,
 }
 
-/// The reason for a reset of the limit.
+/// The reason for a reset of the concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResetCause {
     /// The pool was cleared.

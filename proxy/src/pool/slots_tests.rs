@@ -19,7 +19,7 @@ use seawall_concurrency::Reason;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A fixed limit.
+/// A fixed concurrency limit.
 pub(super) fn fixed(limit: u32) -> Concurrency {
     Concurrency::Fixed(NonZeroU32::new(limit).unwrap())
 }

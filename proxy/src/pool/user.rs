@@ -12,7 +12,7 @@ use seawall_transport::connection::Connection;
 /// [`super::reserve`]) may be established for the command.
 const LATE: Duration = Duration::from_millis(100);
 
-/// The slots and connections of a server that a user may use.
+/// How many slots and connections of a server one user may still use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     /// Number of free slots.
@@ -47,7 +47,8 @@ pub(super) struct User {
     )]
     pub(super) available: Vec<Box<Connection>>,
     pub(super) in_use: usize,
-    /// Number of connections in use by operations that may use the reserve.
+    /// Number of the user's connections that urgent operations use. Urgent operations may use the
+    /// reserve (see [`super::reserve`]).
     pub(super) urgent: usize,
     pub(super) pending: usize,
     pub(super) waiters: WaitQueue,
@@ -90,7 +91,8 @@ impl User {
         self.available.len() + self.in_use + self.pending
     }
 
-    /// Number of connections in use by operations that must not use the reserved connections.
+    /// Number of the user's connections that ordinary operations use. Ordinary operations must not
+    /// use the reserved connections.
     pub(super) fn ordinary(&self) -> usize {
         self.in_use - self.urgent
     }
@@ -206,7 +208,8 @@ impl User {
         self.available.drain(..count)
     }
 
-    /// True if the pool can remove the user.
+    /// True if the pool can remove the user: it has no connections and no waiters, is not in
+    /// `Inner::turns`, and its `refill_after` has passed.
     pub(super) fn is_unused(&self, now: Instant) -> bool {
         let is_paused = self.refill_after.is_some_and(|at| now < at);
         self.total() == 0 && self.waiters.is_empty() && !self.has_turn && !is_paused

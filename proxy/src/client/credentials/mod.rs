@@ -148,7 +148,7 @@ pub struct Credentials {
     /// these turns. The addresses of waiting clients are served round-robin. Otherwise one address
     /// could delay all others, because a client needs no login for such a query.
     questions: Turns,
-    /// First logins that wait for their client.
+    /// First logins that wait for the proof of their client.
     conversations: Arc<Conversations<Connection>>,
     /// Unauthenticated server connections for reuse.
     spares: Mutex<Spares>,

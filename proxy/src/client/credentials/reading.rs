@@ -277,8 +277,8 @@ enum AskError {
 }
 
 impl AskError {
-    /// True if the query may succeed at the server that is selected next. This is so if the state
-    /// of the first server has changed, or if the connection to it has failed.
+    /// True if the query may succeed at the server that is selected next, because the state of the
+    /// first server has changed or the connection to it has failed.
     fn may_succeed_elsewhere(&self) -> bool {
         match self {
             Self::Service(error) => !error.is_refused_login(),

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_more_than_64_kib_is_charged_to_the_memory_budget() {
+    fn a_copy_of_a_reply_of_more_than_64_kib_is_charged_to_the_memory_budget() {
         let budget = MemoryBudget::of_bytes(1 << 20);
         let copy = |bytes: usize| {
             let header = Header {

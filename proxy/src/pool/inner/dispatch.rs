@@ -50,8 +50,8 @@ impl Inner {
         need != Need::Slot || self.ordinary() < self.limits.max_for_slots()
     }
 
-    /// Number of all users' connections in use by operations that must not use reserved connections
-    /// (see the module `reserve`).
+    /// Number of connections that ordinary operations of all users use. Ordinary operations must
+    /// not use the reserved connections (see the module `reserve`).
     pub(super) fn ordinary(&self) -> usize {
         self.in_use - self.urgent
     }

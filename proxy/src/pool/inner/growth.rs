@@ -80,8 +80,8 @@ impl Inner {
         let has_less = |total: usize| total == 0 || total + 1 < own;
         // Operations with a permit of the lane may use the last connections of
         // `max_server_connections`, which are reserved. When such an operation ends, its connection
-        // may be closed for an urgent operation of another user. This is so even if that user has
-        // more connections than user `id`.
+        // may be closed for an urgent operation of another user, even if that user has more
+        // connections than user `id`.
         let is_of_reserve = need.is_some_and(|need| !need.may_use_reserve())
             && self.ordinary() >= self.limits.max_for_slots();
         // Arrival time of the other user's oldest waiter for which the connection may be closed.
