@@ -621,7 +621,7 @@ mod tests {
 
     /// A login must pass two gates: the gate of its user and the common gate of all users.
     #[test]
-    fn a_login_that_cannot_pass_the_gate_of_all_users_uses_no_token_of_its_users_gate() {
+    fn a_login_that_cannot_pass_the_gate_of_all_users_uses_no_token_of_the_gate_of_its_user() {
         let gates = LoginGates::default();
         let busy = ("busy", "admin");
         for _ in 0..10 {
@@ -637,7 +637,7 @@ mod tests {
 
     /// A login must pass two gates: the gate of its user and the common gate of all users.
     #[test]
-    fn a_login_dropped_at_the_common_gate_returns_the_token_of_its_users_gate() {
+    fn a_login_dropped_at_the_common_gate_returns_the_token_of_the_gate_of_its_user() {
         let gates = LoginGates::default();
         let busy = ("busy", "admin");
         for _ in 0..10 {

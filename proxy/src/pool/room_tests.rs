@@ -128,7 +128,7 @@ async fn maintenance_and_recovery_search_once_for_a_connection_to_close_if_many_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lower_maximum_closes_the_longest_unused_connections() {
+async fn lowering_a_connection_limit_closes_the_connections_that_were_unused_for_longest() {
     let now = Instant::now();
     let before = Limits {
         max_pool_size: 10,

@@ -198,7 +198,7 @@ async fn commits_use_reserved_slots_while_all_other_slots_are_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn change_streams_and_seawall_s_own_commands_run_although_the_limit_is_reached() {
+async fn change_streams_and_seawall_s_own_commands_run_at_the_concurrency_limit() {
     let (user, now) = (identity("u"), Instant::now());
     let (mut inner, _held) = full(1, &[&user], now);
     let _crowd = obtain_many(&mut inner, &user, 5, now);

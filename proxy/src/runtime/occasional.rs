@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frequent_events_are_counted_and_logged_at_most_once_a_minute() {
+    fn frequent_events_are_all_counted_but_logged_at_most_once_a_minute() {
         let log = OccasionalLog::default();
         let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);

@@ -1,7 +1,7 @@
 //! The scheduling policy and the priority of a thread.
 
-/// The nice value of threads of low priority. While operations use all cores, these threads
-/// together get about a tenth of the CPU time of one thread that serves clients.
+/// The nice value of threads of low priority. While operations use all cores, each of these threads
+/// gets about a tenth of the CPU time of the thread that serves clients on the same core.
 #[cfg(target_os = "linux")]
 pub(crate) const NICE: i32 = 10;
 

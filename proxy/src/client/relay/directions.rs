@@ -42,8 +42,9 @@ const MAX_PENDING: usize = 256;
 /// Maximum number of bytes that one read from a server returns.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// How long Seawall waits for the server to end the connection after the client has left. A server
-/// that hangs would never end it.
+/// How long Seawall waits for the server to end the connection after the client has left. If the
+/// client has begun TLS with the server, also how long Seawall waits for the client after the
+/// server has ended the connection. A side that hangs would never end it.
 pub(super) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The two directions of a relay, and their shared state.

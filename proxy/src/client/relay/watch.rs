@@ -109,7 +109,7 @@ pub(super) struct Watch<'a> {
     connected: &'a ConnectedClient,
     server: ServerIndex,
     pending: VecDeque<Pending<'a>>,
-    /// Operations whose replies are complete. These operations end when the replies have been
+    /// The observations of requests whose replies are complete. They end when the replies have been
     /// forwarded.
     sending: Vec<(Observation<'a>, Outcome)>,
     /// The login in progress at the server; `None` if there is none. A login that waits for its
@@ -191,7 +191,7 @@ impl<'a> Watch<'a> {
         self.admission.overdue()
     }
 
-    /// Finishes the operations whose replies have been forwarded.
+    /// Finishes the observations of requests whose replies have been forwarded.
     pub(super) fn sent(&mut self, now: Instant) {
         for (observation, outcome) in self.sending.drain(..) {
             observation.finish(outcome, now);
