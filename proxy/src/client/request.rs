@@ -25,7 +25,7 @@ use seawall_wire::{
     checksum, deflate, kind,
 };
 
-/// Largest number of pieces in which an edited request is written.
+/// Number of pieces of an edited request, without its checksum. Some of the pieces may be empty.
 const MAX_PIECES: usize = 10;
 
 /// A request of at most this length is copied into the scratch buffer, unless its command carries

@@ -14,7 +14,8 @@ use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
 /// Minimum time between two closes for the same reason, unless clients have waited for too long. So
-/// these closes cause at most a hundred reconnects a second, which do not overload a deployment.
+/// these closes usually cause at most a hundred reconnects a second, which do not overload a
+/// deployment.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Maximum time until Seawall closes the connection of a client that waits for a reply. The limits

@@ -619,7 +619,8 @@ mod tests {
         assert!(gates.users.lock().is_empty());
     }
 
-    /// A login must pass two gates: the gate of its user and the common gate of all users.
+    /// If a user has a gate of its own, a login of this user must pass two gates: this gate and the
+    /// common gate of all users.
     #[test]
     fn a_login_that_cannot_pass_the_gate_of_all_users_uses_no_token_of_the_gate_of_its_user() {
         let gates = LoginGates::default();
@@ -635,7 +636,8 @@ mod tests {
         assert_eq!(turns().to_bits(), before.to_bits());
     }
 
-    /// A login must pass two gates: the gate of its user and the common gate of all users.
+    /// If a user has a gate of its own, a login of this user must pass two gates: this gate and the
+    /// common gate of all users.
     #[test]
     fn a_login_dropped_at_the_common_gate_returns_the_token_of_the_gate_of_its_user() {
         let gates = LoginGates::default();

@@ -64,7 +64,7 @@ impl<K: TurnKey> fmt::Debug for TurnsState<K> {
 /// The waiting work, in the order in which it gets turns.
 type WaiterQueue<K> = dyn Queue<Key = K, Waiter = oneshot::Sender<Turn<K>>> + Send;
 
-/// One turn. Dropping it passes the turn to the next waiter.
+/// One turn. Dropping it gives the turn back, so that the next waiter can get it.
 #[derive(Debug)]
 #[must_use]
 pub struct Turn<K: TurnKey = Sharer>(Turns<K>);

@@ -2,7 +2,8 @@
 //!
 //! A pin names a server, not a connection. All clients share the tables of pins, because drivers
 //! send a `getMore` on any free connection. The tables are bounded, and one user cannot fill a
-//! table. Unused pins expire, but not before the servers end unused cursors and transactions.
+//! table. Unused pins expire. With suitable limits, the servers have ended unused cursors and
+//! transactions before that.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -56,8 +57,8 @@ pub struct SessionKey {
     pub lsid: [u8; 16],
 }
 
-/// Limits on the number of pins, and on the time for which unused pins are kept. This time is not
-/// shorter than the time after which servers end unused cursors and transactions.
+/// Limits on the number of pins, and on the time for which unused pins are kept. This time must not
+/// be shorter than the time after which servers end unused cursors and transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct PinLimits {
     /// Maximum number of cursors.

@@ -13,8 +13,8 @@ use seawall_transport::connection::{Connection, Generation};
 impl ServerPool {
     /// Clears the pool after a failure in `generation`. All connections become stale. Waiting
     /// operations fail, so that they select a server again. Connections that are being established
-    /// are given up, and no connection is established until [`ServerPool::ready`]. Returns true if
-    /// the pool was cleared. Ignores a failure of an earlier generation.
+    /// are given up, and no connection is established until the pool is ready again. Returns true
+    /// if the pool was cleared. Ignores a failure of an earlier generation.
     pub fn clear(&self, generation: Generation) -> bool {
         let mut inner = self.inner.lock();
         let todo = inner.clear(generation, Instant::now());

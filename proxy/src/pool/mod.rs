@@ -433,9 +433,9 @@ impl ServerPool {
         &self.lane
     }
 
-    /// Records that the server hangs: it accepts connections but does not reply to probes. The
-    /// operations that wait for replies of this server fail, so that they can be retried at another
-    /// server.
+    /// Records that the server hangs: probes on new connections got no reply in time, or no new
+    /// connection could be established in time. The operations that wait for replies of this server
+    /// fail, so that they can be retried at another server.
     pub(crate) fn give_up(&self) {
         self.interrupts.raise();
     }

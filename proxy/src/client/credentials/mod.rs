@@ -480,9 +480,10 @@ impl Credentials {
         drop(self.read_again(user, identity));
     }
 
-    /// Asks servers to confirm the keys of users that have connected clients but have not logged in
-    /// for long. Without the confirmation, the keys would expire, and Seawall could check no login
-    /// of these users while the servers do not reply.
+    /// Asks servers to confirm the keys of users that have connected clients, if no server has
+    /// confirmed the keys for half of the time after which they expire. Without the confirmation,
+    /// the keys would expire, and Seawall could check no login of these users while the servers do
+    /// not reply.
     fn confirm_old_keys(self: &Arc<Self>, now: Instant) {
         let room = MAX_CONFIRMATIONS.saturating_sub(self.readings.lock().len());
         let due = self.store.lock().due_for_confirmation(room, now);

@@ -197,8 +197,8 @@ pub(super) struct Store {
     mechanisms: RecentMap<NameHash, (Vec<String>, Instant)>,
     /// Empty lists of mechanisms, cached for names of users that do not exist, each with the time
     /// until which it is valid. A client that has not logged in can ask for any number of such
-    /// names. They have a separate table, so that they do not displace the mechanisms of users that
-    /// exist.
+    /// names. The empty lists have a separate table, so that they do not displace the mechanisms of
+    /// users that exist.
     absent: RecentMap<NameHash, (Vec<String>, Instant)>,
     live: LiveIdentities,
 }
