@@ -125,13 +125,18 @@ impl Client {
                 (sent.await, outcome)
             }
         };
-        match sent {
-            Ok(()) => observation.finish(outcome, Instant::now()),
-            Err(End::Closed) => observation.finish_closed(Outcome::ClientGone, Instant::now()),
-            // The drop of the observation counts the client as gone.
-            Err(End::Gone | End::Relayed) => {}
-        }
+        finish(observation, outcome, &sent);
         sent
+    }
+}
+
+/// Ends the observation of an operation. `sent` is the result of sending its reply.
+fn finish(observation: Observation<'_>, outcome: Outcome, sent: &Result<(), End>) {
+    match sent {
+        Ok(()) => observation.finish(outcome, Instant::now()),
+        Err(End::Closed) => observation.finish_closed(Outcome::ClientGone, Instant::now()),
+        // The drop of the observation counts the client as gone.
+        Err(End::Gone | End::Relayed) => {}
     }
 }
 
