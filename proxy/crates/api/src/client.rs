@@ -181,7 +181,7 @@ impl AdminClient {
     /// Checks the health: `path` is `/health/live` or `/health/ready`.
     ///
     /// # Errors
-    /// If there is no response, or the proxy is not healthy.
+    /// If there is no response, or if the proxy replies that it is not live or not ready.
     pub async fn check(&self, path: &str) -> Result<(), ClientError> {
         self.exchange(Method::GET, path).await.map(drop)
     }

@@ -88,9 +88,9 @@ pub struct Shape {
     /// reply about one shape has it if the shape table has a row for this shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors_by_code: Option<Vec<CodeCount>>,
-    /// When the first operation that the shape's row in the shape table counts was seen. If the
-    /// shape table has no row for the shape: when the shape was first seen in the period. Absent in
-    /// [`Changes`](crate::Changes).
+    /// When Seawall saw the first of the operations that the shape's row in the shape table counts.
+    /// If the shape table has no row for the shape: when the shape was first seen in the period.
+    /// Absent in [`Changes`](crate::Changes).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_seen: Option<Moment>,
     /// The shape's id: 16 hexadecimal digits.

@@ -50,9 +50,11 @@ pub struct Storm {
     pub peak_arrivals_per_second: f64,
     /// Number of logins of Seawall and of relayed clients at servers.
     pub server_authentications: u64,
-    /// Number of client logins that caused no login at a server.
+    /// Number of client logins that caused no login at a server: `client_authentications` minus
+    /// `server_authentications`.
     pub server_authentications_absorbed: u64,
-    /// Number of client connections that caused no server connection.
+    /// Number of client connections that caused no server connection: `arrivals` minus
+    /// `server_connections_created`.
     pub server_connections_absorbed: u64,
     /// Number of connections that Seawall established to servers.
     pub server_connections_created: u64,

@@ -36,7 +36,7 @@ pub enum Content {
     /// An operation ended.
     #[prost(message, tag = "5")]
     Reply(Reply),
-    /// Operations were omitted from the capture at this point.
+    /// Operations, or only the messages of replies, were omitted from the capture at this point.
     #[prost(message, tag = "6")]
     Omitted(Omitted),
     /// An event that helps to understand the captured traffic, such as a stall of a server.

@@ -8,7 +8,8 @@ use std::time::Duration;
 /// see that the server itself has not become slower or faster.
 pub const GROUPS: usize = 8;
 
-/// The time between two resets of a controller. The controller ignores samples of earlier epochs.
+/// Identifies an epoch: the time between two resets of a controller. The controller ignores samples
+/// of earlier epochs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(pub(crate) u64);
 

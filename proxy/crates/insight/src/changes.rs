@@ -41,10 +41,11 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The shape that changed, or [`Label::Whole`] for a change of all shapes together.
     pub label: Arc<Label>,
-    /// Counts and times of the shape's operations in the earlier period; empty for a new shape.
+    /// Counts and times of the operations that `label` selects in the earlier period; empty for a
+    /// new shape.
     pub before: Figures,
-    /// Counts and times of the shape's operations in the later period; empty for a shape that is
-    /// gone.
+    /// Counts and times of the operations that `label` selects in the later period; empty for a
+    /// shape that is gone.
     pub now: Figures,
     /// The later value divided by the earlier value. The kind selects the value: median duration,
     /// operations per second, bytes per operation or documents per operation. The ratio is always
@@ -75,11 +76,11 @@ pub enum ChangeKind {
     MoreFrequent,
     /// The shape has fewer operations per second.
     LessFrequent,
-    /// The commands have more bytes.
+    /// The commands have more bytes per operation.
     HeavierRequests,
-    /// The replies have more bytes.
+    /// The replies have more bytes per operation.
     HeavierReplies,
-    /// The operations have more documents.
+    /// Each operation returns, writes or counts more documents on average.
     MoreDocuments,
 }
 
@@ -129,10 +130,11 @@ const SPREADS: f64 = 3.5;
 /// vary much.
 const ENOUGH_RATIO: f64 = 3.0;
 
-/// Minimum effect (see [`Change::effect`]) of a reported slowdown.
+/// Minimum effect (see [`Change::effect`]) of a shape that is reported as slower. The effect of a
+/// shape that is reported as faster is at most one minus this number.
 const MIN_EFFECT: f64 = 0.7;
 
-/// Minimum difference of the median durations of a reported slowdown.
+/// Minimum difference of the median durations of a shape that is reported as slower or faster.
 const MIN_DIFFERENCE: Duration = Duration::from_micros(100);
 
 /// Accepted probability that a comparison reports a false change of a given kind for any of the
@@ -178,10 +180,10 @@ const MIN_BYTES: f64 = 512.0;
 /// Minimum increase of the documents per operation in a reported change.
 const MIN_DOCUMENTS: f64 = 1.0;
 
-/// The changes from `before` to `now`, those with the highest cost (increase of the operation time
-/// per second) first. Changes of all shapes together come last: if a single shape changed more than
-/// all others, this shape is more likely the cause of a problem. Empty if a period has no
-/// operations.
+/// The changes from `before` to `now`. First come the changes that increase the operation time per
+/// second, the greatest increase first. Then come the others, the greatest decrease first. Changes
+/// of all shapes together come last: if a single shape changed more than all others, this shape is
+/// more likely the cause of a problem. Empty if a period has no operations.
 pub fn compare(before: &Period, now: &Period) -> Vec<Change> {
     let is_empty =
         |period: &Period| period.length.is_zero() || period.series.values().all(|f| f.count == 0);

@@ -18,8 +18,7 @@ pub struct Changes {
     pub before: Compared,
     /// The later period.
     pub now: Compared,
-    /// The changes, those with the highest [`Change::cost_per_second`] first. Changes of all shapes
-    /// together come last.
+    /// The changes, in the order of [`compare`](crate::compare).
     pub changes: Vec<Change>,
     /// The reason why the periods could not be compared; `None` if they could be compared.
     pub incomparable: Option<Incomparable>,

@@ -105,8 +105,8 @@ pub struct Insight {
 struct Added {
     /// The last second that was added to the history.
     last: Option<u64>,
-    /// Figures that could not be added yet, because the clock showed the last added second again.
-    /// They are added to the next second.
+    /// Figures that could not be added yet, because the clock was set back and showed a second
+    /// again that was already added. They are added to the next second.
     left: Option<Second>,
 }
 

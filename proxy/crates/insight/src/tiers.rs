@@ -621,8 +621,8 @@ pub struct Skipped {
 /// The history of a period in steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline<S> {
-    /// Length of the steps. It is longer than requested if a part of the period has only longer
-    /// frames.
+    /// Length of the steps. It is longer than requested if the requested length is not a multiple
+    /// of the length of the period's longest frame.
     pub step: Duration,
     /// The steps that have data, the earliest first.
     pub steps: Vec<S>,

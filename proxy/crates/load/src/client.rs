@@ -18,8 +18,8 @@ use seawall_auth::NonceSource;
 /// reconnecting.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 
-/// If a load has no rate, a reply may still be missing when the load ends. The load then records
-/// the wait for this reply only if the wait is longer than this time.
+/// When a load ends, some operations may still wait for their replies. If the load has no rate, it
+/// records such a wait only if the wait is longer than this time.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// Maximum time between two operations of a client, in seconds: a year. No load takes so long, and

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failed_and_missed_operations_are_slower_than_the_objective() {
+    async fn failed_and_missed_operations_count_as_slower_than_the_objective_for_the_p99() {
         let objectives = Objectives {
             goodput: None,
             p99_ms: Some(50.0),

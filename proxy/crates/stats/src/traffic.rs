@@ -188,7 +188,8 @@ impl Names {
 
     /// Adds the counts of a later period. Frequent names are added first. Once the limit is
     /// reached, a new name replaces the name with the lowest count, but only if the count of the
-    /// new name is higher. So names with few counts do not displace all later names.
+    /// new name is higher. So many rare names cannot prevent a later, frequent name from being
+    /// counted separately.
     fn merge(&mut self, later: &Self) {
         let ranked = later.ranked();
         // `add` counts a new name separately only while there are fewer than `NAMES` entries. So

@@ -40,7 +40,8 @@ fn age_order(list: &CertificateRevocationListDer<'_>) -> impl Ord + use<> {
     Some((list.last_update().timestamp(), list.crl_number().cloned()))
 }
 
-/// Revocation lists that have only lists of one key and one partition for each issuer.
+/// A set of revocation lists. All lists of one issuer in the set are of the same key and the same
+/// partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListSet {
     /// The lists, the newest ones first.
@@ -49,14 +50,14 @@ pub struct ListSet {
     pub are_partitions: bool,
 }
 
-/// Divides revocation lists into sets that have only lists of one key and one partition for each
-/// issuer. `lists` has the newest lists first. After an authority has a new key, there are two
-/// authorities of one name, each with its list. An authority can also divide its list into
-/// partitions. rustls chooses a list by the name of the issuer, and by the partition only if the
-/// certificate names it. So rustls needs one verifier for each set.
+/// Divides revocation lists into sets (see [`ListSet`]). `lists` has the newest lists first. After
+/// an authority has a new key, there are two authorities of one name, each with its list. An
+/// authority can also divide its list into partitions. rustls chooses a list by the name of the
+/// issuer, and by the partition only if the certificate names it. So rustls needs one verifier for
+/// each set.
 ///
-/// The result has at least one set. Only a single set may be empty, because a verifier without
-/// lists does not check revocation. The keys are compared by their identifiers.
+/// Without lists, the result is one empty set: a verifier without lists does not check revocation.
+/// Otherwise no set is empty. The keys are compared by their identifiers.
 pub fn sets_by_key(lists: &[CertificateRevocationListDer<'static>]) -> Vec<ListSet> {
     let [mut whole, mut partitions] = [(); 2].map(|()| Vec::<ListSet>::new());
     let mut keys_of_issuers: HashMap<(Vec<u8>, bool), Vec<SetKey>> = HashMap::new();

@@ -239,7 +239,8 @@ impl Merge for Namespaces {
 
 impl Namespaces {
     /// Sorts the namespaces by total time in descending order, and keeps the first `limit`
-    /// namespaces. The time of operations that waited for an event does not count.
+    /// namespaces. In the figures since Seawall started, the time of operations that waited for an
+    /// event does not count. In the figures of a period, it does count, because it is not known.
     pub fn keep(&mut self, limit: usize) {
         let weight = |of: &Namespace| of.total_time_ms - of.awaited_time_ms.unwrap_or_default();
         self.namespaces

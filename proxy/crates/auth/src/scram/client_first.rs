@@ -16,8 +16,8 @@ pub struct ClientFirst {
 impl ClientFirst {
     /// Parses the payload of `saslStart`.
     ///
-    /// Accepts the GS2 headers `n,,` and `y,,`, an authorization identity that is the user itself
-    /// without escapes, and extensions after the nonce.
+    /// Accepts the GS2 headers `n,,` and `y,,`, an authorization identity that is the name of the
+    /// user without escapes, and extensions after the nonce.
     ///
     /// # Errors
     /// Fails if the payload is malformed, requests channel binding (`p=`) or has a mandatory

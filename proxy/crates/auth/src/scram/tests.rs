@@ -142,9 +142,9 @@ fn forged_keys(keys: &ScramKeys) -> DerivedKeys {
     .unwrap()
 }
 
-/// Returns copies of `payload`. In each copy, a different character of the last attribute's base64
-/// value is replaced, so that the value is another valid base64 value. The last character of the
-/// value is never replaced.
+/// Returns copies of `payload`. In each copy, one character of the last attribute's base64 value is
+/// replaced, and the result is again valid base64. There is one copy for each character of the
+/// value except the last.
 fn tampered(payload: &str) -> Vec<String> {
     let start = payload.rfind(['p', 'v']).unwrap() + 2;
     let (head, value) = payload.split_at(start);

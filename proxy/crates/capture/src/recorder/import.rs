@@ -80,7 +80,7 @@ pub struct Import {
     counts: ImportCounts,
 }
 
-/// One connection of the recording.
+/// A session: one client connection in the recording.
 #[derive(Debug, Default)]
 struct RecorderSession {
     /// The client's number in the capture; `None` before its first operation.

@@ -39,8 +39,8 @@ pub struct CommandSpec {
     /// False if statistics count the command under the name of [`UNKNOWN`](super::UNKNOWN) instead
     /// of its own name.
     pub is_counted: bool,
-    /// True for the command `seawall`, which asks Seawall about itself. If the configuration
-    /// switches this command off, it is forwarded like an unknown command.
+    /// True for the command `seawall`, which shows Seawall's state or reloads its configuration. If
+    /// the configuration switches this command off, it is forwarded like an unknown command.
     pub is_about_seawall: bool,
     /// True if the command ends other work: a transaction, a session, a cursor, an operation or the
     /// lock of `fsync`. The command must not wait until this work ends.

@@ -120,7 +120,7 @@ fn controllers_are_as_good_as_the_best_fixed_limit_for_several_servers_or_users_
 }
 
 #[test]
-fn two_users_complete_equally_many_operations() {
+fn two_users_of_one_server_complete_about_equally_many_operations() {
     let group = &all()[3];
     let scenario = group.iter().find(|s| s.users == 2).unwrap();
     let outcome = run(scenario, Policy::Auto(512), 5.0, 10.0, 1);

@@ -180,7 +180,8 @@ impl StallDetector {
             }
             (None, Some(open)) => open.normal_seconds += 1,
         }
-        // An episode that begins in this second and has its maximum length ends in the next second.
+        // One call returns one episode. After `before_gap`, an episode that begins in this second
+        // ends in a later second, even if it already has its maximum length.
         before_gap.or_else(|| self.end(beat, &usual))
     }
 

@@ -12,7 +12,8 @@ use seawall_stats::{PerPhase, Phase, float};
 /// A series of episodes at a regular interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recurrence {
-    /// Time between the starts of two consecutive episodes.
+    /// The regular interval at which the episodes start, fitted to the starts of all episodes. If
+    /// an expected episode is missing, the time between two episodes is two intervals.
     pub period: Duration,
     /// Median length of the episodes.
     pub length: Duration,

@@ -34,7 +34,8 @@ pub struct Storm {
 }
 
 impl Storm {
-    /// Number of client connections that caused no server connection.
+    /// Number of client connections that caused no server connection: the accepted client
+    /// connections minus the established server connections.
     pub fn connections_absorbed(&self) -> u64 {
         let Traffic {
             arrivals,
@@ -44,7 +45,8 @@ impl Storm {
         arrivals.saturating_sub(server_connections)
     }
 
-    /// Number of client logins that caused no login at a server.
+    /// Number of client logins that caused no login at a server: the logins of clients minus the
+    /// logins at servers.
     pub fn authentications_absorbed(&self) -> u64 {
         let Traffic {
             client_authentications,
@@ -71,8 +73,8 @@ pub(super) struct Storms {
 impl Storms {
     /// Updates the detector with the traffic since the previous call, which was usually a second
     /// ago. If a storm began or ended in this time, returns the change and the storm. If the clock
-    /// jumped since the previous call, a storm ends with that call, and the seconds with high churn
-    /// before the jump do not count for the beginning of a storm.
+    /// jumped since the previous call, the current storm ends at the time of the previous call, and
+    /// the seconds with high churn before the jump do not count for the beginning of a storm.
     pub(super) fn second(
         &mut self,
         traffic: &Traffic,
@@ -143,8 +145,9 @@ impl Storms {
     }
 }
 
-/// True if the clock was set back between two calls, or if many seconds are missing between them:
-/// the machine slept, or the clock was set forward.
+/// True if the clock was set back by more than [`MAX_REPEATED_SECONDS`] between two calls, or if
+/// more than [`MAX_GAP_SECONDS`] are missing between them: the machine slept, or the clock was set
+/// forward.
 fn has_jumped(last: SystemTime, now: SystemTime) -> bool {
     match now.duration_since(last) {
         Ok(time) => time > Duration::from_secs(MAX_GAP_SECONDS),

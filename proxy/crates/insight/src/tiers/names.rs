@@ -68,8 +68,8 @@ impl LabelStore {
         self.labels.insert(number, (label, uses));
     }
 
-    /// Counts one frame less that uses a label. Returns true if no other frame uses the label: the
-    /// label is then removed.
+    /// Reduces the number of frames that use a label by one. If no frame uses the label any more,
+    /// removes the label and returns true.
     pub(super) fn release(&mut self, number: u32) -> bool {
         let Some((_, uses)) = self.labels.get_mut(&number) else {
             return false;
@@ -95,7 +95,7 @@ impl LabelStore {
         self.insert(number, Arc::new(label), 0);
     }
 
-    /// Counts one more frame from the history file that uses a label.
+    /// Increases the number of frames that use a label by one, for a frame from the history file.
     pub(super) fn restore_use(&mut self, number: u32) {
         self.next = self.next.max(number.wrapping_add(1));
         if let Some((_, uses)) = self.labels.get_mut(&number) {

@@ -171,7 +171,7 @@ async fn a_tls_1_2_connection_is_worn_out_before_its_keys_have_encrypted_2_pow_2
 /// This test also checks that the server receives the host name (SNI), both in full handshakes and
 /// in resumed handshakes.
 #[tokio::test]
-async fn a_new_client_tls_configuration_does_not_resume_tls_sessions_of_an_earlier_one() {
+async fn a_tls_configuration_towards_servers_resumes_only_its_own_tls_sessions() {
     let authority = Authority::generate("authority");
     for version in [&TLS12, &TLS13] {
         let server = authority.server(version);
