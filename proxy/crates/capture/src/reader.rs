@@ -31,12 +31,12 @@ pub enum ReadError {
     /// The file has a format version that this program does not know.
     #[error("format version {0} is not known; this program reads version {VERSION}")]
     UnknownVersion(u32),
-    /// The file ends within its first 12 bytes (the magic bytes and the format version) or within a
+    /// The file ends within its format version (the four bytes after the magic bytes) or within a
     /// block, or it has no `End` record.
     #[error("the file was cut off at byte {at_byte}")]
     Truncated {
-        /// Offset of the end of the last complete block, in bytes from the start of the part; 0 if
-        /// the file ends within the magic bytes and the format version (12 bytes).
+        /// Offset of the end of the last complete block, in bytes from the start of the part; 12
+        /// if there is no complete block; 0 if the file ends within the format version.
         at_byte: u64,
     },
     /// A block is damaged.

@@ -244,7 +244,7 @@ pub struct Facts {
     /// True if `ok` is 1.
     #[prost(bool, tag = "1")]
     pub ok: bool,
-    /// `code` of a reply with `ok: 0`; 0 if there is no error.
+    /// `code` of a reply with `ok: 0`; 0 if there is no error, or if the error has no code.
     #[prost(int32, tag = "2")]
     pub code: i32,
     /// `cursor.id`; 0 if the reply has no cursor, or if the cursor is exhausted.
@@ -256,7 +256,8 @@ pub struct Facts {
     /// Number of failed writes.
     #[prost(uint64, tag = "5")]
     pub write_errors: u64,
-    /// The code of the first failed write; 0 if no write failed.
+    /// The code of the first failed write; 0 if no write failed, or if the reply does not contain
+    /// the code.
     #[prost(int32, tag = "6")]
     pub write_error_code: i32,
     /// The code of the `writeConcernError`; 0 if there is none.

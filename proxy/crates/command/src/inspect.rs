@@ -281,7 +281,8 @@ impl<'a> Command<'a> {
     }
 
     /// True if the command may be sent again after a server failed. It is a read outside of
-    /// transactions, or a retryable write, which the server recognizes by its `txnNumber`.
+    /// transactions (but not a `getMore`), or a retryable write, which the server recognizes by its
+    /// `txnNumber`.
     pub fn may_be_repeated(&self) -> bool {
         if self.in_transaction {
             return false;

@@ -7,8 +7,8 @@ use crate::table::{self, Statements};
 use seawall_wire::{DocumentWalk, ElementKind, Elements};
 
 /// Number of documents to insert, or of updates and deletes to run; 0 if the command is not a
-/// write. In a document sequence that is still arriving, a document counts as soon as its length
-/// has arrived.
+/// write of documents. In a document sequence that is still arriving, a document counts as soon as
+/// its length has arrived.
 pub fn statements(input: &CommandBytes<'_>) -> u64 {
     let first = Elements::of(input.body).next().and_then(Result::ok);
     let Some(first) = first else { return 0 };

@@ -124,7 +124,8 @@ pub struct Controller {
     /// The time at which `limit` last changed since the last reset; if it has not changed, the
     /// start of the first window after the reset. `None` until the first sample after the reset.
     changed_at: Option<Duration>,
-    /// The metric and the value of the last slice, if that slice was measured at the base limit.
+    /// The metric and the value of the last slice at the base limit; `None` if there is none since
+    /// the base limit was last set.
     last_value: Option<(Metric, f64)>,
     base_slices: u32,
     /// Variance of a slice's value, by metric.
@@ -139,7 +140,7 @@ pub struct Controller {
     /// weight in both sums.
     times: f64,
     squares: f64,
-    /// Smoothed completed operations per second.
+    /// Smoothed number of completed operations per second.
     usual_rate: f64,
     rate_reference: RateReference,
     completed_at: Duration,

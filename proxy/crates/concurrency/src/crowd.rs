@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use crate::{like::Slowdown, random::Random, rounded};
 
-/// The server is crowded if operations take this many times as long as without load. A server works
-/// best with several operations per core: while one operation waits until a sleeping thread wakes
-/// up, its core can run another operation. On two cores, mongod works best with 16 to 32
-/// operations, which take 6 to 8 times as long as a single operation.
+/// The server is crowded if operations take more than this many times as long as without load. A
+/// server works best with several operations per core: while one operation waits until a sleeping
+/// thread wakes up, its core can run another operation. On two cores, mongod works best with 16 to
+/// 32 operations, which take 6 to 8 times as long as a single operation.
 const CROWDED: f64 = 8.0;
 
 /// The server has room if operations take less than this many times as long as without load. Either
@@ -104,11 +104,13 @@ struct Yielding {
 /// The next action of the controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Action {
-    /// Leave the limit unchanged: the server is not crowded, or it became crowded only a moment
-    /// ago, or a lower limit recently did not help.
+    /// Leave the limit unchanged, for one of these reasons: the server is not crowded, or became
+    /// crowded only a moment ago; too few operations completed in the window; the limit is 1
+    /// already; a lower limit recently did not help.
     None,
-    /// Wait: the last step has not taken effect yet, too few operations completed in the window, or
-    /// the throughput must be checked again.
+    /// The controller yields, and waits for one of these reasons: the last step has not taken
+    /// effect yet; too few operations completed in the window; the throughput must be checked
+    /// again.
     Wait,
     /// Set this lower limit.
     Lower(u32),

@@ -96,8 +96,9 @@ struct Arrival {
 
 impl Drop for Arrival {
     fn drop(&mut self) {
-        // The load ended before the operation, so the latency is not known. A wait of more than one
-        // interval is recorded instead of the latency; a shorter wait is not recorded.
+        // The load ended before the operation, so the latency is not known. If the wait is longer
+        // than one interval, it is recorded instead of the latency, or the operation counts as
+        // missed if it was not sent. A shorter wait is not recorded.
         if self.has_ended || self.due + self.interval >= self.shared.ends_at {
             return;
         }

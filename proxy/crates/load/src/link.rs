@@ -27,7 +27,8 @@ pub enum Failure {
     /// The step did not end within its time limit, for example because no reply arrived.
     #[error("the time limit was reached")]
     TimedOut,
-    /// The connection was refused, closed or reset.
+    /// The connection failed. For example, it was refused, closed or reset, or its TLS handshake
+    /// failed.
     #[error("{0}")]
     Closed(#[from] io::Error),
     /// The reply was an error, or contained the error of a write. The number is the code of this
@@ -101,7 +102,8 @@ impl Link {
     /// Authenticates with SCRAM. The first login derives the keys, later logins reuse them.
     ///
     /// # Errors
-    /// If the connection fails, or the server refuses the login.
+    /// If the connection fails, the server refuses the login, or a SCRAM message of the server is
+    /// not valid.
     pub async fn log_in(
         &mut self,
         user: &User,

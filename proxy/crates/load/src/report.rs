@@ -26,8 +26,8 @@ pub struct Report {
     steps: Vec<StepReport>,
     /// Latency of operations in milliseconds, measured from the time when they were due.
     operation_from_due_ms: Quantiles,
-    /// True if 1 % or more of the operations have no latency, because they failed or were not sent.
-    /// Then the 99th percentile of all operations is not known.
+    /// True if 1 % or more of the operations have no latency, because they failed or were not sent,
+    /// or if there are no operations. Then the 99th percentile of all operations is not known.
     #[serde(skip)]
     is_p99_unknown: bool,
     generator: Generator,

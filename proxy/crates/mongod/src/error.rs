@@ -134,7 +134,8 @@ pub enum Error {
         "a replica set needs at least one member, and the first mongod must be started with --replSet"
     )]
     NotAMember,
-    /// The set had no primary, or lacked members, when the time limit expired.
+    /// The set was not ready when the time limit expired. For example, it had no primary, or a
+    /// member still copied data.
     #[error("the replica set {set} was not complete within {} s: {state}", limit.as_secs())]
     SetIncomplete {
         /// The set's name.

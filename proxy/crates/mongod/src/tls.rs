@@ -7,7 +7,8 @@ use std::path::PathBuf;
 pub struct Tls {
     /// A PEM file with the server's certificate and private key.
     pub certificate_key_file: PathBuf,
-    /// A PEM file with the certificate of the authority that signed the server's certificate.
+    /// A PEM file with the certificate of the authority that signed the certificates of the server
+    /// and of the client.
     pub ca_file: PathBuf,
     /// A PEM file with a client's certificate and private key. If it is set, mongod requires a
     /// certificate from each client. If it is `None`, clients need no certificate.

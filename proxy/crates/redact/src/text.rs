@@ -80,8 +80,8 @@ fn pass(keyed: &Keyed, domain: u8, characters: &mut [char], first: usize) {
     }
 }
 
-/// The character of the same class that replaces `character`. `|` stays, and is never a
-/// replacement, because it would end the literal prefix of a pattern. A `$` at the beginning of a
+/// The character of the same class that replaces `character`. NUL and DEL stay. `|` stays, and is
+/// never a replacement, because it would end the literal prefix of a pattern. A `$` that begins a
 /// string stays, and no other character becomes a `$` there, because in an expression this `$`
 /// marks a path.
 fn replaced(character: char, seed: u32, is_first: bool) -> char {

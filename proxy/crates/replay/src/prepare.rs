@@ -64,8 +64,8 @@ pub(crate) const ERROR_WITHOUT_CODE: i32 = -1;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CapturedEnd {
     pub operation: OperationId,
-    /// The error code of the reply; 0 if the reply is not an error; [`ERROR_WITHOUT_CODE`] if it is
-    /// an error without a code.
+    /// The error code of the reply; 0 if the reply is not an error, or if there is no reply;
+    /// [`ERROR_WITHOUT_CODE`] if the reply is an error without a code.
     pub code: i32,
     /// The captured id of the cursor that the operation left open; 0 if there is none.
     pub cursor_id: i64,

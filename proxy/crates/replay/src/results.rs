@@ -39,7 +39,8 @@ pub struct Report {
     pub target: String,
     /// The settings of the replay; without a replay, the settings of this report.
     pub settings: ReplaySettings,
-    /// The time from the first command to the last reply, in seconds.
+    /// The time from the due time of the first record to the last reply, in seconds. Without a
+    /// replay, the time from the first captured command to the last captured command or reply.
     pub seconds: f64,
     /// Number of commands sent; without a replay, the number that a replay would send.
     pub sent: u64,

@@ -79,7 +79,7 @@ pub struct Replay {
     /// True if the results have digests of the returned documents.
     pub digest: bool,
     /// The replay stops if the share of operations that fail unexpectedly exceeds this limit (a
-    /// number from 0 to 1).
+    /// number from 0 to 1). The share is checked as soon as 100 operations have ended.
     pub max_error_share: f64,
     /// True if writes may be sent to a server without a process id. Such a server, for example a
     /// proxy, may belong to the captured deployment.

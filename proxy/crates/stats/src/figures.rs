@@ -57,7 +57,7 @@ pub struct Period {
     /// The time that the figures cover. It is shorter than the period if figures are missing for a
     /// part of the period.
     pub length: Duration,
-    /// The series with at least one operation, by label.
+    /// The series with at least one operation or `getMore`, by label.
     pub series: BTreeMap<Arc<Label>, Figures>,
 }
 

@@ -78,8 +78,8 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// Maximum number of bytes that Seawall reads ahead while an operation of the client runs.
 const READ_AHEAD_BYTES: usize = FREE_BYTES;
 
-/// Maximum time without a byte inside a message. After that, reading fails with
-/// [`ReadError::Stalled`].
+/// Maximum time without a byte inside a message, except while the reader waits for memory. After
+/// that, reading fails with [`ReadError::Stalled`].
 const PARTIAL_MESSAGE_IDLE: Duration = Duration::from_secs(60);
 
 thread_local! {
@@ -106,7 +106,8 @@ pub enum ReadError {
     /// The stream ended inside a message.
     #[error("the stream ended inside a message")]
     Truncated,
-    /// The rest of a message did not arrive, or arrived too slowly.
+    /// A message was not complete in time: its rest did not arrive, arrived too slowly, or waited
+    /// too long for memory.
     #[error("the rest of a message arrived too slowly or not at all")]
     Stalled,
     /// The sender was too slow while other messages waited for memory.

@@ -1,7 +1,8 @@
 //! Converts the records of a capture to the packets of a file of mongod's traffic recorder.
 //!
 //! The application and the driver of a client are exported as a `hello` before the client's first
-//! command. Users, events and omitted operations are not exported.
+//! command, unless the client ran operations before its capture began. Users, events and omitted
+//! operations are not exported.
 
 use std::collections::BTreeMap;
 

@@ -211,7 +211,7 @@ impl Import {
     /// layout [`Layout::Sessions`], the packet itself does not contain this information, so the
     /// session's number decides. Servers give sessions ascending numbers. So a number above all
     /// earlier numbers belongs to a new session. Any other number belongs to a session that this
-    /// import has forgotten, or that began before the recording.
+    /// import remembers or has forgotten, or that began before the recording.
     fn begins(&self, session: u64) -> bool {
         let is_explicit = self.layout != Layout::Sessions;
         !self.sessions.contains_key(&session) && (is_explicit || session > self.last_session)

@@ -91,8 +91,9 @@ pub struct Packet {
     pub message: Bytes,
 }
 
-/// Maximum size of a packet's head, in bytes. The head consists of all fields before the message. A
-/// packet with a larger head is refused.
+/// Size of a packet's head, in bytes, for which a packet has room beside the largest message. The
+/// head consists of all fields before the message. An address or a text in the head must be shorter
+/// than this size.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// Largest packet in bytes: the largest message with its head.

@@ -14,7 +14,7 @@ pub enum RecorderError {
     /// Reading from the source failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The first packet has none of the known layouts.
+    /// The file is empty, or its first packet has none of the known layouts.
     #[error("not a file of mongod's traffic recorder, or a file with an unknown layout")]
     UnknownLayout,
     /// The file ends within a packet.

@@ -46,7 +46,8 @@ pub struct CommandSpec {
     /// lock of `fsync`. The command must not wait until this work ends.
     pub ends_work: bool,
     /// True if a replay of captured traffic may send the command: it reads or changes documents,
-    /// collections or indexes. False for commands about connections, sessions, users, servers and
+    /// collections, indexes or databases, ends a transaction or a cursor, or is a harmless command
+    /// such as `ping`. False for the handshake, and for commands about sessions, users, servers and
     /// the deployment.
     pub is_replayed: bool,
 }
@@ -69,11 +70,13 @@ pub enum Class {
     GetMore,
     /// `killCursors`: goes to the servers that hold the cursors.
     KillCursors,
-    /// Every other command, known or unknown: forwarded to a server.
+    /// Every other command, known or unknown: forwarded to a server. The command `seawall` is
+    /// forwarded only if the configuration switches it off.
     Other,
 }
 
-/// Commands that concern the connection or the login. Pooled connections never carry them.
+/// Commands that concern the connection or the login. Pooled connections never carry such commands
+/// of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake {
     /// `hello`.

@@ -234,8 +234,8 @@ impl Connector {
     }
 }
 
-/// The strongest mechanism for which the server has keys of the user. `hello_reply` is the reply to
-/// a `hello` with `saslSupportedMechs`.
+/// SCRAM-SHA-256 if the server lists it for the user, otherwise SCRAM-SHA-1. `hello_reply` is the
+/// reply to a `hello` with `saslSupportedMechs`.
 fn strongest(hello_reply: &RawDocument) -> Mechanism {
     let listed = hello_reply.get_array("saslSupportedMechs");
     let mut listed = listed.into_iter().flatten().filter_map(Result::ok);

@@ -120,8 +120,8 @@ impl EstablishError {
         }
     }
 
-    /// True if the server refuses the login, or if Seawall ended the SCRAM conversation. A new
-    /// attempt with the same password would fail too.
+    /// True in three cases: Seawall has no SCRAM keys of the user, the server refuses the login, or
+    /// Seawall ended the SCRAM conversation. A new attempt with the same keys would fail too.
     pub fn is_refused_login(&self) -> bool {
         self.refuses_keys() || matches!(self, Self::Scram { .. })
     }

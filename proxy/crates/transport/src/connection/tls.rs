@@ -88,7 +88,7 @@ pub struct TlsSettings<'a> {
     /// certificate.
     pub identity: Option<Pem<'a>>,
     /// Files with revocation lists. With at least one file, a server's certificate is accepted only
-    /// if a file contains a list of the certificate's issuer.
+    /// if a file contains a list of the certificate's issuer. Unused with [`Verification::Off`].
     pub revocation_lists: Vec<Pem<'a>>,
     /// How certificates are verified.
     pub verification: Verification,
@@ -166,9 +166,9 @@ impl ServerTls {
     /// address without brackets.
     ///
     /// # Errors
-    /// If the handshake fails, or if the server's certificate in a resumed TLS session is no longer
-    /// valid. This function checks that certificate itself, because rustls verifies certificates
-    /// only in full handshakes.
+    /// If `host` is not valid, if the handshake fails, or if the server's certificate in a resumed
+    /// TLS session is no longer valid. This function checks that certificate itself, because rustls
+    /// verifies certificates only in full handshakes.
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<Stream> {
         self.connect_noting(host, stream).await.map(|(s, _)| s)
     }

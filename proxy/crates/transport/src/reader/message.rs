@@ -67,8 +67,9 @@ impl Message {
         self.bytes.len() < self.header.message_length
     }
 
-    /// Reserves memory for the inner message of a compressed message. The memory is added to this
-    /// message's share. A message without a share first gets a share, which is charged to `sharer`.
+    /// Reserves memory for the inner message of a compressed message, if the inner message is
+    /// large. The memory is added to this message's share. A message without a share first gets a
+    /// share, which is charged to `sharer`.
     ///
     /// # Errors
     /// See [`InflateError`]. This function inflates nothing, so [`InflateError::Bytes`] means that
@@ -86,8 +87,8 @@ impl Message {
         Ok(Inflating { head, bytes, share })
     }
 
-    /// Reserves memory for inspecting the inner message of a compressed message. The compressed
-    /// message stays unchanged.
+    /// Reserves memory for inspecting the inner message of a compressed message, if the inner
+    /// message is large. The compressed message stays unchanged.
     ///
     /// # Errors
     /// See [`InflateError`]. This function inflates nothing, so [`InflateError::Bytes`] means that
