@@ -25,9 +25,9 @@ pub(crate) const SECTION: Section = Section {
 };
 
 /// Reads the connection string from `uri` or `uri_file`. Returns an empty text if `uri_file` cannot
-/// be read, or if not exactly one of the two keys is given. With an empty text instead of `None`,
-/// the caller can still check the relations between the other settings. Returns `None` if the value
-/// of a key cannot be converted.
+/// be read or contains no connection string, or if not exactly one of the two keys is given. With
+/// an empty text instead of `None`, the caller can still check the relations between the other
+/// settings. Returns `None` if the value of a key cannot be converted.
 pub(crate) fn read(deployment: &mut Part<'_>) -> Option<Secret> {
     let uri: Option<Secret> = deployment.named(&SECTION, "uri")?;
     let file: Option<PathBuf> = deployment.named(&SECTION, "uri_file")?;

@@ -88,8 +88,8 @@ fn is_service_link(name: &str) -> bool {
 const PREFIX: &str = "SEAWALL_";
 
 /// Variables of Seawall that set no key. One is the path of the mongod for the demo and the tests,
-/// and one is the log filter. The third is the URL of the admin API, for the commands `seawall top`
-/// and `seawall report`.
+/// and one is the log filter. The third is the URL of the admin API, for the commands that use this
+/// API, such as `seawall top`.
 const NOT_KEYS: [&str; 3] = ["SEAWALL_MONGOD", "SEAWALL_LOG", "SEAWALL_ADMIN_URL"];
 
 const EXPECTED: &str = "expected SEAWALL_<SECTION>__<KEY>, for example SEAWALL_POOL__MAX_POOL_SIZE; \

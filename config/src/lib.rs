@@ -8,9 +8,9 @@
 //!                      └────────┴─ all problems ──┴──────────┴──────► Problems
 //! ```
 //!
-//! Each key is declared once, in `settings.rs`. The check, the settings, the environment's
-//! variables, the documentation, the full example and the JSON schema are derived from this
-//! declaration.
+//! Each key is declared once: in `settings.rs`, `listeners.rs`, `users.rs` or
+//! `connection_string.rs`. The check, the settings, the environment's variables, the documentation,
+//! the full example and the JSON schema are derived from this declaration.
 //!
 //! The command line overrides the environment, the environment overrides the file, and the file
 //! overrides the standard variables of OpenTelemetry and the defaults. All problems are reported at

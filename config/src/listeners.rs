@@ -178,7 +178,8 @@ pub(crate) fn is_of_only_listener(key: &Key) -> bool {
     key.path.starts_with("listen.") && key.path != LIMIT_OF_ALL
 }
 
-/// Reads the list of listeners. The result does not contain listeners with problems.
+/// Reads the list of listeners. The result does not contain listeners that cannot be read. It
+/// contains listeners with equal names, although these names are reported as problems.
 pub(crate) fn read(file: &mut Part<'_>) -> Vec<Listener> {
     let count = file.tables(LISTENERS).len();
     if count > 0 {

@@ -122,7 +122,8 @@ pub(crate) const SCRAM_SHA_256: Section = Section {
     },
 };
 
-/// Reads the list of users. The result does not contain users with problems.
+/// Reads the list of users. The result does not contain users that cannot be read. It contains
+/// users with the same name and source, although their names are reported as problems.
 pub(crate) fn read(auth: &mut Part<'_>) -> Option<Vec<User>> {
     no_user_twice(auth);
     let indexes = 0..auth.tables("users").len();

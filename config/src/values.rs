@@ -24,7 +24,7 @@ pub struct EffectiveValue {
 
 /// The sources of the configuration. `merged` is the table into which all sources were merged. The
 /// other two tables are the sources that override the configuration file: the environment and the
-/// command line.
+/// command line. `environment` also has the values from the variables of OpenTelemetry.
 pub(crate) struct Layers<'a> {
     pub(crate) merged: &'a Table,
     pub(crate) environment: &'a Table,

@@ -12,10 +12,10 @@ use std::{
 
 /// Replaces the content of a file, or creates the file. `write` gets a temporary file in the same
 /// folder, which then replaces the file. `write` gets the file itself if the file is a pipe or a
-/// device, or has several names (hard links). It also gets the file itself if this process lacks a
-/// permission: to create files in the folder, or to give the temporary file to the file's owner. A
-/// file that is mounted, for example in a container, cannot be replaced. The temporary file is then
-/// copied to this file.
+/// device, has several names (hard links), or is a symbolic link to a file that does not exist. It
+/// also gets the file itself if this process lacks a permission: to create files in the folder, or
+/// to give the temporary file to the file's owner. A file that is mounted, for example in a
+/// container, cannot be replaced. The temporary file is then copied to this file.
 ///
 /// # Errors
 /// The error of `write`, or the error of an access to the files.

@@ -46,6 +46,7 @@ pub(super) enum Content {
     Hint,
     /// The name of a field. The shape has this clause even if the field is absent.
     Name,
+    /// An update. An empty document is a replacement, so the shape has this clause for it too.
     Update,
     Collation,
     Expression,
@@ -54,7 +55,8 @@ pub(super) enum Content {
     Limit,
     /// A number. The shape contains the clause unless the number is 0.
     Skip,
-    /// A boolean. The shape contains the clause only if the boolean is true.
+    /// A boolean, or another value that servers read as one. The shape contains the clause only if
+    /// the value is true.
     Flag,
     /// The `limit` of a delete statement. The shape contains `multi:true` unless the limit is 1.
     UnlessOne,

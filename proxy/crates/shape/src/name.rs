@@ -306,9 +306,10 @@ const CLASSES: [u8; 256] = {
 /// mask of data ([`dynamic_bytes`]) has one bit for each byte of a component.
 const MAX_COMPONENT_BYTES: usize = 64;
 const MAX_SIGILS: usize = 2;
-/// The length of the shortest run of digits that counts as data: the four digits of a year.
+/// Minimum number of digits in a run that counts as data: the four digits of a year. A component
+/// that has only digits is always data.
 const MIN_DIGITS: usize = 4;
-/// The length of the shortest run of hexadecimal digits that counts as data: half a UUID.
+/// Minimum number of hexadecimal digits in a run that counts as data: half a UUID.
 const MIN_HEX_DIGITS: usize = 16;
 
 const _: () = assert!(

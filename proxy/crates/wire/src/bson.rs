@@ -11,7 +11,8 @@ use super::kind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BsonError {
     /// A length exceeds the remaining bytes, or is below the minimum for its type. Also returned if
-    /// a string or a document does not end with NUL, or if a boolean is neither 0 nor 1.
+    /// a string, a regular expression or a document does not end with NUL, or if a boolean is
+    /// neither 0 nor 1.
     #[error("BSON length out of range")]
     BadLength,
     /// BSON does not define this type byte.
@@ -98,8 +99,8 @@ impl<'a> ElementKind<'a> {
     }
 
     /// The value as a boolean, as servers read it: false, null and zero are false, and all other
-    /// values are true. There is one difference: a value of the deprecated BSON type `undefined` is
-    /// true here, but false on a server.
+    /// values are true. There are two differences: a value of the deprecated BSON type `undefined`
+    /// and a zero of the type Decimal128 are true here, but false on a server.
     pub fn is_truthy(&self) -> bool {
         match *self {
             Self::Bool(value) => value,

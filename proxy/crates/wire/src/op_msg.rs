@@ -161,9 +161,9 @@ impl<'a> OpMsg<'a> {
     /// arrived completely.
     ///
     /// # Errors
-    /// If the first section is not a complete body, or if the sequences are invalid. Also if the
-    /// message has a checksum or an unknown required flag. The caller must then read the whole
-    /// message.
+    /// If the first section is not a complete body, if two sequences have the same identifier, or
+    /// if there are too many sequences. Also if the message has a checksum or an unknown required
+    /// flag. The caller must then read the whole message.
     pub fn parse_head(head: &'a [u8]) -> Result<Self, MessageError> {
         let flags = head.get(HEADER_BYTES..).and_then(|r| r.first_chunk::<4>());
         let flags = flags.map(|bytes| u32::from_le_bytes(*bytes));

@@ -283,7 +283,7 @@ impl Merge for Tick {
     }
 
     /// Merges the figures of each instance's latest second, even if these seconds have different
-    /// times: the instances' clocks may differ. The time stays that of the first instance. The
+    /// times: the instances' clocks may differ. [`Tick::at`] stays that of the first instance. The
     /// latest time would jump back if an instance whose clock is ahead does not reply.
     fn merge(&mut self, other: Self) {
         add!(self, other: clients, in_progress, wait_queue, waiting);

@@ -183,7 +183,7 @@ impl ClientKey {
 
 /// The values that a server stores for one mechanism of a user.
 ///
-/// A comparison with `==` takes constant time, so its duration reveals nothing about the keys.
+/// A comparison with `==` compares the keys in constant time, so its duration does not reveal them.
 #[derive(Debug, Clone)]
 pub struct ScramKeys {
     salt: Vec<u8>,

@@ -63,7 +63,8 @@ impl ServerFirst {
     /// # Errors
     /// Fails in each of these cases: the payload is too long or malformed; it reports an error of
     /// the server (`e=`); its iteration count is too low or too high; its nonce does not begin with
-    /// the client's nonce, so the payload belongs to another conversation.
+    /// the client's nonce, so the payload belongs to another conversation; the server's part of the
+    /// nonce is empty or not printable.
     pub(super) fn parse(payload: &[u8], client_nonce: &str) -> Result<Self, ScramError> {
         let message = ScramMessage::ServerFirst;
         let text = text(message, payload)?;

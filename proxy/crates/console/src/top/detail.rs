@@ -18,7 +18,7 @@ use crate::figures::{
 };
 use seawall_api::{Latency, Phases, Shape, TimelineStep};
 
-/// Width of a line of the histogram without its bar, in characters.
+/// Maximum width of a line of the histogram without its bar, in characters.
 const BESIDE_BAR: usize = 39;
 
 /// Maximum number of rows for the text of a shape.

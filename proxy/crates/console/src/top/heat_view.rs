@@ -119,7 +119,8 @@ fn title(model: &Model, total: Option<u64>) -> Line<'static> {
     .into()
 }
 
-/// A line with a mark above each column in which an annotated event began.
+/// A line with a mark above each column in which an annotated event began. An event that began
+/// before the first column has its mark above the first column.
 fn marks(grid: &Grid, wide: usize, annotations: &[&Annotation]) -> Line<'static> {
     let mut line = vec![' '; grid.columns * wide];
     for of in annotations {

@@ -193,7 +193,8 @@ pub(crate) fn recurs(recurring: &Recurring) -> String {
 
 /// The period, length, server and count of a recurring stall, and the phase in which its operations
 /// spent the additional time. Then follows the server counter that changes during the stall, or a
-/// note that none is known. The last part is the instance that reported the stall, if it is known.
+/// note that the pulse got no reply, or that no counter is known. The last part is the instance
+/// that reported the stall, if it is known.
 pub(crate) fn recurrence(recurring: &Recurring) -> String {
     let why = match &recurring.counter {
         Some(counter) => format!("with {}", printable(counter)),
