@@ -291,7 +291,7 @@ fn poll_grow(
 /// The memory reserve is for one waiting message at a time, so that this message can be completed.
 #[tokio::test(start_paused = true)]
 async fn try_reserve_fails_if_the_bytes_are_not_free_outside_the_memory_reserve() {
-    // Half of the budget is the reserve.
+    // Half of these bytes are the reserve.
     let budget = MemoryBudget::of_bytes(1_000);
     let first = budget.try_reserve(sharer(1), 400).unwrap();
     assert_eq!((first.bytes(), budget.used_bytes()), (400, 400));

@@ -3,7 +3,7 @@
 //! Each runnable operation gets an equal share of the cores, but at most one core. An operation
 //! costs more CPU if few operations run, because threads sleep and wake. It also costs more CPU if
 //! many operations run, because they share caches and locks. The figures were measured with mongod
-//! 6.0.5: 45 µs at 16 to 32 operations, 104 µs at 256.
+//! 6.0.5: about 45 µs at 16 to 32 operations, 104 µs at 256.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 

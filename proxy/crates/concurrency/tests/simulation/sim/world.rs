@@ -35,8 +35,8 @@ pub(crate) struct OperationKind {
     /// the server. With another number, operations need more CPU time. The times are distributed
     /// uniformly from 0.5 to 1.5 times the mean.
     pub(crate) cpu_us: f64,
-    /// Time, in µs, in which the operation waits on the server without using CPU: for a disk, a
-    /// lock or replication.
+    /// Mean time, in µs, in which the operation waits on the server without using CPU: for a disk,
+    /// a lock or replication.
     pub(crate) delay_us: f64,
     /// True if the operation waits in the queue of a slow shard, which runs `SHARD_SLOTS`
     /// operations at a time.

@@ -372,7 +372,7 @@ fn a_stall_does_not_include_the_time_by_which_the_clock_jumps_forward() {
 }
 
 /// The machine sleeps during a stall. In the first second after the sleep, operations end that took
-/// longer than the maximum length of a stall.
+/// longer than `LASTING_SECONDS`.
 #[test]
 fn a_gap_ends_a_stall_and_does_not_hide_the_stall_that_ends_right_after_the_gap() {
     let mut workload = Workload {
