@@ -54,7 +54,7 @@ fn exactly_one_connection_string_is_required() {
 }
 
 #[test]
-fn peers_need_different_addresses_and_either_one_common_token_file_or_one_file_per_peer() {
+fn peers_need_different_addresses_and_no_token_file_or_one_common_file_or_one_file_per_peer() {
     let admin = |text: &str| lines(&format!("{DEPLOYMENT}[admin]\n{text}"));
     assert!(admin("peers = \"a:1, https://b:1\"").is_empty());
     for (text, expected) in [

@@ -230,7 +230,8 @@ fn scaled(number: f64, base: f64, units: &[&str], space: &str) -> String {
     format!("{}{space}{unit}", three_digits(rest))
 }
 
-/// Formats a number with three digits, without trailing zeros after the decimal point.
+/// Formats a number with at most three digits, or with all digits before the decimal point if these
+/// are more. Omits trailing zeros after the decimal point.
 fn three_digits(number: f64) -> String {
     let text = match number.abs() {
         size if size < 9.995 => format!("{number:.2}"),
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_bytes_are_scaled_to_at_most_three_digits() {
+    fn counts_and_bytes_have_a_suitable_unit_and_exact_counts_have_all_digits() {
         assert_eq!(count(812.0), "812");
         assert_eq!(count(999.6), "1k");
         assert_eq!(count(12_340.0), "12.3k");

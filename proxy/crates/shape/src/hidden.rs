@@ -63,7 +63,7 @@ mod tests {
     use seawall_command::CommandBytes;
 
     #[test]
-    fn field_names_are_hashed_and_the_other_parts_of_a_shape_are_unchanged() {
+    fn names_of_fields_and_variables_are_hashed_and_other_parts_of_a_shape_are_unchanged() {
         let key = NameKey::new(b"secret");
         let hide = |name: &str| String::from_utf8(key.hide(name.as_bytes(), 0)).unwrap();
         let (a, b, status) = (hide("a"), hide("b c"), hide("status"));

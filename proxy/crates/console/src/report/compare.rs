@@ -88,8 +88,8 @@ pub(super) mod tests {
 
     use super::{super::tests::report, *};
 
-    /// The example report, compared with a copy in which one shape is five times slower, one shape
-    /// is gone and one shape is new.
+    /// The example report, compared with a copy in which one shape is about five times slower, one
+    /// shape is gone and one shape is new.
     pub(in crate::report) fn comparison() -> Comparison {
         let factor = (19f64 / 8.0).exp2();
         let mut later = report();
@@ -148,7 +148,8 @@ pub(super) mod tests {
     fn a_change_without_a_shape_has_the_rates_of_the_whole_timelines() {
         let mut busier = report();
         busier.shapes.iter_mut().for_each(|shape| shape.count *= 4);
-        // The first step begins 20 s before the period.
+        // As if the first step began 20 s before the period. The timeline is then longer than the
+        // period, so the rates of the two differ.
         busier.timeline.steps[0].seconds += 20.0;
         let comparison = compared(report(), busier);
         let mut changes = comparison.changes.changes.iter();

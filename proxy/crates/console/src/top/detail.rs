@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn each_phase_has_a_line_with_a_bar() {
+    fn each_phase_has_a_line_and_a_bar_shows_its_share() {
         let model = model();
         let lines = phases(&model.selected().unwrap().phases_ms, 10);
         assert_eq!(lines.len(), 6);

@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Two peaks, at about 16 ms and 31 ms.
+    /// Two peaks, at about 18 ms and 30 ms.
     fn peaks() -> Vec<Bucket> {
         vec![
             bucket(-48, 10),

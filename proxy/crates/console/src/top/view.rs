@@ -449,7 +449,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn view_can_be_drawn_in_every_terminal_size() {
+    fn view_can_be_drawn_in_tiny_and_in_large_terminals() {
         let mut model = model();
         for is_open in [false, true] {
             (model.choice.is_open, model.choice.is_help) = (is_open, is_open);
