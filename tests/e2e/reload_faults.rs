@@ -44,8 +44,8 @@ const NOT_RELOADED: &str = "could not reload the configuration";
 /// The log message of a reload that was applied.
 const RELOADED: &str = "configuration reloaded";
 
-/// Waits until the log has this message, this number of times. The thread that writes the log may be
-/// late. Fails if the log then has the message more often.
+/// Waits until the log has this message, this number of times. The thread that writes the log may
+/// be late. Fails if the log then has the message more often.
 async fn has_said(served: &Served, message: &str, times: usize) {
     let are_written = async || served.process.said_times(message) >= times;
     eventually(LIMIT, are_written).await.unwrap();

@@ -4,6 +4,7 @@
 
 mod dispatch;
 mod growth;
+mod room_searches;
 mod snapshot;
 mod state;
 
@@ -17,7 +18,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 pub use self::snapshot::Waits;
 pub(crate) use self::state::Suspicion;
-use self::{growth::RoomSearches, state::PoolState};
+use self::{room_searches::RoomSearches, state::PoolState};
 use super::{
     CheckOutError, Limits, Overload, Renewal,
     demand::{Demand, Need},

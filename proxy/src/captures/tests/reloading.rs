@@ -12,10 +12,10 @@ impl CaptureParts {
 #[test]
 fn the_running_capture_is_listed_and_read_after_a_reload_has_changed_the_directory() {
     let (folder, other) = (Folder::new("reloaded"), Folder::new("reloaded-other"));
-    for settings in [Some(other.settings()), None] {
+    for is_off in [false, true] {
         let captures = folder.captures(|_| ());
         let id = id_of(&captures.start(plan()).unwrap());
-        captures.configure(settings);
+        captures.configure((!is_off).then(|| other.settings()));
         let running = captures.list().unwrap();
         assert_eq!(running.len(), 1);
         assert!(running[0].is_running && id_of(&running[0]) == id);
@@ -26,7 +26,10 @@ fn the_running_capture_is_listed_and_read_after_a_reload_has_changed_the_directo
         assert_eq!(ended.len(), 1);
         assert_eq!(ended[0].end.as_deref(), Some("stopped"));
         captures.delete(&id).unwrap();
-        assert!(captures.list().unwrap().is_empty());
+        match is_off {
+            true => assert!(matches!(captures.list(), Err(CaptureError::Off))),
+            false => assert!(captures.list().unwrap().is_empty()),
+        }
         assert!(parts.path(0).is_err());
     }
 }

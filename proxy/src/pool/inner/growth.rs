@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{
     super::{CheckOutError, demand::Need, slots::Usage, user::Room, user::User},
     Inner, PoolState, Returned, Todo,
+    room_searches::RoomSearches,
 };
 use crate::observe::CloseReason;
 use seawall_auth::{Identity, IdentityId};
@@ -33,26 +34,6 @@ const MAX_PENDING_FOR_REFILL: usize = 8;
 /// Maximum number of users with waiters that are examined to find the user for a new connection.
 /// During the search, the pool is locked.
 const MAX_USERS_TRIED: usize = 8;
-
-/// The searches of [`Inner::make_room`] in one pass over many users. Each search examines all
-/// users. During a pass, no operation begins or ends. So after a search has found that no user can
-/// spare a connection, the pass needs no further search for an operation of the same kind.
-#[derive(Debug, Default)]
-pub(super) struct RoomSearches {
-    /// True if no user can spare a connection for an ordinary operation.
-    has_failed: bool,
-    /// True if no user can spare a connection for an urgent operation.
-    has_failed_for_urgent: bool,
-}
-
-impl RoomSearches {
-    fn failure_mut(&mut self, is_urgent: bool) -> &mut bool {
-        match is_urgent {
-            true => &mut self.has_failed_for_urgent,
-            false => &mut self.has_failed,
-        }
-    }
-}
 
 impl Inner {
     /// Decides if `connection`, which user `id` no longer uses, is closed so that another user can

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     super::{CheckOutError, slots::ResetCause},
     Inner, Todo,
-    growth::RoomSearches,
+    room_searches::RoomSearches,
 };
 use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
