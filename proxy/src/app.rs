@@ -52,6 +52,7 @@ use self::{
     http::{Content, Http},
     listeners::RunningListener,
     peers::Peers,
+    reload::ReloadThreads,
     server_tls::RunningServerTls,
     telemetry::RunningTelemetry,
     tls::{ADMIN_TLS, Expiries, RunningTls},
@@ -187,7 +188,7 @@ pub struct App {
     /// The configuration in effect.
     running: Mutex<Box<config::Loaded>>,
     /// Opens files during a reload. The lock makes reloads run one after another.
-    reloading: tokio::sync::Mutex<LimitedThread>,
+    reloading: tokio::sync::Mutex<ReloadThreads>,
     has_service_account: bool,
     /// True if clients connect to sockets that the service manager has bound.
     uses_inherited_sockets: bool,

@@ -381,6 +381,26 @@ async fn the_process_drains_and_ends_although_opening_a_new_slow_log_or_tls_file
     assert!(served.process.ended().await.success());
 }
 
+/// New peers without TLS need no file.
+#[tokio::test]
+async fn a_slow_log_that_hangs_does_not_prevent_a_later_reload_of_the_peers() {
+    let served = Served::start("").await;
+    let slow = pipe(&served.scratch, "slow");
+    let peers = "admin.peers = \"http://127.0.0.1:1\"\n";
+    served.write(&format!("slow_log.file = {slow:?}\n{peers}"));
+    let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();
+    let [problem] = &*refused.problems else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        problem.starts_with("slow_log.file") && problem.contains(HANGS),
+        "{problem}"
+    );
+    served.write(peers);
+    let reload: Reload = served.admin().post("/api/v1/reload").await.unwrap();
+    assert!(reload.applied, "{reload:?}");
+}
+
 /// Without `admin.peer_ca_file`, Seawall trusts the authorities of the operating system for peers
 /// with TLS.
 #[tokio::test]

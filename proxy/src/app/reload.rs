@@ -59,6 +59,16 @@ type BuiltOutgoing = (
     Result<Option<Option<Arc<Destination>>>, TelemetryError>,
 );
 
+/// The threads on which a reload opens and reads files, because a file system may hang. The slow log
+/// and the authorities of the operating system have separate threads, so that a slow log that hangs
+/// delays no reload that leaves the slow log as it is.
+#[derive(Debug, Default)]
+pub(super) struct ReloadThreads {
+    slow_log: LimitedThread,
+    /// Builds the HTTP clients, and reads the authorities of the operating system for them.
+    outgoing: LimitedThread,
+}
+
 /// A reload that is ready to be carried out. Only opening a new slow log can still fail.
 struct Plan {
     /// The settings after the reload.
@@ -100,23 +110,23 @@ impl Parts {
 impl App {
     /// Applies the live values of a new configuration: the values that need no restart. `access`
     /// contains the changed TLS files and the changed password for connections to servers; both
-    /// have already been tried at the servers. `found` contains the problems so far. `thread` opens
-    /// and reads files, because a file system may hang.
+    /// have already been tried at the servers. `found` contains the problems so far.
     pub(super) async fn reload_with(
         &self,
         new: &Loaded,
         access: NewAccess,
         mut found: Found,
-        thread: &mut LimitedThread,
+        threads: &mut ReloadThreads,
         is_dry_run: bool,
     ) -> Result<api::Reload, Vec<String>> {
         let has_other_log = new.settings.slow_log != self.running.lock().settings.slow_log;
         if has_other_log {
             let settings = new.settings.clone();
-            let checked = thread.run(move || insight::check_slow_log(&settings)).await;
-            found.unless_failed(slow_log_result(checked));
+            let check = move || insight::check_slow_log(&settings);
+            found.unless_failed(slow_log_result(threads.slow_log.run(check).await));
         }
-        let outgoing = self.outgoing(&new.settings, thread, &mut found).await;
+        let outgoing = self.outgoing(&new.settings, &mut threads.outgoing, &mut found);
+        let outgoing = outgoing.await;
         let plan = block_in_place(|| self.plan(new, &access, outgoing, found))?;
         let reload = api::Reload {
             applied: !is_dry_run,
@@ -129,8 +139,9 @@ impl App {
             let mut slow_log = None;
             if has_other_log {
                 let settings = new.settings.clone();
-                let opened = thread.run(move || insight::slow_log(&settings)).await;
-                slow_log = Some(slow_log_result(opened).map_err(|problem| vec![problem])?);
+                let open = move || insight::slow_log(&settings);
+                let opened = slow_log_result(threads.slow_log.run(open).await);
+                slow_log = Some(opened.map_err(|problem| vec![problem])?);
             }
             block_in_place(|| self.carry_out(plan, access, slow_log));
         }

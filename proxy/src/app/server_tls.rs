@@ -380,7 +380,7 @@ impl App {
         problems: Vec<String>,
         is_dry_run: bool,
     ) -> Result<seawall_api::Reload, Vec<String>> {
-        let mut thread = self.reloading.lock().await;
+        let mut threads = self.reloading.lock().await;
         let mut found = Found::default();
         problems.into_iter().for_each(|problem| found.add(problem));
         let read = found.unless_failed(read).flatten();
@@ -393,7 +393,7 @@ impl App {
         let password = self.changed_password(&new.settings).await;
         let password = found.unless_failed(password).flatten();
         let access = NewAccess { tls, password };
-        let reload = self.reload_with(new, access, found, &mut thread, is_dry_run);
+        let reload = self.reload_with(new, access, found, &mut threads, is_dry_run);
         reload.await
     }
 
