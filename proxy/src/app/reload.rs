@@ -59,9 +59,9 @@ type BuiltOutgoing = (
     Result<Option<Option<Arc<Destination>>>, TelemetryError>,
 );
 
-/// The threads on which a reload opens and reads files, because a file system may hang. The slow log
-/// and the authorities of the operating system have separate threads, so that a slow log that hangs
-/// delays no reload that leaves the slow log as it is.
+/// The threads on which a reload opens and reads files, because a file system may hang. The slow
+/// log and the authorities of the operating system have separate threads, so that a slow log that
+/// hangs delays no reload that leaves the slow log as it is.
 #[derive(Debug, Default)]
 pub(super) struct ReloadThreads {
     slow_log: LimitedThread,
