@@ -47,7 +47,7 @@ impl Need {
         }
     }
 
-    /// True if the operation may use the reserved connections.
+    /// True if the operation is urgent: it may use all reserved connections (see `super::reserve`).
     pub(super) fn may_use_reserve(self) -> bool {
         matches!(self, Self::Nothing | Self::SlotOrReserve)
     }

@@ -51,10 +51,14 @@ pub(crate) struct EndRequest(Arc<Notify>);
 
 impl EndRequest {
     /// Waits until Seawall refuses the request, because it cannot end the read with `killOp`. There
-    /// are two possible reasons. Either the pool is closed, or the pool was cleared after the
-    /// read's connection was established. In the second case, a new connection may have the same
-    /// id, so `killOp` could end another operation. The caller can close the read's connection
-    /// instead. This ends the read if the server process still exists.
+    /// are two possible reasons:
+    ///
+    /// - The pool is closed.
+    /// - The pool was cleared after the read's connection was established. A new connection may
+    ///   have the same id, so `killOp` could end another operation.
+    ///
+    /// The caller can close the read's connection instead. This ends the read if the server process
+    /// still exists.
     pub(crate) async fn refused(&self) {
         self.0.notified().await;
     }

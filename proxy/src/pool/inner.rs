@@ -108,8 +108,8 @@ pub(super) struct Inner {
     /// [`Self::maintain`], in the order in which connections are established for them. A user that
     /// no longer needs a connection may still be in the list.
     short: VecDeque<IdentityId>,
-    /// For each need, a list of users in the order in which they get slots. A user is added if it
-    /// has waiters with this need, and also has available connections. A user whose waiters were
+    /// For each need, a list of users in the order in which they get slots. A user is added if a
+    /// waiter with this need may use an available connection of the user. A user whose waiters were
     /// served or have left may still be in the list: such a user gets no slot. The lists of needs
     /// without a slot are always empty.
     ready: [VecDeque<IdentityId>; Need::ALL.len()],
@@ -580,8 +580,8 @@ impl Inner {
         let short = short.filter(|(_, user)| user.is_short(&self.limits, now));
         self.short = short.map(|(id, _)| *id).collect();
         self.refill(now, &mut todo);
-        // A clear closes all connections. The users get their minimum when the pool is ready again,
-        // a few users at a time.
+        // A clear closes all connections. The users without connections are kept, because they get
+        // their minimum when the pool is ready again, a few users at a time.
         let awaits_ready = self.limits.min_pool_size > 0 && self.state != PoolState::Ready;
         let has_room = self.total < self.limits.max_server_connections;
         self.users.retain(|_, user| {

@@ -9,9 +9,10 @@
 //! A slice can use its connection for much longer than its length. `maxTimeMS` does not limit how
 //! long a server searches for data, and a client can read a large reply slowly. So a permit has two
 //! turns: one of the server, and one of its user. The turn of the server ends with the first byte
-//! of the reply, or a short time after the end of the slice. Then other users can wait for data.
-//! The turn of the user ends when the connection is checked in. So a user never uses more
-//! connections for waits than the lane has permits.
+//! of the reply. It also ends a short time after the end of the slice, if enough connections to the
+//! server are left for other operations. Then other users can wait for data. The turn of the user
+//! ends when the connection is checked in. So a user never uses more connections for waits than the
+//! lane has permits.
 
 use std::{
     collections::HashMap,

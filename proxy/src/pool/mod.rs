@@ -116,8 +116,8 @@ pub struct Limits {
     pub renewal: Option<Renewal>,
 }
 
-/// A change of the TLS configuration. Connections of earlier configurations are replaced within ten
-/// seconds, each at a moment when no operation uses it.
+/// A change of the TLS configuration. Connections of earlier configurations are replaced over ten
+/// seconds. A connection in use is replaced after its operation has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Renewal {
     /// The version of the new TLS configuration.
@@ -478,8 +478,8 @@ impl ServerPool {
         }
     }
 
-    /// Begins a checkout that the operation requested at `began`. Closes connections that ended
-    /// while they were available.
+    /// Begins a checkout that the operation requested at `began`. If the connection has ended while
+    /// it was available, closes it and tries the next one.
     pub(crate) fn begin_check_out(
         self: &Arc<Self>,
         identity: &Arc<Identity>,
@@ -529,8 +529,9 @@ impl ServerPool {
         Checkout::new(pool, identity, connection, slot, now)
     }
 
-    /// Adds a connection that was established outside the pool. Closes the connection instead if
-    /// the pool is at a limit, paused or closed.
+    /// Adds a connection that was established outside the pool. At `max_server_connections`, this
+    /// may close an available connection of another user. Closes the new connection instead if
+    /// there is no room for it, or if the pool is paused or closed.
     pub fn adopt(&self, identity: &Arc<Identity>, connection: Connection) {
         let connection = self.created(connection);
         let todo = self

@@ -396,11 +396,14 @@ impl Slots {
     }
 
     /// True if a user may run an operation although all slots are taken. This is allowed in two
-    /// cases. In the first case, the user has fewer slots than its share, and another user has more
-    /// slots than this share. In the second case, the user has no slot, and another user has
-    /// several. Without this rule, long operations of one user could block all other users. The
-    /// limit is exceeded until operations of the other users end. At twice the limit, no user may
-    /// exceed it further.
+    /// cases:
+    ///
+    /// - The user has fewer slots than its share, and another user has more slots than this share.
+    /// - The user has no slot, and another user has several.
+    ///
+    /// Without this rule, long operations of one user could block all other users. The limit is
+    /// exceeded until operations of the other users end. At twice the limit, no user may exceed it
+    /// further.
     pub(super) fn may_exceed(&self, user: IdentityId) -> bool {
         let (share, held) = (self.share_of(user), self.held_by(user));
         let fair = if held == 0 { 1 } else { share };

@@ -33,10 +33,13 @@ impl Room {
 }
 
 /// Connections and waiters of one user. In a ready pool, a user can have waiters and available
-/// connections at the same time for two reasons. The first reason is that the waiters still need a
-/// slot. The second reason concerns ordinary operations, which must not use the reserved
-/// connections: either those of the user already use `max_pool_size` connections, or those of all
-/// users already use all connections that are not reserved.
+/// connections at the same time for these reasons:
+///
+/// - The waiters still need a slot.
+/// - The waiters are not urgent (see [`super::reserve`]), and other operations of the user that are
+///   not urgent already use `max_pool_size` connections.
+/// - The waiters have [`Need::Slot`], and operations of all users that are not urgent already use
+///   all connections to the server that are not reserved.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// The available connections. The last connection is handed out first, so that the first
@@ -56,7 +59,8 @@ pub(super) struct User {
     /// users with waiters.
     pub(super) has_turn: bool,
     /// For each need, true if the user is in the list for this need in `Inner::ready`. This list
-    /// contains the users that have both waiters with this need and available connections.
+    /// contains the users that have a waiter with this need, and an available connection that this
+    /// waiter may use.
     pub(super) is_listed: [bool; Need::ALL.len()],
     /// True if a command of Seawall itself has waited for at least [`LATE`].
     has_late_command: bool,
@@ -91,8 +95,8 @@ impl User {
         self.available.len() + self.in_use + self.pending
     }
 
-    /// Number of the user's connections that ordinary operations use. Ordinary operations must not
-    /// use the reserved connections.
+    /// Number of the user's connections that ordinary operations use. Ordinary operations are all
+    /// operations that are not urgent (see [`super::reserve`]).
     pub(super) fn ordinary(&self) -> usize {
         self.in_use - self.urgent
     }

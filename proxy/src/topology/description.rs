@@ -92,7 +92,7 @@ pub struct Probe {
     /// When the last reply to `hello` arrived; `None` before the first reply. This time does not
     /// depend on the system clock, which may be set.
     pub last_update: Option<Instant>,
-    /// The highest wire version that the server supports.
+    /// The highest wire version that the server supports; 0 if it is unknown.
     pub max_wire_version: i32,
     /// True if the server does not support the command name `hello`.
     pub lacks_hello: bool,
@@ -124,7 +124,8 @@ pub struct ServerDescription {
     /// successful probe. `None` if none has failed since then.
     pub failed_since: Option<Instant>,
     /// The time at which the server first replied that it is no longer the primary or a secondary.
-    /// `None` if there was no such reply, or if the driver's monitoring has noticed the change.
+    /// `None` if there was no such reply, if the driver's monitoring has noticed the change, or if
+    /// a later probe has shown that the server is still of its type.
     pub demoted_since: Option<Instant>,
 }
 
@@ -146,8 +147,9 @@ impl ServerDescription {
         self.failed_since.is_some()
     }
 
-    /// True if the server replied that it is no longer the primary or a secondary, and the driver's
-    /// monitoring has not noticed this change yet.
+    /// True if the server replied that it is no longer the primary or a secondary. False again as
+    /// soon as the driver's monitoring notices this change, or a later probe shows that the server
+    /// is still of its type.
     pub(super) fn is_demoted(&self) -> bool {
         self.demoted_since.is_some()
     }
@@ -268,12 +270,14 @@ impl TopologyDescription {
             .find_map(|server| server.probe.build_info.as_ref())
     }
 
-    /// True if this server may refuse a user's keys although they are valid. There are two cases.
-    /// Either the server is a member of a replica set but not its primary, so its data about users
-    /// may be older. Or the server is a router, which caches users for up to 30 s
-    /// (`userCacheInvalidationIntervalSecs`). If a router cannot read a user from the config
-    /// servers, it refuses the user's logins. The code is the same as after a change of the
-    /// password.
+    /// True if this server may refuse a user's keys although they are valid. There are two cases:
+    ///
+    /// - The server is a member of a replica set but not its primary, so its data about users may
+    ///   be older.
+    /// - The server is a router, which caches users for up to 30 s
+    ///   (`userCacheInvalidationIntervalSecs`). If a router cannot read a user from the config
+    ///   servers, it refuses the user's logins, with the same code as after a change of the
+    ///   password.
     pub(super) fn may_lag(&self, address: &ServerAddress) -> bool {
         let is_primary = |server: &ServerDescription| {
             server.address == *address && server.server_type == ServerType::Primary
@@ -326,10 +330,11 @@ impl TopologyDescription {
             && others.any(|server| !refusing.contains(&server.address) && is_expected(server))
     }
 
-    /// True if the server at this address must be asked for its `buildInfo`. There are two cases.
-    /// Either no server has replied to `buildInfo` yet. Or this server has replied, but the probe's
-    /// connection is new (`is_new`): the server may have been upgraded since its reply, because an
-    /// upgrade ends all connections.
+    /// True if the server at this address must be asked for its `buildInfo`. There are two cases:
+    ///
+    /// - No server has replied to `buildInfo` yet.
+    /// - This server has replied, but the probe's connection is new (`is_new`). The server may have
+    ///   been upgraded since its reply, because an upgrade ends all connections.
     pub(super) fn needs_build_info(&self, address: &ServerAddress, is_new: bool) -> bool {
         let has_replied = |server: &ServerDescription| {
             server.address == *address && server.probe.build_info.is_some()

@@ -68,7 +68,8 @@ pub struct TopologySettings {
 }
 
 /// If a connection of a pool ends during an operation, the pool waits for the reply to a probe. If
-/// no reply arrives in this time, the server counts as failed.
+/// no reply arrives in this time, the server counts as failed at the next call of
+/// [`Topology::maintain_pools`].
 const SUSPICION_LIMIT: Duration = Duration::from_secs(1);
 
 /// Error: no suitable server was found before the deadline.
@@ -444,7 +445,7 @@ impl Topology {
     /// Handles a failure of a server, which occurred during an operation or when Seawall tried to
     /// connect to the server. Clears the server's pool and excludes the server from selection until
     /// a probe succeeds. Does nothing if the failure belongs to an earlier `generation` of the pool
-    /// than the current one.
+    /// than the current one, or if the pool is already paused or closed.
     pub(crate) fn report_failure(&self, pool: &Arc<ServerPool>, generation: Generation) {
         if !pool.clear(generation) {
             return;
@@ -475,11 +476,13 @@ impl Topology {
     }
 
     /// Handles a state-change error (`code`) in a server's reply. `generation` is the generation
-    /// that the pool had when it created the connection of the reply. A server that is shutting
-    /// down counts as failed. A secondary counts as demoted only if the code says that the server
-    /// is leaving or has left the state `SECONDARY`. Any other server, such as a primary, counts as
-    /// demoted. The other state-change codes do not demote a secondary, because clients can cause
-    /// them, for example with a write on a secondary.
+    /// that the pool had when it created the connection of the reply.
+    ///
+    /// - If the code says that the server is shutting down, the server counts as failed.
+    /// - Otherwise, a server that is not a secondary counts as demoted, for example a primary.
+    /// - A secondary counts as demoted only if the code says that the server is leaving or has left
+    ///   the state `SECONDARY`. Clients can cause the other codes, for example with a write on a
+    ///   secondary.
     pub(crate) fn report_state_change(
         &self,
         pool: &Arc<ServerPool>,
@@ -605,9 +608,9 @@ impl Topology {
     }
 
     /// Changes the server of `pool`. Does nothing if the server has left the deployment, even if a
-    /// server with the same address has joined since then. That server has another pool. `change`
-    /// returns true if it has changed the server description. Only then is a snapshot published,
-    /// because each snapshot wakes all operations that wait in server selection.
+    /// server with the same address has joined since then: the new server has another pool.
+    /// `change` returns true if it has changed the server description. Only then is a snapshot
+    /// published, because each snapshot wakes all operations that wait in server selection.
     fn update_server_of(&self, pool: &Arc<ServerPool>, change: impl FnOnce(&mut Member) -> bool) {
         let mut state = self.state.lock();
         let member = state.members.get_mut(pool.address());

@@ -57,8 +57,8 @@ const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Pause between two attempts to create the driver's client that monitors the deployment.
 const MONITOR_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// After a change of the TLS settings, for example, a new monitoring client of the driver replaces
-/// the earlier client. Seawall waits at most this time until the new client has found all servers.
+/// A new monitoring client of the driver, for example after a change of the TLS settings, replaces
+/// the earlier client when it has found all servers. After this time, one server is enough.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The reason why a connection string is unusable.
@@ -476,7 +476,7 @@ async fn resolved(mut deployment: DeploymentOptions) -> ClientOptions {
 
 /// Applies the topology descriptions from one client of the driver at a time. A new client begins
 /// without servers, and its first descriptions would clear or close the pools of all servers. So
-/// the earlier client stays in use until the new client has found the same servers.
+/// the earlier client stays in use until [`Self::may_replace`] allows the replacement.
 struct Source {
     topology: Weak<Topology>,
     events: Mutex<Events>,
@@ -525,9 +525,9 @@ impl Source {
     }
 
     /// Waits until the new client has found all servers that the earlier client has found. After
-    /// [`REPLACEMENT_LIMIT`], it is enough if the new client has found any server. A client without
-    /// servers would close all pools. If the new client has found no server by then and `tls` has
-    /// changed, returns false: another client then replaces the new one.
+    /// each [`REPLACEMENT_LIMIT`], it is enough if the new client has found any server: a client
+    /// without servers would close all pools. If it has found none then, and `tls` has changed,
+    /// returns false: another client then replaces the new one.
     async fn may_replace(&self, tls: &watch::Receiver<DriverTls>) -> bool {
         loop {
             if timeout(REPLACEMENT_LIMIT, self.catch_up()).await.is_ok() {

@@ -34,10 +34,12 @@ const SILENCES_OF_HUNG_SERVER: u32 = 2;
 /// Weight of the newest round-trip time in the average (Server Selection specification).
 const NEWEST_WEIGHT: f64 = 0.2;
 
-/// Probes a server: at each heartbeat, when `wake` is notified, and every [`FAILED_PROBE_INTERVAL`]
-/// while the server counts as failed. If the server hangs, the operations that wait for its replies
-/// fail. `removed` is cancelled when the server has left the deployment. The probes then continue
-/// while operations still use `pool`, because these operations must also fail if the server hangs.
+/// Probes a server again and again. The next probe begins when `wake` is notified, or after a
+/// pause: the heartbeat frequency after a successful probe, [`FAILED_PROBE_INTERVAL`] after any
+/// other. If the server hangs, the operations that wait for its replies fail.
+///
+/// `removed` is cancelled when the server has left the deployment. The probes then continue while
+/// operations still use `pool`, because these operations must also fail if the server hangs.
 /// Returns when no more probes are needed, or when the topology is dropped.
 pub(super) async fn keep_probing(
     topology: Weak<Topology>,

@@ -29,10 +29,12 @@ pub(super) fn select(
     within_latency_window(description, suitable, local_threshold)
 }
 
-/// Like [`select`], but allocates no memory and handles only the two usual cases. In the first
-/// case, the topology is `Single` or `Sharded` and has exactly one usable server. In the second
-/// case, the operation needs the primary of a replica set. Returns the index of the suitable
-/// server; `None` if the caller must call `select`.
+/// Like [`select`], but allocates no memory and handles only the two usual cases:
+///
+/// - The topology is `Single` or `Sharded` and has exactly one suitable server.
+/// - The operation needs the primary of a replica set.
+///
+/// Returns the index of the suitable server; `None` if the caller must call `select`.
 pub(super) fn select_only(
     description: &TopologyDescription,
     preference: &ReadPreference,

@@ -50,15 +50,18 @@ impl Inner {
         need != Need::Slot || self.ordinary() < self.limits.max_for_slots()
     }
 
-    /// Number of connections that ordinary operations of all users use. Ordinary operations must
-    /// not use the reserved connections (see the module `reserve`).
+    /// Number of connections that ordinary operations of all users use. Ordinary operations are all
+    /// operations that are not urgent (see the module `reserve`).
     pub(super) fn ordinary(&self) -> usize {
         self.in_use - self.urgent
     }
 
-    /// Hands available connections to waiters. First, waiters of user `id` that need no slot get
-    /// connections. Then, while slots are free, waiters for a slot get connections: these waiters
-    /// may belong to any user. Each waiter gets a connection of its own user.
+    /// Hands available connections to waiters. Each waiter gets a connection of its own user. The
+    /// order is:
+    ///
+    /// - Waiters of user `id` that need no slot, as far as [`Self::next_without_slot`] allows.
+    /// - Waiters for a slot ([`Self::fill_slots`]). They may belong to any user.
+    /// - The other waiters of user `id` that have a permit of the lane.
     pub(super) fn hand_over(&mut self, id: IdentityId, now: Instant, todo: &mut Todo) {
         if self.state != PoolState::Ready || self.waiting == 0 {
             return;
@@ -117,8 +120,9 @@ impl Inner {
         }
     }
 
-    /// Gives free slots to the users in `ready`, round-robin. Then serves the users that are
-    /// allowed to run an operation although all slots are taken (see `Slots::may_exceed`).
+    /// Gives free slots and free reserved slots to the users in `ready`, round-robin. Then serves
+    /// the users that are allowed to run an operation although all slots are taken (see
+    /// `Slots::may_exceed`).
     pub(super) fn fill_slots(&mut self, now: Instant, todo: &mut Todo) {
         while let Some(need) = self.next_need(now) {
             self.serve_ready(need, 0, now, todo);

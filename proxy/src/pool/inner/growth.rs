@@ -14,10 +14,11 @@ use crate::observe::CloseReason;
 use seawall_auth::{Identity, IdentityId};
 use seawall_transport::connection::{Connection, Generation};
 
-/// At `max_server_connections`, Seawall may close a connection of a user with waiters to make room
-/// for another user. Two times must be at least this long: the time since the login of the
-/// connection ended, and the time that an operation of the other user has waited. The reason is
-/// that each new connection costs the server a login.
+/// If a limit of the connections to the server is reached (see [`Inner::decide_to_give_way`]),
+/// Seawall may close a connection of a user with waiters to make room for another user. Two times
+/// must be at least this long: the time since the login of the connection ended, and the time that
+/// an operation of the other user has waited. The reason is that each new connection costs the
+/// server a login.
 const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 
 /// After a connection of a user could not be established, Seawall establishes no connections for
@@ -37,11 +38,13 @@ const MAX_USERS_TRIED: usize = 8;
 
 impl Inner {
     /// Decides if `connection`, which user `id` no longer uses, is closed so that another user can
-    /// get a connection. Rotates `turns` to this other user. The connection is closed only in two
-    /// cases. In the first case, the server has `max_server_connections` connections. In the second
-    /// case, the number [`Self::ordinary`] has reached [`Limits::max_for_slots`], or is only 1
-    /// below. `need` is the need of the operation that used `connection`; `None` if no operation
-    /// used it.
+    /// get a connection. Rotates `turns` to this other user. `need` is the need of the operation
+    /// that used `connection`; `None` if no operation used it. The connection is closed only in two
+    /// cases:
+    ///
+    /// - The server has `max_server_connections` connections.
+    /// - User `id` has waiters, and the number [`Self::ordinary`] has reached
+    ///   [`Limits::max_for_slots`], or is only 1 below.
     pub(super) fn decide_to_give_way(
         &mut self,
         id: IdentityId,
@@ -60,9 +63,9 @@ impl Inner {
         let (own, is_needed_here) = (user.total() + 1, !user.waiters.is_empty());
         let has_less = |total: usize| total == 0 || total + 1 < own;
         // Operations with a permit of the lane may use the last connections of
-        // `max_server_connections`, which are reserved. When such an operation ends, its connection
-        // may be closed for an urgent operation of another user, even if that user has more
-        // connections than user `id`.
+        // `max_server_connections`, which are reserved. As long as they do, the connection of each
+        // ordinary operation that ends may be closed for an urgent operation of another user, even
+        // if that user has more connections than user `id`.
         let is_of_reserve = need.is_some_and(|need| !need.may_use_reserve())
             && self.ordinary() >= self.limits.max_for_slots();
         // Arrival time of the other user's oldest waiter for which the connection may be closed.
@@ -138,8 +141,8 @@ impl Inner {
         }
     }
 
-    /// Establishes connections after the number of connections has fallen: first for the next user
-    /// in `turns` that needs one, then for user `id`.
+    /// Establishes connections if there is room, for example after a connection was closed: first
+    /// for the next user in `turns` that needs one, then for user `id`.
     pub(super) fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
         self.use_room_in(&mut RoomSearches::default(), id, todo);
     }

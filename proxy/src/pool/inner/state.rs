@@ -25,7 +25,7 @@ pub(super) enum PoolState {
     Paused,
     Ready,
     /// A connection ended during an operation, and it is not known yet if the server has failed.
-    /// The pool hands out and establishes no connection in this state.
+    /// The pool hands out no connection in this state, and begins to establish none.
     Suspect {
         since: Instant,
         user: IdentityId,
@@ -68,12 +68,14 @@ impl Inner {
         }
     }
 
-    /// Records that a connection of `generation` ended during an operation of `user`. The server
-    /// counts as failed ([`Suspicion::Failed`]) if an available connection has ended too, or if a
-    /// connection of another user ends while the pool is suspect; the pool's state does not change
-    /// then. Otherwise a ready pool becomes suspect: it hands out no connection until the server
-    /// replies to a probe. But the pool stays ready if it last became suspect less than
-    /// [`MIN_TIME_BETWEEN_PAUSES`] ago.
+    /// Records that a connection of `generation` ended during an operation of `user`.
+    ///
+    /// - The server counts as failed ([`Suspicion::Failed`]) if an available connection has ended
+    ///   too, or if another user has made the pool suspect. The caller must then clear the pool.
+    ///   This function does not change its state.
+    /// - Otherwise, a ready pool becomes suspect: it hands out no connection until the server
+    ///   replies to a probe. But the pool stays ready if it last became suspect less than
+    ///   [`MIN_TIME_BETWEEN_PAUSES`] ago.
     pub(in super::super) fn suspect(
         &mut self,
         generation: Generation,

@@ -24,8 +24,9 @@ pub(super) struct Found {
 }
 
 impl Seeds {
-    /// Sets the hosts with which a new client begins: the current servers, and the seeds, in case
-    /// the current servers do not reply. Seeds may have left the deployment since the start:
+    /// Sets the replica set name and the hosts with which a new client begins. The hosts are the
+    /// current servers, and the seeds, in case the current servers do not reply. Seeds may have
+    /// left the deployment since the start:
     ///
     /// - A seed may now belong to another replica set. The name of the current set makes the driver
     ///   ignore it. If the set has no members any more, it may have a new name.
