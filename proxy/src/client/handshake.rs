@@ -75,11 +75,14 @@ impl Client {
         self.reply_locally(command, reply_to, &reply, now).await
     }
 
-    /// The identity with which a server runs a command; `None` if Seawall replies itself. Seawall
-    /// replies itself in three cases: to a client that must log in, to a command that needs no
-    /// login if the client has lost its login ([`has_lost_login`]), and to `getLastError` if the
-    /// servers still support it. A server would report the last operation of its connection, which
-    /// may be another client's operation.
+    /// The identity with which a command runs; `None` if Seawall replies to the command without an
+    /// identity. This is so in three cases:
+    ///
+    /// - The client must log in.
+    /// - The command needs no login and is not long, and the client has lost its login
+    ///   ([`has_lost_login`]).
+    /// - The command is `getLastError`, and a server still supports it. The server would report the
+    ///   last operation of its connection, which may be another client's operation.
     pub(super) fn operator(&mut self, command: &Command<'_>) -> Option<Arc<Identity>> {
         let identity = self.current_identity()?;
         let is_local = match command.spec.reply_before_login {
@@ -98,9 +101,9 @@ impl Client {
         (!is_local).then_some(identity)
     }
 
-    /// Replies to a command for which the client has no [`Self::operator`]. Seawall replies itself,
-    /// because it forwards no command before the login. The reply is an error if a server would
-    /// require a login. Also replies to a `buildInfo` that arrives as an `OP_QUERY`.
+    /// Replies to a command for which [`Self::operator`] returns `None`. The reply is an error if a
+    /// server would require a login, and for `getLastError`. Also replies to a `buildInfo` that
+    /// arrives as an `OP_QUERY`.
     pub(super) async fn serve_unauthenticated(
         &mut self,
         command: &Command<'_>,
@@ -154,7 +157,9 @@ impl Client {
     /// connections to Seawall.
     ///
     /// # Errors
-    /// The limit of monitors that have not logged in is reached.
+    /// The limit of monitors that have not logged in is reached. But if clients with mechanisms
+    /// other than SCRAM are relayed, a client that has a deadline for its login keeps this deadline
+    /// and gets no error.
     fn note_monitor(&mut self) -> Result<(), ErrorReply> {
         if self.identity.is_some() {
             return Ok(());
@@ -248,8 +253,9 @@ impl Client {
         Ok(greeting.reply(&hello))
     }
 
-    /// Returns the mechanisms of `user` (`db.user`). Asks a server if the mechanisms are not
-    /// cached. Fails if the client leaves, or if no server is available.
+    /// Returns the mechanisms of `user` (`db.user`). If the mechanisms are not cached, asks a
+    /// server. Fails if the client leaves, or if no server replies and no mechanisms are
+    /// remembered.
     async fn mechanisms(&mut self, user: &str) -> Result<Vec<String>, LoginEnd> {
         let Some((source, name)) = user.split_once('.') else {
             return Ok(Vec::new());

@@ -340,7 +340,7 @@ fn metadata_text<'a>(
     }
 }
 
-/// Builds the element `$client`, which is added to each of a client's commands. Its document has at
+/// Builds the element `$client`, which Seawall adds to a client's commands. Its document has at
 /// most `max_bytes` bytes. If there is no room for the field `mongos`, the document has only the
 /// client's metadata. Returns `None` if the metadata alone is too large.
 pub(super) fn client_element(
@@ -449,9 +449,9 @@ impl Greeting<'_> {
     }
 }
 
-/// The reply to a hello while Seawall drains, or while it does not know the deployment yet.
-/// `remaining` is the time until the drain ends; `None` if Seawall does not drain. The reply makes
-/// drivers use another router.
+/// The reply to a hello while Seawall drains. Also the reply to a hello or to `buildInfo` while
+/// Seawall does not know the deployment yet. `remaining` is the time until the drain ends; `None`
+/// if Seawall does not drain. The reply makes drivers use another router.
 pub(super) fn quiesce(remaining: Option<Duration>) -> RawDocumentBuf {
     let message = match remaining {
         Some(_) => "The server is in quiesce mode and will shut down",

@@ -2,8 +2,10 @@
 //!
 //! - `moreToCome` and `exhaustAllowed` are cleared, so that each request has one reply.
 //! - `$client` is added, if the command and the message have room for it.
-//! - `maxTimeMS` is set to the remaining time of the operation. Seawall splits a wait for data into
-//!   slices. In the request for one slice, `maxTimeMS` is set to the length of the slice.
+//! - If the operation has a time limit and has waited in Seawall, `maxTimeMS` is set to the rest of
+//!   this limit. Seawall splits a wait for data into slices. In the request for one slice,
+//!   `maxTimeMS` is set to the length of the slice.
+//! - `responseTo` is set to 0.
 //! - If the request has a checksum, the checksum is recomputed.
 
 use std::{

@@ -5,8 +5,9 @@
 //! server connection until then, and a hostile client may never send a proof. Therefore the number
 //! of conversations is limited. One address may use all conversations. If another address needs a
 //! conversation, Seawall ends the oldest conversation of the address with the most conversations.
-//! But it does not end a conversation that is less than half a second old. The client of the ended
-//! conversation may begin another login.
+//! But Seawall ends it only if it is at least half a second old, and if its address has at least
+//! two conversations more than the other address. The client of the ended conversation may begin
+//! another login.
 //!
 //! Each conversation holds a permit, its [`Turn`]. When a conversation ends, its permit passes to
 //! one waiting login. The addresses with waiting logins get permits one after another. So the end

@@ -2,10 +2,12 @@
 //! proof. After that, the user is known: Seawall has its keys and checks later logins itself.
 //!
 //! Seawall forwards only parsed SCRAM payloads, in commands that it builds itself, on a connection
-//! that is in no pool. The connection joins a pool only under three conditions. The server reports
-//! that exactly this user is logged in on it. The ClientKey from the client's proof matches the
-//! user's keys, which Seawall then reads on this connection. The server's signature matches these
-//! keys, too.
+//! that is in no pool. The connection joins a pool only under three conditions:
+//!
+//! - The server reports that exactly this user is logged in on it.
+//! - The ClientKey from the client's proof matches the user's keys, which Seawall then reads on
+//!   this connection.
+//! - The server's signature matches these keys, too.
 
 use std::{pin::pin, sync::Arc};
 

@@ -24,7 +24,8 @@ const STALLED_AFTER: Duration = Duration::from_millis(250);
 /// another address.
 const OTHERS_LIMIT: Duration = Duration::from_millis(50);
 
-/// The first logins in progress, at most one for each user and address.
+/// The first logins in progress. For each user and address, there is at most one that has not been
+/// replaced after it had stalled.
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<FlightsState>);
 
@@ -93,11 +94,14 @@ struct Waiter {
 }
 
 impl Wait {
-    /// Returns when the login should try again to become the first login. It should try again if a
-    /// first login of the user has ended and it is this login's turn. It should also try again if
-    /// the user has become known or unknown, or if the login has waited long enough. Returns at
-    /// `deadline` at the latest. If this future is dropped, the turn passes to the next login of
-    /// the address.
+    /// Returns at `deadline` at the latest. Returns earlier if the login should try again to become
+    /// the first login:
+    ///
+    /// - A first login of the user has ended, and it is this login's turn.
+    /// - The user has become known or unknown.
+    /// - The login has waited long enough.
+    ///
+    /// If this future is dropped, the turn passes to the next login of the address.
     pub(super) async fn wait(self, deadline: Instant) {
         let Self {
             notified,

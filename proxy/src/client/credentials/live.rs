@@ -17,9 +17,9 @@ use seawall_auth::{Identity, IdentityStatus};
 /// Minimum number of entries before unused entries are removed.
 const MIN_ENTRIES: usize = 64;
 
-/// The identities in use, at most one for each user. An entry is unused if no client and no pool
-/// uses its identity. Unused entries are removed when the table has twice as many entries as after
-/// the last removal, and at least 64.
+/// The identities in use, at most one for each user. An entry is unused if no client, no pool and
+/// no cached keys have its identity. Unused entries are removed when the table has twice as many
+/// entries as after the last removal, and at least 64.
 #[derive(Debug, Default)]
 pub(super) struct LiveIdentities {
     by_name: HashMap<NameHash, Weak<Identity>>,
@@ -28,8 +28,8 @@ pub(super) struct LiveIdentities {
 }
 
 impl LiveIdentities {
-    /// The identity of a user; `None` if neither a client nor a pool uses the identity, or if the
-    /// identity is no longer usable.
+    /// The identity of a user; `None` if no client, no pool and no cached keys have the identity,
+    /// or if the identity is no longer usable.
     pub(super) fn get(&self, user: &NameHash) -> Option<Arc<Identity>> {
         let identity = self.by_name.get(user)?.upgrade()?;
         (identity.status() == IdentityStatus::Good).then_some(identity)

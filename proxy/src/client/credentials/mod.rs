@@ -15,8 +15,9 @@
 //! - In every mode, the user's restrictions have been read before a login succeeds.
 //! - Keys that cannot be confirmed expire.
 //! - A user that was dropped and created again gets a new identity.
-//! - Each user has at most one reading (a request for its keys) at a time, and at most one first
-//!   login for each address. The number of readings and first logins of all users is bounded.
+//! - Each user has at most one reading (a request for its keys) at a time. It has at most one first
+//!   login for each address, not counting stalled first logins. The number of readings and first
+//!   logins of all users is bounded.
 
 mod conversations;
 mod first_login;
@@ -312,11 +313,15 @@ impl Credentials {
         }
     }
 
-    /// Returns the keys of a known user for a login that begins now. Returns the cached keys if
-    /// they are fresh and no other login uses them. Otherwise waits until a server has returned the
-    /// keys again. The request for these keys must have been sent after the login began. If the
-    /// wait takes too long, or if two readings brought no such keys, returns the cached keys. A
-    /// wait shorter than `least` does not count as too long. `None` if the user is not known.
+    /// Returns the keys of a known user for a login that begins now; `None` if the user is not
+    /// known.
+    ///
+    /// Returns the cached keys at once if they are fresh and no other login uses them. Otherwise
+    /// waits until a server has returned the keys again. The request for these keys must have been
+    /// sent after the login began. Returns the cached keys after all in two cases:
+    ///
+    /// - The wait takes too long. A wait shorter than `least` does not count as too long.
+    /// - Two readings brought no such keys.
     async fn freshened(self: &Arc<Self>, user: &UserName, least: Duration) -> Option<Known> {
         let began = Instant::now();
         let mut readings = 0;
@@ -436,9 +441,13 @@ impl Credentials {
     }
 
     /// Stores a user whose keys were requested at `asked_at` and match a proof. Returns an error
-    /// and changes nothing if newer keys are known and differ from these keys, or if Seawall has
-    /// learned since `asked_at` that the user was dropped or that a server refuses these keys. If
-    /// the user is no longer configured, returns an error and ends the user's identity.
+    /// and changes nothing in two cases:
+    ///
+    /// - Newer keys are known and differ from these keys.
+    /// - Seawall has learned since `asked_at` that the user was dropped or that a server refuses
+    ///   these keys.
+    ///
+    /// If the user is no longer configured, returns an error and ends the user's identity.
     fn learn(
         &self,
         user: &UserName,

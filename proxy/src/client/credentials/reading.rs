@@ -176,7 +176,7 @@ impl Credentials {
         drop(evicted);
         match known {
             Some(known) => Ok(known),
-            // Another login has read newer keys.
+            // Newer keys are known, or a newer reading has ended the user's identity.
             None => {
                 (self.store.lock().known(user, Instant::now())).ok_or(CredentialError::Unavailable)
             }

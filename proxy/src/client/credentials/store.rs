@@ -142,7 +142,7 @@ pub(in crate::client) enum Reading {
     RefusedByRouters {
         /// The [`Identity::login_version`] of the refused keys.
         login_version: u64,
-        /// True if a router that has just failed may still accept the keys.
+        /// True if a router that may become usable soon may still accept the keys.
         is_undecided: bool,
     },
     /// The reading failed, so nothing changes.
@@ -356,10 +356,12 @@ impl Store {
 
     /// Stores a user whose keys were requested at `asked_at`. `login` is set if a client has proved
     /// that it knows the ClientKey. If the user's id has not changed, the user keeps its identity.
-    /// Returns the user, and entries that were evicted. The user is `None` if Seawall has learned
-    /// since `asked_at` that the user was dropped or that a server refuses these keys. If newer
-    /// keys are known, stores nothing. Then the user is `None` too, except for a `login` that the
-    /// newer keys confirm (same user id, and same keys for its mechanism).
+    /// Returns the user, and entries that were evicted. Stores nothing in two cases:
+    ///
+    /// - Seawall has learned since `asked_at` that the user was dropped or that a server refuses
+    ///   these keys. The returned user is `None`.
+    /// - Newer keys are known. The returned user is `None`, except for a `login` that the newer
+    ///   keys confirm (same user id, and same keys for its mechanism).
     pub(super) fn learn(
         &mut self,
         user: &UserName,
@@ -430,17 +432,20 @@ impl Store {
         identity
     }
 
-    /// Returns the identity that clients or pools use for a user, even if the user's keys have
-    /// expired or were evicted.
+    /// Returns a user's identity if it is in use (see [`LiveIdentities`]), even if the user's keys
+    /// have expired or were evicted.
     pub(super) fn live_identity(&self, user: &UserName) -> Option<Arc<Identity>> {
         self.live.get(&self.hash(user))
     }
 
     /// Records that a client has proved that it knows the ClientKey of `checked`. Returns the user
-    /// as it is known now. In case of an error, changes nothing. The error is
-    /// [`CredentialError::Refused`] if the user's keys were replaced or its identity ended during
-    /// the login. It is [`CredentialError::Unavailable`] if the keys are no longer in the cache:
-    /// the proof may still be right.
+    /// as it is known now. In case of an error, changes nothing.
+    ///
+    /// # Errors
+    /// - [`CredentialError::Refused`] if the user's keys were replaced or its identity ended during
+    ///   the login.
+    /// - [`CredentialError::Unavailable`] if the keys are no longer in the cache: the proof may
+    ///   still be right.
     pub(super) fn prove(
         &mut self,
         user: &UserName,

@@ -185,8 +185,8 @@ impl Operation<'_> {
         outcome
     }
 
-    /// Handles a reply that Seawall cannot forward: the server connection ended within the reply,
-    /// or the server sent other bytes than the reply.
+    /// Handles a reply that Seawall cannot forward to its end: the server connection ended or the
+    /// server counted as hung within the reply, or the server sent other bytes than the reply.
     fn reply_not_forwarded(
         &self,
         error: &RelayError,

@@ -188,9 +188,9 @@ impl Operation<'_> {
     }
 
     /// Splits the operation's wait for data into slices (see [`slices`]), and sends the command
-    /// once for each slice. Ends when data arrives, the wait is over or the client has left. If no
-    /// further slice can begin in time, the client gets the empty reply of the last slice, as at
-    /// the end of a wait.
+    /// once for each slice. Ends when the client has left, or when [`Self::should_continue`] is
+    /// false, for example when data arrives or the wait is over. If no further slice can begin in
+    /// time, the client gets the empty reply of the last slice, as at the end of a wait.
     async fn run_in_slices(
         &self,
         wait: &Wait,
@@ -253,9 +253,11 @@ fn end_of_attempt(last: Attempt) -> AttemptEnd {
 }
 
 /// The end of a write that was sent twice. `first` is the error of the first attempt, and
-/// `may_have_run` is true if the first server may have run the write. The client gets `first` if
-/// the second attempt was refused by Seawall, so that it reached no server. It also gets `first` if
-/// the second server says that it wrote nothing, but the first server may have written.
+/// `may_have_run` is true if the first server may have run the write. The client gets `first` in
+/// two cases:
+///
+/// - Seawall refused the second attempt, so that it reached no server.
+/// - The second server says that it wrote nothing, but the first server may have written.
 fn end_of_both_attempts(first: ErrorReply, may_have_run: bool, second: Attempt) -> AttemptEnd {
     match end_of_attempt(second) {
         AttemptEnd::Error(_, Outcome::Refused) => AttemptEnd::Error(first, Outcome::ServerFailed),

@@ -174,7 +174,7 @@ impl Operation<'_> {
     }
 
     /// Handles an Unauthorized error (code 13). If the connection's user no longer exists, discards
-    /// the connection. If the user lacks a right, nothing changes.
+    /// the connection and ends the user's identity. If the user lacks a right, nothing changes.
     pub(super) fn note_unauthorized(&self, checkout: &mut Checkout, reply: &[u8]) {
         if !lost_its_user(reply) {
             return;

@@ -395,10 +395,13 @@ impl Operation<'_> {
     }
 
     /// True if another router can run the operation although its transaction is pinned. There are
-    /// two cases. Either the operation is the first statement of a transaction, because no router
-    /// knows the transaction yet. Or it is a repeated commit with a recovery token, because any
-    /// router can find the result of the first commit. A first commit must wait for its router,
-    /// because another router would abort the transaction.
+    /// two cases:
+    ///
+    /// - The operation is the first statement of a transaction, because no router knows the
+    ///   transaction yet.
+    /// - The operation is a repeated commit with a recovery token, because any router can find the
+    ///   result of the first commit. A first commit must wait for its router, because another
+    ///   router would abort the transaction.
     fn may_change_router(&self, observation: &Observation<'_>) -> bool {
         let has_recovery_token = || {
             let mut elements = Elements::of(self.parsed.body).map_while(Result::ok);

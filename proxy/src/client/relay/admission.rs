@@ -140,10 +140,14 @@ impl<'a> Admission<'a> {
     }
 
     /// Records a hello of a client that has not logged in. The client counts as a monitor from now
-    /// on, and loses its deadline, if all of these are true: this is the first hello of the
-    /// connection; it looks like the hello of a monitor; a permit for a monitor is available. Such
-    /// a client may still log in: clients with a mechanism other than SCRAM send the same hello as
-    /// monitors do.
+    /// on, and loses its deadline, if all of these are true:
+    ///
+    /// - This is the first hello of the connection.
+    /// - It looks like the hello of a monitor.
+    /// - A permit for a monitor is available.
+    ///
+    /// Such a client may still log in: clients with a mechanism other than SCRAM send the same
+    /// hello as monitors do.
     pub(super) fn note_hello(&mut self, is_from_monitor: bool) {
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();

@@ -8,14 +8,18 @@ use seawall_wire::Elements;
 /// server would check Seawall's certificate instead of the client's.
 const X509: &str = "MONGODB-X509";
 
-/// True if Seawall cannot be sure which command a server would run for a legacy query. Usually, the
-/// first field of the query names the command. If the first field is `$query` or `query`, a server
-/// uses the value of this field as the command. It does so even if the value is not a document.
-/// Then the first field of the value names the command. The query is ambiguous if this value is not
-/// a document. It is also ambiguous if the field that should name the command is missing or cannot
-/// be a command. The name of a command is never `query` and never begins with `$`. For example, if
-/// the first field is `$queryOptions`, a server removes this field, and the next field names the
-/// command.
+/// True if Seawall cannot be sure which command a server would run for a legacy query.
+///
+/// Usually, the first field of the query names the command. If the first field is `$query` or
+/// `query`, a server uses the value of this field as the command, even if the value is not a
+/// document. Then the first field of the value names the command. The query is ambiguous in these
+/// cases:
+///
+/// - The first field is `$query` or `query`, and its value is not a document.
+/// - The field that should name the command is missing.
+/// - The name of this field cannot be the name of a command: it begins with `$`, or it is `query`.
+///   For example, if the first field is `$queryOptions`, a server removes this field, and the next
+///   field names the command.
 pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     let Some(Ok(first)) = Elements::of(query).next() else {
         return true;

@@ -47,10 +47,11 @@ impl Proxied {
     }
 }
 
-/// Encodes a header with the addresses of the client and of Seawall. If the addresses are unknown
-/// or the client is on Seawall's own host, the header says that Seawall itself is the client. A
-/// server gives more rights to clients on its own host. If the header contained the address of a
-/// client on Seawall's host, the server could mistake this client for such a client.
+/// Encodes a header with the addresses of the client and of Seawall. If the addresses are unknown,
+/// or if the client's address is a loopback address, the header says that Seawall itself is the
+/// client. A client with a loopback address is on Seawall's host. If the header contained this
+/// address, the server would treat the client as a client on the server's own host, and such
+/// clients can have more rights.
 fn encode(addresses: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
     let header = match addresses.map(same_family) {
         Some((client, here)) if !client.ip().to_canonical().is_loopback() => {
