@@ -261,9 +261,12 @@ impl Backlog {
     /// Sends the whole backlog.
     ///
     /// # Errors
-    /// Fails in any of these cases: the client has left; the client reads no byte for
-    /// `ClientEnd::write_idle`; the client needs longer than [`MESSAGE_LIMIT`] for the whole
-    /// backlog; the budget has reclaimed the backlog's memory.
+    /// Fails in any of these cases:
+    ///
+    /// - The client has left.
+    /// - The client reads no byte for `ClientEnd::write_idle`.
+    /// - The client needs longer than [`MESSAGE_LIMIT`] for the whole backlog.
+    /// - The budget has reclaimed the backlog's memory.
     pub(super) async fn send(
         mut self,
         client: &mut ClientEnd<'_>,
@@ -615,9 +618,12 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// Fails if the client has read nothing for `write_idle`, or if the whole reply takes longer
-    /// than [`MESSAGE_LIMIT`]. Also fails if three conditions hold: the client is slow, the budget
-    /// has no room for the reply, and other operations wait for a connection to the same server.
+    /// Fails in any of these cases:
+    ///
+    /// - The client has read nothing for `write_idle`.
+    /// - The whole reply takes longer than [`MESSAGE_LIMIT`].
+    /// - The client is slow, the budget has no room for the reply, and other operations wait for a
+    ///   connection to the same server.
     fn check_pace(&self, client: &mut ClientEnd<'_>) -> Result<(), RelayError> {
         let now = Instant::now();
         let silent = now.saturating_duration_since(self.client_read_at);

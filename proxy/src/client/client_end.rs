@@ -78,8 +78,11 @@ impl ClientEnd<'_> {
     /// Sends bytes to the client. Sends nothing if the client does not wait for a reply.
     ///
     /// # Errors
-    /// Fails in any of these cases: the client has left; the client reads no byte for `write_idle`;
-    /// the client needs longer than [`MESSAGE_LIMIT`] for all bytes.
+    /// Fails in any of these cases:
+    ///
+    /// - The client has left.
+    /// - The client reads no byte for `write_idle`.
+    /// - The client needs longer than [`MESSAGE_LIMIT`] for all bytes.
     pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.is_awaiting {
             return Ok(());

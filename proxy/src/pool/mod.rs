@@ -109,7 +109,8 @@ pub struct Limits {
     pub max_life_time: Option<Duration>,
     /// Maximum time that an operation waits for a connection and a slot.
     pub wait_queue_timeout: Duration,
-    /// Maximum number of operations that wait for a connection to one server, or for a slot.
+    /// Maximum number of operations that wait for a connection to one server, or for a slot. Only
+    /// operations of clients are refused at this maximum, not commands of Seawall itself.
     pub wait_queue_size: usize,
     /// The last change of the TLS configuration, after which connections are replaced; `None`
     /// before the first change.

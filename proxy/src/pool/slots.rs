@@ -57,7 +57,7 @@ pub enum Concurrency {
 pub struct ConcurrencySnapshot {
     /// How the limit is determined (see [`Concurrency`]): `auto`, `fixed` or `off`.
     pub mode: &'static str,
-    /// Maximum number of operations in progress; `None` if there is no limit.
+    /// The current limit, which is the number of slots; `None` if there is no limit.
     pub limit: Option<u32>,
     /// The limit that the controller returns to after the current trial of another limit; `None` if
     /// there is no limit. Equal to `limit` while no trial runs.

@@ -352,7 +352,7 @@ async fn operations_that_hold_slots_become_exempt_before_operations_in_the_reser
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_server_role_or_a_clear_of_the_pool_resets_the_concurrency_limit() {
+async fn a_new_server_type_or_a_clear_of_the_pool_resets_the_concurrency_limit() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);

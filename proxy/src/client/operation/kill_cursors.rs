@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(inspected.take(), MAX_INSPECTED_CURSORS + 1);
     }
 
-    /// State-change errors, such as `NotWritablePrimary`, report that a server changed its role.
+    /// State-change errors, such as `NotWritablePrimary`, report that a server changed its state.
     #[test]
     fn state_change_errors_are_replaced_by_error_6_and_other_replies_are_kept() {
         let failed = rawdoc! { "ok": 0.0, "errmsg": "not primary", "code": 10_107 };

@@ -295,10 +295,12 @@ fn close(shared: &Shared, connected: &mut ConnectedClient, reason: &'static str)
     shared.recorder.unobserved(reason);
 }
 
-/// Relays until the client or the server ends its connection. Seawall ends the relay if the
-/// client's login is overdue, or if the client is idle in a drain. Seawall also ends the relay if
-/// the relay must leave its server, because another server is now the primary or the selected
-/// router.
+/// Relays until the client or the server ends its connection, or until [`Relay::run`] ends the
+/// relay, for example because of a malformed message. Seawall also ends the relay in these cases:
+///
+/// - The client's login is overdue.
+/// - Seawall drains and the client is idle.
+/// - Another server is now the primary or the selected router, so the relay must leave its server.
 pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target) {
     let Target {
         server,

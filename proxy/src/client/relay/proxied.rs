@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_header_has_the_address_of_a_client_unless_the_client_is_on_this_host() {
+    fn a_proxy_header_has_the_address_of_a_client_unless_it_is_a_loopback_address() {
         let signature = b"\r\n\r\n\0\r\nQUIT\n";
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
         let of = |client, here| encode(Some((address(client), address(here))));

@@ -1,5 +1,5 @@
-//! Splits a server's bytes into replies and parses them while they are forwarded. Parsing never
-//! delays a reply.
+//! Splits a server's bytes into replies and parses them while they are forwarded. No piece of a
+//! reply is held back until the rest of the reply arrives.
 
 use bson::{RawDocument, RawDocumentBuf};
 

@@ -205,8 +205,8 @@ async fn keys_are_read_again_after_a_proof_that_does_not_match_the_cached_keys()
     assert!(!scene.known("u").unwrap().is_doubted());
 }
 
-/// One login uses keys that Seawall has read in the last second. Meanwhile, all other logins of the
-/// user wait until Seawall has read the keys again.
+/// While one login uses keys that Seawall has read in the last second, all other logins of the user
+/// wait until Seawall has read the keys again.
 #[tokio::test]
 async fn one_login_of_a_user_at_a_time_may_use_keys_that_were_read_in_the_last_second() {
     let scene = Scene::new().await;
