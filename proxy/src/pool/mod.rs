@@ -215,8 +215,8 @@ impl Cost {
         }
     }
 
-    /// True if the server with the cost `other` has fewer operations in flight or waiting than the
-    /// server with the cost `self`.
+    /// True if the server with the cost `self` has more operations in flight or waiting than the
+    /// server with the cost `other`.
     pub(crate) fn is_busier(self, other: Self) -> bool {
         self.load > other.load
     }

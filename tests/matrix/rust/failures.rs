@@ -1,4 +1,4 @@
-//! Steps in which the server or the driver must return an error.
+//! Steps in which the server or the driver returns an error, and steps that prepare for them.
 
 use std::time::Duration;
 

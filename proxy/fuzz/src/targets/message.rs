@@ -17,8 +17,10 @@ const SECTIONS_OFFSET: usize = HEADER_BYTES + 4;
 /// Longest identifier of a document sequence that [`SectionWalk`] accepts.
 const MAX_IDENTIFIER_BYTES: usize = 256;
 
-/// Checks that the parts of a parsed message add up to its length. Checks that a message that is
-/// built from these parts, or that arrives in pieces, has the same parts.
+/// Checks that the sections of a parsed message add up to its length, and that a message that is
+/// built from them has the same sections. Checks that the first bytes of a message have the same
+/// sections, up to the cut. Checks that reading the message in pieces gives the same number of
+/// documents, or the same error, as reading it whole.
 pub fn message(data: &[u8]) {
     let mut choices = Choices::new(data);
     let pieces = choices.byte();

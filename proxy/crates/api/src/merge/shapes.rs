@@ -289,9 +289,9 @@ impl Merge for Namespace {
 }
 
 impl Merge for Server {
-    /// False if the server has quantiles in `answer_ms`: they cannot be merged, because the reply
-    /// has no distribution for them. Of all API replies, only a report lacks `answer_ms`. So only
-    /// the servers of reports are mergeable.
+    /// True if all durations of the server have a distribution. `answer_ms` has only quantiles,
+    /// which cannot be merged, and each row of `/api/v1/servers` has `answer_ms`. A row of a report
+    /// has none, so it is mergeable if it has a distribution or counts no operations.
     fn is_mergeable(&self) -> bool {
         is_complete(self.count, self.distribution.as_ref()) && self.answer_ms.is_none()
     }
