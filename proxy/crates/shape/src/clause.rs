@@ -46,7 +46,8 @@ pub(super) enum Content {
     Hint,
     /// The name of a field. The shape has this clause even if the field is absent.
     Name,
-    /// An update. An empty document is a replacement, so the shape has this clause for it too.
+    /// An update. The shape has this clause even if the update is an empty document: such an update
+    /// replaces the whole document.
     Update,
     Collation,
     Expression,

@@ -169,8 +169,9 @@ impl Credentials {
         drop((replaced, outdated));
     }
 
-    /// Closes outdated connections that are kept for reuse (see
-    /// [`super::spares::Spares::remove_outdated`]), and confirms old keys. Called once a second.
+    /// Called once a second. Closes the connections kept for reuse that are outdated (see
+    /// [`super::spares::Spares::remove_outdated`]). Asks servers to confirm keys that no server has
+    /// confirmed for a long time (see [`Self::confirm_old_keys`]).
     pub(crate) fn maintain(self: &Arc<Self>) {
         self.confirm_old_keys(Instant::now());
         let is_current = self.current_connections();

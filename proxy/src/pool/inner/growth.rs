@@ -37,14 +37,15 @@ const MAX_PENDING_FOR_REFILL: usize = 8;
 const MAX_USERS_TRIED: usize = 8;
 
 impl Inner {
-    /// Decides if `connection`, which user `id` no longer uses, is closed so that another user can
-    /// get a connection. Rotates `turns` to this other user. `need` is the need of the operation
-    /// that used `connection`; `None` if no operation used it. The connection is closed only in two
-    /// cases:
+    /// Decides if `connection` of user `id`, which was returned or just established, is closed so
+    /// that another user can get a connection. Rotates `turns` to this other user. `need` is the
+    /// need of the operation that had checked out `connection`; `None` if the connection was just
+    /// established. The connection is closed only if one of these conditions is true, and even then
+    /// not always:
     ///
     /// - The server has `max_server_connections` connections.
-    /// - User `id` has waiters, and the number [`Self::ordinary`] has reached
-    ///   [`Limits::max_for_slots`], or is only 1 below.
+    /// - User `id` has waiters, and ordinary operations use at least [`Limits::max_for_slots`] - 1
+    ///   connections (see [`Self::ordinary`]).
     pub(super) fn decide_to_give_way(
         &mut self,
         id: IdentityId,
