@@ -218,8 +218,9 @@ section! {
     /// commas. The official driver, which only monitors servers, does not check these lists.
     crl_files: Option<Vec<ReadFile>> = key("deployment.tls.crl_file",
         KeyKind::ReadableFiles, Live, example "/etc/seawall/server-crl.pem");
-    /// Insecure: accept a server's certificate for any host name. Its authority is still verified.
-    /// Not possible if the connection string has `authMechanism=PLAIN`.
+    /// Insecure: accept a server's certificate for any host name. Its authority is still verified
+    /// before an operation or a login. The official driver, which only monitors servers, then
+    /// accepts any certificate. Not possible if the connection string has `authMechanism=PLAIN`.
     allow_invalid_hostnames: bool = key("deployment.tls.allow_invalid_hostnames",
         KeyKind::Boolean, Live, default false);
 }
