@@ -86,7 +86,11 @@ fn publish(linked: io::Result<()>, temporary: &Path, path: &Path) -> io::Result<
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             // A rename replaces an existing file, so reserve the name first.
             drop(File::create_new(path)?);
-            fs::rename(temporary, path)
+            let renamed = fs::rename(temporary, path);
+            if renamed.is_err() {
+                drop(fs::remove_file(path));
+            }
+            renamed
         }
         linked => linked,
     }
@@ -298,6 +302,9 @@ mod tests {
         let error = publish(unsupported(), &temporary, &path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        let [other, missing] = ["other.swc", "missing"].map(|name| folder.0.join(name));
+        assert!(publish(unsupported(), &missing, &other).is_err());
+        assert!(!other.exists());
     }
 
     /// In a container, a file may be mounted into a folder of a read-only file system.
