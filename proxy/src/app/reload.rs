@@ -468,7 +468,7 @@ impl App {
 
     /// Counts a reload with this result in the metrics.
     pub(crate) fn count_reload(&self, result: &'static str) {
-        self.shared.recorder.reloaded(result);
+        self.shared.recorder.count_reload(result);
     }
 
     /// The settings in effect.

@@ -179,7 +179,9 @@ impl Client {
             if self.shared.settings().relays_other_mechanisms && self.handshake.is_some() {
                 return Ok(());
             }
-            self.shared.recorder.client_refused("monitor_connections");
+            self.shared
+                .recorder
+                .count_refused_client("monitor_connections");
             let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
             return Err(ErrorReply::new(code, "monitor connection limit reached"));
         }
@@ -332,7 +334,7 @@ impl Client {
         if shared.logins.gates.try_pass(user) {
             return Ok(());
         }
-        shared.recorder.login_delayed();
+        shared.recorder.count_delayed_login();
         self.connected.reached(Stage::LoggingIn);
         let began = Instant::now();
         let pass = pin!(shared.logins.gates.pass(user, self.sharer));

@@ -457,7 +457,7 @@ impl LoginContext<'_> {
         let name = (user.name.as_str(), user.source.as_str());
         let turn = self.limits.login_turn(from, name, is_ok, Instant::now());
         let Some(turn) = turn else { return Ok(()) };
-        self.recorder.login_delayed();
+        self.recorder.count_delayed_login();
         let delayed = self.client.unless_gone(pin!(sleep_until(turn))).await;
         delayed.ok_or(LoginError::Gone { is_ok: Some(is_ok) })
     }

@@ -287,7 +287,7 @@ impl Client {
     /// serve clients) runs its tasks late, new clients wait here, before Seawall reads their first
     /// byte.
     async fn wait_for_admission(&self) -> Result<(), End> {
-        self.shared.recorder.arrival_delayed();
+        self.shared.recorder.count_delayed_arrival();
         let arrivals = &self.shared.arrivals.gate;
         let from = Origin {
             sharer: self.sharer,
@@ -368,7 +368,7 @@ impl Client {
             OpCode::Query => Box::pin(self.serve_query(message, now)),
             // A server ignores opcode 0 and keeps the connection open.
             OpCode::Other(0) => {
-                self.shared.recorder.unobserved("opcode_0");
+                self.shared.recorder.count_unobserved("opcode_0");
                 Box::pin(ready(Ok(())))
             }
             OpCode::Other(OP_GET_MORE) => {
@@ -503,7 +503,7 @@ impl Client {
 
     /// Counts `reason` and closes the connection.
     fn close<T>(&self, reason: &'static str) -> Result<T, End> {
-        self.shared.recorder.unobserved(reason);
+        self.shared.recorder.count_unobserved(reason);
         Err(End::Closed)
     }
 
@@ -520,7 +520,7 @@ impl Client {
         let parsed = match parsing {
             Ok(parsed) => parsed,
             Err(error) => {
-                self.shared.recorder.unobserved(error.reason());
+                self.shared.recorder.count_unobserved(error.reason());
                 let Some(code) = error.code() else {
                     return Err(End::Closed);
                 };
@@ -541,7 +541,7 @@ impl Client {
         let command = match inspecting {
             Ok(command) => command,
             Err(error) => {
-                self.shared.recorder.unobserved("invalid_command");
+                self.shared.recorder.count_unobserved("invalid_command");
                 return self
                     .refuse(reply_to, &ErrorReply::new(error.code(), error.to_string()))
                     .await;
@@ -612,7 +612,7 @@ impl Client {
         let command = match Command::inspect_legacy(query.query, db) {
             Ok(command) => command,
             Err(error) => {
-                self.shared.recorder.unobserved("invalid_command");
+                self.shared.recorder.count_unobserved("invalid_command");
                 return self
                     .refuse(reply_to, &ErrorReply::new(error.code(), error.to_string()))
                     .await;
@@ -654,7 +654,7 @@ impl Client {
 
     /// Refuses reads by opcodes that servers no longer support.
     async fn refuse_legacy_read(&mut self, message: &Message, op_code: &str) -> Result<(), End> {
-        self.shared.recorder.unobserved("legacy_read");
+        self.shared.recorder.count_unobserved("legacy_read");
         let reply_to = ReplyTo::of(message, Form::LegacyRead);
         let message =
             format!("{op_code} is no longer supported. The client driver may require an upgrade");

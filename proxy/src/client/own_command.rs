@@ -126,7 +126,7 @@ impl Client {
                 let turn = pin!(reporter.turns.take(from));
                 let turn = self.end().unless_gone(turn).await;
                 let Some(_turn) = turn else {
-                    self.shared.recorder.client_gone(Phase::Permit);
+                    self.shared.recorder.count_gone_client(Phase::Permit);
                     return Err(End::Gone);
                 };
                 self.own_reply(reporter, identity, own).await

@@ -351,14 +351,14 @@ pub fn newcomer(
     if let Some(ip) = peer.ip
         && !limits.admits_arrival(ip, now)
     {
-        recorder.client_refused("address_rate");
+        recorder.count_refused_client("address_rate");
         return None;
     }
     let (sharer, eviction) = (Sharer::at(peer.ip), Eviction::default());
     let (client, handshake) = match limits.admit_newcomer(permits, sharer, &eviction) {
         Ok(admitted) => admitted,
         Err(limit) => {
-            recorder.client_refused(match limit {
+            recorder.count_refused_client(match limit {
                 ClientLimit::Listener => "listener_max_client_connections",
                 ClientLimit::All => "max_client_connections",
                 ClientLimit::Unauthenticated => "unauthenticated_connections",
@@ -386,7 +386,10 @@ fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
             }
             Err(refusal) => {
                 tracing::debug!(peer = %peer.text, reason = refusal.as_str(), "connection refused");
-                acceptor.shared.recorder.client_refused(refusal.as_str());
+                acceptor
+                    .shared
+                    .recorder
+                    .count_refused_client(refusal.as_str());
             }
         },
         (stream, _) => admit_client(acceptor, stream, peer),
@@ -412,7 +415,10 @@ async fn admit_proxied(acceptor: Acceptor, mut stream: TcpStream, peer: Peer, pl
         }
         Err(error) => {
             tracing::debug!(%error, peer = %peer.text, "could not read a header of the PROXY protocol");
-            return acceptor.shared.recorder.client_refused("proxy_header");
+            return acceptor
+                .shared
+                .recorder
+                .count_refused_client("proxy_header");
         }
     };
     admit_client(&acceptor, Accepted::Tcp(stream), peer);
@@ -440,7 +446,7 @@ fn admit_client(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
         let Some(reason) = evicted.await else { return };
         close(served);
         if reason == EvictionReason::GaveWay {
-            recorder.client_refused("gave_way");
+            recorder.count_refused_client("gave_way");
         }
     });
 }
@@ -481,7 +487,7 @@ async fn prepare(
             () = &mut served => {}
             () = until_refused(&common.limits, sharer, tls, certificates, since) => {
                 close(served);
-                common.recorder.client_refused("certificate_refused");
+                common.recorder.count_refused_client("certificate_refused");
             }
         }
     }))
@@ -507,10 +513,10 @@ async fn secure(
         }
         Ok(Err(failed)) => {
             log.record(failed.error(), peer);
-            shared.recorder.client_refused("tls");
+            shared.recorder.count_refused_client("tls");
             failed.close().await;
         }
-        Err(_) => shared.recorder.client_refused("tls_timeout"),
+        Err(_) => shared.recorder.count_refused_client("tls_timeout"),
     }
     None
 }

@@ -232,7 +232,7 @@ impl Recorder {
     }
 
     /// Counts a client whose connection Seawall refused.
-    pub(crate) fn client_refused(&self, reason: &'static str) {
+    pub(crate) fn count_refused_client(&self, reason: &'static str) {
         self.metrics.count(
             MetricName::ClientConnectionsRefusedTotal,
             &[("reason", reason)],
@@ -282,37 +282,37 @@ impl Recorder {
 
     /// Counts a client login that has to wait because of a limit of logins or a login gate. A login
     /// gate limits the rate of logins under overload.
-    pub(crate) fn login_delayed(&self) {
+    pub(crate) fn count_delayed_login(&self) {
         self.metrics.count(MetricName::LoginsDelayedTotal, &[]);
     }
 
     /// Counts a new client that waits before its first byte is read, because the threads that serve
     /// clients are overloaded.
-    pub(crate) fn arrival_delayed(&self) {
+    pub(crate) fn count_delayed_arrival(&self) {
         self.metrics.count(MetricName::ArrivalsDelayedTotal, &[]);
     }
 
     /// Counts a reload of the configuration.
-    pub(crate) fn reloaded(&self, result: &'static str) {
+    pub(crate) fn count_reload(&self, result: &'static str) {
         self.metrics
             .count(MetricName::ReloadsTotal, &[("result", result)]);
     }
 
     /// Counts an injected fault.
-    pub(crate) fn fault_injected(&self, kind: &'static str) {
+    pub(crate) fn count_fault(&self, kind: &'static str) {
         self.metrics
             .count(MetricName::FaultsInjectedTotal, &[("kind", kind)]);
     }
 
     /// Counts an operation on a cursor or transaction that this instance does not know. `kind` is
     /// `cursor` or `transaction`.
-    pub(crate) fn foreign_operation(&self, kind: &'static str) {
+    pub(crate) fn count_foreign_operation(&self, kind: &'static str) {
         self.metrics
             .count(MetricName::ForeignOperationsTotal, &[("kind", kind)]);
     }
 
     /// Counts an event that Seawall did not understand or cannot include in statistics.
-    pub(crate) fn unobserved(&self, reason: &'static str) {
+    pub(crate) fn count_unobserved(&self, reason: &'static str) {
         self.metrics
             .count(MetricName::UnobservedTotal, &[("reason", reason)]);
     }
@@ -325,7 +325,7 @@ impl Recorder {
     }
 
     /// Counts a client that disconnected during this phase of an operation.
-    pub(crate) fn client_gone(&self, phase: Phase) {
+    pub(crate) fn count_gone_client(&self, phase: Phase) {
         self.metrics
             .count(MetricName::ClientsGoneTotal, &[("stage", phase.as_str())]);
     }

@@ -43,7 +43,7 @@ impl Operation<'_> {
         if !fault.selects(self.command) {
             return None;
         }
-        self.shared.recorder.fault_injected(fault.kind());
+        self.shared.recorder.count_fault(fault.kind());
         if end.unless_gone(pin!(sleep(fault.delay))).await.is_none() {
             return Some(AttemptEnd::Gone);
         }

@@ -258,7 +258,7 @@ impl Operation<'_> {
             true => Box::pin(self.heavy().walk(bytes, build)).await,
         };
         if outgoing.omits_client() {
-            self.shared.recorder.unobserved("client_name_omitted");
+            self.shared.recorder.count_unobserved("client_name_omitted");
         }
         let connection = checkout.connection();
         // Compression needs further copies of the request. Without memory for them, the request is
@@ -301,13 +301,13 @@ impl Operation<'_> {
             }
             StreamError::Client(error) => match error.refusal() {
                 Some(reason) => {
-                    recorder.unobserved(reason);
+                    recorder.count_unobserved(reason);
                     AttemptEnd::Close(Outcome::ClientGone)
                 }
                 None => AttemptEnd::Gone,
             },
             StreamError::Malformed(error) => {
-                recorder.unobserved(error.reason());
+                recorder.count_unobserved(error.reason());
                 match error.code() {
                     Some(code) => {
                         let error = ErrorReply::new(code, error.to_string());

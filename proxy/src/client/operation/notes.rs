@@ -101,7 +101,7 @@ impl Operation<'_> {
     /// operation may reach a server that does not have the cursor or transaction.
     fn note_foreign(&self, kind: Foreign, now: Instant) {
         let routing = &self.shared.routing;
-        self.shared.recorder.foreign_operation(kind.as_str());
+        self.shared.recorder.count_foreign_operation(kind.as_str());
         let log = match kind {
             Foreign::Cursor => &routing.foreign_cursors,
             Foreign::Transaction => &routing.foreign_transactions,
@@ -127,7 +127,7 @@ impl Operation<'_> {
     ) -> (Outcome, u64) {
         observation.record_reply(facts, now);
         if facts.is_opaque {
-            self.shared.recorder.unobserved("reply_not_followed");
+            self.shared.recorder.count_unobserved("reply_not_followed");
         }
         self.note_cursor(checkout, facts, observation, now);
         if let Some(code) = facts.state_change {
@@ -166,7 +166,7 @@ impl Operation<'_> {
                     is_resumable: self.command.opens_change_stream(),
                 };
                 if !pins.pin_cursor(id, user, pin, now) {
-                    self.shared.recorder.unobserved("cursor_pins_full");
+                    self.shared.recorder.count_unobserved("cursor_pins_full");
                 }
             }
             _ => {}
@@ -211,7 +211,7 @@ pub(in crate::client) fn note_retry<S: Clone>(
     match pins.record_write(SessionKey { user, lsid }, number, observation.began()) {
         Some(true) => observation.mark_retry(),
         Some(false) => {}
-        None => recorder.unobserved("retries_not_told"),
+        None => recorder.count_unobserved("retries_not_told"),
     }
 }
 

@@ -435,7 +435,9 @@ impl Operation<'_> {
         };
         let pins = &self.shared.routing.pins;
         if !pins.pin_transaction(key, number, Arc::clone(pool), observation.began()) {
-            self.shared.recorder.unobserved("transaction_pins_full");
+            self.shared
+                .recorder
+                .count_unobserved("transaction_pins_full");
         }
     }
 }

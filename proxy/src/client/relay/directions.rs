@@ -310,7 +310,7 @@ impl<'a> Relay<'a> {
         tracing::debug!(%error, "could not read from a relayed client");
         match error.refusal() {
             Some(reason) => {
-                self.shared.recorder.unobserved(reason);
+                self.shared.recorder.count_unobserved(reason);
                 Ended::Closed
             }
             None if error.is_reset() => Ended::Reset,
@@ -381,7 +381,7 @@ impl<'a> Relay<'a> {
             StreamError::Server(_) => Ended::Server,
             StreamError::Client(error) => self.not_read(error),
             StreamError::Malformed(_) => {
-                self.shared.recorder.unobserved("relay_malformed");
+                self.shared.recorder.count_unobserved("relay_malformed");
                 Ended::Closed
             }
         }
@@ -429,7 +429,9 @@ impl<'a> Relay<'a> {
                 None => to_client.lock().await,
             };
             if self.inspect(&mut replies, bytes).is_err() {
-                self.shared.recorder.unobserved("relay_reply_malformed");
+                self.shared
+                    .recorder
+                    .count_unobserved("relay_reply_malformed");
                 return Ended::Closed;
             }
             let sent = timeout(self.shared.settings().client_write_idle_timeout, async {

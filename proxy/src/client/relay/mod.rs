@@ -126,7 +126,7 @@ pub(super) async fn serve_relayed(
         } else {
             "relay_encrypted_refused"
         };
-        shared.recorder.unobserved(reason);
+        shared.recorder.count_unobserved(reason);
         if !passes {
             return connected.set_departure(Departure::Closed);
         }
@@ -292,7 +292,7 @@ async fn pass_to_end(
 /// Records that Seawall closes a client, and counts the reason.
 fn close(shared: &Shared, connected: &mut ConnectedClient, reason: &'static str) {
     connected.set_departure(Departure::Closed);
-    shared.recorder.unobserved(reason);
+    shared.recorder.count_unobserved(reason);
 }
 
 /// Relays until the client or the server ends its connection, or until [`Relay::run`] ends the
@@ -331,11 +331,11 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
         how = relay.run(stream, reader, first, server) => how,
         () = relay_server_changed(shared, sharer, address.as_ref()) => {
             relay.abandon();
-            shared.recorder.unobserved("relay_server_changed");
+            shared.recorder.count_unobserved("relay_server_changed");
             Some(Departure::Closed)
         }
         () = login_overdue => {
-            shared.recorder.unobserved("authentication_timeout");
+            shared.recorder.count_unobserved("authentication_timeout");
             Some(Departure::Closed)
         }
         () = idle_in_drain(shared, sharer, &relay) => Some(Departure::Closed),

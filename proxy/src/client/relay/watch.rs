@@ -54,7 +54,7 @@ pub(super) enum Verdict {
 impl Verdict {
     /// Counts `reason` and decides to close the client connection.
     pub(super) fn close(recorder: &Recorder, reason: &'static str) -> Self {
-        recorder.unobserved(reason);
+        recorder.count_unobserved(reason);
         Self::Close(reason)
     }
 }
@@ -242,7 +242,7 @@ impl<'a> Watch<'a> {
         match self.has_to_log_in() {
             true => self.close_unparsed("relay_opcode"),
             false => {
-                self.shared.recorder.unobserved("relay_opcode");
+                self.shared.recorder.count_unobserved("relay_opcode");
                 Verdict::Pass
             }
         }
@@ -540,11 +540,11 @@ impl<'a> Watch<'a> {
         let id = reply.header.response_to;
         let index = self.pending.iter().position(|p| p.request_id == id);
         let Some(mut pending) = index.and_then(|index| self.pending.remove(index)) else {
-            self.shared.recorder.unobserved("relay_reply_unasked");
+            self.shared.recorder.count_unobserved("relay_reply_unasked");
             return;
         };
         if reply.facts.is_opaque {
-            self.shared.recorder.unobserved("reply_not_followed");
+            self.shared.recorder.count_unobserved("reply_not_followed");
         }
         self.has_replied = true;
         self.note_reply(&mut pending, reply);
@@ -581,7 +581,7 @@ impl<'a> Watch<'a> {
                         is_resumable: false,
                     };
                     if !pins.pin_cursor(id, ANY_USER, pin, now) {
-                        self.shared.recorder.unobserved("cursor_pins_full");
+                        self.shared.recorder.count_unobserved("cursor_pins_full");
                     }
                 }
             }
