@@ -75,7 +75,7 @@ impl Relayed {
 impl Drop for Relayed {
     fn drop(&mut self) {
         self.0.relayed.decrement(1.0);
-        self.0.connection_closed(CloseReason::RelayEnded);
+        self.0.count_closed_connection(CloseReason::RelayEnded);
     }
 }
 
@@ -152,7 +152,7 @@ impl ServerMetrics {
     }
 
     /// Counts an established connection.
-    pub(crate) fn connection_created(&self) {
+    pub(crate) fn count_created_connection(&self) {
         self.created.increment(1);
         self.logins
             .server_connections
@@ -160,7 +160,7 @@ impl ServerMetrics {
     }
 
     /// Counts a connection that ended.
-    pub(crate) fn connection_closed(&self, reason: CloseReason) {
+    pub(crate) fn count_closed_connection(&self, reason: CloseReason) {
         self.counter(
             MetricName::ServerConnectionsClosedTotal,
             &[("reason", reason.as_str())],
@@ -168,12 +168,12 @@ impl ServerMetrics {
     }
 
     /// Counts a clear of the server's pool.
-    pub(crate) fn pool_cleared(&self) {
+    pub(crate) fn count_pool_clear(&self) {
         self.counter(MetricName::PoolClearsTotal, &[]);
     }
 
     /// Counts a login of Seawall at the server. `mechanism` is the name of the SCRAM mechanism.
-    pub(crate) fn authenticated(&self, mechanism: &'static str, is_ok: bool) {
+    pub(crate) fn count_login(&self, mechanism: &'static str, is_ok: bool) {
         let result = if is_ok { "ok" } else { "failed" };
         let labels = [("mechanism", mechanism), ("result", result)];
         self.counter(MetricName::ServerAuthenticationsTotal, &labels);
@@ -189,12 +189,12 @@ impl ServerMetrics {
 
     /// Counts a read operation that Seawall killed at the server because its client had
     /// disconnected.
-    pub(crate) fn operation_ended(&self) {
+    pub(crate) fn count_ended_operation(&self) {
         self.counter(MetricName::ServerOperationsEndedTotal, &[]);
     }
 
     /// Records how long the checkout of a connection from the pool took.
-    pub(crate) fn checked_out(&self, time: Duration) {
+    pub(crate) fn record_checkout(&self, time: Duration) {
         let mut shard = self.shards.mine();
         shard.tally.add_checkout(self.index, time);
     }
@@ -202,7 +202,7 @@ impl ServerMetrics {
     /// Counts the server connection of a relayed client (see `CloseReason::RelayEnded`) until the
     /// returned guard is dropped.
     pub(crate) fn relayed(self) -> Relayed {
-        self.connection_created();
+        self.count_created_connection();
         self.relayed.increment(1.0);
         Relayed(self)
     }
@@ -263,7 +263,7 @@ impl ServerMetrics {
 
     /// Counts a change of the concurrency limit. `reason` is the name of the reason for this
     /// change.
-    pub(crate) fn limit_changed(&self, reason: &'static str) {
+    pub(crate) fn count_limit_change(&self, reason: &'static str) {
         self.counter(
             MetricName::ConcurrencyLimitChangesTotal,
             &[("reason", reason)],
@@ -309,7 +309,7 @@ mod tests {
         let observer = Observer::without_shapes();
         let server = observer.recorder.server("a:1");
         server.show_concurrency(None, 3, 1, 2, 4);
-        server.limit_changed("crowded");
+        server.count_limit_change("crowded");
         let text = observer.exporter.render();
         for line in [
             r#"seawall_concurrency_operations{server="a:1",state="in_progress"} 3"#,

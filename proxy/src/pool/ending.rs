@@ -337,7 +337,7 @@ impl KillOpWorker<'_> {
             if reads.any(Read::is_wanted) {
                 let kill = rawdoc! { "killOp": 1, "op": operation, "$db": "admin" };
                 run(connection, &kill).await?;
-                self.pool.metrics.operation_ended();
+                self.pool.metrics.count_ended_operation();
             }
         }
         Ok(())

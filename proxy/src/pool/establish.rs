@@ -25,7 +25,7 @@ impl ServerPool {
             Err(error) => error.failed_authentication(),
         };
         if let Some(mechanism) = mechanism.filter(|_| reached_login) {
-            self.metrics.authenticated(mechanism.name(), result.is_ok());
+            self.metrics.count_login(mechanism.name(), result.is_ok());
         }
         result
     }

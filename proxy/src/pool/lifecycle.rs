@@ -21,7 +21,7 @@ impl ServerPool {
         self.note_state(inner);
         let is_cleared = todo.is_some();
         if is_cleared {
-            self.metrics.pool_cleared();
+            self.metrics.count_pool_clear();
             self.give_up_establishing();
         }
         self.perform(todo.unwrap_or_default());

@@ -525,7 +525,7 @@ impl ServerPool {
         began: Instant,
     ) -> Checkout {
         let now = Instant::now();
-        self.metrics.checked_out(now - began);
+        self.metrics.record_checkout(now - began);
         let (pool, identity) = (Arc::clone(self), Arc::clone(identity));
         Checkout::new(pool, identity, connection, slot, now)
     }
@@ -545,7 +545,7 @@ impl ServerPool {
     /// Counts a new connection, and registers it so that [`Self::give_up`] can end waits for
     /// replies on this connection.
     fn created(&self, connection: Connection) -> Box<Connection> {
-        self.metrics.connection_created();
+        self.metrics.count_created_connection();
         self.interrupts.add(&connection.interrupt);
         Box::new(connection)
     }
@@ -644,7 +644,7 @@ impl ServerPool {
     /// for the lock during this work.
     fn perform(&self, todo: Todo) {
         for (_, reason) in todo.close {
-            self.metrics.connection_closed(reason);
+            self.metrics.count_closed_connection(reason);
         }
         for (waiter, error) in todo.fail {
             // If sending fails, the waiter has left and needs no result.
@@ -683,7 +683,7 @@ impl ServerPool {
 
     /// Counts and logs a reset of the concurrency limit.
     fn report_reset(&self, reset: LimitReset) {
-        self.metrics.limit_changed(Reason::Reset.as_str());
+        self.metrics.count_limit_change(Reason::Reset.as_str());
         tracing::debug!(
             server = %self.address,
             limit = reset.limit,
@@ -706,7 +706,7 @@ impl ServerPool {
             return true;
         };
         if update.is_change {
-            self.metrics.limit_changed(decision.reason.as_str());
+            self.metrics.count_limit_change(decision.reason.as_str());
         }
         if decision.reason != Reason::NothingWaits {
             tracing::debug!(

@@ -397,7 +397,7 @@ impl FirstLogin {
             if let Err((code, reason)) = reply_is_ok(&reply) {
                 // Servers refuse a `saslStart` for unknown users and for users without the
                 // mechanism.
-                pool.metrics().authenticated(mechanism.name(), false);
+                pool.metrics().count_login(mechanism.name(), false);
                 let credentials = &self.credentials;
                 let error = credentials.failed_step(&pool, connection, code, &reason);
                 if error == CredentialError::Refused {
@@ -471,7 +471,7 @@ impl Carried {
         let reply = ask(&mut connection, &command).await?;
         let result = reply_is_ok(&reply);
         let metrics = pool.metrics();
-        metrics.authenticated(mechanism.name(), result.is_ok());
+        metrics.count_login(mechanism.name(), result.is_ok());
         if let Err((code, reason)) = result {
             return Err(credentials.failed_step(&pool, connection, code, &reason));
         }

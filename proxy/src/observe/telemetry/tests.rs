@@ -164,7 +164,7 @@ fn failures_beyond_16_kinds_are_counted_in_one_series() {
 fn exported_metrics_have_the_same_values_as_the_prometheus_endpoint() {
     let observer = observer();
     let server = observer.recorder.server("a:1");
-    server.connection_created();
+    server.count_created_connection();
     observer.exporter.telemetry_exported("partial", 7);
     observer
         .exporter
