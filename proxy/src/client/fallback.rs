@@ -59,7 +59,7 @@ impl Client {
             let error = ErrorReply::new(code, "relay limit reached");
             return self.refuse(reply_to, &error).await;
         };
-        self.connected.reached(Stage::LoggingIn);
+        self.connected.set_stage(Stage::LoggingIn);
         let metadata = self.client_element.as_deref();
         let metadata = metadata.and_then(|element| element.get(CLIENT_ELEMENT_HEAD..));
         let metadata = metadata.and_then(|bytes| RawDocument::from_bytes(bytes).ok());

@@ -50,7 +50,7 @@ impl Client {
                 self.unless_left(step)?
             }
             Handshake::SaslStart => {
-                self.connected.reached(Stage::LoggingIn);
+                self.connected.set_stage(Stage::LoggingIn);
                 let step = self.sasl_start(body, command.db).await;
                 self.unless_left(step)?
             }
@@ -242,7 +242,7 @@ impl Client {
                 self.shared.logins.gates.try_pass(user)
             })
             .and_then(|c| self.speculate(c));
-        self.connected.greeted(hello.is_from_monitor());
+        self.connected.record_hello_reply(hello.is_from_monitor());
         let greeting = Greeting {
             description,
             connection_id: self.connected.id(),
@@ -335,7 +335,7 @@ impl Client {
             return Ok(());
         }
         shared.recorder.count_delayed_login();
-        self.connected.reached(Stage::LoggingIn);
+        self.connected.set_stage(Stage::LoggingIn);
         let began = Instant::now();
         let pass = pin!(shared.logins.gates.pass(user, self.sharer));
         let passed = self.end().unless_gone(pass).await;
@@ -373,7 +373,7 @@ impl Client {
             let error = ErrorReply::new(PROTOCOL_ERROR, "No SASL session state found");
             return Err(error.into());
         };
-        self.connected.reached(Stage::LoggingIn);
+        self.connected.set_stage(Stage::LoggingIn);
         // The anonymous identity and a user that was dropped do not count as a first user. So the
         // client may still log in as any user.
         let is_first_user =
@@ -396,7 +396,7 @@ impl Client {
             self.identity = Some(identity);
             self.handshake = None;
             self.leave_monitors();
-            self.connected.reached(Stage::Ready);
+            self.connected.set_stage(Stage::Ready);
         }
         Ok(outcome.reply)
     }

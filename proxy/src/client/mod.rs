@@ -567,14 +567,14 @@ impl Client {
                 // operation runs, the first login would keep a server connection and count towards
                 // the limit of first logins.
                 self.login.take_if(|login| login.deadline().is_some());
-                self.connected.reached(Stage::Operation);
+                self.connected.set_stage(Stage::Operation);
                 if command.spec.is_about_seawall && self.shared.settings().serves_own_commands {
                     Box::pin(self.serve_own(&identity, &command, reply_to, now)).await?;
                 } else {
                     self.operate(&message, identity, &parsed, &command, reply_to, now)
                         .await?;
                 }
-                self.connected.reached(Stage::Ready);
+                self.connected.set_stage(Stage::Ready);
                 Ok(())
             }
             None => Box::pin(self.serve_unauthenticated(&command, reply_to, now)).await,

@@ -93,7 +93,7 @@ impl ClientDirectory {
         }
     }
 
-    fn left(&self, leaving: &Leaving<'_>) {
+    fn count_departure(&self, leaving: &Leaving<'_>) {
         let labels = [
             ("stage", leaving.stage.as_str()),
             ("how", leaving.how.as_str()),
@@ -240,13 +240,13 @@ impl ConnectedClient {
     }
 
     /// Records that the client's connection has reached this [`Stage`].
-    pub(crate) fn reached(&mut self, stage: Stage) {
+    pub(crate) fn set_stage(&mut self, stage: Stage) {
         self.stage = stage;
     }
 
     /// Records that the client got the reply to its `hello`. A later `hello` never returns the
     /// client to an earlier stage.
-    pub fn greeted(&mut self, is_monitor: bool) {
+    pub fn record_hello_reply(&mut self, is_monitor: bool) {
         // A driver's monitoring connection never logs in. Its last stage is `Ready`, so that the
         // end of the connection does not count as a client that gave up.
         let stage = if is_monitor {
@@ -308,7 +308,7 @@ impl Drop for ConnectedClient {
             return;
         };
         self.directory.count_user(row.user.is_some(), false);
-        self.directory.left(&Leaving {
+        self.directory.count_departure(&Leaving {
             age: self.since.elapsed(),
             ip: self.ip,
             application: row.application.as_deref(),

@@ -239,7 +239,7 @@ async fn pass_encrypted(
     eviction.set_exempt(true);
     // Seawall cannot read the encrypted bytes. So when the client leaves, it counts as logged in
     // and not waiting for a reply.
-    connected.reached(Stage::Ready);
+    connected.set_stage(Stage::Ready);
     let sharer = reader.sharer();
     let passed = async move {
         client.write_all(&[record_type]).await?;
@@ -347,7 +347,7 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
         Some(Departure::Closed) => crate::observe::close(relay),
         Some(Departure::Clean | Departure::GaveUp | Departure::Reset) | None => drop(relay),
     }
-    connected.reached(stage);
+    connected.set_stage(stage);
     if let Some(how) = how {
         connected.set_departure(how);
     }
