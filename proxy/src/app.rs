@@ -692,14 +692,14 @@ fn has_operations(shared: &Shared) -> bool {
 /// Measures how late the tasks of the data plane (the threads that serve clients) run. The metrics,
 /// and the gate that delays new clients, use the measurements.
 async fn watch_data_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
-    let record = |late| exporter.event_loop_late("data", late);
+    let record = |late| exporter.record_event_loop_delay("data", late);
     watch_lateness(&shared, &shared.arrivals.lateness, record).await;
 }
 
 /// Measures how late the tasks of the control plane (the threads that serve no clients) run, for
 /// the metrics.
 async fn watch_control_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
-    let record = |late| exporter.event_loop_late("control", late);
+    let record = |late| exporter.record_event_loop_delay("control", late);
     watch_lateness(&shared, &Lateness::new(Instant::now()), record).await;
 }
 

@@ -185,8 +185,8 @@ impl Feed {
             samples: samples.unwrap_or_default(),
         };
         match self.insight.add(second, now) {
-            Some(StormChange::Began) => self.exporter.storm_began(),
-            Some(StormChange::Ended) => self.exporter.storm_ended(),
+            Some(StormChange::Began) => self.exporter.record_storm_begin(),
+            Some(StormChange::Ended) => self.exporter.record_storm_end(),
             None => {}
         }
         if self.insight.counts_recurring_stalls_in(now) {

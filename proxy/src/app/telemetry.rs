@@ -191,7 +191,7 @@ fn note(exporter: &Exporter, exported: &Exported, last: &mut Outcome) {
         ..
     } = exported;
     let result = outcome.as_str();
-    exporter.telemetry_exported(result, *rejected);
+    exporter.count_telemetry_export(result, *rejected);
     match to_log(mem::replace(last, *outcome), *outcome) {
         Some(Logged::Recovered) => tracing::info!("export of metrics recovered"),
         Some(Logged::Partial) => {

@@ -351,13 +351,13 @@ impl Exporter {
 
     /// Counts a client storm (a sudden rise in the number of short-lived client connections) that
     /// began, and sets the gauge `seawall_storm_active` to 1.
-    pub(crate) fn storm_began(&self) {
+    pub(crate) fn record_storm_begin(&self) {
         self.metrics.count(MetricName::StormsTotal, &[]);
         self.set_storm_active(true);
     }
 
     /// Sets the gauge `seawall_storm_active` to 0.
-    pub(crate) fn storm_ended(&self) {
+    pub(crate) fn record_storm_end(&self) {
         self.set_storm_active(false);
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct HistoryLosses {
 impl Exporter {
     /// Records how late a periodic task woke up. `plane` is the runtime of the task: `data` or
     /// `control`.
-    pub(crate) fn event_loop_late(&self, plane: &'static str, delay: Duration) {
+    pub(crate) fn record_event_loop_delay(&self, plane: &'static str, delay: Duration) {
         let labels = vec![Label::new("plane", plane)];
         let name = MetricName::EventLoopDelaySeconds;
         self.metrics

@@ -94,7 +94,7 @@ impl Exporter {
     }
 
     /// Counts an export, and the data points that the collector refused.
-    pub(crate) fn telemetry_exported(&self, result: &'static str, rejected_points: u64) {
+    pub(crate) fn count_telemetry_export(&self, result: &'static str, rejected_points: u64) {
         let name = MetricName::TelemetryExportsTotal;
         self.metrics.count(name, &[("result", result)]);
         if rejected_points > 0 {

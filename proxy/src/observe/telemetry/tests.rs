@@ -165,10 +165,10 @@ fn exported_metrics_have_the_same_values_as_the_prometheus_endpoint() {
     let observer = observer();
     let server = observer.recorder.server("a:1");
     server.count_created_connection();
-    observer.exporter.telemetry_exported("partial", 7);
+    observer.exporter.count_telemetry_export("partial", 7);
     observer
         .exporter
-        .event_loop_late("data", Duration::from_millis(3));
+        .record_event_loop_delay("data", Duration::from_millis(3));
     observer.exporter.set_ready(true);
     let find = doc! {"find": "orders", "$db": "shop"};
     record(&observer, &find, Ok(&doc! {"ok": 1}), 5);
