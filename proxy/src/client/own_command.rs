@@ -250,7 +250,7 @@ impl Client {
             let checkout = pool.check_out(identity, Demand::OWN, deadline).await;
             let mut checkout = checkout.map_err(|error| {
                 if error.requires_authentication() {
-                    self.shared.logins.credentials.anonymous_refused();
+                    self.shared.logins.credentials.record_anonymous_refusal();
                 }
                 failed(error.to_string())
             })?;

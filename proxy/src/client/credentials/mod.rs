@@ -264,7 +264,7 @@ impl Credentials {
 
     /// Records that a server requires a login although the mode is `none`. The mode becomes `own`,
     /// and clients that have not logged in lose their identity.
-    pub(super) fn anonymous_refused(&self) {
+    pub(super) fn record_anonymous_refusal(&self) {
         self.anonymous.end(IdentityStatus::Gone);
         let changed = self.mode.send_if_modified(|mode| {
             let was_none = *mode == CredentialMode::None;
@@ -517,7 +517,7 @@ impl Credentials {
     /// Records that a server refused an identity's keys while a connection was established.
     /// `login_version` is the [`Identity::login_version`] of the refused keys. If these keys were
     /// replaced in the meantime, nothing changes.
-    pub(super) fn keys_refused(&self, identity: &Arc<Identity>, login_version: u64) {
+    pub(super) fn record_refused_keys(&self, identity: &Arc<Identity>, login_version: u64) {
         if identity.is_anonymous() {
             return;
         }
@@ -545,7 +545,7 @@ impl Credentials {
     /// clients get an error. If the identity were still usable, the next login to a server would
     /// fail. The status would then become [`IdentityStatus::Refused`], and Seawall would close the
     /// user's clients.
-    pub(super) fn user_unknown_on_connection(&self, identity: &Arc<Identity>) {
+    pub(super) fn record_dropped_user(&self, identity: &Arc<Identity>) {
         let user = UserName::of(identity);
         self.apply_reading(&user, identity, Reading::Gone, Instant::now());
     }

@@ -184,7 +184,7 @@ impl Operation<'_> {
         // established, Seawall finds out if the server requires a login.
         if !self.identity.is_anonymous() {
             let credentials = &self.shared.logins.credentials;
-            credentials.user_unknown_on_connection(self.identity);
+            credentials.record_dropped_user(self.identity);
         }
     }
 }

@@ -241,7 +241,7 @@ impl Operation<'_> {
                 }
             }
             CheckOutError::Establish { error, .. } if error.requires_authentication() => {
-                self.shared.logins.credentials.anonymous_refused();
+                self.shared.logins.credentials.record_anonymous_refusal();
                 Err(CheckOutFailure::Unauthenticated)
             }
             CheckOutError::Establish {
@@ -290,7 +290,7 @@ impl Operation<'_> {
             let reading = credentials.keys_refused_by_lagging_server(self.identity, deadline);
             Box::pin(reading).await;
         } else {
-            credentials.keys_refused(self.identity, login_version);
+            credentials.record_refused_keys(self.identity, login_version);
         }
         let is_good = self.identity.status() == IdentityStatus::Good;
         match is_good && self.identity.can_log_in() {

@@ -486,9 +486,9 @@ async fn clients_are_anonymous_while_the_server_requires_no_login() {
     // A login that is not required is still verified.
     assert!(refused(scene.log_in("u", "wrong").await));
     assert!(scene.log_in("u", "secret").await.is_ok());
-    scene.credentials.keys_refused(&anonymous, 0);
+    scene.credentials.record_refused_keys(&anonymous, 0);
     assert_eq!(anonymous.status(), IdentityStatus::Good);
-    scene.credentials.anonymous_refused();
+    scene.credentials.record_anonymous_refusal();
     assert_eq!(anonymous.status(), IdentityStatus::Gone);
     assert!(scene.credentials.anonymous().is_none());
     assert_eq!(scene.credentials.mode(), CredentialMode::Own);
@@ -499,7 +499,7 @@ async fn credential_mode_auto_becomes_self_if_a_server_requires_a_login() {
     let scene = Scene::with(CredentialMode::Undecided, Vec::new()).await;
     assert_eq!(scene.credentials.decided_mode().await, CredentialMode::Own);
     // In mode `self`, a refused anonymous client does not change the mode.
-    scene.credentials.anonymous_refused();
+    scene.credentials.record_anonymous_refusal();
     assert_eq!(scene.credentials.mode(), CredentialMode::Own);
     assert!(scene.log_in("u", "secret").await.is_ok());
 }
@@ -553,7 +553,7 @@ async fn only_error_13_shows_that_a_server_requires_a_login() {
 #[tokio::test]
 async fn a_refused_anonymous_client_does_not_change_the_credential_mode_lookup() {
     let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
-    scene.credentials.anonymous_refused();
+    scene.credentials.record_anonymous_refusal();
     assert_eq!(scene.credentials.mode(), CredentialMode::Lookup);
     // There is no service account that could look users up, so the login fails.
     let unavailable = scene.obtain(&user("u")).await.err();

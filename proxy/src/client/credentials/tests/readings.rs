@@ -263,9 +263,13 @@ async fn clients_must_log_in_again_if_a_server_refuses_the_current_keys_of_their
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let version = known.identity.login_version();
-    scene.credentials.keys_refused(&known.identity, version - 1);
+    scene
+        .credentials
+        .record_refused_keys(&known.identity, version - 1);
     assert_eq!(known.identity.status(), IdentityStatus::Good);
-    scene.credentials.keys_refused(&known.identity, version);
+    scene
+        .credentials
+        .record_refused_keys(&known.identity, version);
     assert_eq!(known.identity.status(), IdentityStatus::Refused);
     assert_eq!(scene.pool.snapshot().available, 0);
 }
@@ -274,9 +278,7 @@ async fn clients_must_log_in_again_if_a_server_refuses_the_current_keys_of_their
 async fn a_user_that_a_server_no_longer_knows_loses_its_identity_and_keys() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
-    scene
-        .credentials
-        .user_unknown_on_connection(&known.identity);
+    scene.credentials.record_dropped_user(&known.identity);
     assert_eq!(known.identity.status(), IdentityStatus::Gone);
     assert_eq!(scene.credentials.known_users(), 0);
 }
