@@ -210,7 +210,7 @@ impl<'a> Relay<'a> {
     /// Records a failure for all requests in progress, because the relay ends before their replies
     /// arrive.
     pub(super) fn abandon(&self) {
-        self.watch.lock().server_ended(Instant::now());
+        self.watch.lock().fail_pending(Instant::now());
     }
 
     /// Forwards the client's requests to the server. Returns the reason why no more requests can be
@@ -277,7 +277,7 @@ impl<'a> Relay<'a> {
             }
         }
         self.forward(message, reader, client, server).await?;
-        self.watch.lock().forwarded(Instant::now());
+        self.watch.lock().record_forwarded_request(Instant::now());
         Ok(())
     }
 
@@ -419,7 +419,7 @@ impl<'a> Relay<'a> {
             let length = match server.read(&mut chunk).await {
                 Ok(length) if length > 0 => length,
                 _ => {
-                    self.watch.lock().server_ended(Instant::now());
+                    self.watch.lock().fail_pending(Instant::now());
                     return Ended::Peer;
                 }
             };
@@ -443,7 +443,7 @@ impl<'a> Relay<'a> {
                 Ok(Err(_)) => return Ended::Broken,
                 Err(_) => return Ended::Closed,
             }
-            self.watch.lock().sent(Instant::now());
+            self.watch.lock().finish_sent(Instant::now());
             if !replies.is_between_replies() {
                 locked_writer = Some(writer);
             } else if self.has_to_end(wear) {
@@ -464,9 +464,9 @@ impl<'a> Relay<'a> {
             let (taken, seen) = replies.feed(rest, |header| watch.expected(header))?;
             rest = rest.get(taken..).unwrap_or_default();
             match seen {
-                Some(ReplyEvent::Begins(header)) => watch.reply_begins(header, now),
+                Some(ReplyEvent::Begins(header)) => watch.record_reply_begin(header, now),
                 Some(ReplyEvent::Ends(reply)) => {
-                    watch.reply_ends(&reply, now);
+                    watch.record_reply_end(&reply, now);
                     self.has_room.notify_one();
                 }
                 None => {}

@@ -192,7 +192,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Finishes the observations of requests whose replies have been forwarded.
-    pub(super) fn sent(&mut self, now: Instant) {
+    pub(super) fn finish_sent(&mut self, now: Instant) {
         for (observation, outcome) in self.sending.drain(..) {
             observation.finish(outcome, now);
         }
@@ -494,7 +494,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Records that the last byte of the current request has been written to the server.
-    pub(super) fn forwarded(&mut self, now: Instant) {
+    pub(super) fn record_forwarded_request(&mut self, now: Instant) {
         let mut asked = self.pending.iter();
         let Some(index) = asked.position(|p| p.observation.phase() == Phase::Forward) else {
             return;
@@ -528,7 +528,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Records that a reply has begun to arrive.
-    pub(super) fn reply_begins(&mut self, header: Header, now: Instant) {
+    pub(super) fn record_reply_begin(&mut self, header: Header, now: Instant) {
         let mut asked = self.pending.iter_mut();
         if let Some(pending) = asked.find(|p| p.request_id == header.response_to) {
             pending.observation.enter(Phase::Receive, now);
@@ -536,7 +536,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Records a complete reply that is about to be forwarded.
-    pub(super) fn reply_ends(&mut self, reply: &Passed, now: Instant) {
+    pub(super) fn record_reply_end(&mut self, reply: &Passed, now: Instant) {
         let id = reply.header.response_to;
         let index = self.pending.iter().position(|p| p.request_id == id);
         let Some(mut pending) = index.and_then(|index| self.pending.remove(index)) else {
@@ -633,9 +633,9 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Called when the server connection has ended. Records a failure for all requests in progress,
-    /// because no more replies will arrive.
-    pub(super) fn server_ended(&mut self, now: Instant) {
+    /// Records a failure for all requests in progress, because the server connection or the relay
+    /// has ended, so no more replies will arrive.
+    pub(super) fn fail_pending(&mut self, now: Instant) {
         self.keep_stage();
         for pending in self.pending.drain(..) {
             pending.observation.finish(Outcome::ServerFailed, now);
