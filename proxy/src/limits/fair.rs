@@ -167,7 +167,7 @@ impl<K: Copy + Eq + Hash, Q: Queue> RoundRobin<K, Q> {
 
     /// Records that a waiter was removed from the queue of `key`, and removes that queue if it is
     /// empty.
-    fn waiter_removed(&mut self, key: K) {
+    fn record_removed_waiter(&mut self, key: K) {
         self.len -= 1;
         if self.queues.get(&key).is_some_and(|queue| queue.len() == 0) {
             self.queues.remove(&key);
@@ -341,7 +341,7 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
     /// Removes and returns the newest waiter of the key `from`.
     pub(crate) fn shed_from(&mut self, from: K) -> Option<T> {
         let newest = self.0.queues.get_mut(&from)?.0.pop_back()?;
-        self.0.waiter_removed(from);
+        self.0.record_removed_waiter(from);
         Some(newest)
     }
 
@@ -353,7 +353,7 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         let queue = self.0.queues.get_mut(&from)?;
         let index = queue.0.binary_search_by(order).ok()?;
         let removed = queue.0.remove(index)?;
-        self.0.waiter_removed(from);
+        self.0.record_removed_waiter(from);
         Some(removed)
     }
 
