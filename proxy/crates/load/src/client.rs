@@ -53,7 +53,7 @@ impl NextOperation {
     /// Counts the operations that were due before `until` as missed.
     fn skip_until(&mut self, until: Instant) {
         while self.due < until {
-            self.shared.record.lock().missed(self.due);
+            self.shared.record.lock().count_missed(self.due);
             self.due += self.interval;
         }
     }
@@ -69,7 +69,7 @@ impl Drop for NextOperation {
             // client is not used here, because it may be longer than the load.
             let clients = u32::try_from(self.shared.plan.clients).unwrap_or(u32::MAX);
             if self.due + self.interval / clients.max(1) < ends_at {
-                self.shared.record.lock().since_due(self.due);
+                self.shared.record.lock().record_latency(self.due);
             }
             self.due += self.interval;
             self.skip_until(ends_at);
@@ -104,8 +104,8 @@ impl Drop for Arrival {
         }
         let mut record = self.shared.record.lock();
         match self.is_in_flight {
-            true => record.since_due(self.due),
-            false => record.missed(self.due),
+            true => record.record_latency(self.due),
+            false => record.count_missed(self.due),
         }
     }
 }
@@ -148,7 +148,7 @@ impl Client {
                 arrival.is_in_flight = true;
                 drop(self.ask(&mut link, due).await);
             }
-            None => self.shared.record.lock().missed(due),
+            None => self.shared.record.lock().count_missed(due),
         }
         arrival.has_ended = true;
     }
@@ -242,7 +242,7 @@ impl Client {
         let asking = async { check(ask, link.run(&command).await?) };
         let asked = self.step(LoadStep::Operation, asking).await;
         if matches!(asked, Ok(()) | Err(Failure::TimedOut)) {
-            self.shared.record.lock().since_due(due);
+            self.shared.record.lock().record_latency(due);
         }
         asked
     }
@@ -259,7 +259,7 @@ impl Client {
         self.shared
             .record
             .lock()
-            .step(step, &result, began.elapsed());
+            .record_step(step, &result, began.elapsed());
         result
     }
 }

@@ -196,7 +196,7 @@ async fn arrivals(shared: Arc<Shared>, rate: f64, arrived: Arrived) {
         due += Duration::from_secs_f64(pause.min(MAX_INTERVAL_S));
         sleep_until(due).await;
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
-            shared.record.lock().missed(due);
+            shared.record.lock().count_missed(due);
             continue;
         };
         let client = Client::new(Arc::clone(&shared), number % shared.plan.clients);

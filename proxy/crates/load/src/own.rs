@@ -58,6 +58,6 @@ pub(super) async fn watch_lateness(shared: Arc<Shared>) {
     loop {
         let due = Instant::now() + MEASURE_INTERVAL;
         sleep_until(due).await;
-        shared.record.lock().late(due.elapsed());
+        shared.record.lock().record_lateness(due.elapsed());
     }
 }

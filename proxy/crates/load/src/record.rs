@@ -120,7 +120,12 @@ impl Record {
     }
 
     /// Records a step that ended now.
-    pub(super) fn step<T>(&mut self, step: LoadStep, result: &Result<T, Failure>, took: Duration) {
+    pub(super) fn record_step<T>(
+        &mut self,
+        step: LoadStep,
+        result: &Result<T, Failure>,
+        took: Duration,
+    ) {
         let tally = self.second(Instant::now()).step_mut(step);
         match result {
             Ok(_) => tally.ok += 1,
@@ -136,17 +141,17 @@ impl Record {
 
     /// Records the latency of an operation: the time since it was due. The operation has just
     /// succeeded or timed out, or the load ended before its reply arrived.
-    pub(super) fn since_due(&mut self, due: Instant) {
+    pub(super) fn record_latency(&mut self, due: Instant) {
         let now = Instant::now();
         self.second(now).from_due.record(now - due);
     }
 
     /// Records an operation that was due at `due` and not sent.
-    pub(super) fn missed(&mut self, due: Instant) {
+    pub(super) fn count_missed(&mut self, due: Instant) {
         self.second(due).missed += 1;
     }
 
-    pub(super) fn late(&mut self, by: Duration) {
+    pub(super) fn record_lateness(&mut self, by: Duration) {
         self.second(Instant::now()).lateness.record(by);
     }
 
@@ -197,20 +202,20 @@ mod tests {
     async fn each_step_is_counted_in_the_second_in_which_it_ended() {
         let began = Instant::now();
         let mut record = Record::new(began);
-        record.step(LoadStep::Hello, &Ok(()), Duration::from_millis(3));
+        record.record_step(LoadStep::Hello, &Ok(()), Duration::from_millis(3));
         advance(Duration::from_millis(1500)).await;
-        record.step::<()>(
+        record.record_step::<()>(
             LoadStep::Hello,
             &Err(Failure::TimedOut),
             Duration::from_millis(40),
         );
-        record.step::<()>(
+        record.record_step::<()>(
             LoadStep::Operation,
             &Err(Failure::Refused(6)),
             Duration::from_millis(1),
         );
-        record.since_due(began + Duration::from_millis(1400));
-        record.missed(began);
+        record.record_latency(began + Duration::from_millis(1400));
+        record.count_missed(began);
         assert_eq!(record.seconds.len(), 2);
         let hello = |second: u64| record.seconds[&second].step(LoadStep::Hello);
         assert_eq!((hello(0).ok, hello(1).ok, hello(1).timed_out), (1, 0, 1));
