@@ -391,7 +391,7 @@ impl Results {
 
     /// Notes that a reply that belongs to `row` had no digest. So the results in this row get no
     /// digest.
-    pub(crate) fn without_digest(&mut self, row: RowId) {
+    pub(crate) fn note_missing_digest(&mut self, row: RowId) {
         if let Some(row) = self.at(row) {
             row.lacks_digest = true;
         }

@@ -175,7 +175,7 @@ impl Survey {
         // A digest covers all replies of a row, so the row gets no digest if the capture lacks a
         // part of a reply.
         if self.recent_s.is_some() && whole.is_none() && is_wanted && reply.bytes > 0 {
-            self.results.without_digest(entry.row);
+            self.results.note_missing_digest(entry.row);
         }
         let form = entry.planned.reply_form;
         let ended = Ended {
