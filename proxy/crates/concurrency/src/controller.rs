@@ -682,9 +682,9 @@ impl Controller {
             }
             Metric::Throughput if is_kept => {
                 self.search
-                    .kept(direction, trial.gain_size(), now, &mut self.random);
+                    .record_kept(direction, trial.gain_size(), now, &mut self.random);
             }
-            Metric::Throughput => self.search.dropped(direction, now, &mut self.random),
+            Metric::Throughput => self.search.record_dropped(direction, now, &mut self.random),
         }
         self.set_base(if is_kept { trial.tried } else { trial.base }, now);
         match (is_kept, trial.metric, direction) {

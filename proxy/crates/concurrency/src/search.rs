@@ -187,13 +187,13 @@ impl Search {
                 *direction = direction.opposite();
                 return Some(next(*direction)).filter(|next| *next != base);
             }
-            self.dropped(direction, now, random);
+            self.record_dropped(direction, now, random);
         }
     }
 
     /// Records that the limit of a trial was kept, because it has gained this much throughput or
     /// latency.
-    pub(crate) fn kept(
+    pub(crate) fn record_kept(
         &mut self,
         direction: Direction,
         gain: Gain,
@@ -235,7 +235,12 @@ impl Search {
     }
 
     /// Records that the tried limit was not kept.
-    pub(crate) fn dropped(&mut self, direction: Direction, now: Duration, random: &mut Random) {
+    pub(crate) fn record_dropped(
+        &mut self,
+        direction: Direction,
+        now: Duration,
+        random: &mut Random,
+    ) {
         match self {
             Self::Searching {
                 up_failed,
@@ -287,7 +292,7 @@ mod tests {
             } else {
                 Direction::Down
             };
-            search.dropped(direction, Duration::ZERO, &mut random);
+            search.record_dropped(direction, Duration::ZERO, &mut random);
         }
         assert_eq!(tried, [64, 16, 45, 23, 38, 27]);
         assert!(search.is_settled());
@@ -298,7 +303,7 @@ mod tests {
         let (mut search, mut random) = (Search::new(), Random::new(1));
         let mut next = |first, failed| {
             if let Some(failed) = failed {
-                search.dropped(failed, Duration::ZERO, &mut random);
+                search.record_dropped(failed, Duration::ZERO, &mut random);
             }
             search.next(32, (1, 256), first, Duration::ZERO, &mut random)
         };
@@ -316,7 +321,7 @@ mod tests {
                 .next(limit, (1, 16), Direction::Up, Duration::ZERO, &mut random)
                 .unwrap();
             assert_eq!(limit, expected);
-            search.kept(Direction::Up, Gain::Obvious, Duration::ZERO, &mut random);
+            search.record_kept(Direction::Up, Gain::Obvious, Duration::ZERO, &mut random);
         }
     }
 
@@ -327,7 +332,7 @@ mod tests {
         let mut random = Random::new(1);
         let mut next_after = |gain| {
             let mut search = Search::settled(Duration::ZERO, &mut random);
-            search.kept(Direction::Down, gain, Duration::ZERO, &mut random);
+            search.record_kept(Direction::Down, gain, Duration::ZERO, &mut random);
             search.next(100, (1, 256), Direction::Up, Duration::ZERO, &mut random)
         };
         assert_eq!(next_after(Gain::Steep), Some(91));
