@@ -47,7 +47,10 @@ impl Abandoned {
             if is_clean {
                 self.checkout.finish();
             }
-            self.checkout.pool().metrics().abandoned(is_clean);
+            self.checkout
+                .pool()
+                .metrics()
+                .count_abandoned_reply(is_clean);
         });
     }
 

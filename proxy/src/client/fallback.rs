@@ -54,7 +54,9 @@ impl Client {
             return self.close("unauthenticated_connections");
         }
         let Some(permit) = self.shared.limits.admit_relay(self.sharer) else {
-            self.shared.recorder.shed("relayed_connections");
+            self.shared
+                .recorder
+                .count_shed_operation("relayed_connections");
             let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
             let error = ErrorReply::new(code, "relay limit reached");
             return self.refuse(reply_to, &error).await;

@@ -376,7 +376,7 @@ impl Login {
         let mechanism = conversation.mechanism();
         let Ok(verified) = conversation.verify(payload) else {
             if let KeySource::Server(known) = &from {
-                credentials.proof_failed(user, &known.identity);
+                credentials.record_failed_proof(user, &known.identity);
             }
             return Err(context.delay_refused(user, CredentialError::Refused).await);
         };
@@ -520,7 +520,7 @@ impl LoginContext<'_> {
 
     fn count(&self, mechanism: Mechanism, result: &'static str, began: Instant) {
         self.recorder
-            .client_authenticated(mechanism.name(), result, began.elapsed());
+            .count_client_login(mechanism.name(), result, began.elapsed());
     }
 }
 

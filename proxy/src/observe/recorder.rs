@@ -241,7 +241,7 @@ impl Recorder {
     }
 
     /// Counts the end of a client's login. `time` is the time since its `saslStart`.
-    pub(crate) fn client_authenticated(
+    pub(crate) fn count_client_login(
         &self,
         mechanism: &'static str,
         result: &'static str,
@@ -263,18 +263,18 @@ impl Recorder {
 
     /// Counts the end of a relayed client's login. A server runs this login, so the login is also a
     /// login at a server. The metrics of servers count only the logins of Seawall.
-    pub(crate) fn relayed_client_authenticated(
+    pub(crate) fn count_relayed_client_login(
         &self,
         mechanism: &'static str,
         result: &'static str,
         time: Duration,
     ) {
-        self.client_authenticated(mechanism, result, time);
+        self.count_client_login(mechanism, result, time);
         self.logins.at_servers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts an operation that Seawall refused.
-    pub(crate) fn shed(&self, reason: &'static str) {
+    pub(crate) fn count_shed_operation(&self, reason: &'static str) {
         self.metrics
             .count(MetricName::OperationsShedTotal, &[("reason", reason)]);
         self.logins.shed_operations.fetch_add(1, Ordering::Relaxed);
@@ -319,7 +319,7 @@ impl Recorder {
 
     /// Counts a client that disconnected during its handshake. `stage` is the stage that the client
     /// had reached.
-    pub(crate) fn client_left_unserved(&self, stage: &'static str) {
+    pub(crate) fn count_unserved_client(&self, stage: &'static str) {
         self.metrics
             .count(MetricName::ClientsGoneTotal, &[("stage", stage)]);
     }
@@ -443,9 +443,9 @@ mod tests {
     fn the_login_of_a_relayed_client_is_also_a_login_at_a_server() {
         let observer = Observer::without_shapes();
         let recorder = &observer.recorder;
-        recorder.client_authenticated("SCRAM-SHA-256", "ok", Duration::ZERO);
-        recorder.relayed_client_authenticated("PLAIN", "ok", Duration::ZERO);
-        recorder.relayed_client_authenticated("PLAIN", "refused", Duration::ZERO);
+        recorder.count_client_login("SCRAM-SHA-256", "ok", Duration::ZERO);
+        recorder.count_relayed_client_login("PLAIN", "ok", Duration::ZERO);
+        recorder.count_relayed_client_login("PLAIN", "refused", Duration::ZERO);
         let traffic = observer.exporter.take_traffic();
         assert_eq!(traffic.client_authentications, 3);
         assert_eq!(traffic.server_authentications, 2);

@@ -182,7 +182,7 @@ impl ServerMetrics {
 
     /// Counts a reply whose client disconnected before it had received the whole reply. `is_kept`
     /// is true if Seawall read the reply to its end and kept the server connection.
-    pub(crate) fn abandoned(&self, is_kept: bool) {
+    pub(crate) fn count_abandoned_reply(&self, is_kept: bool) {
         let result = if is_kept { "kept" } else { "closed" };
         self.counter(MetricName::AbandonedRepliesTotal, &[("result", result)]);
     }

@@ -484,7 +484,7 @@ impl Credentials {
     }
 
     /// Records that a proof has failed. The password may have changed, so the keys are read again.
-    pub(super) fn proof_failed(self: &Arc<Self>, user: &UserName, identity: &Arc<Identity>) {
+    pub(super) fn record_failed_proof(self: &Arc<Self>, user: &UserName, identity: &Arc<Identity>) {
         self.store.lock().doubt(user, Instant::now());
         drop(self.read_again(user, identity));
     }

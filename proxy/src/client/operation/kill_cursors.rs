@@ -217,7 +217,7 @@ where
     tokio::spawn(async move {
         let reply = timeout(DRAIN_LIMIT, exchange).await;
         let is_kept = reply.is_ok_and(|reply| reply.is_some());
-        pool.metrics().abandoned(is_kept);
+        pool.metrics().count_abandoned_reply(is_kept);
     });
 }
 

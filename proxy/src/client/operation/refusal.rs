@@ -27,7 +27,7 @@ impl Operation<'_> {
             .time_limit()
             .is_some_and(|limit| observation.began().elapsed() >= limit)
         {
-            recorder.shed("max_time_ms");
+            recorder.count_shed_operation("max_time_ms");
             return AttemptEnd::Error(self.error(&Failure::TimeLimit), Outcome::Refused);
         }
         let failure = match failure {
@@ -43,11 +43,11 @@ impl Operation<'_> {
             }
             CheckOutFailure::Unauthenticated => Failure::Unauthenticated,
             CheckOutFailure::NoServer if self.command.class == Class::KillCursors => {
-                recorder.shed("no_server");
+                recorder.count_shed_operation("no_server");
                 return self.none_killed(observation);
             }
             CheckOutFailure::NoServer => {
-                recorder.shed("no_server");
+                recorder.count_shed_operation("no_server");
                 self.no_server()
             }
             CheckOutFailure::Overload(overload) => {
@@ -57,7 +57,7 @@ impl Operation<'_> {
                 if !self.hold_error(end, observation, until).await {
                     return AttemptEnd::Gone;
                 }
-                recorder.shed(overload.as_str());
+                recorder.count_shed_operation(overload.as_str());
                 Failure::Overload
             }
         };

@@ -621,7 +621,7 @@ impl<'a> Watch<'a> {
         let result = if is_ok { "ok" } else { "refused" };
         let time = login.since.elapsed();
         let recorder = &self.shared.recorder;
-        recorder.relayed_client_authenticated(login.mechanism, result, time);
+        recorder.count_relayed_client_login(login.mechanism, result, time);
         // If the client sent a logout before this reply arrived, the server runs the logout after
         // the login. So the client does not count as logged in.
         let logs_out = self.pending.iter().any(|p| p.kind == RequestKind::Logout);

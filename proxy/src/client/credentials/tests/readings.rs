@@ -175,7 +175,9 @@ async fn cached_keys_are_removed_after_a_failed_proof_if_all_routers_refuse_them
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.change_password_and_close_connections().await;
     // A login with the new password fails, because its proof is checked against the cached keys.
-    scene.credentials.proof_failed(&user("u"), &known.identity);
+    scene
+        .credentials
+        .record_failed_proof(&user("u"), &known.identity);
     scene.read_again(&known).await;
     assert!(scene.known("u").is_none());
     assert_eq!(known.identity.status(), IdentityStatus::Good);
@@ -189,7 +191,9 @@ async fn cached_keys_are_removed_after_a_failed_proof_if_all_routers_refuse_them
 async fn keys_are_read_again_after_a_proof_that_does_not_match_the_cached_keys() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
-    scene.credentials.proof_failed(&user("u"), &known.identity);
+    scene
+        .credentials
+        .record_failed_proof(&user("u"), &known.identity);
     assert!(scene.known("u").unwrap().is_doubted());
     assert!(
         scene
