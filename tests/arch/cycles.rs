@@ -1,4 +1,7 @@
 //! The files of a module do not use each other in cycles.
+//!
+//! Test modules are ignored. A module's root file (`a.rs` or `a/mod.rs`) is not compared with the
+//! files in the module's folder: a root file may use its children, and they may use the root.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,7 +45,7 @@ fn uses_of_siblings(src: &Path, folder: &Path) -> BTreeMap<String, BTreeSet<Stri
     let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (module, source) in &modules {
         let from = &module[parent.len()];
-        if module.iter().any(|name| name.contains("test")) {
+        if module.iter().any(|name| is_for_tests(name)) {
             continue;
         }
         for path in [used_paths(source), paths_to_siblings(source)].concat() {
@@ -53,12 +56,17 @@ fn uses_of_siblings(src: &Path, folder: &Path) -> BTreeMap<String, BTreeSet<Stri
                 continue;
             };
             let used = siblings.get(name).or_else(|| definers.get(name));
-            if let Some(used) = used.filter(|used| *used != from && !used.contains("test")) {
+            if let Some(used) = used.filter(|used| *used != from && !is_for_tests(used)) {
                 uses.entry(from.clone()).or_default().insert(used.clone());
             }
         }
     }
     uses
+}
+
+/// True if the module with this name contains only tests.
+fn is_for_tests(name: &str) -> bool {
+    name == "tests" || name.ends_with("_tests")
 }
 
 /// True if a chain of uses leads from `from` to `to`.
