@@ -11,6 +11,7 @@ use bson::{DateTime, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr,
 use crate::topology::TopologyDescription;
 use seawall_command::{
     API_STRICT_ERROR, BAD_VALUE, ErrorReply, INVALID_BSON, SHUTDOWN_IN_PROGRESS, TYPE_MISMATCH,
+    table,
 };
 use seawall_wire::{Compressor, ElementKind, Elements, MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES};
 
@@ -247,8 +248,8 @@ fn is_strict(body: &RawDocument) -> bool {
 
 fn check_speculative(command: &RawDocument) -> Result<RawDocumentBuf, ErrorReply> {
     let first = command.iter().next().and_then(Result::ok);
-    match first.map(|(name, _)| name.as_str()) {
-        Some("saslStart" | "authenticate") => Ok(command.to_owned()),
+    match first.map(|(name, _)| table::find(name.as_str().as_bytes())) {
+        Some(spec) if spec.class.begins_login() => Ok(command.to_owned()),
         Some(_) => Err(ErrorReply::new(
             51769,
             "speculativeAuthenticate needs saslStart or authenticate",

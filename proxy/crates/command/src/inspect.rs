@@ -236,7 +236,7 @@ impl<'a> Command<'a> {
     /// True if the command writes: by its class, or because its last stage is `$out` or `$merge`.
     pub fn writes(&self) -> bool {
         match self.class {
-            Class::Write | Class::EndTransaction => true,
+            Class::Write | Class::CommitTransaction | Class::AbortTransaction => true,
             Class::Aggregate => self.ends_in_write,
             Class::Handshake(_)
             | Class::Read
@@ -274,7 +274,8 @@ impl<'a> Command<'a> {
             Class::Aggregate => !self.in_transaction && !self.writes(),
             Class::Handshake(_)
             | Class::Write
-            | Class::EndTransaction
+            | Class::CommitTransaction
+            | Class::AbortTransaction
             | Class::KillCursors
             | Class::Other => false,
         }
@@ -292,7 +293,8 @@ impl<'a> Command<'a> {
             Class::Aggregate => !self.writes(),
             Class::Write => self.txn_number.is_some() && self.lsid.is_some(),
             Class::Handshake(_)
-            | Class::EndTransaction
+            | Class::CommitTransaction
+            | Class::AbortTransaction
             | Class::GetMore
             | Class::KillCursors
             | Class::Other => false,
@@ -305,7 +307,7 @@ impl<'a> Command<'a> {
     pub fn numbered(&self) -> Option<([u8; 16], i64)> {
         let is_numbered = match self.class {
             Class::Write => !self.in_transaction,
-            Class::EndTransaction => true,
+            Class::CommitTransaction | Class::AbortTransaction => true,
             Class::Handshake(_)
             | Class::Read
             | Class::Aggregate

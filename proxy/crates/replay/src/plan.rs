@@ -235,10 +235,8 @@ impl Planner {
     /// Checks whether the user's choice includes the command. Does not consider the command's
     /// transaction.
     fn check_choice(&self, command: &Command<'_>, shape: ShapeId) -> Result<(), SkipReason> {
-        let follows = matches!(
-            command.class,
-            Class::GetMore | Class::KillCursors | Class::EndTransaction
-        );
+        let follows = matches!(command.class, Class::GetMore | Class::KillCursors)
+            || command.class.ends_transaction();
         if follows {
             return Ok(());
         }
@@ -303,7 +301,7 @@ impl Session {
         number: i64,
         chosen: Result<(), SkipReason>,
     ) -> Result<(), SkipReason> {
-        if command.class == Class::EndTransaction {
+        if command.class.ends_transaction() {
             if self.last_end == Some(number) {
                 return Err(SkipReason::Retry);
             }

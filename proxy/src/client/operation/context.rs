@@ -131,7 +131,7 @@ impl Operation<'_> {
 
     /// The session and `txnNumber` of the operation's transaction; `None` outside transactions.
     pub(super) fn transaction(&self) -> Option<(SessionKey, i64)> {
-        let is_part = self.command.in_transaction || self.command.class == Class::EndTransaction;
+        let is_part = self.command.in_transaction || self.command.class.ends_transaction();
         let (lsid, number) = self
             .command
             .lsid

@@ -67,7 +67,7 @@ pub(super) fn error_reply(command: &FailedCommand<'_>, failure: &Failure) -> Err
         } => no_server(command, *mode, set_name.as_deref(), *has_primary),
         // An earlier attempt may have committed the transaction. With this error, the driver does
         // not tell the application that the transaction has failed.
-        Failure::Overload if command.class == Class::EndTransaction => {
+        Failure::Overload if command.class.ends_transaction() => {
             host_unreachable(command, "no connection became available in time")
         }
         Failure::Overload => overloaded(command),
@@ -121,7 +121,7 @@ fn no_server(
     }
     // An earlier attempt may have committed the transaction. With the label of a transient error,
     // the driver would run the whole transaction again.
-    if command.class == Class::EndTransaction {
+    if command.class.ends_transaction() {
         return host_unreachable(command, "no suitable server");
     }
     // If the set has no primary, a retry may find a new one. If the set has a primary but no member
@@ -146,7 +146,7 @@ fn no_server(
 /// Error 6 (HostUnreachable), with the labels that let the driver retry where that is safe.
 fn host_unreachable(command: &FailedCommand<'_>, message: &str) -> ErrorReply {
     let labels: &[_] = match command.class {
-        Class::EndTransaction => &[RETRYABLE_WRITE_ERROR],
+        Class::CommitTransaction | Class::AbortTransaction => &[RETRYABLE_WRITE_ERROR],
         _ if command.in_transaction => &[TRANSIENT_TRANSACTION_ERROR],
         Class::Write if command.may_be_repeated => &[RETRYABLE_WRITE_ERROR],
         Class::GetMore if command.is_resumable => &[RESUMABLE_CHANGE_STREAM_ERROR],
@@ -196,7 +196,7 @@ mod tests {
     };
     const COMMIT: FailedCommand<'_> = FailedCommand {
         name: "commitTransaction",
-        class: Class::EndTransaction,
+        class: Class::CommitTransaction,
         ..IN_TRANSACTION
     };
     const GET_MORE: FailedCommand<'_> = FailedCommand {

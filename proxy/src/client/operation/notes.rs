@@ -52,7 +52,7 @@ impl Operation<'_> {
     /// the command. A driver sends a retry only after the end of the command. If the command waited
     /// long for its router, Seawall may have forgotten the command before its end.
     pub(super) fn note_end_of_transaction(&self) {
-        if self.command.class == Class::EndTransaction
+        if self.command.class.ends_transaction()
             && let Some((key, number)) = self.transaction()
         {
             let pins = &self.shared.routing.pins;

@@ -197,7 +197,7 @@ impl Operation<'_> {
             CheckOutError::Paused | CheckOutError::Closed => {
                 if self.may_change_router(observation) {
                     self.unpin_transaction();
-                } else if self.command.name_str() == "abortTransaction"
+                } else if self.command.class == Class::AbortTransaction
                     && self.pinned_transaction().is_some()
                 {
                     // Only this router can abort the transaction immediately. If this router does
@@ -407,8 +407,8 @@ impl Operation<'_> {
             let mut elements = Elements::of(self.parsed.body).map_while(Result::ok);
             elements.any(|element| element.name == b"recoveryToken")
         };
-        match self.command.name_str() {
-            "commitTransaction" => observation.is_retry() && has_recovery_token(),
+        match self.command.class {
+            Class::CommitTransaction => observation.is_retry() && has_recovery_token(),
             _ => self.command.starts_transaction,
         }
     }

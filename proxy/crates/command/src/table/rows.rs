@@ -65,10 +65,10 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("filemd5"),
     // Commands of transactions and sessions.
     command("commitTransaction")
-        .class(Class::EndTransaction)
+        .class(Class::CommitTransaction)
         .ends_work(),
     command("abortTransaction")
-        .class(Class::EndTransaction)
+        .class(Class::AbortTransaction)
         .ends_work(),
     command("startSession"),
     command("refreshSessions").first_field(FirstField::Sessions),

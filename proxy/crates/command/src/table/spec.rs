@@ -64,8 +64,10 @@ pub enum Class {
     /// A command that changes data: documents, collections, indexes, users or roles. Only the
     /// primary serves such a command.
     Write,
-    /// `commitTransaction` or `abortTransaction`: ends a transaction.
-    EndTransaction,
+    /// `commitTransaction`.
+    CommitTransaction,
+    /// `abortTransaction`.
+    AbortTransaction,
     /// `getMore`: goes to the server that holds the cursor.
     GetMore,
     /// `killCursors`: goes to the servers that hold the cursors.
@@ -73,6 +75,22 @@ pub enum Class {
     /// Every other command, known or unknown: forwarded to a server. The command `seawall` is
     /// forwarded only if the configuration switches it off.
     Other,
+}
+
+impl Class {
+    /// True for the commands that end a transaction.
+    pub fn ends_transaction(self) -> bool {
+        matches!(self, Self::CommitTransaction | Self::AbortTransaction)
+    }
+
+    /// True for the commands that begin a login. The field `speculativeAuthenticate` of a hello
+    /// must contain such a command.
+    pub fn begins_login(self) -> bool {
+        matches!(
+            self,
+            Self::Handshake(Handshake::SaslStart | Handshake::Authenticate)
+        )
+    }
 }
 
 /// Commands that concern the connection or the login. Pooled connections never carry such commands

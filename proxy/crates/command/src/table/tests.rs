@@ -112,6 +112,24 @@ fn only_the_listed_commands_are_handshake_commands() {
     assert_eq!(answered, BTreeSet::from(expected));
 }
 
+#[test]
+fn only_saslstart_and_authenticate_begin_a_login() {
+    let beginning = names(|command| command.class.begins_login());
+    assert_eq!(beginning, BTreeSet::from(["authenticate", "saslStart"]));
+    assert!(!UNKNOWN.class.begins_login());
+}
+
+#[test]
+fn only_committransaction_and_aborttransaction_end_a_transaction() {
+    let of_class = |class: Class| names(|command| command.class == class);
+    let commits = of_class(Class::CommitTransaction);
+    assert_eq!(commits, BTreeSet::from(["commitTransaction"]));
+    let aborts = of_class(Class::AbortTransaction);
+    assert_eq!(aborts, BTreeSet::from(["abortTransaction"]));
+    let ending = names(|command| command.class.ends_transaction());
+    assert_eq!(ending, &commits | &aborts);
+}
+
 /// The expected commands are those in the list of the compression specification, with their
 /// aliases.
 #[test]
