@@ -267,11 +267,11 @@ impl OneConnection {
         let finds = commands_named(&self.recorder, "find").into_iter();
         let is_own = |find: &Document| find.get_str("find").is_ok_and(|name| name == collection);
         let sent = finds.filter(|(_, find)| is_own(find)).count();
-        let unanswered = u32::try_from(sent - moments.len()).unwrap();
+        let without_reply = u32::try_from(sent - moments.len()).unwrap();
         let closed = self.closed_connections().await;
         assert!(
-            closed <= f64::from(unanswered),
-            "expected at most {unanswered} closed connections, one for each find without a reply, got {closed}"
+            closed <= f64::from(without_reply),
+            "expected at most {without_reply} closed connections, one for each find without a reply, got {closed}"
         );
     }
 }

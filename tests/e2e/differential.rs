@@ -73,7 +73,7 @@ const NOT_SENT: &[&str] = &[
 
 /// Commands to which Seawall replies itself, because Seawall acts as a router, or because the
 /// commands concern the connection (docs/transparency.md).
-const ANSWERED_BY_SEAWALL: &[&str] = &[
+const SERVED_BY_SEAWALL: &[&str] = &[
     "hello",
     "isMaster",
     "ismaster",
@@ -364,7 +364,7 @@ async fn reference(client: &mut RawClient) -> Vec<(&'static str, Document)> {
         ];
         let skips = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
         !NOT_SENT.contains(&name)
-            && !ANSWERED_BY_SEAWALL.contains(&name)
+            && !SERVED_BY_SEAWALL.contains(&name)
             && (name != "getLastError" || !executes_get_last_error)
             && !skips(&is_internal)
             && !skips(&is_setup)

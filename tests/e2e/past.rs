@@ -352,8 +352,8 @@ async fn the_api_has_a_time_to_first_byte_for_each_server_and_the_same_latencies
     let both = async || both().await.ok_or("not reported yet");
     let (server, in_report) = eventually(LIMIT, both).await.unwrap();
     assert_eq!(server.latency_ms, in_report.latency_ms);
-    let answer_ms = server.answer_ms.unwrap();
-    assert!(answer_ms.max <= server.latency_ms.max, "{server:?}");
+    let reply_began_ms = server.answer_ms.unwrap();
+    assert!(reply_began_ms.max <= server.latency_ms.max, "{server:?}");
 }
 
 #[tokio::test]

@@ -156,9 +156,9 @@ async fn seawall_check_connects_to_the_deployment_only_with_the_option_connect()
     let plain = run(&["check", "--deployment", &down]).await;
     assert_eq!(plain.status.code(), Some(0), "{plain:?}");
     assert!(String::from_utf8_lossy(&plain.stdout).contains("the configuration is valid"));
-    let answers = run(&["check", "--connect", "--deployment", &up]).await;
-    assert_eq!(answers.status.code(), Some(0), "{answers:?}");
-    assert!(String::from_utf8_lossy(&answers.stdout).contains("the deployment is reachable"));
+    let reached = run(&["check", "--connect", "--deployment", &up]).await;
+    assert_eq!(reached.status.code(), Some(0), "{reached:?}");
+    assert!(String::from_utf8_lossy(&reached.stdout).contains("the deployment is reachable"));
     let silent = run(&["check", "--connect", "--deployment", &down]).await;
     assert_eq!(silent.status.code(), Some(69), "{silent:?}");
     assert!(String::from_utf8_lossy(&silent.stderr).contains("deployment.uri"));

@@ -322,10 +322,10 @@ async fn rate_limits_close_excess_client_connections_and_delay_logins() {
         let mut client = RawClient::connect(address).await.unwrap();
         client.hello(doc! {}).await
     });
-    let answers = join_all(clients).await;
-    let served: Vec<_> = answers.iter().flatten().collect();
+    let replies = join_all(clients).await;
+    let served: Vec<_> = replies.iter().flatten().collect();
     assert!(!served.is_empty() && served.iter().all(|hello| hello.is_ok()));
-    let closed = u32::try_from(answers.len() - served.len()).unwrap();
+    let closed = u32::try_from(replies.len() - served.len()).unwrap();
     let refused = ["reason=\"address_rate\""];
     let refused = seawall
         .metric("seawall_client_connections_refused_total", &refused)
@@ -388,9 +388,9 @@ async fn requests_of_disconnected_clients_are_not_served() {
         let mut client = TcpStream::connect(seawall.address()).await.unwrap();
         client.write_all(&hello).await.unwrap();
         client.shutdown().await.unwrap();
-        let mut answer = Vec::new();
+        let mut reply = Vec::new();
         // If Seawall closes the connection without reading the command, the client sees a reset.
-        drop(client.read_to_end(&mut answer).await);
+        drop(client.read_to_end(&mut reply).await);
         seawall.metric("seawall_clients_gone_total", &left).await >= 1.0
     };
     eventually(LIMIT, not_served).await.unwrap();

@@ -88,10 +88,10 @@ async fn no_command_of_an_unauthenticated_client_reaches_a_server() {
         let name = command.keys().next().unwrap().clone();
         for db in ["admin", &user.name] {
             let reply = client.command(db, command.clone()).await.unwrap();
-            let answered = ["hello", "isMaster", "ismaster", "ping", "connectionStatus"];
+            let replied = ["hello", "isMaster", "ismaster", "ping", "connectionStatus"];
             let informs = ["buildInfo", "buildinfo", "whatsmyuri", "getnonce"];
-            let is_answered = answered.contains(&name.as_str()) || informs.contains(&name.as_str());
-            assert_eq!(reply.is_ok(), is_answered, "{name}: {reply:?}");
+            let is_served = replied.contains(&name.as_str()) || informs.contains(&name.as_str());
+            assert_eq!(reply.is_ok(), is_served, "{name}: {reply:?}");
         }
         client.send_query(&OpQuery::new(command)).await.unwrap();
         client.read_reply().await.unwrap();
@@ -258,8 +258,8 @@ async fn send(address: std::net::SocketAddr, bytes: &[u8]) {
     // for a reply. The wait is short, because many messages are incomplete and get no reply.
     drop(tokio::time::timeout(REPLY_WAIT, stream.readable()).await);
     drop(stream.shutdown().await);
-    let mut answer = Vec::new();
-    let read = tokio::time::timeout(LIMIT, stream.read_to_end(&mut answer));
+    let mut reply = Vec::new();
+    let read = tokio::time::timeout(LIMIT, stream.read_to_end(&mut reply));
     drop(
         read.await
             .expect("Seawall closes a connection that its client has closed"),

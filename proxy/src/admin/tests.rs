@@ -174,7 +174,7 @@ fn second(at: u64, known: &str) -> Second {
     let counter = if is_stall { 100.0 } else { 10.0 };
     let sample = ServerSample {
         at: UNIX_EPOCH + Duration::from_secs(START + at),
-        answered: at % 240 != 61,
+        has_reply: at % 240 != 61,
         counters: Counters::new(&["checkpoint"], [counter].into()),
     };
     Second {

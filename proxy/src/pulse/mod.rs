@@ -54,9 +54,9 @@ pub(crate) struct PulseSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Number of commands that got a reply with counters.
-    pub answered: u64,
+    pub replies: u64,
     /// Number of samples without a reply.
-    pub unanswered: u64,
+    pub without_reply: u64,
     /// Number of commands and logins that a server refused, for example because the service account
     /// lacks a privilege.
     pub refused: u64,
@@ -302,7 +302,7 @@ impl Server {
     fn record_reply(&self, values: Counters, round_trip: Duration) {
         self.samples.lock().add(SystemTime::now(), true, values);
         let mut cost = self.cost.lock();
-        cost.answered += 1;
+        cost.replies += 1;
         cost.total_time += round_trip;
         cost.longest = cost.longest.max(round_trip);
         cost.refusals.remove(&self.address);
@@ -312,7 +312,7 @@ impl Server {
         self.samples
             .lock()
             .add(SystemTime::now(), false, Counters::default());
-        self.cost.lock().unanswered += 1;
+        self.cost.lock().without_reply += 1;
     }
 
     /// Records a refusal. The server replied, so a refusal does not count as a stall.
@@ -366,13 +366,13 @@ impl PartExclusion {
 struct Samples(VecDeque<ServerSample>);
 
 impl Samples {
-    fn add(&mut self, at: SystemTime, answered: bool, counters: Counters) {
+    fn add(&mut self, at: SystemTime, has_reply: bool, counters: Counters) {
         if self.0.len() >= MAX_SAMPLES {
             self.0.pop_front();
         }
         self.0.push_back(ServerSample {
             at,
-            answered,
+            has_reply,
             counters,
         });
     }

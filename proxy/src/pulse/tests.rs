@@ -32,9 +32,9 @@ fn account() -> Arc<ServiceAccount> {
     )))
 }
 
-fn answers(server: &Server) -> Vec<bool> {
+fn replies(server: &Server) -> Vec<bool> {
     let samples = server.samples.lock();
-    samples.0.iter().map(|sample| sample.answered).collect()
+    samples.0.iter().map(|sample| sample.has_reply).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -49,8 +49,8 @@ async fn a_late_reply_is_used_and_each_sampling_interval_without_a_reply_is_reco
     };
     let (reply, ()) = tokio::join!(waiting, late);
     assert_eq!(reply, Some(Ok(7)));
-    assert_eq!(answers(&server), [false, false]);
-    assert_eq!(server.cost.lock().unanswered, 2);
+    assert_eq!(replies(&server), [false, false]);
+    assert_eq!(server.cost.lock().without_reply, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,7 +60,7 @@ async fn a_reply_that_arrives_at_once_adds_no_sample_with_the_mark_no_reply() {
         .wait_for_reply(std::future::ready(7), Instant::now())
         .await;
     assert_eq!(reply, Some(7));
-    assert!(answers(&server).is_empty());
+    assert!(replies(&server).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,7 +69,7 @@ async fn a_command_is_abandoned_after_ten_seconds_without_a_reply() {
     let sent_at = Instant::now();
     assert_eq!(server.wait_for_reply(pending::<()>(), sent_at).await, None);
     assert!(sent_at.elapsed() >= GIVE_UP_AFTER);
-    assert_eq!(answers(&server), [false; 10]);
+    assert_eq!(replies(&server), [false; 10]);
 }
 
 #[test]
@@ -80,11 +80,11 @@ fn each_reply_adds_a_sample_and_a_round_trip_time() {
     server.record_reply(reading.values(None), Duration::from_millis(1));
     let samples = std::mem::take(&mut server.samples.lock().0);
     assert_eq!(samples.len(), 2);
-    assert!(samples[0].answered);
+    assert!(samples[0].has_reply);
     let counters: Vec<_> = samples[0].counters.iter().collect();
     assert_eq!(counters, [("connections", 3.0)]);
     let cost = server.cost.lock().clone();
-    assert_eq!((cost.answered, cost.unanswered, cost.refused), (2, 0, 0));
+    assert_eq!((cost.replies, cost.without_reply, cost.refused), (2, 0, 0));
     assert_eq!(cost.total_time, Duration::from_millis(3));
     assert_eq!(cost.longest, Duration::from_millis(2));
 }
@@ -94,7 +94,7 @@ fn an_error_reply_of_a_server_counts_as_a_reply_and_is_listed_until_the_next_suc
     let server = server();
     server.record_refusal("Unauthorized (13)".to_owned());
     server.record_refusal("Unauthorized (13)".to_owned());
-    assert_eq!(answers(&server), [true, true]);
+    assert_eq!(replies(&server), [true, true]);
     assert_eq!(server.cost.lock().refused, 2);
     assert_eq!(server.cost.lock().refusals.len(), 1);
     server.record_reply(Counters::default(), SECOND);

@@ -195,7 +195,7 @@ async fn a_compressed_message_with_a_wrong_header_closes_the_connection() {
         let expected = reaction(&mut rig.direct().await, &message).await;
         let seen = reaction(&mut rig.through().await, &message).await;
         assert!(
-            !expected.is_usable && expected.answers.is_empty(),
+            !expected.is_usable && expected.replies.is_empty(),
             "{name}: {expected:?}"
         );
         assert_eq!(expected, seen, "{name}");

@@ -75,7 +75,7 @@ async fn seawall_reacts_to_a_legacy_get_more_as_a_server_does() {
     let content = [&[0; 4], b"test.c\0".as_slice(), &[0; 4], &[1; 8]].concat();
     let message = framed(16 + i32::try_from(content.len()).unwrap(), 2005, &content);
     let through = reaction(&mut rig.through().await, &message).await;
-    assert_eq!(through.answers[0].code, Some(5_739_101), "{through:?}");
+    assert_eq!(through.replies[0].code, Some(5_739_101), "{through:?}");
     // Older servers still run a legacy getMore. Seawall replies as newer servers do.
     if !is_before(NO_LEGACY_OPCODES).await {
         let direct = reaction(&mut rig.direct().await, &message).await;
@@ -417,7 +417,7 @@ async fn a_message_over_16_kib_before_authentication_closes_the_connection() {
         .to_bytes()
     };
     let fitting = reaction(&mut connect(&seawall).await, &ping_of(16 * 1024)).await;
-    assert_eq!((fitting.answers.len(), fitting.is_usable), (1, true));
+    assert_eq!((fitting.replies.len(), fitting.is_usable), (1, true));
     let larger = reaction(&mut connect(&seawall).await, &ping_of(16 * 1024 + 1)).await;
     assert!(Expected::Closes.fits(&larger), "{larger:?}");
 }

@@ -30,7 +30,7 @@ fn sequence_of_size(size: i32) -> Vec<u8> {
 }
 
 fn malformed() -> Vec<(&'static str, Vec<u8>, Expected)> {
-    use Expected::{Answers, Closes, Ignores};
+    use Expected::{Closes, Ignores, Replies};
     let message = |sections| op_msg(sections).to_bytes();
     let on_db = |db: Bson| message(vec![body(doc! {"ping": 1, "$db": db})]);
     let mut bad_checksum = op_msg(vec![body(ping())]).checksum().to_bytes();
@@ -75,50 +75,50 @@ fn malformed() -> Vec<(&'static str, Vec<u8>, Expected)> {
         (
             "two bodies",
             message(vec![body(ping()), body(ping())]),
-            Answers(40430),
+            Replies(40430),
         ),
         (
             "only a sequence",
             message(vec![sequence("a")]),
-            Answers(40587),
+            Replies(40587),
         ),
         (
             "section kind 2",
             message(vec![body(ping()), Section::Bytes(vec![2])]),
-            Answers(13),
+            Replies(13),
         ),
         (
             "section kind 9",
             message(vec![body(ping()), Section::Bytes(vec![9])]),
-            Answers(40432),
+            Replies(40432),
         ),
         (
             "no $db",
             message(vec![body(doc! {"ping": 1})]),
-            Answers(40571),
+            Replies(40571),
         ),
-        ("$db a number", on_db(Bson::Int32(1)), Answers(13111)),
-        ("$db empty", on_db("".into()), Answers(73)),
-        ("$db with a blank", on_db("a b".into()), Answers(73)),
-        ("$db twice", duplicate_db(), Answers(40413)),
+        ("$db a number", on_db(Bson::Int32(1)), Replies(13111)),
+        ("$db empty", on_db("".into()), Replies(73)),
+        ("$db with a blank", on_db("a b".into()), Replies(73)),
+        ("$db twice", duplicate_db(), Replies(40413)),
         (
             "field in a sequence and in the body",
             message(vec![body(insert), sequence("documents")]),
-            Answers(40433),
+            Replies(40433),
         ),
         (
             "same sequence twice",
             message(vec![body(ping()), sequence("a"), sequence("a")]),
-            Answers(40431),
+            Replies(40431),
         ),
-        ("BSON too long", damaged_ping(1, 1), Answers(22)),
-        ("BSON type", damaged_ping(4, 0x55), Answers(22)),
-        ("sequence past the end", sequence_of_size(1000), Answers(15)),
-        ("sequence of size 4", sequence_of_size(4), Answers(15)),
+        ("BSON too long", damaged_ping(1, 1), Replies(22)),
+        ("BSON type", damaged_ping(4, 0x55), Replies(22)),
+        ("sequence past the end", sequence_of_size(1000), Replies(15)),
+        ("sequence of size 4", sequence_of_size(4), Replies(15)),
         (
             "unknown command",
             message(vec![body(doc! {"x": 1, "$db": "admin"})]),
-            Answers(59),
+            Replies(59),
         ),
     ]
 }
@@ -129,7 +129,7 @@ fn malformed() -> Vec<(&'static str, Vec<u8>, Expected)> {
 fn expected_before_5_1(name: &str, expected: Expected) -> Expected {
     match name {
         "OP_UPDATE" | "OP_INSERT" | "OP_DELETE" | "OP_KILL_CURSORS" => Expected::Ignores,
-        "section kind 2" => Expected::Answers(40432),
+        "section kind 2" => Expected::Replies(40432),
         _ => expected,
     }
 }
@@ -151,13 +151,13 @@ async fn seawall_reacts_to_malformed_messages_as_a_server_does() {
             assert!(expected.fits(&through), "{name}: {through:?}");
             continue;
         }
-        for answer in &mut direct.answers {
+        for reply in &mut direct.replies {
             // Only later patch releases of the server have a name for code 40413. Seawall does not
             // use this name, so the test replaces it.
-            let named = answer.code_name.as_deref() == Some("IDLDuplicateField");
-            answer.code_name = match named {
+            let named = reply.code_name.as_deref() == Some("IDLDuplicateField");
+            reply.code_name = match named {
                 true => Some("Location40413".to_owned()),
-                false => answer.code_name.take(),
+                false => reply.code_name.take(),
             };
         }
         assert_eq!(through, direct, "{name}");
@@ -232,7 +232,7 @@ async fn sections_are_accepted_in_any_order_and_number() {
     ] {
         let message = op_msg(sections).to_bytes();
         let direct = reaction(&mut rig.direct().await, &message).await;
-        assert_eq!(direct.answers.len(), 1);
+        assert_eq!(direct.replies.len(), 1);
         assert_eq!(reaction(&mut through, &message).await, direct);
     }
 }

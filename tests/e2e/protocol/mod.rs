@@ -78,12 +78,12 @@ impl Rig {
 /// the message.
 #[derive(Debug, PartialEq, Eq)]
 struct Reaction {
-    answers: Vec<Answer>,
+    replies: Vec<ObservedReply>,
     is_usable: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Answer {
+struct ObservedReply {
     op_code: i32,
     flags: u32,
     response_to: i32,
@@ -92,7 +92,7 @@ struct Answer {
     checksum_fits: Option<bool>,
 }
 
-impl Answer {
+impl ObservedReply {
     fn of(reply: &RawReply) -> Self {
         Self {
             op_code: reply.header.op_code,
@@ -114,21 +114,21 @@ async fn reaction(client: &mut RawClient, message: &[u8]) -> Reaction {
     let sent = client
         .send_bytes(&[message, &ping.to_bytes()].concat())
         .await;
-    let mut answers = Vec::new();
+    let mut replies = Vec::new();
     loop {
         match client.read_reply().await {
             Ok(reply) if reply.header.response_to == PING_ID => {
                 let is_usable = sent.is_ok() && reply.is_ok();
-                return Reaction { answers, is_usable };
+                return Reaction { replies, is_usable };
             }
-            Ok(reply) => answers.push(Answer::of(&reply)),
+            Ok(reply) => replies.push(ObservedReply::of(&reply)),
             Err(RawError::Closed | RawError::Truncated) => {
                 return Reaction {
-                    answers,
+                    replies,
                     is_usable: false,
                 };
             }
-            Err(error) => panic!("{error:?} after {answers:?}"),
+            Err(error) => panic!("{error:?} after {replies:?}"),
         }
     }
 }
@@ -152,16 +152,16 @@ const NO_LEGACY_OPCODES: ServerVersion = ServerVersion(5, 1, 0);
 enum Expected {
     Closes,
     Ignores,
-    Answers(i32),
+    Replies(i32),
 }
 
 impl Expected {
     fn fits(self, reaction: &Reaction) -> bool {
-        let codes: Vec<_> = reaction.answers.iter().map(|answer| answer.code).collect();
+        let codes: Vec<_> = reaction.replies.iter().map(|reply| reply.code).collect();
         match self {
             Self::Closes => codes.is_empty() && !reaction.is_usable,
             Self::Ignores => codes.is_empty() && reaction.is_usable,
-            Self::Answers(code) => codes == [Some(code)] && reaction.is_usable,
+            Self::Replies(code) => codes == [Some(code)] && reaction.is_usable,
         }
     }
 }

@@ -84,7 +84,7 @@ async fn message_with_the_flag_more_to_come_gets_no_reply() {
         assert_eq!(
             direct,
             Reaction {
-                answers: vec![],
+                replies: vec![],
                 is_usable: true
             },
             "{command}: the server"

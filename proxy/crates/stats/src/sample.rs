@@ -9,7 +9,7 @@ pub struct ServerSample {
     /// time at which Seawall recorded the sample.
     pub at: SystemTime,
     /// True if the server replied.
-    pub answered: bool,
+    pub has_reply: bool,
     /// The server's counters; empty if the server did not reply.
     pub counters: Counters,
 }

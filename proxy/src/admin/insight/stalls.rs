@@ -58,16 +58,16 @@ fn pulse(state: &AdminState) -> seawall_api::Pulse {
             };
         }
     };
-    let replies = u32::try_from(cost.answered.max(1)).unwrap_or(u32::MAX);
+    let replies = u32::try_from(cost.replies.max(1)).unwrap_or(u32::MAX);
     seawall_api::Pulse {
-        answered: Some(cost.answered),
+        answered: Some(cost.replies),
         longest_ms: Some(millis(cost.longest)),
         mean_ms: Some(millis(cost.total_time / replies)),
         note: None,
         refusals: Some(cost.refusals),
         refused: Some(cost.refused),
         state: "on".to_owned(),
-        unanswered: Some(cost.unanswered),
+        unanswered: Some(cost.without_reply),
     }
 }
 
@@ -88,7 +88,7 @@ fn episode(stall: &Stall) -> seawall_api::Episode {
         server: stall.server.as_deref().map(str::to_owned),
         shapes: stall.shapes.iter().map(waiting_shape).collect(),
         started_at: episode.started_at,
-        unanswered_pulses: json::whole(stall.unanswered),
+        unanswered_pulses: json::whole(stall.without_reply),
         usual_p99_ms: millis(episode.usual),
         waited_ms: millis(episode.waited),
         worst_ms: millis(episode.worst),
@@ -121,6 +121,6 @@ fn recurring_stall(stall: &RecurringStall) -> seawall_api::Recurring {
         phase: recurrence.phase.as_str().to_owned(),
         server: stall.server.as_deref().map(str::to_owned),
         times: json::whole(recurrence.times),
-        unanswered: stall.is_unanswered,
+        unanswered: stall.lacks_replies,
     }
 }

@@ -339,12 +339,12 @@ fn secrets_are_never_imported() {
 fn compressed_messages_are_inflated() {
     for compressor in Compressor::ALL {
         let compressed = |message: &Bytes| Bytes::from(deflate(message, compressor).unwrap());
-        let (command, answer) = (request(5, &find(1)), reply(6, 5, &batch(0)));
-        let (records, _) = import([(1, compressed(&command)), (1, compressed(&answer))]);
+        let (command, reply) = (request(5, &find(1)), reply(6, 5, &batch(0)));
+        let (records, _) = import([(1, compressed(&command)), (1, compressed(&reply))]);
         let [_, Content::Command(one), Content::Reply(other)] = &records[..] else {
             panic!("{records:?}");
         };
-        assert_eq!((&one.message, &other.message), (&command, &answer));
+        assert_eq!((&one.message, &other.message), (&command, &reply));
     }
 }
 

@@ -108,8 +108,8 @@ fn only_the_listed_commands_are_handshake_commands() {
         "saslStart",
         "whatsmyuri",
     ];
-    let answered = names(|command| matches!(command.class, Class::Handshake(_)));
-    assert_eq!(answered, BTreeSet::from(expected));
+    let handshakes = names(|command| matches!(command.class, Class::Handshake(_)));
+    assert_eq!(handshakes, BTreeSet::from(expected));
 }
 
 #[test]

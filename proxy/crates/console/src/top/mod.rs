@@ -171,7 +171,7 @@ async fn show(
             },
             _ = ticks.tick(), if !model.choice.is_paused => match asked.is_empty() {
                 true => begin(&mut asked, fleet, model, started),
-                false => model.unanswered_ticks += 1,
+                false => model.ticks_without_reply += 1,
             },
             () = signals.received() => return Ok(Exit::Interrupted),
         }

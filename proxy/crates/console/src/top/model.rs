@@ -94,7 +94,7 @@ pub(super) struct Model {
     pub(super) operations_per_second: Option<f64>,
     counted: BTreeMap<String, Counted>,
     /// The number of refreshes that were due since the last responses while requests were pending.
-    pub(super) unanswered_ticks: u64,
+    pub(super) ticks_without_reply: u64,
     /// True if at least one instance replied to the last status request.
     pub(super) has_figures: bool,
     pub(super) shapes: Shapes,
@@ -172,7 +172,7 @@ impl Model {
     /// Stores the responses.
     pub(super) fn take(&mut self, responses: Responses) {
         self.count(responses.operations);
-        self.unanswered_ticks = 0;
+        self.ticks_without_reply = 0;
         self.has_figures = responses.status.is_some();
         self.status = responses.status.or(self.status.take());
         fn update<T>(current: &mut T, response: Option<T>) {

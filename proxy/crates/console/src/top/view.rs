@@ -17,7 +17,7 @@ const HEAD_ROWS: u16 = 4;
 
 /// Number of refreshes without a reply after which the header says that the figures are old. There
 /// is one refresh per second.
-const MAX_UNANSWERED_TICKS: u64 = 3;
+const MAX_TICKS_WITHOUT_REPLY: u64 = 3;
 
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     let areas = Layout::vertical([
@@ -98,8 +98,11 @@ fn alerts(model: &Model) -> Line<'static> {
     if let Some(error) = &model.error {
         spans.push(loud(printable(error)));
     }
-    if model.unanswered_ticks >= MAX_UNANSWERED_TICKS {
-        spans.push(loud(format!("no reply for {} s", model.unanswered_ticks)));
+    if model.ticks_without_reply >= MAX_TICKS_WITHOUT_REPLY {
+        spans.push(loud(format!(
+            "no reply for {} s",
+            model.ticks_without_reply
+        )));
     }
     for (is_loud, text) in alert_texts(model) {
         spans.push(match is_loud {
@@ -382,9 +385,9 @@ pub(super) mod tests {
     #[test]
     fn alert_line_says_that_the_figures_are_old_until_a_reply_arrives() {
         let mut model = model();
-        model.unanswered_ticks = MAX_UNANSWERED_TICKS - 1;
+        model.ticks_without_reply = MAX_TICKS_WITHOUT_REPLY - 1;
         assert!(!shown(&model, 200, 10)[2].contains("no reply for"));
-        model.unanswered_ticks = MAX_UNANSWERED_TICKS;
+        model.ticks_without_reply = MAX_TICKS_WITHOUT_REPLY;
         let line = shown(&model, 200, 10)[2].clone();
         assert!(line.contains("no reply for 3 s"), "{line}");
         model.take(Responses::default());

@@ -18,7 +18,7 @@ mod samples;
 pub use self::{detector::Episode, moved::Moved, recurrence::Recurrence};
 use self::{
     detector::{EndedOperations, StallDetector},
-    moved::{Sample, moved, unanswered},
+    moved::{Sample, moved, without_reply},
     recurrence::recurrence,
     samples::Samples,
 };
@@ -55,7 +55,7 @@ pub struct Stall {
     /// Counters of the server that changed significantly during the stall.
     pub moved: Vec<Moved>,
     /// Number of requests for the server's counters that got no reply during the stall.
-    pub unanswered: usize,
+    pub without_reply: usize,
 }
 
 /// Stalls that recur at a regular interval.
@@ -66,11 +66,11 @@ pub struct RecurringStall {
     /// The interval and the length of the stalls.
     pub recurrence: Recurrence,
     /// The counter that changes most during these stalls; `None` if no counter changes
-    /// significantly, or if `is_unanswered` is true.
+    /// significantly, or if `lacks_replies` is true.
     pub counter: Option<Moved>,
     /// True if in most of the server's stalls at least one request for a sample of its counters got
     /// no reply.
-    pub is_unanswered: bool,
+    pub lacks_replies: bool,
 }
 
 /// A server is out of use after this many seconds in which none of its operations ended. Its usual
@@ -287,7 +287,7 @@ impl Watched {
         self.stalls.push_back(Stall {
             server: server.map(Into::into),
             moved: moved(&samples, &[span]),
-            unanswered: unanswered(&samples, &[span]),
+            without_reply: without_reply(&samples, &[span]),
             shapes: waiting(&episode, start + 1, select),
             episode,
         });
@@ -317,8 +317,8 @@ impl Watched {
         let stalls: Vec<_> = stalls.filter(|s| s.episode.started_at < to).collect();
         let episodes: Vec<_> = stalls.iter().map(|s| s.episode.clone()).collect();
         let recurrence = recurrence(&episodes, from, float_seconds(now))?;
-        let silent = stalls.iter().filter(|stall| stall.unanswered > 0);
-        let is_unanswered = silent.count() * 2 > stalls.len();
+        let silent = stalls.iter().filter(|stall| stall.without_reply > 0);
+        let lacks_replies = silent.count() * 2 > stalls.len();
         // The counters are compared over all stalls that still have samples, because several stalls
         // give a clearer result than one. If this comparison finds no counter, `last` takes the
         // counter of the latest stall that has one.
@@ -334,8 +334,8 @@ impl Watched {
         Some(RecurringStall {
             server: server.map(Into::into),
             recurrence,
-            counter: together.or_else(last).filter(|_| !is_unanswered),
-            is_unanswered,
+            counter: together.or_else(last).filter(|_| !lacks_replies),
+            lacks_replies,
         })
     }
 }
@@ -380,7 +380,7 @@ mod tests {
             },
             shapes: Vec::new(),
             moved: Vec::new(),
-            unanswered: 0,
+            without_reply: 0,
         }
     }
 

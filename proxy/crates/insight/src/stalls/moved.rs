@@ -15,7 +15,7 @@ pub(super) struct Sample {
     /// When the sample was taken, in seconds since the epoch.
     pub(super) at: f64,
     /// True if the server replied.
-    pub(super) answered: bool,
+    pub(super) has_reply: bool,
     /// Values by counter name. The value of a cumulative counter is its rate.
     pub(super) values: BTreeMap<&'static str, f64>,
 }
@@ -72,12 +72,12 @@ pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     let seen: Vec<_> = episodes.iter().filter(is_seen).copied().collect();
     let spoken = (seen.iter()).filter(|episode| !is_silent(samples, **episode));
     let during: Vec<Vec<&Sample>> = spoken
-        .map(|episode| answered(samples.iter().filter(|s| is_within(s, *episode))))
+        .map(|episode| with_reply(samples.iter().filter(|s| is_within(s, *episode))))
         .collect();
     if during.is_empty() || during.len() * 2 <= seen.len() {
         return Vec::new();
     }
-    let calm = answered(samples.iter().filter(|s| is_calm(s, episodes)));
+    let calm = with_reply(samples.iter().filter(|s| is_calm(s, episodes)));
     let mut lengths: Vec<usize> = during.iter().map(Vec::len).collect();
     lengths.sort_unstable();
     let typical = lengths.get(lengths.len() / 2).copied();
@@ -95,8 +95,8 @@ pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
 }
 
 /// Number of samples without a reply during the episodes.
-pub(super) fn unanswered(samples: &[Sample], episodes: &[(f64, f64)]) -> usize {
-    let silent = samples.iter().filter(|sample| !sample.answered);
+pub(super) fn without_reply(samples: &[Sample], episodes: &[(f64, f64)]) -> usize {
+    let silent = samples.iter().filter(|sample| !sample.has_reply);
     silent.filter(|sample| !is_calm(sample, episodes)).count()
 }
 
@@ -144,8 +144,8 @@ fn average(counter: &str, samples: &[&Sample]) -> Option<f64> {
     (count > 0).then(|| sum / float(count))
 }
 
-fn answered<'a>(samples: impl Iterator<Item = &'a Sample>) -> Vec<&'a Sample> {
-    samples.filter(|sample| sample.answered).collect()
+fn with_reply<'a>(samples: impl Iterator<Item = &'a Sample>) -> Vec<&'a Sample> {
+    samples.filter(|sample| sample.has_reply).collect()
 }
 
 fn is_within(sample: &Sample, (start, end): (f64, f64)) -> bool {
@@ -163,8 +163,8 @@ fn is_silent(samples: &[Sample], episode: (f64, f64)) -> bool {
     let within = samples.iter().filter(|s| is_within(s, episode));
     let proper = |s: &&Sample| s.at >= episode.0 && s.at <= episode.1;
     let count = |samples: Vec<&Sample>| {
-        let unanswered = samples.iter().filter(|s| !s.answered).count();
-        (unanswered, samples.len())
+        let without_reply = samples.iter().filter(|s| !s.has_reply).count();
+        (without_reply, samples.len())
     };
     let (missing, all) = count(within.clone().collect());
     let (missing_proper, all_proper) = count(within.filter(proper).collect());
@@ -204,7 +204,7 @@ mod tests {
             ];
             let mut sample = Sample {
                 at,
-                answered: true,
+                has_reply: true,
                 values: COUNTERS.into_iter().zip(values).collect(),
             };
             let is_during = |(start, end): &(f64, f64)| at >= *start && at <= *end;
@@ -258,11 +258,11 @@ mod tests {
     fn no_changed_counters_are_reported_for_a_server_that_does_not_reply() {
         let samples = samples(1, |sample| {
             set(sample, "checkpoint_bytes", 36e6);
-            sample.answered = false;
+            sample.has_reply = false;
         });
         assert_eq!(moved(&samples, &episodes()), []);
-        assert_eq!(unanswered(&samples, &episodes()), 9);
-        assert_eq!(unanswered(&samples, &episodes()[..1]), 3);
+        assert_eq!(without_reply(&samples, &episodes()), 9);
+        assert_eq!(without_reply(&samples, &episodes()[..1]), 3);
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
         // start of the stop up to a second late.
         let mut samples = samples(2, |_| {});
         for sample in &mut samples[60..=63] {
-            sample.answered = sample.at > 62.5 || sample.at < 60.5;
+            sample.has_reply = sample.at > 62.5 || sample.at < 60.5;
             set(sample, "inserts", 5_000.0);
         }
         for started_at in [60.3, 60.8, 61.2] {
@@ -284,7 +284,7 @@ mod tests {
     fn no_changed_counters_are_reported_without_stalls_or_with_too_few_samples() {
         assert_eq!(moved(&[], &episodes()), []);
         assert_eq!(moved(&samples(1, |_| {}), &[]), []);
-        assert_eq!(unanswered(&[], &episodes()), 0);
+        assert_eq!(without_reply(&[], &episodes()), 0);
         let few = samples(1, |sample| set(sample, "checkpoint_bytes", 36e6));
         assert_eq!(moved(&few[27..38], &episodes()), []);
     }

@@ -50,7 +50,7 @@ fn named(sample: &ServerSample) -> Sample {
     let since = sample.at.duration_since(UNIX_EPOCH);
     Sample {
         at: since.unwrap_or_default().as_secs_f64(),
-        answered: sample.answered,
+        has_reply: sample.has_reply,
         values: sample.counters.iter().collect(),
     }
 }
@@ -65,7 +65,7 @@ mod tests {
     fn sample(second: u64) -> ServerSample {
         ServerSample {
             at: at(second),
-            answered: true,
+            has_reply: true,
             counters: Counters::new(&["connections", "inserts"], [3.0, f64::NAN].into()),
         }
     }
