@@ -709,13 +709,23 @@ impl ServerPool {
             self.metrics.count_limit_change(decision.reason.as_str());
         }
         if decision.reason != Reason::NothingWaits {
+            let inputs = decision.inputs;
             tracing::debug!(
                 server = %self.address,
                 limit = decision.limit,
                 previous = decision.previous,
                 settled = decision.settled,
                 reason = %decision.reason,
-                inputs = ?decision.inputs,
+                load = inputs.load.as_str(),
+                completed_per_second = inputs.completed_per_second,
+                mean_wait_seconds = inputs.mean_wait.as_secs_f64(),
+                mean_server_time_seconds = inputs.mean_server_time.as_secs_f64(),
+                crowding = inputs.crowding,
+                gain = inputs.gain,
+                noise = inputs.noise,
+                mean_in_progress = inputs.mean_in_progress,
+                waiting = inputs.waiting,
+                exempt = inputs.exempt,
                 "decision on the concurrency limit"
             );
         }

@@ -18,6 +18,18 @@ pub enum Load {
     Stalled,
 }
 
+impl Load {
+    /// The value of the field `load` in log lines.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::ArrivalsBound => "arrivals_bound",
+            Self::ServerBound => "server_bound",
+            Self::Stalled => "stalled",
+        }
+    }
+}
+
 /// The reason why an update kept or changed the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
