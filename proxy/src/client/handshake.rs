@@ -15,9 +15,9 @@ use super::{
 use crate::captures::CapturedClient;
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_command::{
-    COMMAND_NOT_FOUND, Command, EXHAUST_HELLO_WITHOUT_MAX_AWAIT_TIME, ErrorReply, Handshake,
-    INVALID_BSON, MECHANISM_UNAVAILABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR,
-    table::ReplyBeforeLogin,
+    COMMAND_NOT_FOUND, Command, EXHAUST_HELLO_WITHOUT_MAX_AWAIT_TIME, ErrorReply,
+    GET_LAST_ERROR_NOT_SUPPORTED, Handshake, INVALID_BSON, MECHANISM_UNAVAILABLE,
+    NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR, table::ReplyBeforeLogin,
 };
 use seawall_stats::Stage;
 use seawall_transport::{LARGE_MESSAGE_BYTES, Sharer};
@@ -114,9 +114,11 @@ impl Client {
             ReplyBeforeLogin::Ping => rawdoc! { "ok": 1.0 },
             ReplyBeforeLogin::BuildInfo => self.build_info(),
             ReplyBeforeLogin::ConnectionStatus => connection_status(command),
-            ReplyBeforeLogin::GetLastError => {
-                ErrorReply::new(5_739_000, "getLastError command is not supported").to_document()
-            }
+            ReplyBeforeLogin::GetLastError => ErrorReply::new(
+                GET_LAST_ERROR_NOT_SUPPORTED,
+                "getLastError command is not supported",
+            )
+            .to_document(),
             ReplyBeforeLogin::Refusal => requires_authentication(command.name_str()).to_document(),
         };
         self.reply_locally(command, reply_to, &reply, now).await

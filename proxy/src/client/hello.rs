@@ -10,8 +10,10 @@ use bson::{DateTime, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr,
 
 use crate::topology::TopologyDescription;
 use seawall_command::{
-    API_STRICT_ERROR, BAD_VALUE, ErrorReply, INVALID_BSON, SHUTDOWN_IN_PROGRESS, TYPE_MISMATCH,
-    table,
+    API_STRICT_ERROR, API_VERSION_ERROR, BAD_VALUE, CLIENT_METADATA_APP_NAME_TOO_LARGE,
+    CLIENT_METADATA_CANNOT_BE_MUTATED, CLIENT_METADATA_DOCUMENT_TOO_LARGE,
+    CLIENT_METADATA_MISSING_FIELD, ErrorReply, INCOMPLETE_AWAITABLE_HELLO, INVALID_BSON,
+    SHUTDOWN_IN_PROGRESS, TYPE_MISMATCH, UNKNOWN_SPECULATIVE_COMMAND, table,
 };
 use seawall_wire::{Compressor, ElementKind, Elements, MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES};
 
@@ -207,7 +209,7 @@ impl<'a> HelloFields<'a> {
         if self.topology_version.is_some() != self.max_await_time.is_some() {
             let message =
                 "A request must include both 'topologyVersion' and 'maxAwaitTimeMS', or neither";
-            return Err(ErrorReply::new(31368, message));
+            return Err(ErrorReply::new(INCOMPLETE_AWAITABLE_HELLO, message));
         }
         // Seawall sends no topologyVersion, so a client's topologyVersion comes from another
         // process. A server replies to such a hello at once, without awaiting a change. Seawall
@@ -234,7 +236,10 @@ pub(super) fn check_api_version(body: &RawDocument, is_legacy: bool) -> Result<(
             Err(ErrorReply::new(API_STRICT_ERROR, message))
         }
         Ok(None | Some(RawBsonRef::String("1"))) => Ok(()),
-        Ok(Some(RawBsonRef::String(_))) => Err(ErrorReply::new(322, "API version must be \"1\"")),
+        Ok(Some(RawBsonRef::String(_))) => Err(ErrorReply::new(
+            API_VERSION_ERROR,
+            "API version must be \"1\"",
+        )),
         _ => Err(ErrorReply::new(
             TYPE_MISMATCH,
             "apiVersion must be a string",
@@ -251,7 +256,7 @@ fn check_speculative(command: &RawDocument) -> Result<RawDocumentBuf, ErrorReply
     match first.map(|(name, _)| table::find(name.as_str().as_bytes())) {
         Some(spec) if spec.class.begins_login() => Ok(command.to_owned()),
         Some(_) => Err(ErrorReply::new(
-            51769,
+            UNKNOWN_SPECULATIVE_COMMAND,
             "speculativeAuthenticate needs saslStart or authenticate",
         )),
         None => Err(ErrorReply::new(
@@ -266,13 +271,13 @@ fn check_speculative(command: &RawDocument) -> Result<RawDocumentBuf, ErrorReply
 fn check_metadata(metadata: &RawDocument, is_first: bool) -> Result<RawDocumentBuf, ErrorReply> {
     if !is_first {
         let message = "The client metadata document may only be sent in the first hello";
-        return Err(ErrorReply::new(186, message));
+        return Err(ErrorReply::new(CLIENT_METADATA_CANNOT_BE_MUTATED, message));
     }
     if metadata.as_bytes().len() > MAX_METADATA_BYTES {
         let message = format!(
             "The client metadata document must be less than or equal to {MAX_METADATA_BYTES} bytes"
         );
-        return Err(ErrorReply::new(185, message));
+        return Err(ErrorReply::new(CLIENT_METADATA_DOCUMENT_TOO_LARGE, message));
     }
     let bytes = metadata.as_bytes();
     if let Some(application) = metadata_part(bytes, "application")?
@@ -282,20 +287,20 @@ fn check_metadata(metadata: &RawDocument, is_first: bool) -> Result<RawDocumentB
         let message = format!(
             "The 'client.application.name' must be at most {MAX_APPLICATION_NAME_BYTES} bytes"
         );
-        return Err(ErrorReply::new(184, message));
+        return Err(ErrorReply::new(CLIENT_METADATA_APP_NAME_TOO_LARGE, message));
     }
     for (part, fields) in REQUIRED_METADATA {
         let Some(document) = metadata_part(bytes, part)? else {
             let message =
                 format!("Missing required sub-document '{part}' in the client metadata document");
-            return Err(ErrorReply::new(183, message));
+            return Err(ErrorReply::new(CLIENT_METADATA_MISSING_FIELD, message));
         };
         for field in fields {
             if metadata_text(document, part, field)?.is_none() {
                 let message = format!(
                     "Missing required field '{part}.{field}' in the client metadata document"
                 );
-                return Err(ErrorReply::new(183, message));
+                return Err(ErrorReply::new(CLIENT_METADATA_MISSING_FIELD, message));
             }
         }
     }

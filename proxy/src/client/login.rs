@@ -19,7 +19,8 @@ use super::{
 use crate::{limits::Limits, observe::Recorder};
 use seawall_auth::{ClientFirst, Identity, Mechanism, NonceSource, ScramKeys, ServerConversation};
 use seawall_command::{
-    AUTHENTICATION_FAILED, ErrorReply, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR, TYPE_MISMATCH,
+    AUTHENTICATION_FAILED, ErrorReply, MECHANISM_UNAVAILABLE, NO_SUCH_KEY, PROTOCOL_ERROR,
+    SECOND_USER_OF_ANOTHER_DATABASE, SECOND_USER_OF_SAME_DATABASE, TYPE_MISMATCH,
 };
 use seawall_transport::Sharer;
 
@@ -572,7 +573,10 @@ fn payload(command: &RawDocument) -> Result<(Secret, bool), ErrorReply> {
             let bytes = bytes.map_err(|_| failed())?;
             Ok((Secret::new(bytes), true))
         }
-        Ok(None) => Err(ErrorReply::new(4, "Missing expected field \"payload\"")),
+        Ok(None) => Err(ErrorReply::new(
+            NO_SUCH_KEY,
+            "Missing expected field \"payload\"",
+        )),
         _ => Err(ErrorReply::new(
             TYPE_MISMATCH,
             "Wrong type for field: 'payload'",
@@ -601,10 +605,10 @@ fn refuse_second_user(current: &Identity, new: &Identity) -> Result<(), ErrorRep
     }
     if current.source() == new.source() {
         let message = "Client has attempted to authenticate as multiple users on the same database";
-        return Err(ErrorReply::new(5_626_702, message));
+        return Err(ErrorReply::new(SECOND_USER_OF_SAME_DATABASE, message));
     }
     let message = "Each client connection may only be authenticated once";
-    Err(ErrorReply::new(5_626_701, message))
+    Err(ErrorReply::new(SECOND_USER_OF_ANOTHER_DATABASE, message))
 }
 
 fn failed() -> ErrorReply {

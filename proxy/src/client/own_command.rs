@@ -27,8 +27,8 @@ use crate::{
 use seawall_api::Topic;
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_command::{
-    API_STRICT_ERROR, BAD_VALUE, Command, ErrorReply, HOST_UNREACHABLE, INVALID_BSON,
-    ReadPreference, TYPE_MISMATCH, Target, UNAUTHORIZED, is_state_change,
+    API_STRICT_ERROR, BAD_VALUE, Command, ErrorReply, HOST_UNREACHABLE, IDL_UNKNOWN_FIELD,
+    INVALID_BSON, ReadPreference, TYPE_MISMATCH, Target, UNAUTHORIZED, is_state_change,
 };
 use seawall_stats::Phase;
 use seawall_transport::{MemoryBudget, MemoryShare, Sharer, connection::reply_is_ok};
@@ -368,7 +368,7 @@ fn parse(command: &Command<'_>) -> Result<OwnCommand, ErrorReply> {
             // reload the configuration.
             name if !name.starts_with('$') && !GENERIC_FIELDS.contains(&name) => {
                 let message = format!("BSON field 'seawall.{name}' is an unknown field.");
-                return Err(ErrorReply::new(40415, message));
+                return Err(ErrorReply::new(IDL_UNKNOWN_FIELD, message));
             }
             _ => {}
         }

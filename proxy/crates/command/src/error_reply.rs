@@ -4,6 +4,8 @@ use bson::{RawArrayBuf, RawDocumentBuf};
 
 /// Code 2, `BadValue`.
 pub const BAD_VALUE: i32 = 2;
+/// Code 4, `NoSuchKey`.
+pub const NO_SUCH_KEY: i32 = 4;
 /// Code 6, `HostUnreachable`: a mongos replies with this code when a member failed.
 pub const HOST_UNREACHABLE: i32 = 6;
 /// Code 13, `Unauthorized`.
@@ -26,9 +28,19 @@ pub const COMMAND_NOT_FOUND: i32 = 59;
 pub const SHUTDOWN_IN_PROGRESS: i32 = 91;
 /// Code 133, `FailedToSatisfyReadPreference`.
 pub const FAILED_TO_SATISFY_READ_PREFERENCE: i32 = 133;
+/// Code 183, `ClientMetadataMissingField`.
+pub const CLIENT_METADATA_MISSING_FIELD: i32 = 183;
+/// Code 184, `ClientMetadataAppNameTooLarge`.
+pub const CLIENT_METADATA_APP_NAME_TOO_LARGE: i32 = 184;
+/// Code 185, `ClientMetadataDocumentTooLarge`.
+pub const CLIENT_METADATA_DOCUMENT_TOO_LARGE: i32 = 185;
+/// Code 186, `ClientMetadataCannotBeMutated`.
+pub const CLIENT_METADATA_CANNOT_BE_MUTATED: i32 = 186;
 /// Code 202, `NetworkInterfaceExceededTimeLimit`: a mongos replies with this code when its pool
 /// could not provide a connection in time. Drivers do not retry a command after this error.
 pub const NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT: i32 = 202;
+/// Code 322, `APIVersionError`.
+pub const API_VERSION_ERROR: i32 = 322;
 /// Code 323, `APIStrictError`.
 pub const API_STRICT_ERROR: i32 = 323;
 /// Code 334, `MechanismUnavailable`.
@@ -44,8 +56,23 @@ pub const INTERRUPTED_AT_SHUTDOWN: i32 = 11_600;
 pub const INTERRUPTED_DUE_TO_REPL_STATE_CHANGE: i32 = 11_602;
 /// Code 13436, `NotPrimaryOrSecondary`.
 pub const NOT_PRIMARY_OR_SECONDARY: i32 = 13_436;
+/// Code 31368, without a name: a `hello` has only one of `topologyVersion` and `maxAwaitTimeMS`.
+pub const INCOMPLETE_AWAITABLE_HELLO: i32 = 31_368;
+/// Code 40415, `IDLUnknownField`. Only newer servers have this name for the code; Seawall sends
+/// the code without it.
+pub const IDL_UNKNOWN_FIELD: i32 = 40_415;
 /// Code 51756, without a name: a `hello` with `exhaustAllowed` has no `maxAwaitTimeMS`.
 pub const EXHAUST_HELLO_WITHOUT_MAX_AWAIT_TIME: i32 = 51_756;
+/// Code 51769, without a name: the command in `speculativeAuthenticate` does not begin a login.
+pub const UNKNOWN_SPECULATIVE_COMMAND: i32 = 51_769;
+/// Code 5626701, without a name: a client with a user of one database logs in as a user of another
+/// database.
+pub const SECOND_USER_OF_ANOTHER_DATABASE: i32 = 5_626_701;
+/// Code 5626702, without a name: a client with a user of a database logs in as another user of this
+/// database.
+pub const SECOND_USER_OF_SAME_DATABASE: i32 = 5_626_702;
+/// Code 5739000, without a name: the server does not support `getLastError`.
+pub const GET_LAST_ERROR_NOT_SUPPORTED: i32 = 5_739_000;
 /// Code 5739101, without a name: a client sent a read with an opcode that servers no longer
 /// support.
 pub const LEGACY_READ_NOT_SUPPORTED: i32 = 5_739_101;
