@@ -6,7 +6,8 @@
 //! configurations that verify clients in the same way. A ticket of another generation leads to a
 //! full handshake, and so does a ticket whose client certificate has expired. When a session is
 //! resumed, Seawall verifies the client's certificate again: the revocation list of its issuer may
-//! have expired since the full handshake, and then the client must be refused.
+//! have expired since the full handshake, and then the client must be refused. See
+//! `docs/decisions/0017-tls-tickets.md`.
 
 mod certificates;
 mod failure;
@@ -80,7 +81,7 @@ enum HandshakeConfig {
     },
 }
 
-/// The library for cryptography. See `docs/decisions/0009-tls-for-clients.md`.
+/// The library for cryptography. See `docs/decisions/0009-tls-provider.md`.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
