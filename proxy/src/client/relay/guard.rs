@@ -1,7 +1,9 @@
 //! Decides from the bytes of a request if the request may pass a relay.
 
 use crate::client::own_reply::requires_authentication;
-use seawall_command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, UNAUTHORIZED};
+use seawall_command::{
+    Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, UNAUTHORIZED, table,
+};
 use seawall_wire::Elements;
 
 /// The mechanism that authenticates by the certificate of the TLS connection. Through a relay, a
@@ -74,7 +76,11 @@ fn speculates_x509(hello: &[u8]) -> bool {
         let Some(start) = start.value.as_document() else {
             return true;
         };
-        may_be_x509(start) || Elements::find(start, "authenticate").is_some()
+        let mut fields = Elements::of(start).map_while(Result::ok);
+        may_be_x509(start)
+            || fields.any(|field| {
+                table::find(field.name).class == Class::Handshake(Handshake::Authenticate)
+            })
     })
 }
 
