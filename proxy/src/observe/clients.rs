@@ -246,7 +246,7 @@ impl ConnectedClient {
 
     /// Records that the client got the reply to its `hello`. A later `hello` never returns the
     /// client to an earlier stage.
-    pub fn record_hello_reply(&mut self, is_monitor: bool) {
+    pub(crate) fn record_hello_reply(&mut self, is_monitor: bool) {
         // A driver's monitoring connection never logs in. Its last stage is `Ready`, so that the
         // end of the connection does not count as a client that gave up.
         let stage = if is_monitor {
