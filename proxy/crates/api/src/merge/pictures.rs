@@ -210,7 +210,7 @@ const FAR_STEPS: usize = MAX_STEPS / 2;
 impl Merge for Sparklines {
     /// Adds the loads of steps that begin at the same time. If the steps of the two instances have
     /// different lengths, the shorter steps are combined into steps of the greater length. If
-    /// `other` begins at least [`FAR_STEPS`] steps before or after `self`, `other` is ignored.
+    /// `other` begins at least `FAR_STEPS` steps before or after `self`, `other` is ignored.
     fn merge(&mut self, other: Self) {
         if self.shapes.is_empty() {
             *self = other;
