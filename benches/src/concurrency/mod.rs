@@ -1,5 +1,5 @@
-//! Measures `pool.concurrency`, the limit for the number of operations that run at the same time on
-//! one server: the parts of the bench `concurrency`.
+//! The modules of the bench `concurrency`. The bench measures `pool.concurrency`: the limit for the
+//! number of operations that run at the same time on one server.
 //!
 //! A cell is the measurement of one limit with one number of clients in one situation. Each cell
 //! has a new Seawall process, so no cell depends on what Seawall learned in another cell.

@@ -129,7 +129,8 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.id.is_some() && self.id == file_id(&self.path) {
-            // The error is ignored, because it usually means that the file is already removed.
+            // The error is ignored: a file that stays does no harm, because the next start removes a
+            // socket that has no listener.
             drop(std::fs::remove_file(&self.path));
         }
     }

@@ -81,10 +81,10 @@ const ALIKE_SECONDS: f64 = 1.0;
 /// missing, and the next may be late.
 const CURRENT_PERIODS: f64 = 3.0;
 
-/// The best recurrence of the episodes whose last episode does not end before `from`, if there is
-/// one. A recurrence that is current at `now` is better than a past one. Otherwise, a longer chain
-/// is better than a shorter one, and of equally long chains the latest is the best. Times are in
-/// seconds since the epoch.
+/// The best recurrence among the episodes, if there is one. The last episode of a recurrence must
+/// end at `from` or later. A recurrence that is current at `now` is better than a past one.
+/// Otherwise, a longer chain is better than a shorter one, and of equally long chains the latest is
+/// the best. Times are in seconds since the epoch.
 pub(super) fn recurrence(episodes: &[Episode], from: f64, now: f64) -> Option<Recurrence> {
     let mut episodes: Vec<&Episode> = episodes.iter().collect();
     episodes.sort_by(|a, b| a.started_at.total_cmp(&b.started_at));
