@@ -276,7 +276,10 @@ async fn replica_set_recovers_after_its_primary_steps_down_or_is_suspended_or_is
         let primary = set.primary().await.ok()?;
         (primary.address() != second).then_some(primary.address())
     };
-    let third = eventually(LIMIT, others).await.unwrap();
+    // A member that has stepped down cannot become primary for 30 s. If only this member has the
+    // newest entry of the oplog, the election takes that long.
+    let limit = 3 * LIMIT;
+    let third = eventually(limit, others).await.unwrap();
     set.member_at(second).unwrap().continue_process().unwrap();
 
     let killed = set.member_at_mut(third).unwrap();
