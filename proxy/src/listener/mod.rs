@@ -129,8 +129,8 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.id.is_some() && self.id == file_id(&self.path) {
-            // The error is ignored: a file that stays does no harm, because the next start removes a
-            // socket that has no listener.
+            // The error is ignored: a file that stays does no harm, because the next start removes
+            // a socket that has no listener.
             drop(std::fs::remove_file(&self.path));
         }
     }

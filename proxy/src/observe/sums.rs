@@ -164,8 +164,8 @@ pub struct NamespaceSums {
     /// Number of streamed operations: Seawall forwarded the command while it arrived, and timed the
     /// operation from the command's first byte.
     pub streamed: u64,
-    /// Number of error replies by code. Errors within a reply with `ok: 1` are not counted here, but
-    /// in `write_errors` and `write_concern_codes`.
+    /// Number of error replies by code. Errors within a reply with `ok: 1` are not counted here,
+    /// but in `write_errors` and `write_concern_codes`.
     pub codes: HashMap<i32, u64>,
     /// Number of writes whose errors were in a reply with `ok: 1`, for example in the reply to a
     /// batch.

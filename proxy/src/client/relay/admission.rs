@@ -76,8 +76,8 @@ impl<'a> Admission<'a> {
         self.monitor.is_some()
     }
 
-    /// Records that the relay begins to pass a request of the client, or has passed it to the server
-    /// or refused it.
+    /// Records that the relay begins to pass a request of the client, or has passed it to the
+    /// server or refused it.
     pub(super) fn mark_activity(&self) {
         self.eviction.mark_activity();
     }

@@ -181,8 +181,8 @@ impl<'a> Watch<'a> {
         self.last_stage = Some(self.stage());
     }
 
-    /// Records that the relay begins to pass a request of the client, or has passed it to the server
-    /// or refused it.
+    /// Records that the relay begins to pass a request of the client, or has passed it to the
+    /// server or refused it.
     pub(super) fn mark_activity(&self) {
         self.admission.mark_activity();
     }
