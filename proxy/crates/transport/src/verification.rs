@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio_rustls::rustls::{self, CertificateError, OtherError, pki_types::CertificateDer};
+use tokio_rustls::rustls::{
+    self, CertificateError, OtherError,
+    pki_types::{CertificateDer, CertificateRevocationListDer},
+};
+
+use crate::ListSet;
 
 /// Maximum number of certificates that a peer may send after its own. The verifier tries to order
 /// these certificates in every possible way, even before it has verified a signature. With 880
@@ -24,6 +29,22 @@ pub struct SetVerifier<V> {
     pub verifier: V,
     /// True if each list is a partition of its issuer's list.
     pub are_partitions: bool,
+}
+
+impl<V> SetVerifier<V> {
+    /// Builds the verifier of a set from its lists.
+    ///
+    /// # Errors
+    /// The error of `build`.
+    pub fn of_set<E>(
+        set: ListSet,
+        build: impl FnOnce(Vec<CertificateRevocationListDer<'static>>) -> Result<V, E>,
+    ) -> Result<Self, E> {
+        Ok(Self {
+            verifier: build(set.lists)?,
+            are_partitions: set.are_partitions,
+        })
+    }
 }
 
 /// Verifies a chain with several verifiers. Their revocation lists come from [`sets_by_key`]. The

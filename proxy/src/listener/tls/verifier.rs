@@ -12,7 +12,7 @@ use tokio_rustls::rustls::{
 };
 
 use seawall_transport::{
-    AuthorityWithoutList, CertificateExpiry, ListSet, Pem, SetVerifier, authorities,
+    AuthorityWithoutList, CertificateExpiry, Pem, SetVerifier, authorities,
     authorities_without_list, revocation_lists, sets_by_key, verify_chain,
 };
 
@@ -73,16 +73,8 @@ impl ChainVerifier {
                 false => builder.allow_unauthenticated().build(),
             }
         };
-        let by_lists = sets_by_key(lists).into_iter().map(|set| {
-            let ListSet {
-                lists,
-                are_partitions,
-            } = set;
-            verifier(lists).map(|verifier| SetVerifier {
-                verifier,
-                are_partitions,
-            })
-        });
+        let sets = sets_by_key(lists).into_iter();
+        let by_lists = sets.map(|set| SetVerifier::of_set(set, verifier));
         Ok(Self {
             by_lists: by_lists.collect::<Result<_, _>>()?,
             without_lists: verifier(Vec::new())?,

@@ -27,7 +27,7 @@ use tokio_rustls::{
 };
 
 use crate::{
-    CertificateExpiry, ListSet, Pem, PemError, SetVerifier, Stream, authorities, revocation_lists,
+    CertificateExpiry, Pem, PemError, SetVerifier, Stream, authorities, revocation_lists,
     sets_by_key, verify_chain,
 };
 
@@ -343,23 +343,18 @@ fn verifier(
     if settings.verification != Verification::Off {
         let roots = Arc::new(roots(settings.authorities, expiries)?);
         let lists = revocation_lists(&settings.revocation_lists, expiries)?;
-        for ListSet {
-            lists,
-            are_partitions,
-        } in sets_by_key(&lists)
-        {
+        for set in sets_by_key(&lists) {
             let (roots, provider) = (Arc::clone(&roots), Arc::clone(provider));
-            let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider)
-                .with_crls(lists)
-                // Servers check in the same way: only the issuer of the peer's own certificate
-                // needs a list, and the list must not be outdated.
-                .only_check_end_entity_revocation()
-                .enforce_revocation_expiration()
-                .build()?;
-            verifiers.push(SetVerifier {
-                verifier,
-                are_partitions,
-            });
+            let build = |lists| {
+                WebPkiServerVerifier::builder_with_provider(roots, provider)
+                    .with_crls(lists)
+                    // Servers check in the same way: only the issuer of the peer's own certificate
+                    // needs a list, and the list must not be outdated.
+                    .only_check_end_entity_revocation()
+                    .enforce_revocation_expiration()
+                    .build()
+            };
+            verifiers.push(SetVerifier::of_set(set, build)?);
         }
     }
     Ok(Verifier {
