@@ -23,11 +23,14 @@ impl Latest {
         latest.map(|latest| latest.1.clone())
     }
 
-    /// The latest capture on disk; `None` if there is none, or if it cannot be read. Blocks for
-    /// some file operations.
-    pub(super) fn kept(&self) -> Option<Kept> {
+    /// The latest capture, if it is in another directory than `current`; `None` also if there is
+    /// none, or if it cannot be read. Blocks for some file operations.
+    pub(super) fn kept_outside(&self, current: Option<&Directory>) -> Option<Kept> {
         let latest = self.0.load_full()?;
         let (id, directory) = &*latest;
-        directory.kept(id.clone()).ok()
+        match current == Some(directory) {
+            true => None,
+            false => directory.kept(id.clone()).ok(),
+        }
     }
 }

@@ -590,16 +590,17 @@ impl Captures {
     /// The captures, the latest first. Blocks for some file operations.
     ///
     /// # Errors
-    /// If captures are off, or the directory cannot be read.
+    /// If captures are off and no capture of this process is left, or if the directory cannot be
+    /// read.
     pub fn list(&self) -> Result<Vec<CaptureState>, CaptureError> {
         let running = self.running.written.load_full();
-        let latest = self.latest.kept();
-        let mut kept = match self.directory() {
-            Err(CaptureError::Off) if latest.is_some() => Vec::new(),
+        let directory = self.directory();
+        // A reload may have changed the directory since the latest capture began.
+        let elsewhere = self.latest.kept_outside(directory.as_ref().ok());
+        let mut kept = match directory {
+            Err(CaptureError::Off) if elsewhere.is_some() => Vec::new(),
             directory => directory?.list()?,
         };
-        // A reload may have changed the directory since the latest capture began.
-        let elsewhere = latest.filter(|latest| kept.iter().all(|kept| kept.id != latest.id));
         if let Some(elsewhere) = elsewhere {
             kept.insert(0, elsewhere);
         }
