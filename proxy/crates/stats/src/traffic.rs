@@ -1,6 +1,6 @@
 //! Counts of client connections and logins, and the names of short-lived clients.
 
-use std::{collections::HashMap, net::IpAddr, time::Duration};
+use std::{cmp::Reverse, collections::HashMap, net::IpAddr, time::Duration};
 
 /// A client connection is short-lived if it ended within this time after Seawall accepted it.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
@@ -188,8 +188,8 @@ impl Names {
 
     /// Adds the counts of a later period. Frequent names are added first. Once the limit is
     /// reached, a new name replaces the name with the lowest count, but only if the count of the
-    /// new name is higher. So many rare names cannot prevent a later, frequent name from being
-    /// counted separately.
+    /// new name is higher. A large number of rare names therefore does not hide a later, frequent
+    /// name in `other`.
     fn merge(&mut self, later: &Self) {
         let ranked = later.ranked();
         // `add` counts a new name separately only while there are fewer than `NAMES` entries. So
@@ -216,9 +216,9 @@ impl Names {
     /// The name with the lowest count, except `other`, and its count. Of several such names, the
     /// last in alphabetical order.
     fn lightest(&self) -> Option<(Box<str>, u64)> {
-        let mut ranked = self.ranked().into_iter().rev();
-        let lightest = ranked.find(|(name, _)| *name != OTHERS);
-        lightest.map(|(name, count)| (name.into(), count))
+        let named = self.0.iter().filter(|(name, _)| &***name != OTHERS);
+        let lightest = named.min_by_key(|(name, count)| (**count, Reverse(*name)));
+        lightest.map(|(name, count)| (name.clone(), *count))
     }
 
     /// The names and their counts, the most frequent first.
