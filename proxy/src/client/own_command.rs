@@ -126,7 +126,7 @@ impl Client {
                 let turn = pin!(reporter.turns.take(from));
                 let turn = self.end().unless_gone(turn).await;
                 let Some(_turn) = turn else {
-                    self.shared.recorder.count_gone_client(Phase::Permit);
+                    shared.recorder.count_gone_client(Phase::Permit.as_str());
                     return Err(End::Gone);
                 };
                 self.own_reply(reporter, identity, own).await
@@ -137,19 +137,14 @@ impl Client {
             let bytes = reply.as_bytes().len();
             Ok((reply, reserve(replies, self.sharer, bytes)?))
         });
-        match reserved {
-            Ok((reply, Some(share))) => {
-                let bytes = reply.as_bytes().len();
-                let sent = self.send_large(reply_to, reply, share).await;
-                self.count_local(command, bytes, None, now);
-                sent
-            }
-            Ok((reply, None)) => self.reply_locally(command, reply_to, &reply, now).await,
-            Err(error) => {
-                let reply = error.to_document();
-                self.reply_locally(command, reply_to, &reply, now).await
-            }
-        }
+        let (reply, share) = reserved.unwrap_or_else(|error| (error.to_document(), None));
+        let Some(share) = share else {
+            return self.reply_locally(command, reply_to, &reply, now).await;
+        };
+        let bytes = reply.as_bytes().len();
+        let sent = self.send_large(reply_to, reply, share).await;
+        self.count_local(command, bytes, None, now);
+        sent
     }
 
     /// Sends a reply for which `share` has memory. Closes a client that reads slowly if other

@@ -412,7 +412,7 @@ async fn admit_proxied(acceptor: Acceptor, mut stream: TcpStream, peer: Peer, pl
         // A load balancer may check the health of Seawall with a connection that it closes at once.
         // So such an end is counted, but it is neither logged nor a refusal.
         Err(error) if is_departure(&error) => {
-            return acceptor.shared.recorder.count_unserved_client("connected");
+            return acceptor.shared.recorder.count_gone_client("connected");
         }
         Err(error) => {
             tracing::debug!(%error, peer = %peer.text, "could not read a header of the PROXY protocol");
@@ -508,9 +508,9 @@ async fn secure(
     let beginning = begin_tls(tls, acceptor.tls.clone(), stream, heavy);
     match timeout(TLS_LIMIT, Box::pin(beginning)).await {
         Ok(Ok(Some(stream))) => return Some(stream),
-        Ok(Ok(None)) => shared.recorder.count_unserved_client("tls"),
+        Ok(Ok(None)) => shared.recorder.count_gone_client("tls"),
         Ok(Err(failed)) if is_departure(failed.error()) => {
-            shared.recorder.count_unserved_client("tls");
+            shared.recorder.count_gone_client("tls");
         }
         Ok(Err(failed)) => {
             log.record(failed.error(), peer);

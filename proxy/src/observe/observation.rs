@@ -342,7 +342,7 @@ impl Drop for Observation<'_> {
             self.enter(self.phase, Instant::now());
             // If Seawall closes the connection, the client has not left.
             if !is_closing() && !self.is_closed {
-                self.recorder.count_gone_client(self.phase);
+                self.recorder.count_gone_client(self.phase.as_str());
             }
         }
         let application = self.sender.client.and_then(ConnectedClient::application);

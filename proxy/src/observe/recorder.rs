@@ -29,7 +29,6 @@ use super::{
 use seawall_command::CommandBytes;
 use seawall_locks::Mutex;
 use seawall_shape::{Collection, Description, Fingerprint, LearnedNames, NameKey, ShapeId};
-use seawall_stats::Phase;
 
 /// Maximum number of server rows, and of values of the label `server`. No deployment has this many
 /// servers: the limit protects memory if the addresses of members keep changing.
@@ -317,17 +316,11 @@ impl Recorder {
             .count(MetricName::UnobservedTotal, &[("reason", reason)]);
     }
 
-    /// Counts a client that disconnected during its handshake. `stage` is the stage that the client
-    /// had reached.
-    pub(crate) fn count_unserved_client(&self, stage: &'static str) {
+    /// Counts a client that disconnected while Seawall served it. `stage` is the stage of its
+    /// handshake, or the phase of its operation.
+    pub(crate) fn count_gone_client(&self, stage: &'static str) {
         self.metrics
             .count(MetricName::ClientsGoneTotal, &[("stage", stage)]);
-    }
-
-    /// Counts a client that disconnected during this phase of an operation.
-    pub(crate) fn count_gone_client(&self, phase: Phase) {
-        self.metrics
-            .count(MetricName::ClientsGoneTotal, &[("stage", phase.as_str())]);
     }
 
     /// Registers handles on the metrics of a server.
